@@ -1,0 +1,160 @@
+"""Every error that mops raises on purpose: what failed, where, and what to do.
+
+::
+
+    MopsError                      exit
+    ├── UsageError                 2     what was asked for cannot be done; nothing was written
+    │   ├── StudyError             2     problems of a study file, all at once
+    │   ├── SettingsError          2     problems of MODELOPS_* variables, all at once
+    │   ├── BundleError            2     the project folder cannot be packed
+    │   ├── ModelError             2     the model or a target cannot be found, imported or called
+    │   └── JobError               2     no such job, or the job's state does not allow it
+    ├── StorageError               4     the storage refuses, is out of reach, or is full
+    │   ├── StorageUnavailable     4     transient faults that outlasted the retries
+    │   └── CorruptRecord          4     a stored object is not what was written
+    ├── NewerFormat                2     a record was written by a newer mops
+    ├── ClusterError               4     the Dask cluster is out of reach
+    ├── JobFailed                  1     the job ended in state ``failed``
+    └── Superseded                 5     a newer attempt owns the job; nothing is to be restarted
+
+Only the command line turns an error into an exit code; anything outside this tree is a bug and keeps its
+traceback. Errors of other libraries are translated where that library is called, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class MopsError(Exception):
+    """Base of the tree.
+
+    Parameters
+    ----------
+    what
+        What failed, one sentence without a full stop.
+    where
+        The file, key, object or host it failed at.
+    hint
+        What the reader can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None):
+        super().__init__(what, where, hint)
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines.append(f"  at: {self.where}")
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process borders (Dask); the default would call __init__ with one tuple.
+        return _rebuild, (type(self), self.__dict__)
+
+
+def _rebuild(kind: type[MopsError], state: dict[str, object]) -> MopsError:
+    error = kind.__new__(kind)
+    error.__dict__.update(state)
+    return error
+
+
+class UsageError(MopsError):
+    """What was asked for cannot be done as asked."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a file or a setting.
+
+    Parameters
+    ----------
+    path
+        Where in the input, as a JSON path (``$.parameter_sets[3].params.beta``) or a variable's name.
+    message
+        What is wrong and what would be right.
+    """
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+class _Problems(UsageError):
+    """Carries every problem of one input."""
+
+    def __init__(self, what: str, problems: Sequence[Problem], *, where: str | None = None, hint: str | None = None):
+        super().__init__(what, where=where, hint=hint)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        first, *rest = super().__str__().split("\n")
+        return "\n".join([first, *(f"  {problem}" for problem in self.problems), *rest])
+
+
+class StudyError(_Problems):
+    """Problems of a study file, all of them."""
+
+
+class SettingsError(_Problems):
+    """Problems of the environment's MODELOPS_* variables, all of them."""
+
+
+class BundleError(UsageError):
+    """The project folder cannot be packed, or a bundle cannot be unpacked."""
+
+
+class ModelError(UsageError):
+    """The model or a target cannot be found, imported or called."""
+
+
+class JobError(UsageError):
+    """There is no such job, or its state does not allow what was asked."""
+
+
+class NewerFormat(UsageError):
+    """A record was written by a newer mops."""
+
+
+class StorageError(MopsError):
+    """The storage refused, or is full."""
+
+    exit_code = 4
+
+
+class StorageUnavailable(StorageError):
+    """Transient faults of the storage that outlasted the retries."""
+
+
+class CorruptRecord(StorageError):
+    """A stored object is not what was written."""
+
+
+class ClusterError(MopsError):
+    """The Dask cluster is out of reach."""
+
+    exit_code = 4
+
+
+class JobFailed(MopsError):
+    """The job ended in state ``failed``."""
+
+    exit_code = 1
+
+
+class Superseded(MopsError):
+    """A newer attempt owns the job: this runner stops and nothing restarts it."""
+
+    exit_code = 5
