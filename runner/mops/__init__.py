@@ -1,0 +1,25 @@
+"""Run simulation studies on Dask: memory bounded by configuration, durable as they go.
+
+Names are loaded when they are first used, because children of the workers import this package too and are to stay
+small.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mops.job import Job, open_job
+    from mops.submit import submit
+
+__all__ = ["Job", "open_job", "submit"]
+__version__ = "0.1.0"
+
+_HOMES = {"Job": "mops.job", "open_job": "mops.job", "submit": "mops.submit"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mops' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,252 @@
+"""The program of a child: runs simulations and targets of one bundle, one after the other, until its parent ends.
+
+::
+
+    parent (pool.py)                                   child (this file)
+      load {root, model, scenario, targets}     ──►
+                                                ◄──    loaded | refused {message, traceback}
+      run {groups, reference, seconds, bytes}   ──►
+        given {segments} + memfd (0 or 1)       ──►    replicates that an earlier child handed over
+                                                ◄──    part {sims, outputs, losses, failures, done} + memfd, repeated
+                                                ◄──    ended {seconds}
+
+What a simulation prints goes to descriptors 1 and 2, which are the parent's log and never the protocol. A death is
+the parent's to notice: the progress page says what ran. The child dies with its parent by a signal from the
+kernel (see :func:`die_with_parent`), also inside a C function that never returns.
+
+Imports the standard library, numpy, pyarrow and the user's model only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import random
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mops.worker.load import CannotLoad, load_model, load_target
+from mops.worker.parts import PartWriter, tables_of
+from mops.worker.tables import InvalidOutput, Reference, as_tables, kinds_of
+from mops.worker.wire import Channel, Message, ProgressPage
+
+HANDOVER_SECONDS = 0.2
+HANDOVER_BYTES = 4 << 20
+_MESSAGE_LIMIT = 2_000
+_TRACEBACK_LIMIT = 8_000
+_OWN_CODE = str(Path(__file__).parent)
+
+
+def main() -> None:
+    """Serve orders until the parent closes the socket."""
+    channel_fd, lifeline_fd, page_fd = map(int, sys.argv[1:4])
+    die_with_parent(lifeline_fd)
+    _prepare_process()
+    channel = Channel(socket.socket(fileno=channel_fd))
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone, and so are we
+        load, _ = channel.receive()
+        bundle = _load(load, channel)
+        page = ProgressPage(page_fd)
+        while bundle is not None:
+            _serve(bundle, channel, page)
+
+
+def _serve(bundle: _Bundle, channel: Channel, page: ProgressPage) -> None:
+    # A function of its own, so that no table outlives its order in a local name.
+    order, _ = channel.receive()
+    given = _given(channel) if order["given"] else {}
+    _Run(bundle, order, given, channel, page).run()
+
+
+def die_with_parent(lifeline_fd: int) -> None:
+    """Let the kernel kill this process group as soon as the parent's end of the lifeline closes.
+
+    The lifeline is a socket on which nothing is ever sent, so the only event on it is the other end's close. The
+    kernel reports that by the signal set with ``F_SETSIG`` (fcntl(2)): with SIGKILL no code of ours has to run,
+    which a thread that waits for end-of-file would need (the model may hold the GIL for ever). Elsewhere than on
+    Linux such a thread is what there is.
+    """
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
+        if select.select([lifeline_fd], [], [], 0)[0]:  # it closed before we asked for the signal
+            os._exit(1)
+        return
+
+    def wait() -> None:
+        os.read(lifeline_fd, 1)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _prepare_process() -> None:
+    faulthandler.enable()  # a segmentation fault says in the log which line of the model it was
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    # When memory runs out the kernel is to take this child and not the worker. Not every sandbox allows it.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    threads = int(os.environ.get("MOPS_CHILD_THREADS", "1"))
+    pa.set_cpu_count(threads)
+    pa.set_io_thread_count(threads)
+
+
+class _Bundle:
+    """The user's code, imported."""
+
+    def __init__(self, load: Message):
+        root = Path(load["root"])
+        os.chdir(root)
+        sys.path.insert(0, str(root))
+        self.model = load_model(load["model"], load["scenario"], root)
+        self.targets = [load_target(text, root) for text in load["targets"]]
+        self.outputs = load["outputs"]
+
+
+def _load(load: Message, channel: Channel) -> _Bundle | None:
+    try:
+        bundle = _Bundle(load)
+    except CannotLoad as refused:
+        channel.send({"kind": "refused", "message": str(refused), "traceback": ""})
+    except BaseException as error:  # noqa: BLE001 - the user's import may raise anything, SystemExit too
+        channel.send({"kind": "refused"} | _described(error))
+    else:
+        channel.send({"kind": "loaded"})
+        return bundle
+    return None
+
+
+def _given(channel: Channel) -> dict[tuple[int, int], dict[str, pa.Table]]:
+    message, fd = channel.receive()
+    if fd is None:
+        raise EOFError
+    return tables_of(message["outputs"], fd)
+
+
+def _described(error: BaseException) -> dict[str, str]:
+    """Return type, message and the user's part of the traceback, whatever ``str(error)`` does."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if not frame.filename.startswith((_OWN_CODE, "<frozen importlib"))]
+    what = "".join(traceback.format_exception_only(error)).strip()
+    trace = "".join(traceback.format_list(users))
+    return {"message": what[:_MESSAGE_LIMIT], "traceback": trace[-_TRACEBACK_LIMIT:]}
+
+
+def _failure(error: BaseException) -> dict[str, str]:
+    if isinstance(error, InvalidOutput):
+        return {"reason": "invalid_output", "message": str(error)[:_MESSAGE_LIMIT], "traceback": ""}
+    return {"reason": "error"} | _described(error)
+
+
+def _seed_generators(seed: int) -> None:
+    random.seed(seed)
+    # numpy's legacy generator takes 32 bits, or a list of them.
+    np.random.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])  # noqa: NPY002
+
+
+class _Run:
+    """One order: its groups in turn, handed over as they finish, until the budget is used or a stop is asked for."""
+
+    def __init__(
+        self,
+        bundle: _Bundle,
+        order: Message,
+        given: dict[tuple[int, int], dict[str, pa.Table]],
+        channel: Channel,
+        page: ProgressPage,
+    ):
+        self._bundle, self._order, self._given, self._page = bundle, order, given, page
+        self._reference = Reference(order["reference"]) if order["reference"] else None
+        self._out = PartWriter(channel, bundle.outputs, order["name"])
+        self._began = self._handed_over = time.monotonic()
+
+    def run(self) -> None:
+        for group in self._order["groups"]:
+            if self._enough():
+                break
+            self._group(group)
+        self._page.idle()
+        self._out.flush()
+        self._out.end(time.monotonic() - self._began)
+
+    def _enough(self) -> bool:
+        spent = time.monotonic() - self._began
+        return (
+            self._page.stop_asked
+            or self._out.bytes_total >= self._order["bytes"]
+            or (self._out.groups_done > 0 and spent >= self._order["seconds"])
+        )
+
+    def _group(self, group: dict[str, Any]) -> None:
+        place, params = group["place"], group["params"]
+        replicates: dict[int, dict[str, pa.Table]] = {
+            replicate: self._given[place, replicate] for replicate in group["given"]
+        }
+        for replicate, seed in group["sims"]:
+            if self._page.stop_asked:
+                return
+            tables = self._simulate(place, replicate, dict(params), seed)
+            if tables is not None:
+                replicates[replicate] = tables
+            self._hand_over_in_time()
+        if len(replicates) == group["n_replicates"]:
+            ordered = [replicates[i] for i in range(group["n_replicates"])]
+            for target in group["targets"]:
+                self._score(place, group["n_replicates"], target, dict(params), ordered)
+        self._out.done(place)
+        self._hand_over_in_time()
+
+    def _simulate(self, place: int, replicate: int, params: dict[str, Any], seed: int) -> dict[str, pa.Table] | None:
+        self._page.begin(place, replicate)
+        try:
+            _seed_generators(seed)
+            tables = as_tables(self._bundle.model(params, seed), seed)
+            tables = self._checked(tables)
+        except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
+            self._out.failed(place, replicate, None, _failure(error))
+            return None
+        self._out.finished(place, replicate, tables)
+        return tables
+
+    def _checked(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+        if self._reference is None:
+            self._reference = Reference(kinds_of(tables))
+            self._out.reference = self._reference.kinds
+        return self._reference.check(tables)
+
+    def _score(
+        self, place: int, n_replicates: int, target: int, params: dict[str, Any], ordered: list[dict[str, pa.Table]]
+    ) -> None:
+        self._page.begin(place, n_replicates + target)
+        try:
+            losses = self._bundle.targets[target](params, [dict(tables) for tables in ordered])
+        except BaseException as error:  # noqa: BLE001 - as for the model
+            self._out.failed(place, None, target, _failure(error))
+        else:
+            self._out.scored(place, target, losses)
+
+    def _hand_over_in_time(self) -> None:
+        now = time.monotonic()
+        if now - self._handed_over >= HANDOVER_SECONDS or self._out.bytes_open >= HANDOVER_BYTES:
+            self._out.flush()
+            self._handed_over = now
+
+
+if __name__ == "__main__":
+    main()

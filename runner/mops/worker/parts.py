@@ -1,0 +1,151 @@
+"""Finished simulations on their way out of a child: many in one table, in one anonymous file.
+
+Written by the child (:class:`PartWriter`), read by its worker, and by a later child that gets back what an earlier
+one had handed over before it died (:func:`tables_of`). Standard library and pyarrow only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from mops.worker.tables import Kinds
+from mops.worker.wire import Channel, Message, anonymous_file
+
+_ALIGN = 64  # Arrow's recommended alignment, so that readers map and need not copy
+Tables = dict[str, pa.Table]
+
+
+class PartWriter:
+    """Collects what a child has finished and hands it over to the worker.
+
+    Parameters
+    ----------
+    channel
+        The child's connection to its worker.
+    keep
+        The outputs that the study keeps; None: all. What it does not keep still goes along while the group is
+        unfinished, because the group's targets may have to run in another child.
+    name
+        Names the files, so that the drain check can tell whose they are.
+    """
+
+    def __init__(self, channel: Channel, keep: list[str] | None, name: str):
+        self._channel, self._keep, self._name = channel, keep, name
+        self._open: list[tuple[int, int, Tables]] = []
+        self._events: dict[str, list[Any]] = {"failures": [], "losses": [], "done": []}
+        self.reference: Kinds | None = None
+        self.bytes_open = 0
+        self.bytes_total = 0
+        self.groups_done = 0
+
+    def finished(self, place: int, replicate: int, tables: Tables) -> None:
+        """Take the tables of a good simulation."""
+        self._open.append((place, replicate, tables))
+        size = sum(table.nbytes for table in tables.values())
+        self.bytes_open += size
+        self.bytes_total += size
+
+    def failed(self, place: int, replicate: int | None, target: int | None, failure: dict[str, str]) -> None:
+        """Take the failure of a simulation or of a target."""
+        self._events["failures"].append({"place": place, "replicate": replicate, "target": target} | failure)
+
+    def scored(self, place: int, target: int, losses: dict[str, float]) -> None:
+        """Take the losses of a target."""
+        self._events["losses"].append([place, target, losses])
+
+    def done(self, place: int) -> None:
+        """Note that nothing of this group is left to do."""
+        self._events["done"].append(place)
+        self.groups_done += 1
+
+    def flush(self) -> None:
+        """Hand over what was taken since the last time, if anything was."""
+        if not self._open and not any(self._events.values()):
+            return
+        done = set(self._events["done"])
+        message: Message = {"kind": "part", "reference": self.reference, **self._events}
+        message["sims"] = [[place, replicate] for place, replicate, _ in self._open]
+        send_tables(self._channel, message, self._kept(done), self._name)
+        self._open, self.bytes_open = [], 0
+        self._events = {"failures": [], "losses": [], "done": []}
+
+    def _kept(self, done: set[int]) -> Iterator[tuple[int, int, Tables]]:
+        for place, replicate, tables in self._open:
+            if self._keep is None or place not in done:
+                yield place, replicate, tables
+            else:
+                yield place, replicate, {name: tables[name] for name in self._keep if name in tables}
+
+    def end(self, seconds: float) -> None:
+        """Say that the order is through, and how long it took."""
+        self._channel.send({"kind": "ended", "seconds": seconds})
+
+
+def send_tables(
+    channel: Channel, message: Message, simulations: Iterable[tuple[int, int, Tables]], name: str
+) -> None:
+    """Send a message with tables in an anonymous file; ``message["outputs"]`` says what is where in it."""
+    by_output: dict[str, list[tuple[int, int, pa.Table]]] = {}
+    for place, replicate, tables in simulations:
+        for output, table in tables.items():
+            by_output.setdefault(output, []).append((place, replicate, table))
+    fd = anonymous_file(name)
+    try:
+        with os.fdopen(os.dup(fd), "wb", buffering=0) as raw, pa.PythonFile(raw, "w") as file:
+            message["outputs"] = {output: list(_segments(file, rows)) for output, rows in by_output.items()}
+        channel.send(message, fd)
+    finally:
+        os.close(fd)
+
+
+def _segments(file: pa.NativeFile, simulations: list[tuple[int, int, pa.Table]]) -> Iterator[dict[str, Any]]:
+    """Write runs of tables of one schema, each run as one Arrow stream of one batch."""
+    for schema, run in groupby(simulations, key=lambda simulation: simulation[2].schema):
+        rows = list(run)
+        file.write(b"\0" * (-file.tell() % _ALIGN))
+        start = file.tell()
+        table = pa.concat_tables([table for _, _, table in rows]).combine_chunks()
+        with pa.ipc.new_stream(file, schema) as stream:
+            stream.write_table(table)
+        yield {
+            "offset": start,
+            "length": file.tell() - start,
+            "sims": [[place, replicate] for place, replicate, _ in rows],
+            "rows": [table.num_rows for _, _, table in rows],
+        }
+
+
+def map_part(fd: int) -> mmap.mmap | None:
+    """Map a part and close its descriptor; None for an empty one. The memory is given back with the last reader."""
+    try:
+        size = os.fstat(fd).st_size
+        return mmap.mmap(fd, size, prot=mmap.PROT_READ) if size else None
+    finally:
+        os.close(fd)
+
+
+def read_segment(buffer: pa.Buffer, segment: dict[str, Any]) -> pa.Table:
+    """Return a segment's table, without a copy."""
+    return pa.ipc.open_stream(buffer.slice(segment["offset"], segment["length"])).read_all()
+
+
+def tables_of(outputs: dict[str, list[dict[str, Any]]], fd: int) -> dict[tuple[int, int], Tables]:
+    """Return each simulation's tables, by its group's place and its replicate."""
+    mapped = map_part(fd)
+    found: dict[tuple[int, int], Tables] = {}
+    if mapped is None:
+        return found
+    buffer = pa.py_buffer(mapped)
+    for name, segments in outputs.items():
+        for segment in segments:
+            table, start = read_segment(buffer, segment), 0
+            for (place, replicate), rows in zip(segment["sims"], segment["rows"], strict=True):
+                found.setdefault((place, replicate), {})[name] = table.slice(start, rows)
+                start += rows
+    return found

@@ -1,0 +1,219 @@
+"""What a model returns, as Arrow tables; and the reference schema that every result must fit.
+
+Children import this: the standard library, numpy and pyarrow only. The contract is STUDY.md, "Models".
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+DEFAULT_OUTPUT = "output"
+IDENTITY = ("param_id", "group", "replicate", "seed")
+
+Kinds = dict[str, dict[str, str]]
+"""``{output: {column: kind}}``; kind is one of number, string, boolean, time, nested, binary, null."""
+
+
+class InvalidOutput(Exception):  # noqa: N818 - named for its verdict, ``invalid_output``
+    """A model or a target returned what cannot be stored; the message says what and why."""
+
+
+def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
+    """Return a model's result as one table for each output.
+
+    Parameters
+    ----------
+    result
+        A mapping of output name to table, one table, a mapping of columns, or a mapping of name to number or
+        string. A table is anything with ``__arrow_c_stream__`` or a pandas frame.
+    seed
+        The simulation's seed: a column ``seed`` that holds nothing else is the one that mops stores itself.
+
+    Raises
+    ------
+    InvalidOutput
+        The result is none of these, or a column's name is taken.
+    """
+    return {name: _plain(name, _table(name, value), seed) for name, value in _outputs(result).items()}
+
+
+def _outputs(result: object) -> dict[str, object]:
+    if _is_frame(result):
+        return {DEFAULT_OUTPUT: result}
+    if not isinstance(result, Mapping):
+        raise InvalidOutput(
+            f"the model returned {_called(result)}; it must return a table, a mapping of output name to table, "
+            "a mapping of columns, or a mapping of name to number or string"
+        )
+    if not result:
+        raise InvalidOutput("the model returned an empty mapping; it must hold at least one output or column")
+    values = list(result.values())
+    if all(_is_frame(value) or isinstance(value, Mapping) for value in values):
+        return {_name(key): value for key, value in result.items()}
+    if all(_is_scalar(value) for value in values):
+        return {DEFAULT_OUTPUT: {key: [value] for key, value in result.items()}}
+    if all(_is_column(value) for value in values):
+        return {DEFAULT_OUTPUT: result}
+    kinds = ", ".join(f"{key!r}: {_called(value)}" for key, value in list(result.items())[:8])
+    raise InvalidOutput(f"the model returned a mapping whose values are not all tables, columns or scalars ({kinds})")
+
+
+def _name(key: object) -> str:
+    if not isinstance(key, str) or not key or "/" in key or key.startswith("."):
+        raise InvalidOutput(f"{key!r} cannot name an output: a name is a non-empty string without '/'")
+    return key
+
+
+def _is_frame(value: object) -> bool:
+    # Series and chunked arrays have __arrow_c_stream__ too, but no columns of their own.
+    return _is_pandas(value) or (
+        hasattr(value, "__arrow_c_stream__") and (hasattr(value, "columns") or hasattr(value, "schema"))
+    )
+
+
+def _is_pandas(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")
+
+
+def _is_scalar(value: object) -> bool:
+    return value is None or isinstance(value, str | numbers.Number | np.generic)
+
+
+def _is_column(value: object) -> bool:
+    if isinstance(value, str | bytes | Mapping):
+        return False
+    return isinstance(value, Sequence | np.ndarray | pa.Array | pa.ChunkedArray) or hasattr(value, "__array__")
+
+
+def _called(value: object) -> str:
+    kind = type(value).__name__
+    return f"{kind} of {len(value)}" if isinstance(value, list | tuple) else kind
+
+
+def _table(output: str, value: Any) -> pa.Table:
+    try:
+        if isinstance(value, pa.Table):
+            return value
+        if _is_pandas(value):
+            return pa.Table.from_pandas(value, preserve_index=False)
+        if isinstance(value, Mapping):
+            return pa.table({str(name): _column(column) for name, column in value.items()})
+        return pa.table(value)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as refused:
+        raise InvalidOutput(f"output {output!r} cannot be read as a table: {refused}") from None
+
+
+def _column(column: Any) -> Any:
+    if _is_scalar(column):
+        return [column]
+    return column if isinstance(column, pa.Array | pa.ChunkedArray | list | tuple | np.ndarray) else np.asarray(column)
+
+
+def _plain(output: str, table: pa.Table, seed: int) -> pa.Table:
+    """Give the table one encoding of strings, and take out the seed that mops stores itself."""
+    names = table.column_names
+    if not names:
+        raise InvalidOutput(f"output {output!r} has no columns")
+    if len(set(names)) < len(names):
+        raise InvalidOutput(f"output {output!r} has columns of the same name: {', '.join(names)}")
+    if any(name in IDENTITY for name in names):
+        table = _without_seed(output, table, seed)
+    plain = [_plain_type(field.type) for field in table.schema]
+    if plain != table.schema.types or table.schema.metadata:
+        table = table.cast(pa.schema([(f.name, t) for f, t in zip(table.schema, plain, strict=True)]))
+    return table
+
+
+def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
+    taken = [name for name in table.column_names if name in IDENTITY and name != "seed"]
+    # Compared as Python numbers: exact for seeds above 2**53, whatever the column's width.
+    if not taken and set(pc.unique(table["seed"]).to_pylist()) <= {seed}:
+        if table.num_columns > 1:
+            return table.drop_columns(["seed"])
+        raise InvalidOutput(f"output {output!r} has no column but 'seed', which is stored anyway")
+    clash = taken[0] if taken else "seed"
+    raise InvalidOutput(
+        f"output {output!r} has a column {clash!r}, the name of one that mops stores "
+        f"({', '.join(IDENTITY)}); a column 'seed' may only hold the simulation's own seed, {seed}"
+    )
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    return kind
+
+
+def kinds_of(tables: Mapping[str, pa.Table]) -> Kinds:
+    """Return the reference schema that these tables make: names and kinds, no widths."""
+    return {name: {field.name: kind_of(field.type) for field in table.schema} for name, table in tables.items()}
+
+
+def kind_of(type_: pa.DataType) -> str:
+    """Return the kind of an Arrow type. Widths are left out: they may differ between simulations."""
+    is_ = pa.types
+    tests = (
+        ("null", is_.is_null),
+        ("boolean", is_.is_boolean),
+        ("number", lambda t: is_.is_integer(t) or is_.is_floating(t) or is_.is_decimal(t)),
+        ("string", lambda t: is_.is_string(t) or is_.is_large_string(t) or is_.is_string_view(t)),
+        ("time", is_.is_temporal),
+        ("binary", lambda t: is_.is_binary(t) or is_.is_large_binary(t) or is_.is_fixed_size_binary(t)),
+    )
+    return next((kind for kind, test in tests if test(type_)), "nested")
+
+
+class Reference:
+    """The schema that every result of a job must fit: names and kinds of columns; null fits every kind."""
+
+    def __init__(self, kinds: Kinds):
+        self.kinds = kinds
+        self._fitting: dict[str, pa.Schema] = {}
+
+    def check(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+        """Return the tables with their columns in the reference's order.
+
+        Raises
+        ------
+        InvalidOutput
+            An output or a column is missing, extra, or of another kind; all of them are named.
+        """
+        if tables.keys() != self.kinds.keys():
+            raise InvalidOutput(_differing("output", self.kinds, tables))
+        return {name: self._fit(name, table) for name, table in tables.items()}
+
+    def _fit(self, output: str, table: pa.Table) -> pa.Table:
+        if self._fitting.get(output) == table.schema:
+            return table
+        wanted = self.kinds[output]
+        if wanted.keys() != set(table.column_names):
+            raise InvalidOutput(f"output {output!r}: " + _differing("column", wanted, table.column_names))
+        table = table.select(list(wanted))
+        other = [field for field in table.schema if not _fits(kind_of(field.type), wanted[field.name])]
+        if other:
+            raise InvalidOutput(
+                f"output {output!r}: "
+                + ", ".join(f"column {f.name!r} is {f.type}, not a {wanted[f.name]}" for f in other)
+                + "; the first good simulation of the study set the kinds"
+            )
+        self._fitting[output] = table.schema
+        return table
+
+
+def _fits(kind: str, wanted: str) -> bool:
+    return kind == wanted or "null" in (kind, wanted)
+
+
+def _differing(what: str, wanted: Mapping[str, object], got: Mapping[str, object] | list[str]) -> str:
+    missing = [repr(name) for name in wanted if name not in got]
+    extra = [repr(name) for name in got if name not in wanted]
+    parts = [f"{what} {', '.join(names)} {how}" for names, how in ((missing, "missing"), (extra, "extra")) if names]
+    return "; ".join(parts) + "; the first good simulation of the study set the names"

@@ -1,0 +1,150 @@
+"""Both ends of the socket between a worker and a child: framed JSON messages, and the progress page.
+
+A message is a JSON object; it may carry one file descriptor (``SCM_RIGHTS``). Floats keep their value through
+JSON (``repr`` round-trips), integers their size, so parameters and seeds arrive as they were sent.
+
+The progress page is one shared page of memory: the child notes what it runs and since when, at the cost of two
+stores, so that its parent knows after any death, and at any time, which simulation it was. The parent asks the
+child to stop through the same page. Who reacts to what is in :mod:`mops.worker.pool` and
+:mod:`mops.worker.child`. Standard library only: children import this.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import struct
+import tempfile
+import time
+from typing import Any, NamedTuple
+
+_HEADER = struct.Struct("!IB")  # bytes of the body, descriptors that ride on the header
+_POSITION = struct.Struct("=q")
+_STARTED = struct.Struct("=d")
+_POSITION_AT, _STARTED_AT, _STOP_AT = 0, 8, 16
+
+Message = dict[str, Any]
+
+
+class Channel:
+    """A blocking, framed connection over one end of a Unix socket pair."""
+
+    def __init__(self, sock: socket.socket):
+        self._sock = sock
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for selectors."""
+        return self._sock.fileno()
+
+    def send(self, message: Message, fd: int | None = None) -> None:
+        """Send one message, with a descriptor if there is one.
+
+        Raises
+        ------
+        BrokenPipeError, ConnectionResetError
+            The other end is gone.
+        """
+        body = json.dumps(message, separators=(",", ":")).encode()
+        fds = [] if fd is None else [fd]
+        socket.send_fds(self._sock, [_HEADER.pack(len(body), len(fds))], fds)
+        self._sock.sendall(body)
+
+    def receive(self) -> tuple[Message, int | None]:
+        """Wait for one message and the descriptor that came with it.
+
+        Raises
+        ------
+        EOFError
+            The other end is gone, perhaps in the middle of a message.
+        """
+        try:
+            head, fds, _, _ = socket.recv_fds(self._sock, _HEADER.size, 1)
+            head += self._exactly(_HEADER.size - len(head)) if head else b""
+            if not head:
+                raise EOFError
+            size, n_fds = _HEADER.unpack(head)
+            body = self._exactly(size)
+        except ConnectionResetError as gone:
+            raise EOFError from gone
+        return json.loads(body), fds[0] if n_fds else None
+
+    def _exactly(self, size: int) -> bytes:
+        body = bytearray(size)
+        view = memoryview(body)
+        while view:
+            got = self._sock.recv_into(view)
+            if not got:
+                raise EOFError
+            view = view[got:]
+        return bytes(body)
+
+    def close(self) -> None:
+        """Close this end."""
+        self._sock.close()
+
+
+class Unit(NamedTuple):
+    """What a child is running: a simulation, or a target, of one group of its order.
+
+    ``step`` is the replicate for a simulation and ``n_replicates + i`` for the i-th target.
+    """
+
+    place: int
+    step: int
+
+
+class ProgressPage:
+    """The page that a child and its parent share."""
+
+    _IDLE = -1
+
+    def __init__(self, fd: int):
+        self._map = mmap.mmap(fd, mmap.PAGESIZE)
+
+    @classmethod
+    def create(cls) -> tuple[ProgressPage, int]:
+        """Make a page; return it with the descriptor that the child is to inherit."""
+        fd = anonymous_file("mops-progress")
+        os.ftruncate(fd, mmap.PAGESIZE)
+        page = cls(fd)
+        page.idle()
+        return page, fd
+
+    def begin(self, place: int, step: int) -> None:
+        """Note that a unit starts now."""
+        _STARTED.pack_into(self._map, _STARTED_AT, time.monotonic())
+        _POSITION.pack_into(self._map, _POSITION_AT, place << 32 | step)
+
+    def idle(self) -> None:
+        """Note that no unit is running."""
+        _POSITION.pack_into(self._map, _POSITION_AT, self._IDLE)
+
+    def running(self) -> tuple[Unit, float] | None:
+        """Return the unit that runs and the monotonic time (s) of its start, or None."""
+        (position,) = _POSITION.unpack_from(self._map, _POSITION_AT)
+        if position == self._IDLE:
+            return None
+        return Unit(position >> 32, position & 0xFFFFFFFF), _STARTED.unpack_from(self._map, _STARTED_AT)[0]
+
+    def ask_to_stop(self) -> None:
+        """Ask the child to run nothing more after its present unit."""
+        self._map[_STOP_AT] = 1
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether the parent wants the child to stop."""
+        return self._map[_STOP_AT] == 1
+
+
+def anonymous_file(name: str) -> int:
+    """Return a descriptor of a file without a path, so that no death leaves it behind.
+
+    ``memfd_create`` where there is one (its bytes do not count against a pod's small /dev/shm); elsewhere an
+    unlinked temporary file.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile(prefix=name) as file:
+        return os.dup(file.fileno())

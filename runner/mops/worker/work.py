@@ -1,0 +1,218 @@
+"""What is left of one order: pure bookkeeping between a child's messages and the outcome.
+
+A child may die at any unit; what it had handed over stays, the unit is blamed, the rest goes to the next child.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from mops.study.schema import Group
+from mops.worker.order import ArrowPart, Failure, Loss, Order, Outcome, Segment
+from mops.worker.parts import Tables, read_segment
+from mops.worker.tables import Kinds
+from mops.worker.wire import Message, Unit
+
+RETRIED = frozenset({"crashed"})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a unit failed: ``reason`` is the verdict's name."""
+
+    reason: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass
+class _Progress:
+    """How far one group of the order is."""
+
+    group: Group
+    good: set[int] = field(default_factory=set)
+    failed: dict[int, Failure] = field(default_factory=dict)
+    failed_targets: dict[int, Failure] = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
+    done: bool = False
+
+
+class Work:
+    """The groups of an order, what is handed over of them, and what is left."""
+
+    def __init__(self, order: Order):
+        self._order = order
+        self._groups = [_Progress(group) for group in order.groups]
+        self._parts: list[ArrowPart] = []
+        self._deaths: Counter[Unit] = Counter()
+        self.reference: Kinds | None = order.reference
+        self.seconds = 0.0
+
+    @property
+    def n_done(self) -> int:
+        """Groups of which nothing is left to do."""
+        return sum(progress.done for progress in self._groups)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return all(progress.done for progress in self._groups)
+
+    def request(self) -> Message:
+        """Return the message that asks a child for what is left."""
+        left = [
+            self._request(place, progress) for place, progress in enumerate(self._groups) if not progress.done
+        ]
+        return {
+            "kind": "run",
+            "name": self._order.part_name,
+            "groups": left,
+            "given": any(group["given"] for group in left),
+            "reference": self.reference,
+            "seconds": max(self._order.seconds - self.seconds, 0.0),
+            "bytes": max(self._order.bytes - sum(part.buffer.size for part in self._parts), 0),
+        }
+
+    def _request(self, place: int, progress: _Progress) -> dict[str, Any]:
+        group = progress.group
+        left = [
+            [i, seed] for i, seed in enumerate(group.seeds) if i not in progress.good and i not in progress.failed
+        ]
+        # With a failed replicate there will be no losses, so the good ones need not come back.
+        wants_targets = bool(self._order.context.targets) and not progress.failed
+        targets = [i for i in range(len(self._order.context.targets)) if i not in progress.failed_targets]
+        return {
+            "place": place,
+            "params": group.params,
+            "n_replicates": len(group.seeds),
+            "sims": left,
+            "given": sorted(progress.good) if wants_targets else [],
+            "targets": targets,
+        }
+
+    def given(self) -> list[tuple[int, int, Tables]]:
+        """Return the tables that the request's ``given`` names, as (place, replicate, tables)."""
+        wanted = {
+            (place, i)
+            for place, progress in enumerate(self._groups)
+            if not progress.done
+            for i in self._request(place, progress)["given"]
+        }
+        found: dict[tuple[int, int], Tables] = {key: {} for key in wanted}
+        for part in self._parts:
+            for segment in part.segments:
+                if wanted.intersection(self._places(segment)):
+                    self._cut(part.buffer, segment, found)
+        return [(place, replicate, tables) for (place, replicate), tables in sorted(found.items())]
+
+    def _places(self, segment: Segment) -> list[tuple[int, int]]:
+        places = {progress.group.index: place for place, progress in enumerate(self._groups)}
+        return [(places[group], replicate) for group, replicate in segment.simulations]
+
+    def _cut(self, buffer: pa.Buffer, segment: Segment, found: dict[tuple[int, int], Tables]) -> None:
+        source = {"offset": segment.offset, "length": segment.length}
+        table, start = read_segment(buffer, source), 0
+        for key, rows in zip(self._places(segment), segment.rows, strict=True):
+            if key in found:
+                found[key][segment.output] = table.slice(start, rows)
+            start += rows
+
+    def take(self, message: Message, buffer: pa.Buffer | None) -> None:
+        """Take a part that a child handed over."""
+        self.reference = self.reference or message["reference"]
+        for place, replicate in message["sims"]:
+            self._groups[place].good.add(replicate)
+        for failure in message["failures"]:
+            unit = self._unit(failure["place"], failure["replicate"], failure["target"])
+            self._fail(unit, Verdict(failure["reason"], failure["message"], failure["traceback"]))
+        for place, target, losses in message["losses"]:
+            self._score(place, target, losses)
+        for place in message["done"]:
+            self._groups[place].done = True
+        if buffer is not None:
+            self._parts.append(ArrowPart(buffer, self._segments(message["outputs"])))
+
+    def _segments(self, outputs: dict[str, list[dict[str, Any]]]) -> list[Segment]:
+        return [
+            Segment(
+                output,
+                segment["offset"],
+                segment["length"],
+                [(self._groups[place].group.index, replicate) for place, replicate in segment["sims"]],
+                segment["rows"],
+            )
+            for output, segments in outputs.items()
+            for segment in segments
+        ]
+
+    def _score(self, place: int, target: int, losses: dict[str, float]) -> None:
+        progress, name = self._groups[place], self._order.context.targets[target]
+        n = len(progress.group.seeds)
+        progress.losses.extend(Loss(progress.group.index, name, key, loss, n) for key, loss in losses.items())
+
+    def blame(self, unit: Unit, verdict: Verdict) -> bool:
+        """Note that a child ended because of this unit; return whether the unit is to be tried again."""
+        self._deaths[unit] += 1
+        if verdict.reason in RETRIED and self._deaths[unit] <= self._order.context.retries:
+            return True
+        self._fail(unit, verdict, died=True)
+        return False
+
+    def describe(self, unit: Unit) -> str:
+        """Name a unit for people: ``replicate 2 (seed 17) of group 5 (param_id 761edf35)``."""
+        group = self._groups[unit.place].group
+        if unit.step < len(group.seeds):
+            what = f"replicate {unit.step} (seed {group.seeds[unit.step]})"
+        else:
+            what = f"target {self._order.context.targets[unit.step - len(group.seeds)]}"
+        return f"{what} of group {group.index} (param_id {group.param_id[:12]})"
+
+    def _unit(self, place: int, replicate: int | None, target: int | None) -> Unit:
+        n = len(self._groups[place].group.seeds)
+        return Unit(place, n + target if target is not None else int(replicate or 0))
+
+    def _fail(self, unit: Unit, verdict: Verdict, *, died: bool = False) -> None:
+        progress = self._groups[unit.place]
+        seeds, group = progress.group.seeds, progress.group.index
+        attempts = self._deaths[unit] + (not died)
+        why = (verdict.reason, verdict.message, verdict.traceback, attempts)
+        if unit.step < len(seeds):
+            progress.failed[unit.step] = Failure(group, unit.step, seeds[unit.step], None, *why)
+        else:
+            target = unit.step - len(seeds)
+            progress.failed_targets[target] = Failure(
+                group, None, None, self._order.context.targets[target], *why
+            )
+
+    def outcome(self, prints: str) -> Outcome:
+        """Return what is done."""
+        done = [progress for progress in self._groups if progress.done]
+        return Outcome(
+            number=self._order.number,
+            done=frozenset(progress.group.index for progress in done),
+            seconds=self.seconds,
+            reference=self.reference,
+            parts=self._parts,
+            failures=[failure for progress in done for failure in self._failures(progress)],
+            losses=[loss for progress in done for loss in progress.losses],
+            prints=prints,
+        )
+
+    def _failures(self, progress: _Progress) -> list[Failure]:
+        rows = [progress.failed[i] for i in sorted(progress.failed)]
+        rows += [progress.failed_targets[i] for i in sorted(progress.failed_targets)]
+        if progress.failed and self._order.context.targets:
+            first = progress.failed[min(progress.failed)]
+            rows.append(_no_losses(first, len(progress.failed)))
+        return rows
+
+
+def _no_losses(first: Failure, n_failed: int) -> Failure:
+    """Return the one row that says why a group has no losses (STUDY.md, "Targets")."""
+    others = f" and {n_failed - 1} more" if n_failed > 1 else ""
+    message = f"no losses: replicate {first.replicate} (seed {first.seed}){others} failed ({first.reason})"
+    return Failure(first.group, None, None, "*", first.reason, message, "", first.attempts)
