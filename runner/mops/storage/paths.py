@@ -1,0 +1,141 @@
+"""Where everything of a job lies. Every path has its home here; paths are relative to the storage's root.
+
+::
+
+    bundles/<sha256>.zip
+    jobs/<job>/study.json  params.parquet  schema.json  job.json     create-only
+    jobs/<job>/log/00000001.json  00000002.json  ...                 the only truth: log.py
+    jobs/<job>/outputs/<output>/<n>-<c>.parquet                      parts: there once a record names them
+    jobs/<job>/losses/<n>-<c>.parquet  failures/<n>-<c>.parquet
+    jobs/<job>/logs/<n>-<c>.txt  events/<n>-<c>.json
+    jobs/<job>/live/<n>.json                                         the only object that is overwritten
+    jobs/<job>/finished.json                                         a copy of the end; decides nothing
+
+``n`` is the number of the attempt, ``c`` a number that its runner uses once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from mops.errors import JobError
+
+JOBS = "jobs"
+BUNDLES = "bundles"
+PART_KINDS = ("outputs", "losses", "failures")
+
+# What every storage takes as one segment of a path, a URL and a Kubernetes label.
+_JOB = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+def bundle_path(digest: str) -> str:
+    """Return where the bundle with this SHA-256 lies."""
+    return f"{BUNDLES}/{digest}.zip"
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    """Every path of one job.
+
+    Parameters
+    ----------
+    job
+        The job's name.
+
+    Raises
+    ------
+    JobError
+        No job can have this name.
+    """
+
+    job: str
+
+    def __post_init__(self) -> None:
+        if not _JOB.fullmatch(self.job):
+            raise JobError(
+                f"no job can be named {self.job!r}",
+                hint="1 to 63 letters, digits, '.', '_' and '-'; first and last a letter or a digit",
+            )
+
+    @property
+    def root(self) -> str:
+        """The job's folder."""
+        return f"{JOBS}/{self.job}"
+
+    @property
+    def record(self) -> str:
+        """What was submitted; the job exists when this does."""
+        return f"{self.root}/job.json"
+
+    @property
+    def study(self) -> str:
+        """The study as it was submitted."""
+        return f"{self.root}/study.json"
+
+    @property
+    def params(self) -> str:
+        """The groups: ids, seeds and parameters."""
+        return f"{self.root}/params.parquet"
+
+    @property
+    def schema(self) -> str:
+        """The reference schema of the outputs."""
+        return f"{self.root}/schema.json"
+
+    @property
+    def finished(self) -> str:
+        """A copy of the complete end, for quick listing."""
+        return f"{self.root}/finished.json"
+
+    @property
+    def log(self) -> str:
+        """The folder of the log's records."""
+        return f"{self.root}/log"
+
+    def log_record(self, k: int) -> str:
+        """Return where record ``k`` of the log lies (the first is 1)."""
+        return f"{self.log}/{k:08d}.json"
+
+    def folder(self, kind: str, output: str | None = None) -> str:
+        """Return the folder of the parts of one table.
+
+        Parameters
+        ----------
+        kind
+            ``outputs``, ``losses`` or ``failures``.
+        output
+            The output's name, for ``outputs`` only. A model may choose any: it is percent-encoded.
+        """
+        assert kind in PART_KINDS
+        assert (kind == "outputs") == (output is not None)
+        return f"{self.root}/{kind}" if output is None else f"{self.root}/{kind}/{_segment(output)}"
+
+    def part(self, kind: str, output: str | None, n: int, c: int) -> str:
+        """Return where part ``c`` of attempt ``n`` lies; kind and output as for :meth:`folder`."""
+        return f"{self.folder(kind, output)}/{n}-{c}.parquet"
+
+    def text(self, n: int, c: int) -> str:
+        """Return where piece ``c`` of the text log of attempt ``n`` lies."""
+        return f"{self.root}/logs/{n}-{c}.txt"
+
+    def events(self, n: int, c: int) -> str:
+        """Return where samples ``c`` of memory and rate of attempt ``n`` lie."""
+        return f"{self.root}/events/{n}-{c}.json"
+
+    def live(self, n: int) -> str:
+        """Return where the sign of life of attempt ``n`` lies."""
+        return f"{self.root}/live/{n}.json"
+
+
+def table_of(part: str) -> tuple[str, str | None]:
+    """Return (kind, output) of a part's path: the inverse of :meth:`JobPaths.part`."""
+    _, _, kind, *output, _ = part.split("/")
+    return kind, unquote(output[0]) if output else None
+
+
+def _segment(name: str) -> str:
+    """Make one segment of any name; '.' and '..' would be folders, and Azure drops a dot at the end."""
+    quoted = quote(name, safe="")
+    return quoted[:-1] + "%2E" if quoted.endswith(".") else quoted
