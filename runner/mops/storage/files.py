@@ -1,0 +1,647 @@
+"""Files in a local folder, in memory, or in Azure Blob storage: the only module that knows which.
+
+Paths are relative to the storage's root and separated by ``/``. What a path means is paths.py's and log.py's.
+A fault of the storage becomes an error of ours in :meth:`Files._answered`, by the tables below, and nowhere
+else.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs
+from azure.core import exceptions as azure
+from fsspec.asyn import sync
+from fsspec.core import url_to_fs
+from fsspec.implementations.memory import MemoryFileSystem
+
+from mops.errors import StorageError, StorageUnavailable, UsageError
+
+AT_ONCE = 64
+"""Requests that one call may have under way. At 20 ms each, thousands of records are read in seconds."""
+
+Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file in a listing; ``size`` in bytes."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often transient faults are met with another try.
+
+    Parameters
+    ----------
+    first_s, longest_s
+        The first pause and the longest; each is twice the one before, less a random part of up to a half.
+    total_s
+        Seconds after the first try at which none is begun any more.
+    sleep, clock, jitter
+        ``time.sleep``, a monotonic clock (s), and a source of random numbers in [0, 1).
+    """
+
+    first_s: float = 0.1
+    longest_s: float = 10.0
+    total_s: float = 120.0
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    jitter: Callable[[], float] = random.random
+
+    def attempts(self) -> Iterator[int]:
+        """Count the tries: 1 at once, each further one after a pause, until the time is used up."""
+        start, pause_s = self.clock(), self.first_s
+        for attempt in itertools.count(1):
+            yield attempt
+            wait_s = pause_s * (1 - self.jitter() / 2)
+            if self.clock() - start + wait_s > self.total_s:
+                return
+            self.sleep(wait_s)
+            pause_s = min(2 * pause_s, self.longest_s)
+
+
+PATIENT = Retry()
+
+
+class Backend(Protocol):
+    """One kind of storage. Each call is tried once; what it raises is in the tables of faults."""
+
+    def put_new(self, path: str, data: Data) -> bool:
+        """As :meth:`Files.put_new`."""
+
+    def put(self, path: str, data: Data) -> None:
+        """As :meth:`Files.put`."""
+
+    def get(self, path: str) -> bytes | None:
+        """Return a file's bytes; None: absent."""
+
+    def size(self, path: str) -> int | None:
+        """Return a file's size in bytes; None: absent."""
+
+    def list(self, folder: str) -> list[Entry]:
+        """As :meth:`Files.list`, in any order."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+
+    def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        """As :meth:`Files.arrow`."""
+
+
+class Files:
+    """Files under one root.
+
+    Parameters
+    ----------
+    backend
+        The storage; usually it comes from :meth:`open`.
+    url
+        The root, as errors name it.
+    retry
+        How transient faults are met.
+    """
+
+    def __init__(self, backend: Backend, url: str, retry: Retry = PATIENT):
+        self._backend, self.url, self._retry = backend, url, retry
+
+    @classmethod
+    def open(cls, url: str, *, retry: Retry = PATIENT) -> Files:
+        """Open a storage; nothing is sent yet.
+
+        Parameters
+        ----------
+        url
+            A folder, ``file:///folder``, ``memory://name`` or ``abfs://container/prefix``. Credentials come
+            from the environment: ``AZURE_STORAGE_CONNECTION_STRING``, or what else adlfs reads.
+        retry
+            How transient faults are met.
+
+        Raises
+        ------
+        UsageError
+            mops does not write to this kind of storage, or the environment holds no credentials for it.
+        """
+        scheme, separator, rest = url.partition("://")
+        match scheme if separator else None:
+            case None:
+                root = Path(url).expanduser().absolute()
+                return cls(_Local(root), str(root), retry)
+            case "file" if rest.startswith("/"):
+                return cls(_Local(Path(unquote(rest))), unquote(rest), retry)
+            case "memory":
+                return cls(_Memory(rest), url.rstrip("/"), retry)
+            case "abfs" | "abfss" | "az" if "?" not in rest:
+                return cls(_Azure(url), url.rstrip("/"), retry)
+        raise _no_such_storage(scheme, url)
+
+    def put_new(self, path: str, data: Data) -> bool:
+        """Create a file, whole or not at all, unless it exists; durable on return.
+
+        Returns
+        -------
+        bool
+            True: created by this call. False: it exists, perhaps through this very call, when an answer was
+            lost and the request sent again: who needs to know compares the contents.
+
+        Raises
+        ------
+        StorageUnavailable
+            No answer in time; the request may still take effect, at any later moment.
+        StorageError
+            The storage refuses, or is full.
+        """
+        return self._answered(path, lambda: self._backend.put_new(path, data))
+
+    def put(self, path: str, data: Data) -> None:
+        """Create or overwrite a file; readers see the old bytes or the new. Durable on return.
+
+        Raises
+        ------
+        StorageError
+            The storage refuses, is out of reach, or is full.
+        """
+        self._answered(path, lambda: self._backend.put(path, data))
+
+    def get(self, path: str) -> bytes:
+        """Return a file's bytes.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such file.
+        StorageError
+            The storage refuses, or is out of reach.
+        """
+        return self._present(path, self._get(path))
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the bytes of files, None for an absent one; :data:`AT_ONCE` requests at a time.
+
+        Raises
+        ------
+        StorageError
+            The storage refuses, or is out of reach.
+        """
+        return _at_once(self._get, paths)
+
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes; raises as :meth:`get`."""
+        return self._present(path, self._answered(path, lambda: self._backend.size(path)))
+
+    def list(self, folder: str) -> list[Entry]:
+        """Return every file below a folder ("": the root), by path; none when there is no such folder.
+
+        Raises
+        ------
+        StorageError
+            The storage refuses, or is out of reach.
+        """
+        found = self._answered(folder, lambda: self._backend.list(folder))
+        return sorted(found, key=lambda entry: entry.path)
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove files; one that is absent already is fine.
+
+        Raises
+        ------
+        StorageError
+            The storage refuses, or is out of reach; some files may be gone.
+        """
+        _at_once(lambda path: self._answered(path, lambda: self._backend.remove(path)), paths)
+
+    def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        """Return a pyarrow file system and the path in it, for ``pyarrow.dataset`` and ``pyarrow.parquet``.
+
+        What is read through it is retried by the storage's own client, not by ours.
+        """
+        return self._backend.arrow(path)
+
+    def _get(self, path: str) -> bytes | None:
+        return self._answered(path, lambda: self._backend.get(path))
+
+    def _present(self, path: str, found: T | None) -> T:
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{path}")
+        return found
+
+    def _answered(self, path: str, call: Callable[[], T]) -> T:
+        """Try a call until it is answered; its faults become ours here."""
+        where = f"{self.url}/{path}"
+        for attempt in self._retry.attempts():  # noqa: B007 - named in the message below
+            try:
+                return call()
+            except (OSError, azure.AzureError) as error:
+                fault, last = fault_of(error), error
+                if not fault.transient:
+                    raise StorageError(
+                        f"{fault.what} ({_brief(error)})", where=where, hint=fault.hint
+                    ) from error
+        raise StorageUnavailable(
+            f"{fault.what}, {attempt} times in a row ({_brief(last)})", where=where, hint=fault.hint
+        ) from last
+
+
+def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+    if len(paths) < 2:
+        return [call(path) for path in paths]
+    with ThreadPoolExecutor(min(AT_ONCE, len(paths)), "mops-files") as threads:
+        return list(threads.map(call, paths))
+
+
+def _no_such_storage(scheme: str, url: str) -> UsageError:
+    offered = "a folder, file:///folder, memory://name or abfs://container/prefix"
+    if scheme in {"abfs", "abfss", "az"}:
+        return UsageError(
+            "credentials do not belong into the URL",
+            where=url.partition("?")[0],
+            hint="set AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING",
+        )
+    if scheme in {"s3", "s3a", "gs", "gcs"}:
+        return UsageError(f"{scheme}:// is untested with mops and refused", where=url, hint=f"use {offered}")
+    return UsageError("mops does not know this kind of storage", where=url, hint=f"use {offered}")
+
+
+class _Local:
+    """A folder. Needs hard links, and an fsync that means it."""
+
+    def __init__(self, root: Path):
+        self._root = root
+
+    def put_new(self, path: str, data: Data) -> bool:
+        final = self._root / path
+        with _written_beside(final, data) as temporary:
+            try:
+                os.link(temporary, final)
+                created = True
+            except FileExistsError:
+                created = False
+            # Also when it exists: what is decided on it must not outlive it.
+            _sync_folder(final.parent)
+        return created
+
+    def put(self, path: str, data: Data) -> None:
+        final = self._root / path
+        with _written_beside(final, data) as temporary:
+            temporary.replace(final)
+            _sync_folder(final.parent)
+
+    def get(self, path: str) -> bytes | None:
+        try:
+            return (self._root / path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def size(self, path: str) -> int | None:
+        try:
+            return (self._root / path).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def list(self, folder: str) -> list[Entry]:
+        found = _walk(str(self._root / folder))
+        return [Entry(Path(path).relative_to(self._root).as_posix(), size) for path, size in found]
+
+    def remove(self, path: str) -> None:
+        with suppress(NotADirectoryError):
+            (self._root / path).unlink(missing_ok=True)
+
+    def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        return pyarrow.fs.LocalFileSystem(), str(self._root / path)
+
+
+@contextmanager
+def _written_beside(final: Path, data: Data) -> Iterator[Path]:
+    """Write a temporary file into the folder of ``final``, durable; it is gone afterwards."""
+    _make_folder(final.parent)
+    temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir()
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable; an fsync of a file says nothing about its name."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _walk(folder: str) -> Iterator[tuple[str, int]]:
+    """Yield path and size of each file; what vanishes is left out. ``os.walk`` would hide faults."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _walk(entry.path)
+            elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
+                with suppress(FileNotFoundError):
+                    yield entry.path, entry.stat().st_size
+
+
+class _SharedMemory(MemoryFileSystem):  # type: ignore[misc]
+    """fsspec's, but each reader has its own position: fsspec hands one file object to all."""
+
+    cachable = False
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode == "rb":
+            return io.BytesIO(self.cat_file(path))
+        return super()._open(path, mode, **options)
+
+
+class _Memory:
+    """The process's memory, the same for all who open the same name; for trials and tests."""
+
+    _lock = threading.Lock()
+
+    def __init__(self, root: str):
+        self._fs, self._root = _SharedMemory(), f"/{root.strip('/')}".rstrip("/")
+
+    def put_new(self, path: str, data: Data) -> bool:
+        with self._lock:
+            if self._fs.isfile(f"{self._root}/{path}"):
+                return False
+            self._fs.pipe_file(f"{self._root}/{path}", bytes(data))
+            return True
+
+    def put(self, path: str, data: Data) -> None:
+        with self._lock:
+            self._fs.pipe_file(f"{self._root}/{path}", bytes(data))
+
+    def get(self, path: str) -> bytes | None:
+        try:
+            return bytes(self._fs.cat_file(f"{self._root}/{path}"))
+        except FileNotFoundError:
+            return None
+
+    def size(self, path: str) -> int | None:
+        data = self.get(path)
+        return None if data is None else len(data)
+
+    def list(self, folder: str) -> list[Entry]:
+        found = self._fs.find(f"{self._root}/{folder}", detail=True)
+        return [Entry(path.removeprefix(f"{self._root}/"), info["size"]) for path, info in found.items()]
+
+    def remove(self, path: str) -> None:
+        with self._lock, suppress(FileNotFoundError):
+            self._fs.rm_file(f"{self._root}/{path}")
+
+    def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self._fs)), f"{self._root}/{path}"
+
+
+class _Azure:
+    """A container of Azure Blob storage. adlfs finds the credentials, and serves pyarrow.
+
+    Requests go to the Azure client below adlfs: an upload of up to 64 MiB is one Put Blob there, a larger one
+    becomes visible with one Put Block List, and either can be conditional. The client's own retries (3, after
+    15, 18 and 24 s) are off: they would multiply with ours.
+    """
+
+    def __init__(self, url: str):
+        try:
+            self._fs, path = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+        except ValueError as bad:
+            raise UsageError(
+                "the environment holds no usable credentials for Azure Blob storage",
+                where=url,
+                hint="set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and a key",
+            ) from bad
+        self._container, _, self._root = path.strip("/").partition("/")
+
+    def put_new(self, path: str, data: Data) -> bool:
+        try:
+            self._upload(path, data, overwrite=False)
+        except azure.ResourceExistsError as error:
+            # The client calls other conflicts so too, such as a container that is being deleted.
+            if _code(error) != "BlobAlreadyExists":
+                raise
+            return False
+        return True
+
+    def put(self, path: str, data: Data) -> None:
+        self._upload(path, data, overwrite=True)
+
+    def _upload(self, path: str, data: Data, *, overwrite: bool) -> None:
+        """Send ``If-None-Match: *`` unless ``overwrite``."""
+        whole = bytes(data)
+        self._ask(
+            self._blob(path).upload_blob, whole, length=len(whole), overwrite=overwrite, max_concurrency=4
+        )
+
+    def get(self, path: str) -> bytes | None:
+        async def download() -> bytes:
+            stream = await self._blob(path).download_blob(max_concurrency=4, retry_total=0)
+            return bytes(await stream.readall())
+
+        return self._unless_absent(lambda: sync(self._fs.loop, download))
+
+    def size(self, path: str) -> int | None:
+        found = self._unless_absent(lambda: self._ask(self._blob(path).get_blob_properties))
+        return None if found is None else int(found.size)
+
+    def list(self, folder: str) -> list[Entry]:
+        async def entries() -> list[Entry]:
+            blobs = self._fs.service_client.get_container_client(self._container).list_blobs(
+                name_starts_with=f"{self._key(folder)}/".lstrip("/"), include=["metadata"], retry_total=0
+            )
+            return [Entry(self._path(blob.name), blob.size) async for blob in blobs if not _is_folder(blob)]
+
+        return list(sync(self._fs.loop, entries))
+
+    def remove(self, path: str) -> None:
+        self._unless_absent(lambda: self._ask(self._blob(path).delete_blob))
+
+    def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        return pyarrow.fs.PyFileSystem(
+            pyarrow.fs.FSSpecHandler(self._fs)
+        ), f"{self._container}/{self._key(path)}"
+
+    def _ask(self, call: Callable[..., Any], *args: object, **options: object) -> Any:
+        return sync(self._fs.loop, call, *args, retry_total=0, **options)
+
+    def _unless_absent(self, call: Callable[[], T]) -> T | None:
+        try:
+            return call()
+        except azure.ResourceNotFoundError as error:
+            # Not any 404: without its container nothing is absent, everything is wrong.
+            if _code(error) != "BlobNotFound":
+                raise
+            return None
+
+    def _blob(self, path: str) -> Any:
+        return self._fs.service_client.get_blob_client(self._container, self._key(path))
+
+    def _key(self, path: str) -> str:
+        return "/".join(part for part in (self._root, path) if part)
+
+    def _path(self, key: str) -> str:
+        return key.removeprefix(f"{self._root}/") if self._root else key
+
+
+def _is_folder(blob: Any) -> bool:
+    """Accounts with a hierarchical namespace list their folders among the blobs."""
+    return (blob.metadata or {}).get("hdi_isfolder") == "true"
+
+
+def _code(error: azure.AzureError) -> str | None:
+    """Return the service's name for an error; None: the answer did not come from the service."""
+    code = getattr(error, "error_code", None)
+    return None if code is None else str(getattr(code, "value", code))
+
+
+def _brief(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    status = getattr(error, "status_code", None)
+    return " ".join(str(part) for part in (type(error).__name__, status, _code(error)) if part)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a foreign error means: ``transient`` ones are tried again."""
+
+    what: str
+    hint: str
+    transient: bool = False
+
+
+_SILENT = Fault(
+    "the storage does not answer",
+    "check the network and, for Azure, the account's name; nothing is lost: mops jobs resume goes on",
+    transient=True,
+)
+_BUSY = Fault(
+    "the storage is overloaded or has a fault of its own", "try again later: mops jobs resume", transient=True
+)
+_REFUSED = Fault(
+    "the storage refuses access",
+    "folder: its owner and mode; Azure: the key or SAS token, the clock, the account's firewall, the role "
+    "'Storage Blob Data Contributor'",
+)
+_FULL = Fault("the storage is full", "free space or raise the quota, then: mops jobs resume")
+_NO_CONTAINER = Fault(
+    "there is no such container or account", "create the container, or correct the storage's URL"
+)
+_READ_ONLY = Fault("the storage is read-only", "choose another folder with MODELOPS_STORAGE")
+_NOT_A_FOLDER = Fault(
+    "a file and a folder are in each other's way", "move what is there, or choose another folder"
+)
+_NO_LINKS = Fault(
+    "the file system lacks hard links or an fsync of folders, on which commits rest",
+    "choose a folder on another one",
+)
+_BROKEN = Fault("the file system reports a fault", "check the disk (dmesg), then: mops jobs resume")
+_NO_FILES = Fault("no more files can be open at once", "raise the limit: ulimit -n")
+_UNKNOWN = Fault("the storage answered with an error", "the error in brackets is the storage's own")
+
+FAULTS_BY_ERRNO = {
+    errno.ENOENT: _NOT_A_FOLDER,
+    errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.EISDIR: _NOT_A_FOLDER,
+    errno.EEXIST: _NOT_A_FOLDER,
+    errno.EACCES: _REFUSED,
+    errno.EPERM: _REFUSED,
+    errno.EROFS: _READ_ONLY,
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: _FULL,
+    errno.EMLINK: _NO_LINKS,
+    errno.EXDEV: _NO_LINKS,
+    errno.EINVAL: _NO_LINKS,
+    errno.ENOSYS: _NO_LINKS,
+    errno.EOPNOTSUPP: _NO_LINKS,
+    errno.EIO: _BROKEN,
+    errno.EMFILE: _NO_FILES,
+    errno.ENFILE: _NO_FILES,
+    # Network file systems: a server that restarts, a handle that it has forgotten.
+    errno.EAGAIN: _BUSY,
+    errno.EBUSY: _BUSY,
+    errno.ESTALE: _BUSY,
+    errno.EINTR: _BUSY,
+    errno.ETIMEDOUT: _SILENT,
+    errno.EPIPE: _SILENT,
+    errno.ECONNREFUSED: _SILENT,
+    errno.ECONNRESET: _SILENT,
+    errno.ECONNABORTED: _SILENT,
+    errno.EHOSTDOWN: _SILENT,
+    errno.EHOSTUNREACH: _SILENT,
+    errno.ENETDOWN: _SILENT,
+    errno.ENETUNREACH: _SILENT,
+    errno.ENETRESET: _SILENT,
+}
+FAULTS_BY_CODE = {
+    "ContainerNotFound": _NO_CONTAINER,
+    "ContainerBeingDeleted": _NO_CONTAINER,
+    "ResourceNotFound": _NO_CONTAINER,
+    "ServerBusy": _BUSY,
+    "InternalError": _BUSY,
+    "OperationTimedOut": _BUSY,
+}
+FAULTS_BY_STATUS = {
+    401: _REFUSED,
+    403: _REFUSED,
+    404: _NO_CONTAINER,
+    408: _SILENT,
+    429: _BUSY,
+    500: _BUSY,
+    502: _BUSY,
+    503: _BUSY,
+    504: _BUSY,
+    507: _FULL,
+}
+# The classes whose status, if they have one, does not say what went wrong; the first that fits counts.
+FAULTS_BY_CLASS = (
+    (TimeoutError, _SILENT),
+    (ConnectionError, _SILENT),
+    (azure.ServiceRequestError, _SILENT),
+    (azure.ServiceResponseError, _SILENT),
+    (azure.IncompleteReadError, _SILENT),
+    (azure.DecodeError, _SILENT),
+)
+
+
+def fault_of(error: OSError | azure.AzureError) -> Fault:
+    """Return what a foreign error means."""
+    for kind, fault in FAULTS_BY_CLASS:
+        if isinstance(error, kind):
+            return fault
+    if isinstance(error, OSError):
+        return FAULTS_BY_ERRNO.get(error.errno or 0, _UNKNOWN)
+    default = _REFUSED if isinstance(error, azure.ClientAuthenticationError) else _UNKNOWN
+    by_status = FAULTS_BY_STATUS.get(getattr(error, "status_code", None) or 0, default)
+    return FAULTS_BY_CODE.get(_code(error) or "", by_status)
