@@ -12,6 +12,7 @@ import io
 import itertools
 import os
 import random
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -307,14 +308,15 @@ class _Local:
     def get(self, path: str) -> bytes | None:
         try:
             return (self._root / path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
     def size(self, path: str) -> int | None:
         try:
-            return (self._root / path).stat().st_size
+            found = (self._root / path).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        return None if stat.S_ISDIR(found.st_mode) else found.st_size
 
     def list(self, folder: str) -> list[Entry]:
         found = _walk(str(self._root / folder))

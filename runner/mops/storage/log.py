@@ -73,6 +73,11 @@ class Counts:
         )
 
     @property
+    def simulations(self) -> int:
+        """Simulations, good and failed."""
+        return self.simulations_good + self.simulations_failed
+
+    @property
     def failed(self) -> int:
         """Failed simulations and failed targets."""
         return self.simulations_failed + self.targets_failed

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import importlib
 import os
 import random
 import resource
@@ -45,9 +46,10 @@ from mops.worker.wire import Channel, Message, ProgressPage
 
 HANDOVER_SECONDS = 0.2
 HANDOVER_BYTES = 4 << 20
+_CHANNEL_CLOSED = 76  # EX_PROTOCOL of sysexits.h
 _MESSAGE_LIMIT = 2_000
 _TRACEBACK_LIMIT = 8_000
-_OWN_CODE = str(Path(__file__).parent)
+_NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
 
 
 def main() -> None:
@@ -142,7 +144,7 @@ def _given(channel: Channel) -> dict[tuple[int, int], dict[str, pa.Table]]:
 def _described(error: BaseException) -> dict[str, str]:
     """Return type, message and the user's part of the traceback, whatever ``str(error)`` does."""
     frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if not frame.filename.startswith((_OWN_CODE, "<frozen importlib"))]
+    users = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
     what = "".join(traceback.format_exception_only(error)).strip()
     trace = "".join(traceback.format_list(users))
     return {"message": what[:_MESSAGE_LIMIT], "traceback": trace[-_TRACEBACK_LIMIT:]}
@@ -171,7 +173,8 @@ class _Run:
         channel: Channel,
         page: ProgressPage,
     ):
-        self._bundle, self._order, self._given, self._page = bundle, order, given, page
+        self._bundle, self._order, self._given = bundle, order, given
+        self._channel, self._page = channel, page
         self._reference = Reference(order["reference"]) if order["reference"] else None
         self._out = PartWriter(channel, bundle.outputs, order["name"])
         self._began = self._handed_over = time.monotonic()
@@ -186,12 +189,11 @@ class _Run:
         self._out.end(time.monotonic() - self._began)
 
     def _enough(self) -> bool:
+        if self._page.stop_asked:
+            return True
         spent = time.monotonic() - self._began
-        return (
-            self._page.stop_asked
-            or self._out.bytes_total >= self._order["bytes"]
-            or (self._out.groups_done > 0 and spent >= self._order["seconds"])
-        )
+        used_up = spent >= self._order["seconds"] or self._out.bytes_total >= self._order["bytes"]
+        return used_up and self._out.groups_done > 0  # one group at least, or an order would come back for ever
 
     def _group(self, group: dict[str, Any]) -> None:
         place, params = group["place"], group["params"]
@@ -216,13 +218,21 @@ class _Run:
         self._page.begin(place, replicate)
         try:
             _seed_generators(seed)
-            tables = as_tables(self._bundle.model(params, seed), seed)
-            tables = self._checked(tables)
+            result = self._bundle.model(params, seed)
+            self._connected_still()
+            tables = self._checked(as_tables(result, seed))
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
             self._out.failed(place, replicate, None, _failure(error))
             return None
         self._out.finished(place, replicate, tables)
         return tables
+
+    def _connected_still(self) -> None:
+        if not self._channel.intact:
+            # While this unit still counts as running, so that no other is blamed for the silence.
+            with contextlib.suppress(OSError):
+                os.write(2, b"the model closed the socket to its worker, a descriptor that was not its own\n")
+            os._exit(_CHANNEL_CLOSED)
 
     def _checked(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         if self._reference is None:

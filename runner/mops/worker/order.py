@@ -47,6 +47,15 @@ class Context:
     held_bytes: int = 256 << 20
 
 
+def key_of(job: str, number: int) -> str:
+    """Return an order's Dask key.
+
+    All keys of a job must fall into one group for Dask (the first words of a key name it): only large groups of
+    independent tasks are queued on the scheduler instead of being sent to workers ahead of time.
+    """
+    return f"sim-{job}-{number}"
+
+
 @dataclass(frozen=True)
 class Order:
     """Groups for one task, with the budget at which it returns early, at a group's border.
@@ -70,8 +79,8 @@ class Order:
 
     @property
     def key(self) -> str:
-        """The Dask key. Simulations and targets never share a first word: FACTS, "rolling window"."""
-        return f"sim-{self.context.job}-{self.number}"
+        """The Dask key."""
+        return key_of(self.context.job, self.number)
 
     @property
     def part_name(self) -> str:
@@ -146,5 +155,3 @@ class Outcome:
 
     def __sizeof__(self) -> int:  # what Dask's sizeof counts
         return object.__sizeof__(self) + self.nbytes
-
-

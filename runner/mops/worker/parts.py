@@ -87,9 +87,7 @@ class PartWriter:
         self._channel.send({"kind": "ended", "seconds": seconds})
 
 
-def send_tables(
-    channel: Channel, message: Message, simulations: Iterable[tuple[int, int, Tables]], name: str
-) -> None:
+def send_tables(channel: Channel, message: Message, simulations: Iterable[tuple[int, int, Tables]], name: str) -> None:
     """Send a message with tables in an anonymous file; ``message["outputs"]`` says what is where in it."""
     by_output: dict[str, list[tuple[int, int, pa.Table]]] = {}
     for place, replicate, tables in simulations:

@@ -77,7 +77,7 @@ class Child:
         ours, theirs = socket.socketpair()
         self._lifeline, their_lifeline = socket.socketpair()
         passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
             [sys.executable, "-P", "-m", "mops.worker.child", *map(str, passed)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -280,7 +280,7 @@ def _mapped(fd: int) -> pa.Buffer | None:
 
 
 def _count(change: int) -> None:
-    global _held_bytes  # noqa: PLW0603 - one count for the process, as the memory is
+    global _held_bytes
     with _held:
         _held_bytes += change
         _held.notify_all()

@@ -33,6 +33,13 @@ class Channel:
 
     def __init__(self, sock: socket.socket):
         self._sock = sock
+        self._fd = sock.fileno()
+        self._identity = _identity(self._fd)
+
+    @property
+    def intact(self) -> bool:
+        """Whether the descriptor is still this socket: a model may close every descriptor that it finds."""
+        return _identity(self._fd) == self._identity
 
     def fileno(self) -> int:
         """Return the socket's descriptor, for selectors."""
@@ -83,6 +90,14 @@ class Channel:
     def close(self) -> None:
         """Close this end."""
         self._sock.close()
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class Unit(NamedTuple):

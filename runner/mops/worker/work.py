@@ -64,9 +64,7 @@ class Work:
 
     def request(self) -> Message:
         """Return the message that asks a child for what is left."""
-        left = [
-            self._request(place, progress) for place, progress in enumerate(self._groups) if not progress.done
-        ]
+        left = [self._request(place, progress) for place, progress in enumerate(self._groups) if not progress.done]
         return {
             "kind": "run",
             "name": self._order.part_name,
@@ -79,9 +77,7 @@ class Work:
 
     def _request(self, place: int, progress: _Progress) -> dict[str, Any]:
         group = progress.group
-        left = [
-            [i, seed] for i, seed in enumerate(group.seeds) if i not in progress.good and i not in progress.failed
-        ]
+        left = [[i, seed] for i, seed in enumerate(group.seeds) if i not in progress.good and i not in progress.failed]
         # With a failed replicate there will be no losses, so the good ones need not come back.
         wants_targets = bool(self._order.context.targets) and not progress.failed
         targets = [i for i in range(len(self._order.context.targets)) if i not in progress.failed_targets]
@@ -156,11 +152,17 @@ class Work:
 
     def blame(self, unit: Unit, verdict: Verdict) -> bool:
         """Note that a child ended because of this unit; return whether the unit is to be tried again."""
+        if self._settled(unit):  # it had been handed over: the child ended on its way to the next
+            return True
         self._deaths[unit] += 1
         if verdict.reason in RETRIED and self._deaths[unit] <= self._order.context.retries:
             return True
         self._fail(unit, verdict, died=True)
         return False
+
+    def _settled(self, unit: Unit) -> bool:
+        progress = self._groups[unit.place]
+        return progress.done or unit.step in progress.good or unit.step in progress.failed
 
     def describe(self, unit: Unit) -> str:
         """Name a unit for people: ``replicate 2 (seed 17) of group 5 (param_id 761edf35)``."""
@@ -184,9 +186,7 @@ class Work:
             progress.failed[unit.step] = Failure(group, unit.step, seeds[unit.step], None, *why)
         else:
             target = unit.step - len(seeds)
-            progress.failed_targets[target] = Failure(
-                group, None, None, self._order.context.targets[target], *why
-            )
+            progress.failed_targets[target] = Failure(group, None, None, self._order.context.targets[target], *why)
 
     def outcome(self, prints: str) -> Outcome:
         """Return what is done."""

@@ -1,0 +1,59 @@
+"""The command ``mops``: which verbs there are, and how an error becomes an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import mops
+from mops.cli import jobs_cancel, jobs_results, jobs_resume, jobs_status, jobs_submit, settings, study_check, terminal
+from mops.errors import MopsError
+
+app = typer.Typer(
+    help="Run simulation studies: bounded memory, durable as they go, resumed where they were killed.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+jobs = typer.Typer(help="Run studies and read what they gave.", no_args_is_help=True)
+study = typer.Typer(help="Look at a study before it runs.", no_args_is_help=True)
+app.add_typer(jobs, name="jobs")
+app.add_typer(study, name="study")
+
+jobs.command("submit")(jobs_submit.submit)
+jobs.command("status")(jobs_status.status)
+jobs.command("results")(jobs_results.results)
+jobs.command("resume")(jobs_resume.resume)
+jobs.command("cancel")(jobs_cancel.cancel)
+study.command("check")(study_check.check)
+app.command("settings")(settings.settings)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        terminal.data(f"mops {mops.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version_asked: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="Say more: -v INFO, -vv DEBUG.")] = 0,
+) -> None:
+    """Set up what every verb needs."""
+    terminal.set_up_logging(verbose)
+
+
+def main() -> None:
+    """Run the command line. Errors of mops are three lines; anything else is a bug and keeps its traceback."""
+    try:
+        app()
+    except MopsError as error:
+        terminal.error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,306 @@
+"""Makes finished groups durable, beside computing: parts first, then one record in the job's log.
+
+One thread owns the log (:class:`mops.storage.log.JobLog` is used from one thread), encodes outcomes as they come,
+closes checkpoints, and meanwhile looks for a newer attempt or a cancel. What the record means is
+docs/storage.md's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from mops.storage.files import Files
+from mops.storage.log import Counts, JobLog, Part
+from mops.storage.paths import JobPaths
+from mops.storage.tables import FAILURES, LOSSES, Encoded, GroupTable, PartEncoder, encode
+from mops.study.ranges import Ranges
+from mops.worker.order import Failure, Loss, Outcome, Segment
+from mops.worker.parts import read_segment
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 3.0
+LEAST_SECONDS = 1.0
+"""Checkpoints close at most this often, unless each group is to be committed as it finishes."""
+
+
+class OpenCheckpoint:
+    """What is finished and not yet durable, encoded as it comes.
+
+    Parameters
+    ----------
+    groups
+        The job's groups, for identities.
+    outputs
+        The outputs that the study keeps; None: all.
+    """
+
+    def __init__(self, groups: GroupTable, outputs: tuple[str, ...] | None):
+        self._groups, self._outputs = groups, outputs
+        self._encoders: dict[tuple[str, pa.Schema], PartEncoder] = {}
+        self._losses: list[Loss] = []
+        self._failures: list[Failure] = []
+        self._done: list[int] = []
+        self.orders: list[int] = []
+        self.counts = Counts()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._done)
+
+    @property
+    def ranges(self) -> Ranges:
+        """The groups."""
+        return Ranges.of(self._done)
+
+    def add(self, outcome: Outcome, counts: Counts) -> None:
+        """Take an outcome; only groups that are done count."""
+        for part in outcome.parts:
+            for segment in part.segments:
+                self._write(part.buffer, segment, outcome.done)
+        self._done += sorted(outcome.done)
+        self._losses += outcome.losses
+        self._failures += outcome.failures
+        self.orders.append(outcome.number)
+        self.bytes += outcome.nbytes
+        self.counts += counts
+
+    def _write(self, buffer: pa.Buffer, segment: Segment, done: frozenset[int]) -> None:
+        if self._outputs is not None and segment.output not in self._outputs:
+            return
+        table = read_segment(buffer, {"offset": segment.offset, "length": segment.length})
+        simulations, rows = segment.simulations, segment.rows
+        if not all(group in done for group, _ in simulations):
+            table, simulations, rows = _only(done, table, simulations, rows)
+        table = self._groups.identify(table, simulations, rows)
+        key = (segment.output, table.schema)
+        if key not in self._encoders:
+            self._encoders[key] = PartEncoder(table.schema)
+        self._encoders[key].write(table)
+
+    def finish(self) -> Iterable[tuple[str, str | None, Encoded]]:
+        """Yield the finished files as (kind, output, file); kind is outputs, losses or failures."""
+        for (output, _), encoder in self._encoders.items():
+            yield "outputs", output, encoder.finish()
+        if self._losses:
+            yield "losses", None, encode(self._table(self._losses, LOSSES))
+        if self._failures:
+            yield "failures", None, encode(self._table(self._failures, FAILURES))
+
+    def _table(self, rows: list[Loss] | list[Failure], schema: pa.Schema) -> pa.Table:
+        ids = self._groups.param_ids([row.group for row in rows])
+        names = schema.names[1:]
+        columns = [pa.array([getattr(row, name) for row in rows], schema.field(name).type) for name in names]
+        return pa.table([ids, *columns], schema=schema)
+
+
+def _only(
+    done: frozenset[int], table: pa.Table, simulations: list[tuple[int, int]], rows: list[int]
+) -> tuple[pa.Table, list[tuple[int, int]], list[int]]:
+    """Drop the rows of groups that are not done."""
+    kept, start, pieces = [], 0, [table.slice(0, 0)]
+    for simulation, n in zip(simulations, rows, strict=True):
+        if simulation[0] in done:
+            kept.append((simulation, n))
+            pieces.append(table.slice(start, n))
+        start += n
+    return pa.concat_tables(pieces), [simulation for simulation, _ in kept], [n for _, n in kept]
+
+
+def counted(outcome: Outcome, groups: GroupTable, n_targets: int) -> Counts:
+    """Count an outcome's simulations and targets; each target of a group without losses has failed."""
+    failed = [failure for failure in outcome.failures if failure.target is None]
+    without = {failure.group for failure in failed}
+    failed_targets = sum(failure.target not in (None, "*") for failure in outcome.failures)
+    n_simulations = sum(groups.n_replicates(group) for group in outcome.done)
+    n_without = n_targets * len(without)
+    n_scored = n_targets * len(outcome.done) - n_without - failed_targets
+    return Counts(n_simulations - len(failed), len(failed), n_scored, n_without + failed_targets)
+
+
+@dataclass
+class Committed:
+    """An event: these orders' groups are durable."""
+
+    orders: list[int]
+    groups: int
+    counts: Counts
+
+
+@dataclass
+class Limits:
+    """When a checkpoint closes, and how much may wait to be encoded (bytes)."""
+
+    seconds: float
+    bytes: int
+    groups: int
+
+    def due(self, checkpoint: OpenCheckpoint, age_s: float, since_last_s: float) -> bool:
+        """Decide whether the open checkpoint is to be closed now."""
+        if not len(checkpoint) or (since_last_s < LEAST_SECONDS and self.seconds > 0):
+            return False
+        return age_s >= self.seconds or checkpoint.bytes >= self.bytes or len(checkpoint) >= self.groups
+
+
+@dataclass
+class _Queue:
+    """Outcomes on their way to the writer, bounded in bytes."""
+
+    limit_bytes: int
+    items: deque[tuple[Outcome, Counts]] = field(default_factory=deque)
+    bytes: int = 0
+    closed: bool = False
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def put(self, outcome: Outcome, counts: Counts) -> None:
+        with self.changed:
+            # One may always enter, however large.
+            self.changed.wait_for(lambda: self.closed or not self.bytes or self.bytes < self.limit_bytes)
+            self.items.append((outcome, counts))
+            self.bytes += outcome.nbytes
+            self.changed.notify_all()
+
+    def take(self, timeout_s: float) -> tuple[Outcome, Counts] | None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.items or self.closed, timeout=max(timeout_s, 0.0))
+            return self.items.popleft() if self.items else None
+
+    def encoded(self, nbytes: int) -> None:
+        with self.changed:
+            self.bytes -= nbytes
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+
+class Checkpointer:
+    """The thread that commits.
+
+    Parameters
+    ----------
+    log
+        The job's log, claimed. This thread uses it alone until :meth:`finish` returns.
+    on_event
+        Called in this thread with :class:`Committed`, or with the error that ended it.
+    on_tick
+        Called in this thread every few seconds, for what else is to be written.
+    take_text
+        Returns the job's log since the last call.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        paths: JobPaths,
+        log: JobLog,
+        groups: GroupTable,
+        limits: Limits,
+        *,
+        attempt: int,
+        n_targets: int,
+        outputs: tuple[str, ...] | None,
+        on_event: Callable[[Committed | Exception], None],
+        on_tick: Callable[[], None],
+        take_text: Callable[[], str],
+    ):
+        self._files, self._paths, self._log, self._groups = files, paths, log, groups
+        self._limits, self._attempt, self._n_targets, self._outputs = limits, attempt, n_targets, outputs
+        self._on_event, self._on_tick, self._take_text = on_event, on_tick, take_text
+        self._queue = _Queue(limits.bytes)
+        self._counter = 0
+        self._abandoned = False
+        self._open = OpenCheckpoint(groups, outputs)
+        self._opened = self._closed = time.monotonic()
+        self._polled = self._closed - POLL_SECONDS  # the first sign of life is due at once
+        self._thread = threading.Thread(target=self._run, name="mops-checkpoints", daemon=True)
+        self._thread.start()
+
+    def put(self, outcome: Outcome) -> Counts:
+        """Take an outcome and count it; waits while too many bytes wait to be encoded."""
+        counts = counted(outcome, self._groups, self._n_targets)
+        self._queue.put(outcome, counts)
+        return counts
+
+    def finish(self) -> None:
+        """Commit what is there and end the thread; what ended it before comes as an event."""
+        self._queue.close()
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """End the thread and commit nothing more: for a runner that no longer owns its job, or cannot store."""
+        self._abandoned = True
+        self.finish()
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+            if len(self._open) and not self._abandoned:
+                self._commit()
+            self._store_text()
+        except Exception as error:  # noqa: BLE001 - carried to the runner, which raises it
+            self._queue.close()
+            self._on_event(error)
+
+    def _step(self) -> bool:
+        taken = self._queue.take(self._wait_s())
+        if self._abandoned or (taken is None and self._queue.closed):
+            return False
+        if taken is not None:
+            self._add(*taken)
+            del taken  # its buffers are not to live until the next one comes
+        now = time.monotonic()
+        if self._limits.due(self._open, now - self._opened, now - self._closed):
+            self._commit()
+        if now - self._polled >= POLL_SECONDS:
+            self._polled = now
+            self._log.poll()
+            self._on_tick()
+        return True
+
+    def _wait_s(self) -> float:
+        now = time.monotonic()
+        next_poll = self._polled + POLL_SECONDS - now
+        if not len(self._open):
+            return next_poll
+        due = max(self._opened + self._limits.seconds, self._closed + min(LEAST_SECONDS, self._limits.seconds))
+        return min(next_poll, due - now)
+
+    def _add(self, outcome: Outcome, counts: Counts) -> None:
+        if not len(self._open):
+            self._opened = time.monotonic()
+        self._open.add(outcome, counts)
+        self._queue.encoded(outcome.nbytes)
+
+    def _commit(self) -> None:
+        """Close the open checkpoint: every part durable, then the record."""
+        closing, self._open = self._open, OpenCheckpoint(self._groups, self._outputs)
+        self._closed = time.monotonic()
+        parts = [self._store(*file) for file in closing.finish()]
+        self._store_text()
+        self._log.commit(closing.ranges, parts, closing.counts)
+        logger.debug("committed %d groups in %d parts", len(closing), len(parts))
+        self._on_event(Committed(closing.orders, len(closing), closing.counts))
+
+    def _store_text(self) -> None:
+        if text := self._take_text():
+            self._files.put(self._paths.text(self._attempt, self._next()), text.encode())
+
+    def _store(self, kind: str, output: str | None, file: Encoded) -> Part:
+        path = self._paths.part(kind, output, self._attempt, self._next())
+        self._files.put(path, file.data)
+        return Part(path, file.rows, file.data.size, file.digest)
+
+    def _next(self) -> int:
+        self._counter += 1
+        return self._counter

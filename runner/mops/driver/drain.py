@@ -1,0 +1,103 @@
+"""Looks whether anything is left of groups that are durable: on the scheduler, every worker, every child.
+
+Never an error for the job: what is clean is logged at DEBUG, a leak or a worker that does not answer at WARNING,
+with names. Buffers are found by the names of their anonymous files in /proc, so on Linux only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from mops.worker.task import child_pids
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 5.0
+_LOOK_AGAIN_SECONDS = 0.2
+_PART = re.compile(r"mops-part-(\S+)\.")
+_SHOWN = 5
+
+
+def check(client: Client, job: str, batch: int, keys: Sequence[str], patience_s: float = PATIENCE_SECONDS) -> bool:
+    """Look until nothing is left of ``keys``, at most ``patience_s`` seconds; log what is; return whether it is clean.
+
+    Parameters
+    ----------
+    batch
+        The batch's number, for the log.
+    keys
+        Dask keys of tasks whose groups are all committed.
+    """
+    deadline = time.monotonic() + patience_s
+    left = _look(client, job, frozenset(keys), patience_s)
+    while left and time.monotonic() < deadline:
+        time.sleep(_LOOK_AGAIN_SECONDS)
+        left = _look(client, job, frozenset(keys), max(deadline - time.monotonic(), _LOOK_AGAIN_SECONDS))
+    if not left:
+        logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch, len(keys))
+        return True
+    more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+    logger.warning("%s: after batch %d something is left: %s%s", job, batch, "; ".join(left[:_SHOWN]), more)
+    return False
+
+
+def _look(client: Client, job: str, keys: frozenset[str], timeout_s: float) -> list[str]:
+    workers = list(client.scheduler_info()["workers"])
+    left: list[str] = client.sync(_look_everywhere, client, workers, job, keys, timeout_s)
+    return left + list(_buffers("the runner", os.getpid(), keys))
+
+
+async def _look_everywhere(
+    client: Client, workers: list[str], job: str, keys: frozenset[str], timeout_s: float
+) -> list[str]:
+    asked = [client.run_on_scheduler(on_scheduler, keys=keys)]
+    asked += [client.run(on_worker, workers=[worker], job=job, keys=keys) for worker in workers]
+    names = ["the scheduler", *workers]
+    answers = await asyncio.gather(*(asyncio.wait_for(one, timeout_s) for one in asked), return_exceptions=True)
+    return [line for name, answer in zip(names, answers, strict=True) for line in _lines(name, answer)]
+
+
+def _lines(name: str, answer: Any) -> list[str]:
+    if isinstance(answer, TimeoutError):
+        return [f"{name} does not answer"]
+    if isinstance(answer, BaseException):
+        return [f"{name} cannot be asked ({type(answer).__name__}: {answer})"]
+    return answer if isinstance(answer, list) else next(iter(answer.values()), [])
+
+
+def on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
+    """Return what the scheduler still knows of the keys. Runs there."""
+    kept = [dask_scheduler.tasks[key] for key in keys if key in dask_scheduler.tasks]
+    return [
+        f"key {task.key} on the scheduler ({task.state}, wanted by {len(task.who_wants or ())} clients)"
+        for task in kept
+    ]
+
+
+def on_worker(dask_worker: Any, job: str, keys: frozenset[str]) -> list[str]:
+    """Return what a worker and its children still hold of the keys. Runs there."""
+    held = {*dask_worker.data, *dask_worker.state.tasks}
+    left = [f"key {key} on worker {dask_worker.address}" for key in keys if key in held]
+    for pid in child_pids(job):
+        left += _buffers(f"child {pid} of worker {dask_worker.address}", pid, keys)
+    return left
+
+
+def _buffers(holder: str, pid: int, keys: frozenset[str]) -> Iterator[str]:
+    """Yield the parts of these keys that a process maps or has open."""
+    process = Path("/proc", str(pid))
+    try:
+        names = [process.joinpath("maps").read_text(), *(str(fd.readlink()) for fd in process.joinpath("fd").iterdir())]
+    except OSError:  # it ended while we looked, or there is no /proc
+        return
+    for key in sorted({key for name in names for key in _PART.findall(name)} & keys):
+        yield f"a buffer of {key} in {holder}"

@@ -1,0 +1,56 @@
+"""A job's text log: what mops says about it and what the models print, kept with the job."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LIMIT_BYTES = 1 << 20
+_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+class JobLogBuffer(logging.Handler):
+    """Collects lines until somebody writes them to the storage; bounded, the newest are kept."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(logging.Formatter(_FORMAT))
+        self._text: list[str] = []
+        self._size = self._dropped = 0
+        self._guard = threading.Lock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a log record."""
+        self.add(self.format(record) + "\n")
+
+    def add(self, text: str) -> None:
+        """Take text as it is: what a model printed."""
+        if not text:
+            return
+        with self._guard:
+            self._text.append(text)
+            self._size += len(text)
+            while self._size > LIMIT_BYTES and len(self._text) > 1:
+                first = self._text.pop(0)
+                self._size -= len(first)
+                self._dropped += len(first)
+
+    def take(self) -> str:
+        """Return what was collected since the last call."""
+        with self._guard:
+            text, dropped = "".join(self._text), self._dropped
+            self._text, self._size, self._dropped = [], 0, 0
+        return f"({dropped} characters left out)\n{text}" if dropped else text
+
+
+@contextmanager
+def collecting() -> Iterator[JobLogBuffer]:
+    """Collect what mops logs at INFO and above."""
+    buffer, logger = JobLogBuffer(), logging.getLogger("mops")
+    logger.addHandler(buffer)
+    try:
+        yield buffer
+    finally:
+        logger.removeHandler(buffer)

@@ -1,0 +1,106 @@
+"""Where a job stands: counts, rate, time left, memory of the process tree."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import psutil
+
+from mops.storage.log import Counts
+
+_RATE_SECONDS = 20.0
+_MEMORY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where a job stands, for whoever shows it.
+
+    Parameters
+    ----------
+    finished, durable
+        Counts of what has reached the runner, and of what is committed.
+    total
+        Simulations of the job.
+    rate
+        Simulations per second over the last 20 s; 0 before the first result.
+    seconds
+        Since the attempt began.
+    memory_bytes, peak_bytes
+        Resident memory of the runner's process tree, now and at its highest.
+    """
+
+    job: str
+    finished: Counts
+    durable: Counts
+    total: int
+    rate: float
+    seconds: float
+    memory_bytes: int
+    peak_bytes: int
+
+    @property
+    def left(self) -> int:
+        """Simulations that have neither succeeded nor failed."""
+        return self.total - self.finished.simulations
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the end at the present rate; None where there is no rate yet."""
+        return self.left / self.rate if self.rate else None
+
+
+class Progress:
+    """Takes counts as they come, and measures.
+
+    Parameters
+    ----------
+    inherited
+        What earlier attempts committed.
+    """
+
+    def __init__(self, job: str, total: int, inherited: Counts):
+        self._job, self._total = job, total
+        self.finished = self.durable = inherited
+        self._began = time.monotonic()
+        self._marks: deque[tuple[float, int]] = deque([(self._began, inherited.simulations)])
+        self._memory = self._peak = 0
+        self._measured = 0.0
+        self._process = psutil.Process()
+
+    def took(self, counts: Counts) -> None:
+        """Count what has reached the runner."""
+        self.finished += counts
+        now = time.monotonic()
+        self._marks.append((now, self.finished.simulations))
+        while len(self._marks) > 2 and now - self._marks[0][0] > _RATE_SECONDS:
+            self._marks.popleft()
+
+    def committed(self, counts: Counts) -> None:
+        """Count what is durable."""
+        self.durable += counts
+
+    def snapshot(self) -> Snapshot:
+        """Return where the job stands now."""
+        now = time.monotonic()
+        if now - self._measured >= _MEMORY_SECONDS:
+            self._measured = now
+            self._memory = tree_bytes(self._process)
+            self._peak = max(self._peak, self._memory)
+        since, before = self._marks[0]
+        rate = (self.finished.simulations - before) / max(now - since, 1e-9)
+        return Snapshot(
+            self._job, self.finished, self.durable, self._total, rate, now - self._began, self._memory, self._peak
+        )
+
+
+def tree_bytes(root: psutil.Process) -> int:
+    """Return the resident memory of a process and its descendants, in bytes; shared pages count in each."""
+    total = 0
+    for process in (root, *root.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += process.memory_info().rss
+    return total

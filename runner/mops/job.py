@@ -1,0 +1,202 @@
+"""A job as its user sees it: where it stands, and its results as Arrow."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from mops.errors import JobError
+from mops.settings import Settings
+from mops.storage.files import Files
+from mops.storage.jobs import JobRecord, Live, load_job, read_live, read_reference
+from mops.storage.log import Counts, JobLog, LogView, Part
+from mops.storage.paths import JobPaths
+from mops.storage.tables import FAILURES, IDENTITY_FIELDS, LOSSES, unified
+from mops.study.project import find_root
+
+DEFAULT_STORAGE = "mops-storage"
+SILENT_SECONDS = 45.0
+"""A runner writes a sign of life every 10 s; after this long without one it counts as interrupted."""
+
+_READERS = 16
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a job stands.
+
+    Parameters
+    ----------
+    state
+        ``submitted``, ``running``, ``interrupted`` (its runner is gone; resume goes on), ``succeeded``,
+        ``partial`` (finished, some simulations or targets failed), ``failed`` or ``cancelled``.
+    groups, n_groups
+        Committed groups, and all.
+    counts
+        Committed simulations and targets.
+    live
+        The present runner's last sign of life; it also counts what is not durable yet.
+    """
+
+    job: str
+    state: str
+    attempt: int
+    groups: int
+    n_groups: int
+    n_simulations: int
+    counts: Counts
+    created: str
+    live: Live | None
+
+
+def open_files(storage: str | None, root: Path) -> Files:
+    """Open a storage; None: the folder ``mops-storage`` in the project."""
+    return Files.open(storage or str(root / DEFAULT_STORAGE))
+
+
+def open_job(name: str, storage: str | None = None) -> Job:
+    """Open a job.
+
+    Parameters
+    ----------
+    name
+        As ``mops jobs submit`` printed it.
+    storage
+        URL or folder; None: ``MODELOPS_STORAGE``, else ``mops-storage`` in the project around the working directory.
+
+    Raises
+    ------
+    JobError
+        There is no such job; the nearest names are given.
+    """
+    files = open_files(storage or Settings.from_environment().storage, find_root(Path.cwd() / "study.json"))
+    load_job(files, name)
+    return Job(files, name)
+
+
+class Job:
+    """One job: where it stands and what it has committed so far. Every read shows the present."""
+
+    def __init__(self, files: Files, name: str):
+        self.files, self.name = files, name
+        self._paths = JobPaths(name)
+
+    def __repr__(self) -> str:
+        return f"Job({self.name!r}, storage={self.files.url!r})"
+
+    @property
+    def record(self) -> JobRecord:
+        """What was submitted."""
+        return load_job(self.files, self.name)
+
+    def _view(self) -> LogView:
+        return JobLog(self.files, self._paths).read()
+
+    def status(self) -> Status:
+        """Return where the job stands."""
+        record, view = self.record, self._view()
+        live = read_live(self.files, self._paths, view.attempt) if view.attempt else None
+        return Status(
+            job=self.name,
+            state=_state(view, live),
+            attempt=view.attempt,
+            groups=len(view.committed),
+            n_groups=record.n_groups,
+            n_simulations=record.n_simulations,
+            counts=view.counts,
+            created=record.created,
+            live=live,
+        )
+
+    def cancel(self) -> bool:
+        """Ask the job's runner to commit what is finished and stop; False: it was complete already."""
+        record = load_job(self.files, self.name)
+        return JobLog(self.files, JobPaths(record.job)).cancel(who=os.environ.get("USER", "unknown"))
+
+    def output_names(self) -> list[str]:
+        """Return the names of the outputs that the job keeps; empty before the first good simulation."""
+        keep = self.record.spec.outputs
+        reference = read_reference(self.files, self._paths) or {}
+        return [name for name in reference if keep is None or name in keep]
+
+    def paths(self, output: str) -> list[str]:
+        """Return the paths, in the storage, of an output's committed parts."""
+        return [part.path for part in self._parts(self._view(), output)]
+
+    def all_paths(self) -> dict[str, list[str]]:
+        """Return the paths, in the storage, of all committed parts, by output; and of losses and failures."""
+        view = self._view()
+        parts = {name: view.parts_of("outputs", name) for name in self.output_names()}
+        parts |= {kind: view.parts_of(kind) for kind in ("losses", "failures")}
+        return {name: [part.path for part in found] for name, found in parts.items()}
+
+    def _parts(self, view: LogView, output: str) -> Sequence[Part]:
+        if output not in (names := self.output_names()):
+            has = f"it has: {', '.join(names)}" if names else "no simulation has finished yet"
+            raise JobError(f"job {self.name!r} has no output {output!r}", where=self.files.url, hint=has)
+        return view.parts_of("outputs", output)
+
+    def outputs(self, output: str) -> ds.Dataset:
+        """Return an output's committed rows: param_id, group, replicate, seed, and the model's columns.
+
+        Widths of numbers that differ between parts are unified; int with float to float64.
+
+        Raises
+        ------
+        JobError
+            The job has no such output; its outputs are named.
+        """
+        return self._dataset(self._parts(self._view(), output), pa.schema(IDENTITY_FIELDS))
+
+    def _dataset(self, parts: Sequence[Part], empty: pa.Schema) -> ds.Dataset:
+        if not parts:
+            return ds.dataset(empty.empty_table())
+        filesystem, _ = self.files.arrow(parts[0].path)
+        paths = [self.files.arrow(part.path)[1] for part in parts]
+        with ThreadPoolExecutor(_READERS) as pool:
+            schemas = list(pool.map(lambda path: pq.read_schema(path, filesystem=filesystem), paths))
+        schema = unified(schemas, f"{self.files.url}/{parts[0].path}")
+        return ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem)
+
+    def losses(self, *, params: bool = False) -> pa.Table:
+        """Return param_id, group, target, name, loss and n_replicates; with ``params`` the parameters too."""
+        losses = self._dataset(self._view().parts_of("losses"), LOSSES).to_table()
+        if not params:
+            return losses
+        typed = self.params().drop_columns(["group", "seeds", "params"])
+        return losses.join(typed, "param_id", right_suffix=".param").sort_by([("group", "ascending")])
+
+    def failures(self) -> pa.Table:
+        """Return a row for each simulation and each target that failed: who, why, and how often it was tried."""
+        table = self._dataset(self._view().parts_of("failures"), FAILURES).to_table()
+        return table.take(pc.sort_indices(table, [("group", "ascending"), ("replicate", "ascending")]))
+
+    def params(self) -> pa.Table:
+        """Return the groups: param_id, group, seeds, the canonical JSON, and a typed column for each parameter."""
+        filesystem, path = self.files.arrow(self._paths.params)
+        return pq.read_table(path, filesystem=filesystem)
+
+
+def _state(view: LogView, live: Live | None) -> str:
+    if view.state is not None:
+        return str(view.state)
+    if not view.attempt:
+        return "submitted"
+    return "running" if live is None or _breathes(live) else "interrupted"
+
+
+def _breathes(live: Live) -> bool:
+    """Tell whether a runner is alive: on this host by its process, elsewhere by the age of its last sign."""
+    if live.host == os.uname().nodename:
+        return bool(psutil.pid_exists(live.pid))
+    return time.time() - live.at < SILENT_SECONDS

@@ -1,0 +1,116 @@
+"""The one reader of the environment: every MODELOPS_* variable, checked at once.
+
+A setting stands here from the day that its reader does; any other ``MODELOPS_JOB_*`` is refused as unknown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
+
+from mops.errors import Problem, SettingsError
+
+PREFIX = "MODELOPS_JOB_"
+STORAGE = "MODELOPS_STORAGE"
+
+
+@dataclass(frozen=True)
+class SettingLine:
+    """One setting, for a list: its variable, its value, where that comes from, what it means."""
+
+    name: str
+    value: Any
+    source: str
+    meaning: str
+
+
+class Settings(BaseModel):
+    """How jobs run. Units: seconds and bytes, where not said otherwise."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    batch_size: int = Field(200, ge=1, description="parameter sets in flight: bounds memory")
+    checkpoint_seconds: float = Field(
+        30.0, ge=0, allow_inf_nan=False, description="seconds of finished work at risk if the runner is killed; 0: none"
+    )
+    checkpoint_bytes: ByteSize = Field(
+        ByteSize(64 << 20), ge=1 << 20, description="bytes of finished work at risk; also bounds the write queue"
+    )
+    sim_timeout: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="seconds that one simulation or target may take; none: no limit"
+    )
+    sim_threads: int = Field(1, ge=1, description="threads that a simulation may use; slots are divided by it")
+    retries: int = Field(1, ge=0, description="how often a simulation whose process died is tried again")
+    task_seconds: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="fuse short parameter sets into tasks of about this many seconds"
+    )
+    slots: int | None = Field(
+        None, ge=1, description="simulations at once on an embedded worker; none: processors divided by SIM_THREADS"
+    )
+    storage: str | None = Field(
+        None, validation_alias=STORAGE, description="folder or URL of results; none: mops-storage in the project"
+    )
+
+    @property
+    def effective_slots(self) -> int:
+        """Simulations that run at once on an embedded worker."""
+        return self.slots or max(len(os.sched_getaffinity(0)) // self.sim_threads, 1)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
+        """Read and check the environment; an empty variable counts as unset.
+
+        Raises
+        ------
+        SettingsError
+            Every unknown name, with the nearest known one, and every value that cannot be.
+        """
+        given = {name: value for name, value in environ.items() if value != ""}
+        problems = [_unknown(name) for name in sorted(given) if name.startswith(PREFIX) and name not in _variables()]
+        values = {field: given[name] for name, field in _variables().items() if name in given}
+        if STORAGE in given:
+            values[STORAGE] = values.pop("storage")
+        try:
+            settings = cls.model_validate(values)
+        except ValidationError as bad:
+            problems += [_problem(error) for error in bad.errors()]
+        if problems:
+            raise SettingsError(
+                "the environment's settings are not valid", problems, hint="mops settings lists every setting"
+            )
+        return settings
+
+    def described(self, environ: Mapping[str, str] = os.environ) -> list[SettingLine]:
+        """List the settings: variable, value, where it comes from, meaning."""
+        return [
+            SettingLine(
+                name,
+                getattr(self, field),
+                "environment" if environ.get(name) else "default",
+                str(type(self).model_fields[field].description),
+            )
+            for name, field in _variables().items()
+        ]
+
+
+def _variables() -> dict[str, str]:
+    """Return each variable's field."""
+    return {STORAGE if field == "storage" else PREFIX + field.upper(): field for field in Settings.model_fields}
+
+
+def _unknown(name: str) -> Problem:
+    near = difflib.get_close_matches(name, _variables(), 1, cutoff=0.7)
+    advice = f"did you mean {near[0]}?" if near else f"known are: {', '.join(sorted(_variables()))}"
+    return Problem(name, f"unknown setting; {advice}")
+
+
+def _problem(error: Any) -> Problem:
+    field = str(error["loc"][0]) if error["loc"] else ""
+    name = field if field == STORAGE else PREFIX + field.upper()
+    right = error["msg"][0].lower() + error["msg"][1:]
+    return Problem(name, f"{error['input']!r} is not valid: {right}")

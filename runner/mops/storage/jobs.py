@@ -1,0 +1,187 @@
+"""A job's own records: what was submitted, the reference schema, the live record. What is finished is log.py's."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import mops
+from mops.errors import CorruptRecord, JobError, NewerFormat
+from mops.storage.bundles import Bundle
+from mops.storage.files import Files
+from mops.storage.log import Counts
+from mops.storage.paths import JobPaths, bundle_path
+from mops.storage.tables import GroupTable, encode_groups, read_groups
+from mops.study.project import ModelSpec
+from mops.study.schema import Group
+
+FORMAT = 1
+Kinds = dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What a job is: written once at submit, last of the job's objects.
+
+    Parameters
+    ----------
+    created
+        When it was submitted (UTC, ISO 8601).
+    bundle
+        The bundle's digest.
+    """
+
+    job: str
+    created: str
+    bundle: str
+    spec: ModelSpec
+    n_groups: int
+    n_simulations: int
+
+
+def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, groups: Sequence[Group]) -> None:
+    """Write a job; it exists when its record does, which comes last.
+
+    Raises
+    ------
+    JobError
+        There is a job of this name.
+    StorageError
+        The storage refuses.
+    """
+    paths = JobPaths(record.job)
+    if not files.put_new(paths.study, _json({"format": FORMAT, "study": study})):
+        raise JobError(f"there is a job {record.job!r} already", where=files.url, hint="choose another name")
+    files.put_new(bundle_path(bundle.digest), bundle.data)  # named by content: another job's is the same
+    files.put_new(paths.params, encode_groups(groups).data)
+    fields = asdict(record) | {"spec": record.spec.to_json()}
+    files.put_new(paths.record, _json({"format": FORMAT, "mops": mops.__version__, **fields}))
+
+
+def load_job(files: Files, job: str) -> JobRecord:
+    """Return a job's record.
+
+    Raises
+    ------
+    JobError
+        There is no such job; the nearest names are given.
+    NewerFormat, CorruptRecord
+        The record is of a newer mops, or is not one.
+    """
+    path = JobPaths(job).record
+    try:
+        fields = read_record(files, path)
+    except FileNotFoundError:
+        raise _no_job(files, job) from None
+    try:
+        spec = ModelSpec.from_json(fields["spec"])
+        names = ("job", "created", "bundle", "n_groups", "n_simulations")
+        return JobRecord(spec=spec, **{name: fields[name] for name in names})
+    except (KeyError, TypeError) as bad:
+        raise CorruptRecord(f"the job's record lacks {bad}", where=f"{files.url}/{path}") from bad
+
+
+def _no_job(files: Files, job: str) -> JobError:
+    there = list_jobs(files)
+    near = difflib.get_close_matches(job, there, 3) or there[-3:]
+    hint = f"there are: {', '.join(near)}" if near else "this storage holds no jobs; MODELOPS_STORAGE says which it is"
+    return JobError(f"there is no job {job!r}", where=files.url, hint=hint)
+
+
+def list_jobs(files: Files) -> list[str]:
+    """Return the names of the jobs in a storage."""
+    return sorted(entry.path.split("/")[1] for entry in files.list("jobs") if entry.path.endswith("/job.json"))
+
+
+def load_groups(files: Files, job: str) -> GroupTable:
+    """Return a job's groups."""
+    path = JobPaths(job).params
+    return read_groups(files.get(path), f"{files.url}/{path}")
+
+
+def load_bundle(files: Files, digest: str) -> bytes:
+    """Return a bundle's bytes."""
+    return files.get(bundle_path(digest))
+
+
+def read_reference(files: Files, paths: JobPaths) -> Kinds | None:
+    """Return the job's reference schema; None before the first good simulation."""
+    try:
+        kinds: Kinds = read_record(files, paths.schema)["outputs"]
+    except FileNotFoundError:
+        return None
+    return kinds
+
+
+def keep_reference(files: Files, paths: JobPaths, kinds: Kinds) -> Kinds:
+    """Make this the job's reference schema, unless it has one; return the one that it has now."""
+    files.put_new(paths.schema, _json({"format": FORMAT, "outputs": kinds}))
+    return read_reference(files, paths) or kinds
+
+
+@dataclass(frozen=True)
+class Live:
+    """A sign of life: the only object that is overwritten, and none that decides anything.
+
+    Parameters
+    ----------
+    at
+        When it was written (s since the epoch, the runner's clock).
+    rate
+        Simulations per second.
+    memory_bytes
+        Resident memory of the runner's process tree.
+    """
+
+    at: float
+    host: str
+    pid: int
+    counts: Counts
+    rate: float
+    memory_bytes: int
+
+
+def write_live(files: Files, paths: JobPaths, attempt: int, live: Live) -> None:
+    """Overwrite the attempt's sign of life."""
+    files.put(paths.live(attempt), _json({"format": FORMAT, **asdict(live)}))
+
+
+def read_live(files: Files, paths: JobPaths, attempt: int) -> Live | None:
+    """Return the attempt's last sign of life; None if it left none."""
+    try:
+        fields = read_record(files, paths.live(attempt))
+    except FileNotFoundError:
+        return None
+    names = ("at", "host", "pid", "rate", "memory_bytes")
+    return Live(counts=Counts(**fields["counts"]), **{name: fields[name] for name in names})
+
+
+def read_record(files: Files, path: str) -> dict[str, Any]:
+    """Return a JSON record.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    NewerFormat, CorruptRecord
+        It is of a newer mops, or no JSON object.
+    """
+    try:
+        fields = json.loads(files.get(path))
+        newer = fields["format"] > FORMAT
+    except (ValueError, KeyError, TypeError) as bad:
+        raise CorruptRecord("this record is not what mops wrote", where=f"{files.url}/{path}") from bad
+    if newer:
+        raise NewerFormat(
+            f"this record has format {fields['format']}, and this mops reads {FORMAT}",
+            where=f"{files.url}/{path}",
+            hint=f"install mops {fields.get('mops', 'of a newer version')} or newer",
+        )
+    return dict(fields)
+
+
+def _json(record: object) -> bytes:
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()

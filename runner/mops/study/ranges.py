@@ -1,0 +1,63 @@
+"""Sets of group numbers, kept as intervals: a million committed groups are a few numbers."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """An immutable set of integers as sorted, disjoint, half-open intervals that do not touch."""
+
+    intervals: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> Ranges:
+        """Return the set of these numbers."""
+        return cls.joined((number, number + 1) for number in numbers)
+
+    @classmethod
+    def joined(cls, intervals: Iterable[tuple[int, int]]) -> Ranges:
+        """Return the union of half-open intervals, which may overlap."""
+        joined: list[tuple[int, int]] = []
+        for start, stop in sorted(intervals):
+            if joined and start <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+            elif start < stop:
+                joined.append((start, stop))
+        return cls(tuple(joined))
+
+    def __or__(self, other: Ranges) -> Ranges:
+        return Ranges.joined((*self.intervals, *other.intervals))
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self.intervals, (number, float("inf"))) - 1
+        return at >= 0 and number < self.intervals[at][1]
+
+    def __len__(self) -> int:
+        return sum(stop - start for start, stop in self.intervals)
+
+    def __iter__(self) -> Iterator[int]:
+        for start, stop in self.intervals:
+            yield from range(start, stop)
+
+    def overlaps(self, other: Ranges) -> bool:
+        """Tell whether any number is in both."""
+        return len(self | other) < len(self) + len(other)
+
+    def complement(self, total: int) -> Ranges:
+        """Return the numbers of ``range(total)`` that are not in the set."""
+        stops = [0, *(stop for _, stop in self.intervals)]
+        starts = [*(start for start, _ in self.intervals), total]
+        return Ranges(tuple((a, b) for a, b in zip(stops, starts, strict=True) if a < b))
+
+    def to_json(self) -> list[list[int]]:
+        """Return the intervals as lists."""
+        return [list(interval) for interval in self.intervals]
+
+    @classmethod
+    def from_json(cls, intervals: Iterable[Iterable[int]]) -> Ranges:
+        """Return the set that :meth:`to_json` wrote; ValueError or TypeError if it is none."""
+        return cls.joined((int(start), int(stop)) for start, stop in intervals)
