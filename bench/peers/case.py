@@ -1,0 +1,129 @@
+"""What every peer runs: one case of the benchmark, and the artefact that it must leave behind.
+
+The artefact is two folders of Parquet files:
+
+- `outputs`: param_id, replicate, seed and the model's four columns, a row for each day of each simulation;
+- `losses`: param_id, target, loss, a row for each parameter set and target.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow.dataset import dataset
+
+from mops.study.ids import param_id, replicate_seed
+
+PROJECT = Path(__file__).resolve().parent.parent / "models"
+sys.path.insert(0, str(PROJECT))  # as the runner does for a project; worker processes inherit the path
+
+import sir  # noqa: E402 (the path is set above)
+import targets  # noqa: E402
+
+N_REPLICATES = 5
+N_WORKERS = 2
+TARGETS = ("peak", "peak_day", "mean_infected", "spread", "squared_error", "final_size")
+
+COLUMNS = ("day", "susceptible", "infected", "noise")
+# As a dictionary a param_id of 64 characters costs four bytes a row; Parquet keeps it so by itself.
+PARAM_ID = pa.dictionary(pa.int32(), pa.string())
+OUTPUTS = pa.schema(
+    [("param_id", PARAM_ID), ("replicate", pa.int32()), ("seed", pa.uint64())]
+    + [(name, pa.float64()) for name in COLUMNS]
+)
+LOSSES = pa.schema([("param_id", pa.string()), ("target", pa.string()), ("loss", pa.float64())])
+
+
+@dataclass(frozen=True)
+class Case:
+    """How many parameter sets, and what one simulation of them costs."""
+
+    sets: int
+    ms: float
+    rows: int = 365
+    skew: bool = False
+
+    @property
+    def simulations(self) -> int:
+        return self.sets * N_REPLICATES
+
+    def parameter_sets(self) -> list[dict]:
+        """Return the sets; each differs from all others."""
+        shape = {"gamma": 0.1, "ms": self.ms, "rows": self.rows, "skew": int(self.skew)}
+        return [{"beta": 0.2 + i / 1_000_000, **shape} for i in range(self.sets)]
+
+
+def parse_arguments(description: str) -> tuple[Case, argparse.Namespace]:
+    """Read the command line that all peers share."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--sets", type=int, required=True, help="parameter sets, 5 replicates and 6 targets each")
+    parser.add_argument("--ms", type=float, required=True, help="CPU time of one simulation, in milliseconds")
+    parser.add_argument("--rows", type=int, default=365, help="rows that one simulation returns")
+    parser.add_argument("--skew", action="store_true", help="two simulations of a hundred take 20 times longer")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the artefact; made if it is not there")
+    parser.add_argument("--export", action="store_true", help="leave the artefact in this file's form; untimed")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    return Case(arguments.sets, arguments.ms, arguments.rows, arguments.skew), arguments
+
+
+def report(case: Case, rows: int, seconds: float, start_up: float) -> None:
+    """Print the one line that the benchmark reads, if all `rows` of the outputs are on disk."""
+    if rows != case.simulations * case.rows:
+        raise SystemExit(f"{rows} rows are on disk, {case.simulations * case.rows} were to be")
+    line = {"seconds": seconds, "start_up_seconds": start_up, "simulations": case.simulations}
+    print(json.dumps(line), flush=True)
+
+
+def rows_on_disk(out: Path) -> int:
+    """Count the rows of an artefact's outputs, from the files' footers."""
+    return dataset(out / "outputs").count_rows()
+
+
+def simulate(params: dict, seed: int) -> pa.Table:
+    """Run the model once."""
+    return pa.table(sir.simulate(params, seed))
+
+
+def score(target: str, params: dict, replicates: list[pa.Table]) -> float:
+    """Run one target."""
+    return getattr(targets, target)(params, [{"output": table} for table in replicates])
+
+
+def seeds_of(identity: str) -> list[int]:
+    """Return the seeds of a parameter set's replicates."""
+    return [replicate_seed(identity, i) for i in range(N_REPLICATES)]
+
+
+def output_rows(identity: str, seeds: list[int], replicates: list[pa.Table]) -> pa.Table:
+    """Put a group's replicates into one table, with whose they are in front."""
+    values = pa.concat_tables(replicates)
+    lengths = [table.num_rows for table in replicates]
+    index = pa.array(np.zeros(values.num_rows, dtype=np.int32))
+    ids = pa.DictionaryArray.from_arrays(index, pa.array([identity]))
+    replicate = np.repeat(np.arange(len(seeds), dtype=np.int32), lengths)
+    seed = np.repeat(np.array(seeds, dtype=np.uint64), lengths)
+    return pa.table([ids, replicate, seed, *values.columns], schema=OUTPUTS)
+
+
+def joined(tables: list[pa.Table]) -> pa.Table:
+    """Put tables of outputs one below the other, in one piece and with one dictionary of param_ids."""
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def loss_table(rows: list[tuple[str, str, float]]) -> pa.Table:
+    """Return losses as a table."""
+    return pa.table([pa.array(column) for column in zip(*rows, strict=True)], schema=LOSSES)
+
+
+def run_group(params: dict) -> tuple[pa.Table, list[tuple[str, str, float]]]:
+    """Run a parameter set with its replicates and targets, as a worker of a well-made peer would."""
+    identity = param_id(params)
+    seeds = seeds_of(identity)
+    replicates = [simulate(params, seed) for seed in seeds]
+    losses = [(identity, target, score(target, params, replicates)) for target in TARGETS]
+    return output_rows(identity, seeds, replicates), losses

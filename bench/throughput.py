@@ -1,0 +1,171 @@
+"""Measure mops against what a user would pick instead: `python bench/throughput.py --rounds 5`.
+
+In each round every peer runs once, in a process of its own, in turn (A B C A B C ...): all of them meet a
+slow minute of the machine. Before that, the peers' artefacts are compared row for row.
+
+Leaves `bench/results/<case>.json`, the table in `docs/throughput.md` and the picture `docs/throughput.png`.
+Without one of the peers (`--peers`) it is only for a look: it prints the table and leaves nothing.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+from check_artefact import differences
+from throughput_report import table, write_report
+from tree_memory import PeakMemory
+
+BENCH = Path(__file__).resolve().parent
+RESULTS = BENCH / "results"
+
+PEERS = {"mops": "mops_submit.py", "joblib": "joblib_generator.py", "dask, strict": "dask_strict.py"}
+SLOW = "dask, strict"
+CHECK = ("--sets", "60", "--ms", "1", "--skew", "--export")
+
+
+@dataclass(frozen=True)
+class Load:
+    """One case: what a simulation costs, and how many sets make the peers run for 5 s or more.
+
+    Rates are compared, so the slow peer may run fewer sets; nobody waits six minutes for its answer at 0 ms.
+    """
+
+    ms: float
+    sets: int
+    slow_sets: int
+    skew: bool = False
+
+    def arguments(self, peer: str) -> list[str]:
+        """Return the peer's command line."""
+        sets = self.slow_sets if peer == SLOW else self.sets
+        return ["--sets", str(sets), "--ms", str(self.ms), *(["--skew"] if self.skew else [])]
+
+
+LOADS = {
+    "0 ms": Load(ms=0, sets=16_000, slow_sets=400),
+    "1 ms": Load(ms=1, sets=2_000, slow_sets=400),
+    "10 ms": Load(ms=10, sets=400, slow_sets=400),
+    "skew": Load(ms=10, sets=400, slow_sets=400, skew=True),
+    "100 ms": Load(ms=100, sets=40, slow_sets=40),
+}
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    check_artefacts(arguments.peers)
+    results = [measure(name, arguments.peers, arguments.rounds) for name in arguments.cases]
+    print(table(results))
+    if set(arguments.peers) == set(PEERS):
+        RESULTS.mkdir(exist_ok=True)
+        for result in results:
+            path = RESULTS / f"{result['case'].replace(' ', '-')}.json"
+            path.write_text(json.dumps(result, indent=1) + "\n")
+        in_order = [RESULTS / f"{name.replace(' ', '-')}.json" for name in LOADS]
+        write_report([json.loads(path.read_text()) for path in in_order if path.exists()])
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cases", nargs="+", choices=LOADS, default=list(LOADS))
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    return parser.parse_args()
+
+
+def check_artefacts(peers: list[str]) -> None:
+    """Run each peer once, untimed, and stop unless all have left the same rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        outs = {peer: Path(folder) / str(n) for n, peer in enumerate(peers)}
+        for peer, out in outs.items():
+            run([*command(peer), *CHECK, "--out", str(out)])
+        reference = peers[0]
+        for peer in peers[1:]:
+            found = differences(outs[reference], outs[peer])
+            if found:
+                sys.exit(f"{reference} and {peer} leave different artefacts:\n" + "\n".join(found))
+    say(f"artefacts: {', '.join(peers)} leave the same rows")
+
+
+def measure(name: str, peers: list[str], rounds: int) -> dict:
+    """Run one case; return all figures of all rounds."""
+    load = LOADS[name]
+    result = {"case": name, "machine": machine(), "serial_ms": [], "rounds": []}
+    for n in range(rounds):
+        result["serial_ms"].append(serial_ms(load))
+        figures = {peer: measure_peer(peer, load) for peer in peers}
+        result["rounds"].append(figures)
+        rates = ", ".join(f"{peer} {f['simulations'] / f['seconds']:,.0f}/s" for peer, f in figures.items())
+        say(f"{name}, round {n + 1} of {rounds}: {rates}")
+    return result
+
+
+def measure_peer(peer: str, load: Load) -> dict:
+    """Run one peer once; return what it says and what is seen from outside."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run([*command(peer), *load.arguments(peer), "--out", str(Path(folder) / "out")])
+
+
+def command(peer: str) -> list[str]:
+    return [sys.executable, str(BENCH / "peers" / PEERS[peer])]
+
+
+def run(command_line: list[str]) -> dict:
+    """Run a program to its end; return the figures of its last line, its whole time and its peak memory."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True, env=environment())
+    memory = PeakMemory(process.pid)
+    memory.start()
+    output, _ = process.communicate()
+    total_s = time.perf_counter() - started
+    memory.stop()
+    if process.returncode:
+        sys.exit(f"exit code {process.returncode}: {' '.join(command_line)}")
+    figures = json.loads(output.splitlines()[-1])
+    return {
+        **figures,
+        "total_seconds": total_s,
+        "peak_bytes": memory.peak_bytes,
+        "sampling_cpu_s": memory.cpu_s,
+    }
+
+
+def environment() -> dict[str, str]:
+    """Return this environment without settings of mops (defaults are measured), and with mops to be found."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MODELOPS_")}
+    paths = [kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else []
+    kept["PYTHONPATH"] = os.pathsep.join([*paths, str(BENCH.parent / "runner")])
+    return kept
+
+
+def serial_ms(load: Load) -> float:
+    """Return the CPU time of one simulation with its share of targets, from a process of its own."""
+    line = [sys.executable, str(BENCH / "serial_cost.py"), *load.arguments("serial")]
+    return float(subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=environment()).stdout)
+
+
+def machine() -> dict:
+    """Return what the figures depend on."""
+    packages = ("distributed", "joblib", "numpy", "pyarrow")
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "python": platform.python_version(),
+        **{package: version(package) for package in packages},
+    }
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The table and the picture of what `throughput.py` has measured."""
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "throughput.md"
+PICTURE = DOCS / "throughput.png"
+BEGIN, END = "<!-- table: begin (bench/throughput.py writes it) -->", "<!-- table: end -->"
+WORKERS = 2
+
+HEAD = """\
+| simulation | runner | simulations/s | run time / ideal | mops is x times as fast | peak, MiB | start-up, s |
+|---|---|---|---|---|---|---|"""
+
+
+def table(results: list[dict]) -> str:
+    """Return all cases as one Markdown table; figures are medians over rounds."""
+    return "\n".join([HEAD, *(row(result, peer) for result in results for peer in peers(result))])
+
+
+def row(result: dict, peer: str) -> str:
+    cells = [
+        result["case"],
+        peer,
+        f"{middle(result, lambda round_: rate(round_[peer])):,.0f}",
+        f"{over_ideal(result, peer):.2f}",
+        advantage(result, peer),
+        f"{middle(result, lambda round_: round_[peer]['peak_bytes']) / 2**20:,.0f}",
+        f"{middle(result, lambda round_: round_[peer]['start_up_seconds']):.2f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def peers(result: dict) -> list[str]:
+    return list(result["rounds"][0])
+
+
+def middle(result: dict, figure: Callable[[dict], float]) -> float:
+    """Return the median of a figure over the rounds."""
+    return median(figure(round_) for round_ in result["rounds"])
+
+
+def rate(figures: dict) -> float:
+    return figures["simulations"] / figures["seconds"]
+
+
+def over_ideal(result: dict, peer: str) -> float:
+    """Return how many times as long as the bare computing on all workers a peer takes."""
+    ideal_rate = WORKERS * 1000 / median(result["serial_ms"])
+    return ideal_rate / middle(result, lambda round_: rate(round_[peer]))
+
+
+def advantage(result: dict, peer: str) -> str:
+    """Return mops's rate over the peer's: the median of the ratios within each round."""
+    if peer == "mops" or "mops" not in peers(result):
+        return ""
+    return f"{middle(result, lambda round_: rate(round_['mops']) / rate(round_[peer])):.2f}"
+
+
+def write_report(results: list[dict]) -> None:
+    """Put the table between the page's markers, and draw the picture."""
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    picture = f"![run time over ideal, for each cost of a simulation]({PICTURE.name})"
+    PAGE.write_text(f"{before}{BEGIN}\n{picture}\n\n{machine_line(results)}\n\n{table(results)}\n{END}{after}")
+    draw(results)
+
+
+def machine_line(results: list[dict]) -> str:
+    facts = results[-1]["machine"]
+    packages = ", ".join(f"{name} {facts[name]}" for name in ("numpy", "pyarrow", "distributed", "joblib"))
+    rounds = min(len(result["rounds"]) for result in results)
+    where = f"{facts['cpus']} cores, {facts['memory_gib']} GiB, Python {facts['python']}, {packages}"
+    return f"Medians of {rounds} interleaved rounds; {where}."
+
+
+def draw(results: list[dict]) -> None:
+    """Draw run time over ideal for each case and peer, on a log scale: 1 is the bare computing."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    names = peers(results[0])
+    width = 0.8 / len(names)
+    for n, peer in enumerate(names):
+        places = [position + (n - (len(names) - 1) / 2) * width for position in range(len(results))]
+        heights = [over_ideal(result, peer) for result in results]
+        bars = axes.bar(places, [height - 1 for height in heights], width, bottom=1, label=peer)
+        axes.bar_label(bars, [f"{height:.3g}" for height in heights], fontsize=8, padding=2)
+    axes.set_yscale("log")
+    axes.set_ylim(0.9, None)
+    axes.margins(y=0.2)
+    axes.set_xticks(range(len(results)), [result["case"] for result in results])
+    axes.set_xlabel("CPU time of one simulation")
+    axes.set_ylabel("run time / ideal (log scale)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(PICTURE, dpi=150)
+    plt.close(figure)
