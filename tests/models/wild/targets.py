@@ -131,15 +131,13 @@ def poisson_likelihood(data_paths):
     """Return a target whose result has `.loglik_per_rep`."""
 
     def log_likelihoods(aligned):
-        return LikelihoodResult(
-            name="poisson", loglik_per_rep=np.array([poisson(frame) for frame in aligned])
-        )
+        return LikelihoodResult(name="poisson", loglik_per_rep=np.array([poisson(frame) for frame in aligned]))
 
     return Target("daily", pl.DataFrame(data_paths["observed"]), log_likelihoods)
 
 
 def poisson(frame):
-    """Poisson log likelihood of the observations: about -1,000, where `exp` of it is zero."""
+    """Poisson log likelihood of the observations: below -1,000, where `exp` of it is zero."""
     expected = frame["infected"].to_numpy() + 0.5
     observed = frame["observed"].to_numpy()
     log_factorials = np.array([math.lgamma(count + 1) for count in observed])
