@@ -253,9 +253,7 @@ class Files:
             except (OSError, azure.AzureError) as error:
                 fault, last = fault_of(error), error
                 if not fault.transient:
-                    raise StorageError(
-                        f"{fault.what} ({_brief(error)})", where=where, hint=fault.hint
-                    ) from error
+                    raise StorageError(f"{fault.what} ({_brief(error)})", where=where, hint=fault.hint) from error
         raise StorageUnavailable(
             f"{fault.what}, {attempt} times in a row ({_brief(last)})", where=where, hint=fault.hint
         ) from last
@@ -461,9 +459,7 @@ class _Azure:
     def _upload(self, path: str, data: Data, *, overwrite: bool) -> None:
         """Send ``If-None-Match: *`` unless ``overwrite``."""
         whole = bytes(data)
-        self._ask(
-            self._blob(path).upload_blob, whole, length=len(whole), overwrite=overwrite, max_concurrency=4
-        )
+        self._ask(self._blob(path).upload_blob, whole, length=len(whole), overwrite=overwrite, max_concurrency=4)
 
     def get(self, path: str) -> bytes | None:
         async def download() -> bytes:
@@ -489,9 +485,7 @@ class _Azure:
         self._unless_absent(lambda: self._ask(self._blob(path).delete_blob))
 
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
-        return pyarrow.fs.PyFileSystem(
-            pyarrow.fs.FSSpecHandler(self._fs)
-        ), f"{self._container}/{self._key(path)}"
+        return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self._fs)), f"{self._container}/{self._key(path)}"
 
     def _ask(self, call: Callable[..., Any], *args: object, **options: object) -> Any:
         return sync(self._fs.loop, call, *args, retry_total=0, **options)
@@ -556,13 +550,9 @@ _REFUSED = Fault(
     "'Storage Blob Data Contributor'",
 )
 _FULL = Fault("the storage is full", "free space or raise the quota, then: mops jobs resume")
-_NO_CONTAINER = Fault(
-    "there is no such container or account", "create the container, or correct the storage's URL"
-)
+_NO_CONTAINER = Fault("there is no such container or account", "create the container, or correct the storage's URL")
 _READ_ONLY = Fault("the storage is read-only", "choose another folder with MODELOPS_STORAGE")
-_NOT_A_FOLDER = Fault(
-    "a file and a folder are in each other's way", "move what is there, or choose another folder"
-)
+_NOT_A_FOLDER = Fault("a file and a folder are in each other's way", "move what is there, or choose another folder")
 _NO_LINKS = Fault(
     "the file system lacks hard links or an fsync of folders, on which commits rest",
     "choose a folder on another one",

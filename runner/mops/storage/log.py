@@ -196,9 +196,7 @@ def parse_record(data: bytes, k: int, where: str) -> Record:
             raise _newer(fields["format"], where)
         record = _KINDS[fields["kind"]](fields, _head(fields))
     except (KeyError, TypeError, ValueError) as bad:
-        raise CorruptRecord(
-            f"this record of the log is malformed ({bad!r})", where=where, hint=_RESTORE
-        ) from bad
+        raise CorruptRecord(f"this record of the log is malformed ({bad!r})", where=where, hint=_RESTORE) from bad
     if record.k != k:
         raise CorruptRecord(f"this record says that it is number {record.k}", where=where, hint=_RESTORE)
     return record
@@ -209,9 +207,7 @@ _RESTORE = "nobody but mops writes to the log: restore the file from a backup or
 
 def _newer(found: int, where: str) -> NewerFormat:
     what = f"this job's log has format {found}, this mops reads formats up to {FORMAT}"
-    return NewerFormat(
-        what, where=where, hint="install the version of mops that runs the job, or a newer one"
-    )
+    return NewerFormat(what, where=where, hint="install the version of mops that runs the job, or a newer one")
 
 
 def _of(kind: type[_Kind], value: object) -> _Kind:
@@ -228,10 +224,7 @@ def _one_of(choices: tuple[_Kind, ...], value: object) -> _Kind:
 
 
 def _head(fields: dict[str, Any]) -> dict[str, Any]:
-    head = {
-        name: _of(kind, fields[name])
-        for name, kind in (("k", int), ("n", int), ("nonce", str), ("host", str))
-    }
+    head = {name: _of(kind, fields[name]) for name, kind in (("k", int), ("n", int), ("nonce", str), ("host", str))}
     return {**head, "time": float(fields["time"])}
 
 
@@ -319,8 +312,7 @@ class LogView:
             committed=_union([self.committed, *(commit.ranges for commit in commits)]),
             counts=sum((commit.counts for commit in commits), self.counts),
             mark=marks[-1] if marks else self.mark,
-            cancelled=(self.cancelled and not claims)
-            or any(isinstance(mark, Cancel) for mark in since_claim),
+            cancelled=(self.cancelled and not claims) or any(isinstance(mark, Cancel) for mark in since_claim),
             _chain=(self._chain, commits) if commits else self._chain,
         )
 
@@ -365,7 +357,7 @@ def _union(ranges: Iterable[Ranges]) -> Ranges:
     return Ranges.joined(interval for some in ranges for interval in some.intervals)
 
 
-class Settled(JobError):  # noqa: N818 - a state, like those in errors.py
+class Settled(JobError):
     """There was nothing to claim: the job stands in ``state``, and nothing was written.
 
     Parameters
@@ -640,9 +632,7 @@ def verify(files: Files, paths: JobPaths, total_groups: int) -> list[str]:
     records, problems = _readable(files, paths)
     problems += order_problems(records)
     problems += coverage_problems(records, total_groups)
-    return problems + _part_problems(
-        files, [part for record in records for part in getattr(record, "parts", ())]
-    )
+    return problems + _part_problems(files, [part for record in records for part in getattr(record, "parts", ())])
 
 
 def _readable(files: Files, paths: JobPaths) -> tuple[list[Record], list[str]]:
@@ -693,9 +683,7 @@ def coverage_problems(records: Iterable[Record], total_groups: int) -> list[str]
     ]
     for (_, before, one), (start, stop, other) in itertools.pairwise(spans):
         if start < before:
-            problems.append(
-                f"records {one} and {other}: both commit groups {start} to {min(before, stop) - 1}"
-            )
+            problems.append(f"records {one} and {other}: both commit groups {start} to {min(before, stop) - 1}")
     return problems + _end_problems(records, commits, total_groups)
 
 
