@@ -1,0 +1,80 @@
+"""A real Azure Blob server for tests: Azurite from npm, installed once into a cache outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+VERSION = "3.37.0"
+ACCOUNT = "devstoreaccount1"
+# Published: the same for every Azurite.
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+class NoAzuriteError(Exception):
+    """It cannot be started here."""
+
+
+def connection_string(port: int) -> str:
+    endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
+    return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={endpoint};"
+
+
+def installed() -> Path:
+    """Return the program, installed if need be."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if not node or not npm:
+        raise NoAzuriteError("Azurite needs node 18 or newer with npm")
+    home = Path.home() / ".cache" / "mops-tests" / f"azurite-{VERSION}"
+    program = home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    if not (home / "installed").exists():
+        command = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(home)]
+        done = subprocess.run([*command, f"azurite@{VERSION}"], capture_output=True, text=True, timeout=240)
+        if done.returncode:
+            raise NoAzuriteError(f"npm cannot install Azurite: {done.stderr[-500:]}")
+        (home / "installed").touch()
+    return program
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@contextmanager
+def running(log: Path) -> Iterator[int]:
+    """Run Azurite on a free port of this host; yield the port."""
+    port = free_port()
+    options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
+    # skipApiVersionCheck: clients announce newer versions than the emulator knows.
+    options += ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
+    with log.open("wb") as output:
+        server = subprocess.Popen(["node", str(installed()), *options], stdout=output, stderr=output, cwd=log.parent)
+    try:
+        _wait(port, server, log)
+        yield port
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _wait(port: int, server: subprocess.Popen[bytes], log: Path, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise NoAzuriteError(f"Azurite does not answer: {log.read_text()[-500:]}")
+
+
+def required() -> bool:
+    return os.environ.get("MOPS_REQUIRE_AZURITE") == "1"

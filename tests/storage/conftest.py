@@ -1,0 +1,143 @@
+"""Storages to test on, each with a way to its bytes around the code under test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import azurite
+import pytest
+from azure.core.exceptions import ResourceNotFoundError
+from azure.storage.blob import BlobServiceClient, ContainerClient
+from fsspec.implementations.memory import MemoryFileSystem
+
+from mops.storage.files import Files, Retry
+
+
+@dataclass
+class LocalStorage:
+    url: str
+    kind: str = "local"
+    shared: bool = True  # between processes
+
+    def bytes_at(self, path: str) -> bytes | None:
+        file = Path(self.url, path)
+        return file.read_bytes() if file.exists() else None
+
+    def lay(self, path: str, data: bytes) -> None:
+        file = Path(self.url, path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+    def drop(self, path: str) -> None:
+        Path(self.url, path).unlink()
+
+
+@dataclass
+class MemoryStorage:
+    url: str
+    kind: str = "memory"
+    shared: bool = False
+
+    def _path(self, path: str) -> str:
+        return f"/{self.url.removeprefix('memory://')}/{path}"
+
+    def bytes_at(self, path: str) -> bytes | None:
+        found = MemoryFileSystem.store.get(self._path(path))
+        return None if found is None else found.getvalue()
+
+    def lay(self, path: str, data: bytes) -> None:
+        MemoryFileSystem().pipe_file(self._path(path), data)
+
+    def drop(self, path: str) -> None:
+        MemoryFileSystem().rm_file(self._path(path))
+
+
+@dataclass
+class AzureStorage:
+    url: str
+    container: ContainerClient
+    port: int
+    kind: str = "azure"
+    shared: bool = True
+
+    def _key(self, path: str) -> str:
+        return f"{urlsplit(self.url).path.lstrip('/')}/{path}"
+
+    def bytes_at(self, path: str) -> bytes | None:
+        try:
+            return self.container.download_blob(self._key(path)).readall()
+        except ResourceNotFoundError:
+            return None
+
+    def lay(self, path: str, data: bytes) -> None:
+        self.container.upload_blob(self._key(path), data, overwrite=True)
+
+    def drop(self, path: str) -> None:
+        self.container.delete_blob(self._key(path))
+
+
+@pytest.fixture(scope="session")
+def azurite_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    try:
+        with azurite.running(tmp_path_factory.mktemp("azurite") / "azurite.log") as port:
+            yield port
+    except azurite.NoAzuriteError as missing:
+        if azurite.required():
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def azure(azurite_port: int, monkeypatch: pytest.MonkeyPatch) -> AzureStorage:
+    """A container of its own, and a prefix in it."""
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(azurite_port))
+    service = BlobServiceClient.from_connection_string(azurite.connection_string(azurite_port))
+    name = f"test-{uuid.uuid4().hex}"
+    return AzureStorage(f"abfs://{name}/some/prefix", service.create_container(name), azurite_port)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(str(tmp_path / "storage"))
+
+
+@pytest.fixture
+def memory() -> MemoryStorage:
+    return MemoryStorage(f"memory://{uuid.uuid4().hex}/prefix")
+
+
+@pytest.fixture(params=["local", "memory", pytest.param("azure", marks=pytest.mark.azurite)])
+def storage(request: pytest.FixtureRequest) -> LocalStorage | MemoryStorage | AzureStorage:
+    """Each storage in turn."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def files(storage: LocalStorage | MemoryStorage | AzureStorage) -> Files:
+    return Files.open(storage.url)
+
+
+@dataclass
+class Time:
+    """Time that passes only while somebody sleeps."""
+
+    now_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
+
+    def retry(self, **options: float) -> Retry:
+        return Retry(sleep=self.sleep, clock=lambda: self.now_s, **options)
+
+
+@pytest.fixture
+def clock() -> Time:
+    return Time()

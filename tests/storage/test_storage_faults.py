@@ -1,0 +1,375 @@
+"""What becomes of a storage's faults: tried again, or named. Real servers, real limits."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import azurite
+import pytest
+from azure.core import exceptions as azure_errors
+from servers import CuttingProxy, Scripted, serving
+
+from mops.errors import StorageError, StorageUnavailable, UsageError
+from mops.storage.files import Files, Retry, fault_of
+from mops.storage.log import Counts, JobLog
+from mops.storage.paths import JobPaths
+from mops.study.ranges import Ranges
+
+CREATED = (201, {"ETag": '"1"', "Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"}, b"")
+
+TRANSIENT_ERRNO = {
+    *(
+        "EAGAIN",
+        "EBUSY",
+        "ESTALE",
+        "EINTR",
+        "ETIMEDOUT",
+        "EPIPE",
+        "ECONNREFUSED",
+        "ECONNRESET",
+        "ECONNABORTED",
+    ),
+    *("EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETUNREACH", "ENETRESET", "EWOULDBLOCK", "ESHUTDOWN"),
+    *("EALREADY", "EINPROGRESS"),  # Python makes these a BlockingIOError or ConnectionError by itself
+}
+PERMANENT = {
+    "ENOSPC": "full",
+    "EDQUOT": "full",
+    "EACCES": "refuses",
+    "EPERM": "refuses",
+    "EROFS": "read-only",
+    "EMFILE": "open at once",
+    "EIO": "reports a fault",
+    "ENOTDIR": "in each other's way",
+    "EOPNOTSUPP": "hard links",
+}
+# Every class of azure.core.exceptions: is it tried again? None: it cannot come from a request.
+AZURE = {
+    "AzureError": False,
+    "ServiceRequestError": True,
+    "ServiceRequestTimeoutError": True,
+    "ServiceResponseError": True,
+    "ServiceResponseTimeoutError": True,
+    "IncompleteReadError": True,
+    "DecodeError": True,
+    "HttpResponseError": False,
+    "ResourceExistsError": False,
+    "ResourceNotFoundError": False,
+    "ClientAuthenticationError": False,
+    "ResourceModifiedError": False,
+    "ResourceNotModifiedError": False,
+    "TooManyRedirectsError": False,
+    "ODataV4Error": False,
+    "StreamConsumedError": False,
+    "StreamClosedError": False,
+    "ResponseNotReadError": False,
+    "SerializationError": None,
+    "DeserializationError": None,
+}
+
+
+class Answer:
+    """As much of a response as the errors read."""
+
+    def __init__(self, status_code):
+        self.status_code, self.reason, self.headers = status_code, "reason", {}
+
+    def text(self):
+        return "<Error/>"
+
+
+def of(name, *, status=None, code=None):
+    kind = getattr(azure_errors, name)
+    if name == "TooManyRedirectsError":
+        error = kind([])
+    elif name in ("StreamConsumedError", "StreamClosedError", "ResponseNotReadError"):
+        error = kind(type("Response", (), {"request": None})())
+    elif issubclass(kind, azure_errors.HttpResponseError):
+        error = kind(
+            response=Answer(status) if status else None,
+            **({} if name == "ODataV4Error" else {"message": "m"}),
+        )
+    else:
+        error = kind("m")
+    error.error_code = code
+    return error
+
+
+def test_every_error_of_azure_core_has_its_place():
+    there = {
+        name
+        for name, kind in vars(azure_errors).items()
+        if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == azure_errors.__name__
+    }
+    assert there == set(AZURE), "a new azure-core has other errors: decide what they mean"
+    for name, transient in AZURE.items():
+        if transient is None:
+            assert issubclass(getattr(azure_errors, name), ValueError)
+        else:
+            fault = fault_of(of(name))
+            assert fault.transient is transient, name
+            assert fault.what
+            assert fault.hint
+
+
+def test_every_http_status_has_its_place():
+    faults = {status: fault_of(of("HttpResponseError", status=status)) for status in range(300, 600)}
+    assert {status for status, fault in faults.items() if fault.transient} == {408, 429, 500, 502, 503, 504}
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_status_counts_more_than_the_class_that_the_client_makes_of_it(status):
+    for name in (
+        "ClientAuthenticationError",
+        "ResourceNotFoundError",
+        "ResourceModifiedError",
+        "ODataV4Error",
+    ):
+        assert fault_of(of(name, status=status)).transient
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "what"),
+    [
+        (403, "AuthenticationFailed", "refuses"),
+        (403, "AuthorizationPermissionMismatch", "refuses"),
+        (403, "AuthorizationFailure", "refuses"),
+        (401, "InvalidAuthenticationInfo", "refuses"),
+        (404, "ContainerNotFound", "no such container"),
+        (409, "ContainerBeingDeleted", "no such container"),
+        (409, "BlobImmutableDueToPolicy", "answered with an error"),
+        (400, "InvalidHeaderValue", "answered with an error"),
+    ],
+)
+def test_what_azure_refuses_is_named(status, code, what):
+    fault = fault_of(of("HttpResponseError", status=status, code=code))
+    assert what in fault.what
+    assert not fault.transient
+
+
+def test_every_errno_has_its_place():
+    transient = {name for number, name in errno.errorcode.items() if fault_of(OSError(number, "x")).transient}
+    assert transient <= TRANSIENT_ERRNO
+    assert transient >= TRANSIENT_ERRNO - {"EWOULDBLOCK", "ESHUTDOWN", "EALREADY", "EINPROGRESS"}
+    for name, what in PERMANENT.items():
+        assert what in fault_of(OSError(getattr(errno, name), "x")).what
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), ConnectionError(), ConnectionResetError(), BrokenPipeError()])
+def test_errors_of_the_network_without_a_number_are_transient(error):
+    assert fault_of(error).transient
+
+
+def test_pauses_double_up_to_the_longest_and_end_after_the_total(clock):
+    retry = clock.retry(first_s=1, longest_s=8, total_s=40)
+    assert list(Retry.attempts(retry)) == list(range(1, len(clock.slept) + 2))
+    assert all(n / 2 < pause <= n for n, pause in zip([1, 2, 4, 8, 8, 8], clock.slept, strict=False))
+    assert sum(clock.slept) <= 40
+
+
+def azure_files(port, monkeypatch, retry):
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(port))
+    return Files.open("abfs://container/prefix", retry=retry)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_transient_answers_are_tried_again_after_growing_pauses_and_by_us_alone(status, clock, monkeypatch):
+    bad = (status, {}, b"")
+    script = Scripted(bad, bad, bad, bad, CREATED)
+    with serving(script) as port:
+        files = azure_files(port, monkeypatch, clock.retry())
+        assert files.put_new("log/1", b"x") is True
+    assert len(script.requests) == 5, "the client's own retries are to be off"
+    assert clock.slept == sorted(clock.slept)
+    assert len(clock.slept) == 4
+    assert {headers["If-None-Match"] for _, _, headers in script.requests} == {"*"}
+
+
+def test_a_connection_that_is_closed_without_an_answer_is_a_transient_fault(clock, monkeypatch):
+    script = Scripted(None, None, None, None, None, None, CREATED)
+    with serving(script) as port:
+        files = azure_files(port, monkeypatch, clock.retry())
+        assert files.put_new("log/1", b"x") is True
+    assert len(script.requests) == 7
+    # aiohttp itself sends a PUT once more when a kept connection breaks.
+    assert 3 <= len(clock.slept) <= 6
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda files: files.put("a", b"x"),
+        lambda files: files.get("a"),
+        lambda files: files.size("a"),
+        lambda files: files.list("a"),
+        lambda files: files.remove(["a"]),
+        lambda files: files.get_many(["a"]),
+    ],
+)
+def test_a_storage_that_stays_out_of_order_is_unavailable_in_the_end(ask, clock, monkeypatch):
+    script = Scripted((503, {"x-ms-error-code": "ServerBusy"}, b""))
+    with serving(script) as port:
+        files = azure_files(port, monkeypatch, clock.retry(total_s=20))
+        with pytest.raises(StorageUnavailable) as caught:
+            ask(files)
+    assert caught.value.where == "abfs://container/prefix/a"
+    assert "overloaded" in caught.value.what
+    assert "503" in caught.value.what
+    assert len(script.requests) == len(clock.slept) + 1
+    assert 10 <= clock.now_s <= 20
+
+
+def test_a_server_that_is_gone_is_unavailable_in_the_end(clock, monkeypatch):
+    files = azure_files(azurite.free_port(), monkeypatch, clock.retry(total_s=5))
+    with pytest.raises(StorageUnavailable, match="does not answer"):
+        files.get("a")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "what"),
+    [(403, "AuthenticationFailed", "refuses"), (404, "ContainerNotFound", "no such container")],
+)
+def test_a_permanent_answer_is_named_at_once(status, code, what, clock, monkeypatch):
+    script = Scripted((status, {"x-ms-error-code": code}, b""))
+    with serving(script) as port:
+        files = azure_files(port, monkeypatch, clock.retry())
+        for ask in (files.get, files.size, files.list, lambda path: files.put_new(path, b"")):
+            with pytest.raises(StorageError, match=what) as caught:
+                ask("a/b")
+            assert caught.value.where == "abfs://container/prefix/a/b"
+            assert caught.value.hint
+    assert clock.slept == []
+
+
+@pytest.mark.azurite
+def test_a_missing_container_is_named_and_nothing_in_it_is_absent(azure):
+    files = Files.open("abfs://never-created/prefix")
+    for ask in (files.get, files.size, files.list, lambda path: files.put(path, b"")):
+        with pytest.raises(StorageError, match="no such container"):
+            ask("a")
+
+
+@pytest.mark.azurite
+def test_a_wrong_key_is_named(azure, monkeypatch):
+    wrong = azurite.connection_string(azure.port).replace("AccountKey=E", "AccountKey=F")
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", wrong)
+    with pytest.raises(StorageError, match="refuses access"):
+        Files.open(azure.url).put_new("a", b"")
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x", "gs://bucket/x", "gcs://b"])
+def test_untested_storages_are_refused_as_untested(url):
+    with pytest.raises(UsageError, match="untested"):
+        Files.open(url)
+
+
+@pytest.mark.parametrize("url", ["http://host/x", "ftp://x", "file://relative/x", "abfs://c/x?sig=secret"])
+def test_what_is_no_storage_is_refused_and_no_secret_repeated(url):
+    with pytest.raises(UsageError) as caught:
+        Files.open(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, "", "no connection string"])
+def test_missing_credentials_are_named(value, monkeypatch):
+    for name in ("CONNECTION_STRING", "ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
+        monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
+    if value is not None:
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", value)
+    with pytest.raises(UsageError, match="credentials") as caught:
+        Files.open("abfs://container/prefix")
+    assert "AZURE_STORAGE_CONNECTION_STRING" in caught.value.hint
+
+
+def test_a_file_in_the_way_is_named(local):
+    files = Files.open(local.url)
+    files.put("jobs", b"a file")
+    for ask in (files.put, files.put_new):
+        with pytest.raises(StorageError, match="in each other's way") as caught:
+            ask("jobs/a/job.json", b"")
+        assert caught.value.where == f"{local.url}/jobs/a/job.json"
+    assert files.list("jobs/a") == []
+
+
+FULL = """
+import resource, sys
+from mops.errors import StorageError
+from mops.storage.files import Files
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+files = Files.open(sys.argv[1])
+for put in (files.put, files.put_new):
+    try:
+        put("parts/1", b"x" * (1 << 20))
+    except StorageError as error:
+        print(error.what)
+"""
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(local):
+    done = subprocess.run([sys.executable, "-c", FULL, local.url], capture_output=True, text=True, timeout=30)
+    assert done.stdout.count("the storage is full") == 2, done.stderr
+    assert Files.open(local.url).list("") == []
+    # Also no temporary file, which listings do not show.
+    assert not any(path.is_file() for path in Path(local.url).rglob("*"))
+
+
+def claimed(files):
+    log = JobLog(files, JobPaths("job"))
+    log.claim("person")
+    return log
+
+
+@pytest.mark.azurite
+def test_a_commit_whose_answer_was_lost_finds_itself_and_counts_once(azure, clock, monkeypatch):
+    puts = []
+
+    def lose(first: bytes) -> bool:
+        second = first.startswith(b"PUT") and b"00000002.json" in first
+        puts.extend([first] * second)
+        return second and len(puts) == 1
+
+    proxy = CuttingProxy(azure.port, lose)
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(proxy.port))
+    log = claimed(Files.open(azure.url, retry=clock.retry()))
+    log.commit(Ranges.of([0]), [], Counts(1, 0, 0, 0))
+    log.commit(Ranges.of([1]), [], Counts(1, 0, 0, 0))
+    proxy.close()
+    assert len(proxy.lost) == 1
+    assert len(puts) == 2, "it was sent again, by us or by aiohttp, and the answer was: exists"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(azure.port))
+    view = JobLog(Files.open(azure.url), JobPaths("job")).read()
+    assert (view.k, list(view.committed), view.counts.simulations_good) == (3, [0, 1], 2)
+
+
+class LosesAnswers:
+    """A storage that does what it is asked and loses the answer, as often as it is told."""
+
+    def __init__(self, backend):
+        self.backend, self.to_lose = backend, 0
+
+    def __getattr__(self, name):
+        return getattr(self.backend, name)
+
+    def put_new(self, path, data):
+        created = self.backend.put_new(path, data)
+        if self.to_lose:
+            self.to_lose -= 1
+            raise TimeoutError("no answer")
+        return created
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_a_commit_whose_answers_were_lost_goes_on_elsewhere_too(kind, request, clock):
+    opened = Files.open(request.getfixturevalue(kind).url)
+    lossy = LosesAnswers(opened._backend)
+    files = Files(lossy, opened.url, clock.retry())
+    log = claimed(files)
+    for group, to_lose in enumerate((1, 0, 3, 2)):
+        lossy.to_lose = to_lose
+        log.commit(Ranges.of([group]), [], Counts())
+    assert log.view.k == 5
+    assert JobLog(files, JobPaths("job")).read().committed == Ranges.of(range(4))

@@ -1,0 +1,267 @@
+"""What every storage promises: one suite for local folders, memory, and a real Azure Blob server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import azurite
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from servers import CuttingProxy
+
+from mops.storage.files import Entry, Files
+
+N_WRITERS = 8
+
+COMPETE = """
+import sys
+from mops.storage.files import Files
+files = Files.open(sys.argv[1])
+files.list("race")
+print("ready", flush=True)
+sys.stdin.readline()
+for n in range(10):
+    if files.put_new(f"race/{n}", sys.argv[2].encode()):
+        print(n, flush=True)
+"""
+WRITE = """
+import sys
+from mops.storage.files import Files
+files = Files.open(sys.argv[1])
+for n in range(60):
+    files.put(f"many/{n:03d}", b"x" * 1000)
+    print(n, flush=True)
+"""
+OVERWRITE = """
+import sys
+from mops.storage.files import Files
+files = Files.open(sys.argv[1])
+print("ready", flush=True)
+for n in range(1_000_000):
+    files.put("one", bytes([n % 256]) * (4 << 20))
+"""
+
+
+def start(program: str, *arguments: str) -> subprocess.Popen[str]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", program, *arguments], text=True, **pipes)
+
+
+def test_what_is_put_is_in_the_storage(storage, files):
+    files.put("a/b/c.bin", b"\x00bytes\xff")
+    assert storage.bytes_at("a/b/c.bin") == b"\x00bytes\xff"
+
+
+def test_what_lies_in_the_storage_is_read(storage, files):
+    storage.lay("a/b", b"of another program")
+    assert files.get("a/b") == b"of another program"
+    assert files.size("a/b") == 18
+
+
+def test_an_absent_file_is_an_error_that_names_it(storage, files):
+    storage.lay("a/b", b"")
+    for absent in ("nowhere/1", "a", "a/b/c", "a/bb"):
+        with pytest.raises(FileNotFoundError, match=absent):
+            files.get(absent)
+        with pytest.raises(FileNotFoundError, match=absent):
+            files.size(absent)
+
+
+def test_put_overwrites(storage, files):
+    files.put("live/1.json", b"a longer first version")
+    files.put("live/1.json", b"second")
+    assert storage.bytes_at("live/1.json") == b"second"
+
+
+def test_put_new_creates_and_never_overwrites(storage, files):
+    assert files.put_new("log/1", b"first") is True
+    assert files.put_new("log/1", b"second") is False
+    assert files.put_new("log/1", b"first") is False
+    assert storage.bytes_at("log/1") == b"first"
+
+
+def test_put_new_sees_what_others_wrote(storage, files):
+    storage.lay("log/1", b"theirs")
+    assert files.put_new("log/1", b"ours") is False
+    assert storage.bytes_at("log/1") == b"theirs"
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray, memoryview, pa.py_buffer])
+@pytest.mark.parametrize("data", [b"", b"some bytes"])
+def test_any_buffer_is_written(storage, files, make, data):
+    files.put("put", make(data))
+    files.put_new("new", make(data))
+    assert storage.bytes_at("put") == storage.bytes_at("new") == data
+    assert files.get("put") == data
+    assert files.size("put") == len(data)
+
+
+@pytest.mark.parametrize("name", ["with space", "pro%2Fcent", "dot.", "Größe", "a+b=c&d?e#f"])
+def test_any_name_is_the_same_file_for_all(storage, files, name):
+    path = f"outputs/{name}/1-1.parquet"
+    files.put_new(path, b"rows")
+    assert storage.bytes_at(path) == b"rows"
+    assert files.list("outputs") == [Entry(path, 4)]
+    assert files.get_many([path]) == [b"rows"]
+
+
+def test_get_many_keeps_the_order_and_tells_what_is_absent(storage, files):
+    for n in range(0, 150, 2):
+        storage.lay(f"log/{n}", str(n).encode())
+    wanted = [str(n).encode() if n % 2 == 0 else None for n in range(150)]
+    assert files.get_many([f"log/{n}" for n in range(150)]) == wanted
+    assert files.get_many([]) == []
+
+
+def test_a_listing_has_every_file_below_a_folder_and_no_other(storage, files):
+    for path in ("job/b", "job/a/2", "job/a/1", "job2/c", "jo"):
+        storage.lay(path, path.encode())
+    assert files.list("job") == [Entry("job/a/1", 7), Entry("job/a/2", 7), Entry("job/b", 5)]
+    assert [entry.path for entry in files.list("")] == ["jo", "job/a/1", "job/a/2", "job/b", "job2/c"]
+    assert files.list("nowhere") == []
+
+
+def test_what_is_removed_is_gone_and_what_is_absent_is_no_error(storage, files):
+    for n in range(70):
+        storage.lay(f"parts/{n}", b"x")
+    files.remove([f"parts/{n}" for n in range(69)] + ["parts/never", "nowhere/at/all"])
+    assert [entry.path for entry in files.list("parts")] == ["parts/69"]
+
+
+def test_two_openings_of_one_url_share_their_files(storage, files):
+    Files.open(storage.url).put("a", b"1")
+    assert files.get("a") == b"1"
+    assert files.put_new("a", b"2") is False
+
+
+def test_pyarrow_reads_parts_at_once(storage, files):
+    tables = [pa.table({"group": [n] * 1000, "x": list(range(1000))}) for n in range(6)]
+    for n, table in enumerate(tables):
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, row_group_size=100)
+        files.put(f"outputs/daily/1-{n}.parquet", sink.getvalue())
+    system, _ = files.arrow("outputs")
+    paths = [files.arrow(entry.path)[1] for entry in files.list("outputs/daily")]
+    assert ds.dataset(paths, filesystem=system).to_table().equals(pa.concat_tables(tables))
+    # Two readers of one file at once: fsspec's own memory files share one position.
+    with ThreadPoolExecutor(8) as threads:
+        read = threads.map(lambda _: pq.read_table(paths[0], filesystem=system), range(40))
+        assert all(table.equals(tables[0]) for table in read)
+
+
+def test_of_threads_that_create_one_file_exactly_one_wins(storage, files):
+    gate = threading.Barrier(N_WRITERS)
+
+    def compete(me: int) -> list[int]:
+        gate.wait()
+        return [n for n in range(20) if files.put_new(f"race/{n}", str(me).encode())]
+
+    with ThreadPoolExecutor(N_WRITERS) as threads:
+        won = list(threads.map(compete, range(N_WRITERS)))
+    assert sorted(n for mine in won for n in mine) == list(range(20))
+    for me, mine in enumerate(won):
+        assert all(storage.bytes_at(f"race/{n}") == str(me).encode() for n in mine)
+
+
+def test_of_processes_that_create_one_file_exactly_one_wins(storage):
+    if not storage.shared:
+        pytest.skip("memory belongs to one process")
+    writers = [start(COMPETE, storage.url, str(me)) for me in range(4)]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    won = [[int(line) for line in writer.communicate(timeout=30)[0].split()] for writer in writers]
+    assert sorted(n for mine in won for n in mine) == list(range(10))
+    for me, mine in enumerate(won):
+        assert all(storage.bytes_at(f"race/{n}") == str(me).encode() for n in mine)
+
+
+def test_a_listing_has_all_that_another_process_had_finished_when_it_began(storage, files):
+    if not storage.shared:
+        pytest.skip("memory belongs to one process")
+    assert files.list("many") == []
+    writer = start(WRITE, storage.url)
+    for line in writer.stdout:
+        entries = files.list("many")
+        assert len(entries) > int(line)
+        assert {entry.size for entry in entries} == {1000}
+    assert writer.wait(10) == 0
+
+
+def test_a_reader_never_sees_half_of_an_overwritten_file(storage, files):
+    versions = [bytes([n]) * 200_000 for n in range(20)]
+    files.put("live", versions[0])
+    seen, stop = [], threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.append(files.get("live"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for version in versions:
+        files.put("live", version)
+    stop.set()
+    reader.join()
+    assert set(seen) <= set(versions)
+
+
+def test_a_writer_that_is_killed_leaves_a_whole_file_and_none_of_its_scraps_in_a_listing(local):
+    for delay_s in (0.0, 0.01, 0.02, 0.03):
+        writer = start(OVERWRITE, local.url)
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(delay_s)
+        writer.kill()
+        writer.communicate()
+        files = Files.open(local.url)
+        there = files.list("")
+        assert [entry.path for entry in there] in ([], ["one"])
+        if there:
+            data = files.get("one")
+            assert data == data[:1] * (4 << 20)
+
+
+@pytest.mark.azurite
+def test_a_part_larger_than_one_request_is_created_once(azure):
+    files = Files.open(azure.url)
+    data = bytes(range(256)) * (65 << 12)
+    assert files.put_new("big", data) is True
+    assert files.put_new("big", b"small") is False
+    assert files.put_new("big", data) is False
+    assert files.get("big") == data
+
+
+@pytest.mark.azurite
+def test_a_record_is_created_by_one_conditional_request(azure, monkeypatch):
+    seen = []
+    proxy = CuttingProxy(azure.port, lambda first: bool(seen.append(first)))
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(proxy.port))
+    files = Files.open(azure.url)
+    files.put_new("log/1", b"x" * 2000)
+    files.get("log/1")
+    proxy.close()
+    assert [line.split()[0] for line in seen] == [b"PUT", b"GET"]
+
+
+def test_local_urls_name_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for url in (
+        "sub folder",
+        "~/sub folder",
+        str(tmp_path / "sub folder"),
+        f"file://{tmp_path}/sub%20folder",
+    ):
+        files = Files.open(url)
+        files.put("x", url.encode())
+        assert Path(tmp_path, "sub folder", "x").read_bytes() == url.encode()
+        assert Files.open(files.url).get("x") == url.encode()

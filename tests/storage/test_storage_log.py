@@ -1,0 +1,488 @@
+"""The log of a job: its records, what they add up to, and how processes share it, on every storage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mops.errors import CorruptRecord, JobError, NewerFormat, StorageUnavailable, Superseded
+from mops.storage.files import Files
+from mops.storage.log import (
+    Cancel,
+    Claim,
+    Commit,
+    Counts,
+    End,
+    JobLog,
+    LogView,
+    Part,
+    Settled,
+    encode_record,
+    parse_record,
+    verify,
+)
+from mops.storage.paths import JobPaths, bundle_path, table_of
+from mops.study.ranges import Ranges
+
+PATHS = JobPaths("job")
+HEAD = {"n": 1, "nonce": "00", "time": 1.5, "host": "here"}
+ONE = Counts(1, 0, 1, 0)
+
+
+def part_of(files: Files, c: int, data: bytes = b"rows") -> Part:
+    path = PATHS.part("outputs", "daily", 1, c)
+    files.put(path, data)
+    return Part(path, 3, len(data), hashlib.sha256(data).hexdigest())
+
+
+def opened(files: Files, host: str = "here") -> JobLog:
+    return JobLog(files, PATHS, host=host)
+
+
+def owner(files: Files, by: str = "person", host: str = "here") -> JobLog:
+    log = opened(files, host)
+    log.claim(by)
+    return log
+
+
+# paths
+
+
+def test_every_path_lies_in_the_jobs_folder_and_a_parts_path_names_its_table():
+    assert PATHS.log_record(12) == "jobs/job/log/00000012.json"
+    assert bundle_path("ab12") == "bundles/ab12.zip"
+    for output in ("daily", "a/b", "..", ".", "50%", "Größe", "x."):
+        path = PATHS.part("outputs", output, 2, 7)
+        assert path.startswith("jobs/job/outputs/")
+        assert path.count("/") == 4
+        assert "/./" not in path
+        assert "/../" not in path
+        assert table_of(path) == ("outputs", output)
+    assert table_of(PATHS.part("losses", None, 2, 7)) == ("losses", None)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 64, "a b", "dot."])
+def test_a_name_that_no_job_can_have_is_refused(name):
+    with pytest.raises(JobError, match="no job can be named"):
+        JobPaths(name)
+
+
+# records
+
+counts = st.builds(Counts, *[st.integers(0, 10**9)] * 4)
+heads = {
+    "k": st.integers(1, 10**8),
+    "n": st.integers(0, 1000),
+    "nonce": st.text(),
+    "time": st.floats(0, 1e10),
+    "host": st.text(),
+}
+parts = st.builds(
+    Part,
+    st.text("ab.%", min_size=1).map(lambda o: f"jobs/j/outputs/{o}/1-1.parquet"),
+    st.integers(0),
+    st.integers(0),
+    st.text(),
+)
+records = st.one_of(
+    st.builds(Claim, by=st.sampled_from(["auto", "person"]), **heads),
+    st.builds(
+        Commit,
+        ranges=st.lists(st.integers(0, 50)).map(Ranges.of),
+        parts=st.lists(parts, max_size=3).map(tuple),
+        counts=counts,
+        **heads,
+    ),
+    st.builds(Cancel, who=st.text(), **heads),
+    st.builds(End, state=st.sampled_from(["succeeded", "partial", "cancelled", "failed"]), totals=counts, **heads),
+)
+
+
+@given(records)
+def test_a_record_is_read_as_it_was_written(record):
+    data = encode_record(record)
+    assert parse_record(data, record.k, "x") == record
+    assert json.loads(data)["format"] == 1
+
+
+def test_a_record_of_a_newer_mops_is_refused_by_its_version():
+    data = json.dumps({"format": 2, "kind": "merge"}).encode()
+    with pytest.raises(NewerFormat, match="format 2") as caught:
+        parse_record(data, 1, "where/it/is")
+    assert caught.value.where == "where/it/is"
+    assert caught.value.hint
+
+
+GOOD = {"format": 1, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'{"format": 1}',
+        *(
+            json.dumps({**GOOD, **change}).encode()
+            for change in [
+                {"kind": "other"},
+                {"kind": []},
+                {"by": "x"},
+                {"n": "1"},
+                {"time": None},
+                {"format": "1"},
+                {"k": 2},
+                {"kind": "end", "state": "odd", "totals": {}},
+                {"kind": "end", "state": "failed", "totals": {"x": 1}},
+                {"kind": "commit", "ranges": [[1]], "parts": [], "counts": {}},
+                {"kind": "commit", "ranges": [], "parts": [["short"]], "counts": {}},
+                {"kind": "commit", "ranges": [], "parts": [["no/part", 1, 1, ""]], "counts": {}},
+            ]
+        ),
+    ],
+)
+def test_what_is_no_record_is_refused_by_its_path(data):
+    with pytest.raises(CorruptRecord) as caught:
+        parse_record(data, 1, "where/it/is")
+    assert caught.value.where == "where/it/is"
+
+
+# the view
+
+
+def commit(k: int, *groups: int, output: str = "daily") -> Commit:
+    part = Part(PATHS.part("outputs", output, 1, k), 1, 1, "")
+    return Commit(k=k, ranges=Ranges.of(groups), parts=(part,), counts=Counts(len(groups)), **HEAD)
+
+
+def test_a_view_is_the_same_however_its_records_come():
+    log = [
+        Claim(k=1, by="person", **HEAD),
+        *(commit(k, 2 * k, 2 * k + 1, output="ab"[k % 2]) for k in range(2, 40)),
+        Cancel(k=40, who="me", **HEAD),
+    ]
+    whole = LogView().extended(log)
+    for cut in (1, 7, 39):
+        pieces = LogView().extended(log[:cut])
+        before = pieces.committed
+        for record in log[cut:]:
+            later = pieces.extended([record])
+            assert pieces.committed == before, "a view never changes"
+            pieces, before = later, later.committed
+        for name in ("k", "attempt", "owner", "committed", "counts", "mark", "cancelled", "parts"):
+            assert getattr(pieces, name) == getattr(whole, name), name
+    assert [part.path for part in whole.parts_of("outputs", "a")] == [
+        PATHS.part("outputs", "a", 1, k) for k in range(2, 40, 2)
+    ]
+    assert whole.parts_of("losses") == ()
+
+
+def test_a_cancel_counts_for_the_attempt_before_it_only():
+    view = LogView().extended([Claim(k=1, by="person", **HEAD), Cancel(k=2, who="me", **HEAD)])
+    assert view.cancelled
+    assert not view.complete
+    view = view.extended([Claim(k=3, by="person", **{**HEAD, "n": 2, "nonce": "11"})])
+    assert (view.cancelled, view.attempt, view.owner, view.state) == (False, 2, "11", None)
+
+
+def test_thousands_of_records_fold_in_time_that_grows_with_their_number():
+    def seconds(n: int) -> float:
+        log = [commit(k, *range(10 * k, 10 * k + 10)) for k in range(1, n + 1)]
+        start = time.perf_counter()
+        view = LogView()
+        for record in log:
+            view = view.extended([record])
+        assert len(view.parts_of("outputs", "daily")) == n
+        return time.perf_counter() - start
+
+    few, many = min(seconds(1000) for _ in range(3)), min(seconds(8000) for _ in range(3))
+    assert many < 8 * few * 3, "quadratic would be 64 times as long"
+
+
+# one process after another
+
+
+def test_a_job_from_its_claim_to_its_end(storage, files):
+    log = opened(files)
+    assert log.read().k == 0
+    view = log.claim("person")
+    assert (view.k, view.attempt, len(view.committed)) == (1, 1, 0)
+    log.commit(Ranges.of([0, 1]), [part_of(files, 1)], ONE)
+    log.commit(Ranges.of([2]), [part_of(files, 2)], ONE)
+    log.poll()
+    log.end("succeeded", log.view.counts)
+    view = opened(files).read()
+    assert view.complete
+    assert (view.k, view.state, list(view.committed), view.counts) == (4, "succeeded", [0, 1, 2], ONE + ONE)
+    assert [part.rows for part in view.parts_of("outputs", "daily")] == [3, 3]
+    assert verify(files, PATHS, 3) == []
+    fields = json.loads(storage.bytes_at("jobs/job/log/00000002.json"))
+    assert {"format": 1, "k": 2, "kind": "commit", "n": 1, "ranges": [[0, 2]], "host": "here"}.items() <= fields.items()
+    assert len(fields["nonce"]) == 32
+
+
+def test_nothing_is_written_behind_a_complete_end(files):
+    log = owner(files)
+    log.end("partial", Counts())
+    for by in ("auto", "person"):
+        with pytest.raises(Settled) as caught:
+            opened(files).claim(by)
+        assert caught.value.state == "partial"
+        assert caught.value.view.complete
+    assert opened(files).cancel("me") is False
+    with pytest.raises(RuntimeError, match="ended"):
+        log.commit(Ranges.of([1]), [], ONE)
+    assert opened(files).read().k == 2
+
+
+def test_a_resume_inherits_what_was_committed(files):
+    owner(files).commit(Ranges.of([3, 4]), [], ONE)
+    log = owner(files, "auto")
+    assert (list(log.view.committed), log.view.attempt) == ([3, 4], 2)
+    with pytest.raises(ValueError, match="already"):
+        log.commit(Ranges.of([4, 5]), [], ONE)
+
+
+def test_only_the_newest_attempt_commits(files):
+    old = owner(files)
+    old.commit(Ranges.of([0]), [], ONE)
+    new = owner(files, host="there")
+    for late in (lambda: old.commit(Ranges.of([1]), [], ONE), old.poll, lambda: old.end("failed", ONE)):
+        with pytest.raises(Superseded, match="superseded by attempt 2"):
+            late()
+    new.commit(Ranges.of([1]), [], ONE)
+    assert list(opened(files).read().committed) == [0, 1]
+    assert verify(files, PATHS, 2) == []
+
+
+def test_a_poll_finds_a_newer_attempt(files):
+    old = owner(files)
+    old.poll()
+    owner(files, host="there")
+    with pytest.raises(Superseded, match="attempt 2"):
+        old.poll()
+
+
+def test_a_cancelled_attempt_commits_what_is_finished_and_a_person_resumes(files):
+    log = owner(files)
+    assert opened(files).cancel("me") is True
+    assert not log.cancelled
+    log.commit(Ranges.of([0]), [], ONE)  # meets the cancel and goes on behind it
+    assert log.cancelled
+    log.end("cancelled", log.view.counts)
+    with pytest.raises(Settled) as caught:
+        opened(files).claim("auto")
+    assert caught.value.state == "cancelled"
+    resumed = owner(files, "person")
+    assert (resumed.cancelled, list(resumed.view.committed)) == (False, [0])
+    assert verify(files, PATHS, 1) == []
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_restarted_pod_does_not_undo_a_cancel_or_a_failure(files, ended):
+    log = owner(files)
+    if ended:
+        log.end("failed", ONE)
+    else:
+        opened(files).cancel("me")
+    with pytest.raises(Settled) as caught:
+        opened(files).claim("auto")
+    assert caught.value.state == ("failed" if ended else "cancelled")
+    assert owner(files, "person").view.attempt == 2
+
+
+def test_a_poll_finds_a_cancel(files):
+    log = owner(files)
+    opened(files).cancel("me")
+    log.poll()
+    assert log.cancelled
+
+
+def test_a_reader_reads_on_from_where_it_was(files):
+    log, reader = owner(files), opened(files)
+    first = reader.read()
+    for group in range(80):
+        log.commit(Ranges.of([group]), [], ONE)
+    second = reader.read()
+    assert (first.k, len(first.committed), second.k, len(second.committed)) == (1, 0, 81, 80)
+
+
+def test_of_two_runners_that_start_at_once_the_last_claim_owns(files):
+    gate = threading.Barrier(4)
+
+    def run(me: int) -> str:
+        log = opened(files, f"runner {me}")
+        gate.wait()
+        try:
+            for group in log.claim("auto").committed.complement(6):
+                log.commit(Ranges.of([group]), [], ONE)
+            log.end("succeeded", log.view.counts)
+        except Superseded:
+            return "superseded"
+        except Settled as settled:
+            return settled.state
+        return "done"
+
+    with ThreadPoolExecutor(4) as threads:
+        outcomes = sorted(threads.map(run, range(4)))
+    assert outcomes.count("done") == 1
+    assert set(outcomes) <= {"done", "superseded", "succeeded"}
+    assert verify(files, PATHS, 6) == []
+
+
+RUN = """
+import sys
+from mops.storage.files import Files
+from mops.storage.log import Counts, JobLog
+from mops.storage.paths import JobPaths
+from mops.study.ranges import Ranges
+log = JobLog(Files.open(sys.argv[1]), JobPaths("job"))
+for group in log.claim("auto").committed.complement(1_000_000):
+    log.commit(Ranges.of([group]), [], Counts(1))
+    print(group, flush=True)
+"""
+
+
+def test_after_kill_9_all_that_was_confirmed_is_there_and_the_next_attempt_goes_on(storage, files):
+    if not storage.shared:
+        pytest.skip("memory belongs to one process")
+    confirmed = -1
+    for n_groups in (1, 5, 9):
+        process = subprocess.Popen([sys.executable, "-c", RUN, storage.url], text=True, stdout=subprocess.PIPE)
+        for line in process.stdout:
+            assert int(line) >= confirmed + 1
+            confirmed = int(line)
+            if confirmed >= n_groups:
+                process.kill()
+        process.wait()
+        view = opened(files).read()
+        assert confirmed in view.committed
+        confirmed = len(view.committed) - 1
+    assert view.attempt == 3
+    assert verify(files, PATHS, len(view.committed)) == []
+
+
+# faults of the storage
+
+
+class Faulty:
+    """A storage between the code and the real one that follows orders."""
+
+    def __init__(self, backend):
+        self.backend, self.stale, self.dead = backend, 0, False
+
+    def __getattr__(self, name):
+        return getattr(self.backend, name)
+
+    def put_new(self, path, data):
+        if self.dead:
+            raise TimeoutError
+        return self.backend.put_new(path, data)
+
+    def get(self, path):
+        self.stale -= 1
+        return None if self.stale >= 0 else self.backend.get(path)
+
+
+@pytest.fixture
+def faulty(memory, clock):
+    files = Files.open(memory.url)
+    backend = Faulty(files._backend)
+    retry = clock.retry(total_s=10)
+    return backend, JobLog(Files(backend, files.url, retry), PATHS, retry=retry), files
+
+
+def test_a_record_that_cannot_be_seen_yet_costs_tries_and_nothing_else(faulty, clock):
+    backend, log, files = faulty
+    owner(files).commit(Ranges.of([0]), [], ONE)
+    backend.stale = 3
+    view = log.claim("person")
+    assert (view.attempt, list(view.committed)) == (2, [0])
+    assert len(clock.slept) == 2
+
+
+def test_a_record_that_cannot_be_seen_at_all_ends_the_process(faulty):
+    backend, log, files = faulty
+    owner(files)
+    backend.stale = 10**9
+    with pytest.raises(StorageUnavailable, match="nobody knows whether the claim was written"):
+        log.claim("person")
+
+
+def test_while_an_answer_is_open_nothing_else_is_ever_put(faulty):
+    backend, log, files = faulty
+    log.claim("person")
+    backend.dead = True
+    with pytest.raises(StorageUnavailable):
+        log.commit(Ranges.of([0]), [], ONE)
+    backend.dead = False
+    for other in (lambda: log.commit(Ranges.of([1]), [], ONE), lambda: log.end("failed", ONE)):
+        with pytest.raises(StorageUnavailable, match="the commit was written"):
+            other()
+    assert opened(files).read().k == 1
+
+
+def test_commits_need_a_claim(files):
+    with pytest.raises(RuntimeError, match="has not claimed"):
+        opened(files).commit(Ranges.of([0]), [], ONE)
+    log = owner(files)
+    with pytest.raises(RuntimeError, match="claimed already"):
+        log.claim("person")
+
+
+def test_a_commit_that_is_not_by_the_owner_is_named(storage, files):
+    log = owner(files)
+    storage.lay(PATHS.log_record(2), encode_record(commit(2, 0)))
+    with pytest.raises(CorruptRecord, match="not by the job's owner"):
+        log.poll()
+
+
+# verify
+
+
+def finished(files: Files) -> None:
+    log = owner(files)
+    for group in range(3):
+        log.commit(Ranges.of([group]), [part_of(files, group)], ONE)
+    log.end("succeeded", log.view.counts)
+
+
+def test_verify_names_what_is_wrong_with_parts(storage, files):
+    finished(files)
+    storage.drop(PATHS.part("outputs", "daily", 1, 0))
+    storage.lay(PATHS.part("outputs", "daily", 1, 1), b"ROWS")
+    storage.lay(PATHS.part("outputs", "daily", 1, 2), b"longer rows")
+    problems = verify(files, PATHS, 3)
+    assert [problem.rsplit("/", 1)[1] for problem in problems] == [
+        "1-0.parquet: missing",
+        "1-1.parquet: its SHA-256 is not the one that was committed",
+        "1-2.parquet: 11 bytes instead of 4",
+    ]
+
+
+def test_verify_names_what_is_wrong_with_the_log(storage, files):
+    finished(files)
+    assert "with 3 of 5 groups" in verify(files, PATHS, 5)[0]
+    assert "not all among the job's 2" in verify(files, PATHS, 2)[0]
+    storage.lay(PATHS.log_record(6), encode_record(commit(6, 1)))
+    storage.lay(PATHS.log_record(7), encode_record(Claim(k=7, by="auto", **{**HEAD, "n": 3})))
+    found = "\n".join(verify(files, PATHS, 3))
+    assert "record 6: it follows a complete end" in found
+    assert "record 6: a commit while no attempt runs" in found
+    assert "records 3 and 6: both commit groups 1 to 1" in found
+    assert "record 7: it names attempt 3, where attempt 2 stands" in found
+    storage.lay(PATHS.log_record(2), b"{}")
+    assert "00000002.json: this record of the log is malformed" in verify(files, PATHS, 3)[0]
+    storage.drop(PATHS.log_record(1))
+    assert "00000001.json: missing" in verify(files, PATHS, 3)[0]
