@@ -1,0 +1,280 @@
+"""Runs the real JobLog of several runners, a canceller and a reader in every order that a scheduler chooses.
+
+Each actor is a thread, and each request to the storage a step: only the chosen actor moves, until its next request.
+The scheduler also chooses what goes wrong: an answer that is lost, a request that lands at any later time, even
+after its sender's death, a GET that does not see a record yet, a runner that is killed.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mops.errors import StorageUnavailable, Superseded
+from mops.storage.files import Files, Retry
+from mops.storage.log import Cancel, Claim, Commit, Counts, End, JobLog, Part, Record, Settled, parse_record
+from mops.storage.paths import JobPaths
+from mops.study.ranges import Ranges
+
+PATHS = JobPaths("job")
+Choose = Callable[[Sequence[str]], int]
+
+
+class Killed(BaseException):
+    """This actor moves no more."""
+
+
+@dataclass
+class World:
+    """The storage, the actors, and what happened."""
+
+    groups: int
+    faults: int
+    kills: int
+    log_type: type[JobLog] = JobLog
+    store: dict[str, bytes] = field(default_factory=dict)
+    flight: list[tuple[str, bytes]] = field(default_factory=list)
+    actors: list[Actor] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    yielded: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def log(self) -> list[Record]:
+        """The log as it is now."""
+        found = []
+        while data := self.store.get(PATHS.log_record(len(found) + 1)):
+            found.append(parse_record(data, len(found) + 1, "simulated"))
+        return found
+
+    def claim(self, what: bool, invariant: str) -> None:
+        if not what:
+            self.broken.append(invariant)
+
+
+class Actor(threading.Thread):
+    """One process."""
+
+    def __init__(self, world: World, name: str, program: Callable[[Actor], None]):
+        super().__init__(name=name, daemon=True)
+        self.world, self._program = world, program
+        self.go = threading.Semaphore(0)
+        self.options: Sequence[str] = ("start",)
+        self.choice = "start"
+        self.over = False
+        self.outcome: BaseException | str | None = None
+        self.files = SimulatedFiles(self)
+        self.job_log = world.log_type(self.files, PATHS, host=name, clock=lambda: 0.0, retry=no_waiting())
+
+    def run(self) -> None:
+        try:
+            self.go.acquire()
+            if self.choice != "killed":
+                self._program(self)
+                self.outcome = "done"
+        except (Settled, Superseded, StorageUnavailable, Killed) as error:
+            self.outcome = error
+        except Exception as error:
+            self.outcome = error
+            self.world.broken.append(f"{self.name} fell over: {error!r}")
+        self.over = True
+        self.world.yielded.release()
+
+    def ask(self, *options: str) -> str:
+        """Wait for the scheduler; return what it has chosen."""
+        self.options = options
+        self.world.yielded.release()
+        self.go.acquire()
+        if self.choice == "killed":
+            raise Killed
+        return self.choice
+
+
+def no_waiting() -> Retry:
+    """Three tries."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    return Retry(first_s=1, longest_s=1, total_s=2.5, sleep=sleep, clock=lambda: now[0], jitter=lambda: 0.0)
+
+
+class SimulatedFiles(Files):
+    """Real Files over the simulated storage; GETs one after the other, up to the first that is absent."""
+
+    def __init__(self, actor: Actor):
+        super().__init__(Requests(actor), "simulated:/", no_waiting())
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
+        found: list[bytes | None] = [None] * len(paths)
+        for at, path in enumerate(paths):
+            found[at] = self._get(path)
+            if found[at] is None:
+                break
+        return found
+
+
+class Requests:
+    """What the storage does with one actor's requests."""
+
+    def __init__(self, actor: Actor):
+        self._actor, self._world = actor, actor.world
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        outcome = self._actor.ask(f"put {path}", f"lost: put {path}", f"late: put {path}")
+        if outcome.startswith("late"):
+            self._world.flight.append((path, data))
+            raise TimeoutError
+        created = path not in self._world.store
+        self._world.store.setdefault(path, data)
+        if outcome.startswith("lost"):
+            raise TimeoutError
+        return created
+
+    def get(self, path: str) -> bytes | None:
+        there = self._world.store.get(path)
+        outcome = self._actor.ask(f"get {path}", *([f"stale: get {path}"] if there else []))
+        return None if outcome.startswith("stale") else self._world.store.get(path)
+
+
+def runner(by: str) -> Callable[[Actor], None]:
+    """As driver/drive.py does it: claim, run what is not committed, commit, end."""
+
+    def program(actor: Actor) -> None:
+        log, world = actor.job_log, actor.world
+        view = log.claim(by)
+        todo, c = list(view.committed.complement(world.groups)), 0
+        while todo and not log.cancelled:
+            c += 1
+            size = 1 + (c + view.attempt) % 2
+            some, todo = todo[:size], todo[size:]
+            started(actor, some)
+            path = PATHS.part("losses", None, view.attempt, c)
+            actor.files.put_new(path, b"part")
+            if actor.ask("no poll", "poll") == "poll":
+                log.poll()
+            log.commit(Ranges.of(some), [Part(path, 1, 4, "digest")], Counts(len(some)))
+        log.end("cancelled" if todo else "succeeded", log.view.counts)
+
+    return program
+
+
+def started(actor: Actor, groups: Sequence[int]) -> None:
+    records = actor.world.log()
+    mine = [k for k, record in enumerate(records) if isinstance(record, Claim) and record.host == actor.name]
+    before = [commit for commit in records[: mine[-1]] if isinstance(commit, Commit)] if mine else []
+    actor.world.claim(bool(mine), "I5: runs without a claim")
+    actor.world.claim(not any(group in commit.ranges for commit in before for group in groups), "I5")
+
+
+def canceller(actor: Actor) -> None:
+    done = actor.job_log.cancel("a person")
+    actor.world.claim(done or actor.job_log.view.complete, "I7: no cancel, though it was not too late")
+
+
+def reader(actor: Actor) -> None:
+    """Reads on and on; what it saw stays."""
+    seen: list[int] = []
+    for _ in range(3):
+        now = list(actor.job_log.read().committed)
+        actor.world.claim(set(seen) <= set(now), "I2")
+        actor.world.claim(
+            len(now) == sum(len(r.ranges) for r in actor.world.log()[: actor.job_log.view.k] if isinstance(r, Commit)),
+            "I2: a view that is no prefix",
+        )
+        seen = now
+
+
+def simulate(world: World, cast: dict[str, Callable[[Actor], None]], choose: Choose) -> World:
+    """Run until nobody moves any more, then check the invariants."""
+    world.actors = [Actor(world, name, program) for name, program in cast.items()]
+    for actor in world.actors:
+        actor.start()
+    current = world.actors[0]
+    while moves := list(_moves(world, current)):
+        label, actor, option = moves[choose([move[0] for move in moves])]
+        world.trace.append(label)
+        if actor is None:
+            path, data = world.flight.pop(int(option))
+            world.store.setdefault(path, data)
+            continue
+        current = actor
+        _resume(world, actor, option)
+    check(world)
+    return world
+
+
+def _resume(world: World, actor: Actor, option: str) -> None:
+    world.faults -= option.startswith(("lost", "late", "stale"))
+    world.kills -= option == "killed"
+    actor.choice = option
+    actor.go.release()
+    world.yielded.acquire()
+
+
+def _moves(world: World, current: Actor) -> list[tuple[str, Actor | None, str]]:
+    """Every move, the plainest first: the same actor goes on, another one does, something goes wrong."""
+    alive = [actor for actor in world.actors if not actor.over]
+    alive.sort(key=lambda actor: actor is not current)
+    plain, odd = [], []
+    for actor in alive:
+        for option in actor.options:
+            wrong = option.startswith(("lost", "late", "stale"))
+            if not wrong or world.faults > 0:
+                (odd if wrong else plain).append((f"{actor.name} {option}", actor, option))
+        if world.kills > 0 and actor.options != ("start",):
+            odd.append((f"{actor.name} killed", actor, "killed"))
+    odd += [(f"lands: {path}", None, str(at)) for at, (path, _) in enumerate(world.flight)]
+    return plain + odd
+
+
+def check(world: World) -> None:
+    """The invariants of docs/storage.md. Every earlier log was a prefix of this one: records are created in order."""
+    records = world.log()
+    in_log = [path for path in world.store if path.startswith(PATHS.log)]
+    world.claim(in_log == [PATHS.log_record(k + 1) for k in range(len(records))], "I2: a hole, or out of order")
+    order = list(world.store)
+    covered: list[int] = []
+    owner = mark = None
+    for record in records:
+        world.claim(not (isinstance(mark, End) and mark.complete), "I4")
+        if isinstance(record, Claim):
+            world.claim(record.by == "person" or not isinstance(mark, Cancel | End), "I6: an automatic claim")
+            owner = record
+        if isinstance(record, Commit | End):
+            world.claim(owner is not None and record.host == owner.host, "I6: not by the owner")
+        if isinstance(record, Commit):
+            covered += record.ranges
+            before = order[: order.index(PATHS.log_record(record.k))]
+            world.claim(all(part.path in before for part in record.parts), "I3: a part is missing")
+        if isinstance(record, End) and record.complete:
+            world.claim(sorted(covered) == list(range(world.groups)), "I3")
+        mark = mark if isinstance(record, Commit) else record
+    world.claim(len(covered) == len(set(covered)), "I1")
+    _check_stops(world, records, owner)
+
+
+def _check_stops(world: World, records: Sequence[Record], owner: Claim | None) -> None:
+    last = {record.host: record for record in records if isinstance(record, Claim)}
+    for actor in world.actors:
+        if isinstance(actor.outcome, Superseded):
+            world.claim(owner is not None and owner.host != actor.name and actor.name in last, "I7: stopped by mistake")
+    by_name = {actor.name: actor for actor in world.actors}
+    if owner is not None and by_name[owner.host].outcome == "done":
+        world.claim(any(isinstance(record, End) and record.n == owner.n for record in records), "I7: no end")
+    stopped = [actor.outcome for actor in world.actors if actor.job_log.view.attempt and actor.name in last]
+    if stopped and all(outcome == "done" for outcome in stopped):
+        world.claim(any(isinstance(record, End) for record in records), "I7: nobody has ended it")
+
+
+def at_random(seed: int) -> Choose:
+    """Mostly the same actor goes on; otherwise anything."""
+    source = random.Random(seed)
+    same = source.choice([0.3, 0.6, 0.85])
+
+    def choose(labels: Sequence[str]) -> int:
+        return 0 if source.random() < same else source.randrange(len(labels))
+
+    return choose

@@ -1,0 +1,136 @@
+"""The real JobLog in thousands of interleavings with faults: no invariant of docs/storage.md breaks.
+
+A model checker has searched the rules; this searches the code. Mutants of the code show that the search would
+find what it is there for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from simulated import World, at_random, canceller, reader, runner, simulate
+
+from mops.errors import StorageUnavailable
+from mops.storage.log import Cancel, Claim, Commit, JobLog
+from mops.study.ranges import Ranges
+
+AUTO = {"A": runner("auto"), "B": runner("auto")}
+CASTS = {
+    "two restarted pods": AUTO,
+    "a resume meets a restart": {"A": runner("auto"), "B": runner("person"), "R": reader},
+    "a cancel": {**AUTO, "X": canceller},
+    "everybody": {**AUTO, "C": runner("person"), "X": canceller, "R": reader},
+    "two people": {"A": runner("person"), "B": runner("person"), "X": canceller},
+}
+RUNS = 150
+
+
+@pytest.mark.parametrize("cast", CASTS)
+@pytest.mark.parametrize("groups", [2, 4])
+def test_no_invariant_breaks(cast, groups):
+    for seed in range(RUNS):
+        world = World(groups, faults=seed % 4, kills=seed % 3)
+        simulate(world, CASTS[cast], at_random(seed))
+        assert not world.broken, (seed, world.broken, world.trace)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_no_invariant_breaks_as_hypothesis_sees_it(data):
+    world = World(3, faults=3, kills=2)
+    simulate(world, CASTS["everybody"], lambda labels: data.draw(st.integers(0, len(labels) - 1)))
+    assert not world.broken, (world.broken, world.trace)
+
+
+def every_choice(limit):
+    """Depth first through all choices that differ from the plainest in at most ``limit`` places."""
+    pending = [()]
+    while pending:
+        detours = dict(pending.pop())
+        widths = []
+
+        def choose(labels, detours=detours, widths=widths):
+            widths.append(len(labels))
+            return detours.get(len(widths) - 1, 0)
+
+        yield choose
+        if len(detours) < limit:
+            first = max(detours, default=-1) + 1
+            for at in range(first, len(widths)):
+                pending += [(*detours.items(), (at, option)) for option in range(1, widths[at])]
+
+
+@pytest.mark.parametrize("cast", ["two restarted pods", "a cancel"])
+def test_no_invariant_breaks_with_any_two_detours_from_the_plainest_run(cast):
+    n_runs = 0
+    for choose in every_choice(2):
+        world = World(2, faults=2, kills=0)
+        simulate(world, CASTS[cast], choose)
+        assert not world.broken, (world.broken, world.trace)
+        n_runs += 1
+    assert n_runs > 500
+
+
+class Deaf(JobLog):
+    """Goes on when it meets a claim."""
+
+    def _fence(self):
+        pass
+
+    def _meet(self, records):
+        self._view = self._view.extended(records)
+
+
+class Trusting(JobLog):
+    """Takes silence for consent."""
+
+    def _settle(self, record):
+        try:
+            return super()._settle(record)
+        except StorageUnavailable:
+            self._open = None
+            return record
+
+
+class Vain(JobLog):
+    """Takes whatever exists for its own."""
+
+    def _settle(self, record):
+        super()._settle(record)
+        return record
+
+
+class Forgetful(JobLog):
+    """Does not take in the commits that it meets while it claims."""
+
+    def _meet(self, records):
+        kept = [replace(record, ranges=Ranges()) if isinstance(record, Commit) else record for record in records]
+        super()._meet(kept)
+
+
+class BlindCancel(JobLog):
+    """Cancels what is complete."""
+
+    def cancel(self, who):
+        self.read()
+        return self._append(lambda head: Cancel(who=who, **head)) is not None
+
+
+class Hasty(JobLog):
+    """Claims though somebody has cancelled."""
+
+    def _decide_claim(self, by, head):
+        return Claim(by=by, **{**head, "n": self.view.attempt + 1})
+
+
+@pytest.mark.parametrize("mutant", [Deaf, Trusting, Vain, Forgetful, BlindCancel, Hasty])
+def test_the_search_finds_a_mutant_of_the_log(mutant):
+    for seed in range(13 * RUNS):
+        world = World(3, faults=3, kills=0, log_type=mutant)
+        simulate(world, CASTS["everybody"], at_random(seed))
+        if world.broken:
+            return
+    pytest.fail("not found")
