@@ -145,16 +145,15 @@ class Plan:
             seconds_per_group=self.seconds_per_group,
             task_seconds=self._task_seconds,
         )
-        groups = tuple(islice(self._left(), min(size, room)))
+        groups = self._first(min(size, room))
         self._n_left -= len(groups)
         self._number += 1
         self._flying[self._number] = groups
         return Submit(self._number, groups)
 
-    def _left(self) -> Iterator[int]:
-        while self._returned:
-            yield heapq.heappop(self._returned)
-        yield from self._fresh
+    def _first(self, size: int) -> tuple[int, ...]:
+        again = [heapq.heappop(self._returned) for _ in range(min(size, len(self._returned)))]
+        return (*again, *islice(self._fresh, size - len(again)))
 
 
 class Batches:

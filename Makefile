@@ -1,0 +1,42 @@
+# The whole interface: setup, demo, test, lint, bench.
+PYTHON ?= python3.11
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: setup demo test lint format bench lock
+
+setup: $(STAMP)
+
+# A Debian without python3-venv makes half an environment: say what is missing, by name.
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "needs Python 3.11 or newer: apt-get install python3.11 (or make PYTHON=...)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "needs Python's venv module: apt-get install python3.11-venv"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup
+	$(BIN)/mops jobs submit examples/sir/study.json
+
+# MOPS_REQUIRE_AZURITE=1: a missing Azurite fails the tests instead of skipping some.
+test: setup
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/python bench/throughput.py --rounds 5
+
+# Pins every package with its hashes, and names no index.
+lock:
+	$(BIN)/pip install --quiet pip-tools
+	$(BIN)/pip-compile --quiet --all-extras --generate-hashes --strip-extras --allow-unsafe --no-header \
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links -o requirements.lock pyproject.toml
