@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mops.job import Job, open_job
-    from mops.submit import submit
+    from mops.launch import submit
 
 __all__ = ["Job", "open_job", "submit"]
 __version__ = "0.1.0"
 
-_HOMES = {"Job": "mops.job", "open_job": "mops.job", "submit": "mops.submit"}
+_HOMES = {"Job": "mops.job", "open_job": "mops.job", "submit": "mops.launch"}
 
 
 def __getattr__(name: str) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mops.cli import running
 from mops.cli.jobs_submit import JobArgument, JsonOption, StorageOption
 from mops.job import open_job
-from mops.submit import resume as resume_job
+from mops.launch import resume as resume_job
 
 
 def resume(job: JobArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import running
-from mops.submit import submit as submit_study
+from mops.launch import submit as submit_study
 
 StorageOption = Annotated[
     str | None,

@@ -12,7 +12,7 @@ import typer
 from mops.cli import terminal
 from mops.driver.progress import Snapshot
 from mops.job import Job
-from mops.submit import Prepared
+from mops.launch import Prepared
 
 _REASONS_SHOWN = 5
 

@@ -11,7 +11,7 @@ import typer
 from mops.cli import terminal
 from mops.cli.jobs_submit import JsonOption
 from mops.settings import Settings
-from mops.submit import Prepared, check_model, prepare
+from mops.launch import Prepared, check_model, prepare
 
 
 def check(
