@@ -112,7 +112,9 @@ class _Survey:
     problems: list[str] = field(default_factory=list)
 
     def problem(self, name: str, message: str) -> None:
-        self.problems.append(f"{_shown(name)}: {message}")
+        line = f"{_shown(name)}: {message}"
+        if line not in self.problems:  # a tracked file is met twice
+            self.problems.append(line)
 
     def refuse(self) -> None:
         """Raise what was found wrong, if anything."""
@@ -202,7 +204,9 @@ class _Survey:
             if real:
                 self._add(real, name)
         except (FileNotFoundError, NotADirectoryError):
-            self.problem(name, f"is listed in {TRACKED}, line {number}, and does not exist; restore it or drop the line")
+            self.problem(
+                name, f"is listed in {TRACKED}, line {number}, and does not exist; restore it or drop the line"
+            )
         except OSError as bad:
             self.problem(name, _reason(bad))
 
