@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import dask.config
-from distributed import Client, LocalCluster
+from distributed import Client, Scheduler, SpecCluster, Worker
 
 # One process and no memory limit: the simulations' own child processes are the isolation, and Dask's limits
 # measure the worker's own process only, which here is the whole runner.
@@ -18,7 +18,12 @@ _CONFIG = {
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
+    "distributed.scheduler.http.routes": [],  # nobody asks an embedded cluster over HTTP
+    "distributed.worker.http.routes": [],
 }
+# Dask starts HTTP servers in any case. By default they listen on every interface, and the scheduler's on port 8787,
+# with a warning where another job has it: LocalCluster(dashboard_address=None) leaves that as it is.
+_QUIET_HTTP = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 
 @contextmanager
@@ -31,15 +36,14 @@ def embedded(slots: int) -> Iterator[Client]:
         Simulations that run at once.
     """
     logging.getLogger("distributed").setLevel(logging.ERROR)
+    scheduler = {"cls": Scheduler, "options": {"protocol": "inproc://", **_QUIET_HTTP}}
+    worker = {
+        "cls": Worker,
+        "options": {"protocol": "inproc://", "nthreads": slots, "memory_limit": 0, **_QUIET_HTTP},
+    }
     with (
         dask.config.set(_CONFIG),
-        LocalCluster(
-            n_workers=1,
-            threads_per_worker=slots,
-            processes=False,
-            memory_limit=0,
-            dashboard_address=None,
-        ) as cluster,
+        SpecCluster({0: worker}, scheduler, silence_logs=False) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
