@@ -1,0 +1,117 @@
+"""Imports go one way: the table in CONTRIBUTING.md, read from the code."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mops
+
+PACKAGE = Path(mops.__file__).parent
+MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+
+# What each layer may import of mops, besides itself. `mops` is the package's own `__init__`: its version.
+LAYERS = {
+    "errors": set(),
+    "settings": {"errors"},
+    "study": {"errors"},
+    "storage": {"mops", "errors", "study"},
+    "worker": {"errors", "study"},
+    "driver": {"errors", "settings", "study", "storage", "worker"},
+    "job": {"errors", "settings", "study", "storage"},
+    "export": {"errors", "job"},
+    "launch": {"errors", "settings", "study", "storage", "driver", "job"},
+    "cli": {"mops", "errors", "settings", "study", "storage", "driver", "job", "export", "launch"},
+    "mops": {"job", "launch"},  # on first use: `mops.submit`, `mops.open_job`
+}
+
+# Heavy libraries, and the only places that may import them.
+HOMES = {
+    "fsspec": ("storage/files.py",),
+    "adlfs": ("storage/files.py",),
+    "azure": ("storage/files.py",),
+    "distributed": ("driver/",),
+    "dask": ("driver/",),
+    "pydantic": ("settings.py",),
+    "typer": ("cli/",),
+    "rich": ("cli/",),
+}
+
+# A child is paid for once for each slot: the standard library, numpy and pyarrow, and nothing of these.
+NOT_IN_A_CHILD = (
+    *("distributed", "dask", "fsspec", "adlfs", "azure", "pydantic", "typer", "rich", "psutil", "yaml", "pathspec"),
+    *("mops.settings", "mops.storage", "mops.driver", "mops.job", "mops.launch", "mops.cli"),
+)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_layers_below_its_own(module: str) -> None:
+    own = layer_of(module)
+    assert own in LAYERS, f"{module} is in no layer: give {own!r} a line here and in CONTRIBUTING.md"
+    beneath = LAYERS[own] | {own}
+    wrong = {name for name in imports(module) if name.partition(".")[0] == "mops" and layer_named(name) not in beneath}
+    assert not wrong, f"{module} ({own}) may import {sorted(beneath)}"
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_a_heavy_library_has_one_home(library: str) -> None:
+    importers = [module for module in MODULES if library in {name.partition(".")[0] for name in imports(module)}]
+    assert all(module.startswith(HOMES[library]) for module in importers), importers
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_of_the_table_exists(layer: str) -> None:
+    assert any(layer_of(module) == layer for module in MODULES)
+
+
+def test_the_layers_form_no_circle() -> None:
+    """A table with a circle would allow everything; `mops` itself imports lazily and is left out."""
+    order: list[str] = []
+    left = {layer: beneath - {"mops"} for layer, beneath in LAYERS.items() if layer != "mops"}
+    while left:
+        free = [layer for layer, beneath in left.items() if beneath <= set(order)]
+        assert free, f"these import each other: {sorted(left)}"
+        order += free
+        left = {layer: beneath for layer, beneath in left.items() if layer not in free}
+
+
+def test_a_child_loads_nothing_heavy() -> None:
+    """A real child interpreter, as the pool starts it, before the user's model is imported."""
+    program = f"import sys, mops.worker.child; print(*[m for m in {NOT_IN_A_CHILD!r} if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.split() == []
+
+
+def test_importing_mops_loads_nothing_heavy() -> None:
+    """`import mops` is what a child and a notebook do first; names come when they are used."""
+    program = "import sys; import mops; print(*[m for m in sys.modules if m.startswith('mops.') or m == 'distributed'])"
+    ran = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.split() == []
+
+
+def layer_of(module: str) -> str:
+    """Return the layer of a file of the package."""
+    first = module.split("/")[0].removesuffix(".py")
+    return "mops" if first == "__init__" else first
+
+
+def layer_named(name: str) -> str:
+    """Return the layer of a dotted name."""
+    return "mops" if name == "mops" else name.split(".")[1]
+
+
+def imports(module: str) -> Iterator[str]:
+    """Yield the dotted names that a file imports, wherever in it the import stands; relative ones are forbidden."""
+    for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively"
+            assert node.module is not None
+            # `from mops import errors` names a module, `from mops.errors import X` is in one.
+            yield from ([f"mops.{alias.name}" for alias in node.names] if node.module == "mops" else [node.module])
