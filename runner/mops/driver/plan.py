@@ -145,6 +145,8 @@ class Plan:
             seconds_per_group=self.seconds_per_group,
             task_seconds=self._task_seconds,
         )
+        if room < min(size, self._n_left) and len(self._flying) >= 2 * self._slots:
+            return None  # a crumb now would leave a crumb of room when it is back, and so on for ever
         groups = self._first(min(size, room))
         self._n_left -= len(groups)
         self._number += 1

@@ -29,7 +29,7 @@ DEFAULT_LOSS = "loss"
 _FUNCTION_NAMES = ("run", "simulate", "model")
 
 
-class CannotLoad(Exception):  # noqa: N818 - says what happened; the worker turns it into a ModelError
+class CannotLoad(Exception):
     """The model or a target is not what STUDY.md asks for; the message says what was found."""
 
 

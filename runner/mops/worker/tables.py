@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,12 @@ Kinds = dict[str, dict[str, str]]
 """``{output: {column: kind}}``; kind is one of number, string, boolean, time, nested, binary, null."""
 
 
-class InvalidOutput(Exception):  # noqa: N818 - named for its verdict, ``invalid_output``
+class InvalidOutput(Exception):
     """A model or a target returned what cannot be stored; the message says what and why."""
+
+
+# For each output the last schema that needed nothing done: looking again would cost as much as making the table.
+_plain_schemas: dict[str, pa.Schema] = {}
 
 
 def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
@@ -43,8 +48,9 @@ def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
     return {name: _plain(name, _table(name, value), seed) for name, value in _outputs(result).items()}
 
 
-def _outputs(result: object) -> dict[str, object]:
-    if _is_frame(result):
+def _outputs(result: object) -> Mapping[str, object]:
+    form = _form(result)
+    if form == "frame":
         return {DEFAULT_OUTPUT: result}
     if not isinstance(result, Mapping):
         raise InvalidOutput(
@@ -53,12 +59,12 @@ def _outputs(result: object) -> dict[str, object]:
         )
     if not result:
         raise InvalidOutput("the model returned an empty mapping; it must hold at least one output or column")
-    values = list(result.values())
-    if all(_is_frame(value) or isinstance(value, Mapping) for value in values):
+    forms = {_form(value) for value in result.values()}
+    if forms <= {"frame", "mapping"}:
         return {_name(key): value for key, value in result.items()}
-    if all(_is_scalar(value) for value in values):
+    if forms == {"scalar"}:
         return {DEFAULT_OUTPUT: {key: [value] for key, value in result.items()}}
-    if all(_is_column(value) for value in values):
+    if forms == {"column"}:
         return {DEFAULT_OUTPUT: result}
     kinds = ", ".join(f"{key!r}: {_called(value)}" for key, value in list(result.items())[:8])
     raise InvalidOutput(f"the model returned a mapping whose values are not all tables, columns or scalars ({kinds})")
@@ -70,25 +76,34 @@ def _name(key: object) -> str:
     return key
 
 
-def _is_frame(value: object) -> bool:
-    # Series and chunked arrays have __arrow_c_stream__ too, but no columns of their own.
-    return _is_pandas(value) or (
-        hasattr(value, "__arrow_c_stream__") and (hasattr(value, "columns") or hasattr(value, "schema"))
-    )
+_forms: dict[type, str] = {}
 
 
-def _is_pandas(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns")
+def _form(value: object) -> str:
+    """Tell whether a value is a frame, a mapping, a scalar or a column: decided once for each type."""
+    kind = type(value)
+    if kind not in _forms:
+        _forms[kind] = _form_of(kind)
+    return _forms[kind]
 
 
-def _is_scalar(value: object) -> bool:
-    return value is None or isinstance(value, str | numbers.Number | np.generic)
+def _form_of(kind: type) -> str:
+    if _is_pandas(kind):
+        return "frame"
+    if issubclass(kind, NoneType | str | numbers.Number | np.generic):
+        return "scalar"
+    if issubclass(kind, Mapping):
+        return "mapping"
+    # A series streams too, as one column; what tells it apart is that it can be made a frame.
+    is_series = kind is pa.ChunkedArray or (hasattr(kind, "to_frame") and not hasattr(kind, "columns"))
+    if hasattr(kind, "__arrow_c_stream__") and not is_series:
+        return "frame"
+    is_column = is_series or issubclass(kind, Sequence | np.ndarray | pa.Array) or hasattr(kind, "__array__")
+    return "column" if is_column and not issubclass(kind, bytes) else "other"
 
 
-def _is_column(value: object) -> bool:
-    if isinstance(value, str | bytes | Mapping):
-        return False
-    return isinstance(value, Sequence | np.ndarray | pa.Array | pa.ChunkedArray) or hasattr(value, "__array__")
+def _is_pandas(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "pandas" and hasattr(kind, "columns")
 
 
 def _called(value: object) -> str:
@@ -100,7 +115,7 @@ def _table(output: str, value: Any) -> pa.Table:
     try:
         if isinstance(value, pa.Table):
             return value
-        if _is_pandas(value):
+        if _is_pandas(type(value)):
             return pa.Table.from_pandas(value, preserve_index=False)
         if isinstance(value, Mapping):
             return pa.table({str(name): _column(column) for name, column in value.items()})
@@ -110,13 +125,15 @@ def _table(output: str, value: Any) -> pa.Table:
 
 
 def _column(column: Any) -> Any:
-    if _is_scalar(column):
+    if _form(column) == "scalar":
         return [column]
     return column if isinstance(column, pa.Array | pa.ChunkedArray | list | tuple | np.ndarray) else np.asarray(column)
 
 
 def _plain(output: str, table: pa.Table, seed: int) -> pa.Table:
     """Give the table one encoding of strings, and take out the seed that mops stores itself."""
+    if output in _plain_schemas and _plain_schemas[output].equals(table.schema, check_metadata=True):
+        return table
     names = table.column_names
     if not names:
         raise InvalidOutput(f"output {output!r} has no columns")
@@ -126,7 +143,9 @@ def _plain(output: str, table: pa.Table, seed: int) -> pa.Table:
         table = _without_seed(output, table, seed)
     plain = [_plain_type(field.type) for field in table.schema]
     if plain != table.schema.types or table.schema.metadata:
-        table = table.cast(pa.schema([(f.name, t) for f, t in zip(table.schema, plain, strict=True)]))
+        return table.cast(pa.schema([(f.name, t) for f, t in zip(table.schema, plain, strict=True)]))
+    if table.column_names == names:  # not those whose own seed was taken out
+        _plain_schemas[output] = table.schema
     return table
 
 
