@@ -27,7 +27,7 @@ IGNORE_FILES = (".mopsignore", ".modelopsignore")
 TRACKED = ".modelops-bundle/tracked.txt"
 FILE_LIMIT_BYTES = 200 << 20
 TOTAL_LIMIT_BYTES = 500 << 20
-FILE_COUNT_LIMIT = 100_000
+COUNT_LIMIT = 100_000  # also ends a walk over folders that link to each other, whose paths are endless
 
 # A virtual environment of any name is known by its pyvenv.cfg. Build output is ignored in the root alone: deeper
 # down, ``dist`` and ``build`` may well be a model's own packages, and a module left out is worse than a file too many.
@@ -129,6 +129,7 @@ class _Survey:
         """Find every file that is not ignored; ignored folders are not entered."""
         # A folder's real path, the prefix of names in it, and the real folders that it was reached through.
         todo = [(self.root, "", frozenset({self.root}))]
+        n_folders = 0
         while todo:
             folder, prefix, above = todo.pop()
             for path in self._listed(folder, prefix):
@@ -138,15 +139,16 @@ class _Survey:
                     self.problem(name, "is a link to a folder that it stands in")
                 elif inner:
                     todo.append((inner, f"{name}/", above | {inner}))
-            if len(self.found) > FILE_COUNT_LIMIT:
-                self.problem(".", f"holds more than {FILE_COUNT_LIMIT:,} files; is this the project?")
+            n_folders += 1
+            if len(self.found) + n_folders > COUNT_LIMIT:
+                self.problem(".", f"holds more than {COUNT_LIMIT:,} files and folders; is this the project?")
                 return
 
     def _listed(self, folder: Path, prefix: str) -> list[Path]:
         try:
             paths = sorted(folder.iterdir())
         except OSError as bad:
-            self.problem(prefix, f"cannot be listed ({bad.strerror})")
+            self.problem(prefix.rstrip("/") or ".", f"cannot be listed ({bad.strerror})")
             return []
         is_environment = prefix and folder / "pyvenv.cfg" in paths
         return [] if is_environment else paths
@@ -387,8 +389,8 @@ def _extract(data: bytes, digest: str, tree: Path) -> None:
             _refuse_foreign(entries, digest)
             for entry in entries:
                 _write(tree / entry.filename, archive.read(entry), executable=bool(entry.external_attr >> 16 & 0o100))
-    except zipfile.BadZipFile as bad:
-        raise BundleError(f"the bundle is not a zip file: {bad}", where=digest) from bad
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, EOFError) as bad:
+        raise BundleError(f"the bundle is not a zip file that mops wrote: {bad}", where=digest) from bad
 
 
 def _write(path: Path, content: bytes, *, executable: bool) -> None:
