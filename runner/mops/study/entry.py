@@ -30,15 +30,25 @@ class EntryPoint:
         """
         place, colon, name = text.partition(":")
         if colon and not name.isidentifier():
-            raise ModelError(f"{name!r} cannot be a name in {place!r}", where=text, hint=_FORMS)
+            raise ModelError(f"{name!r} after the colon is not a Python name", where=text, hint=_FORMS)
         if place.endswith(".py"):
             return cls._file(place, name, text)
         if not _MODULE.fullmatch(place):
-            raise ModelError(f"{place!r} is not a module", where=text, hint=_FORMS)
+            raise ModelError(f"{place!r} is not a module", where=text, hint=_hint(place))
         return cls(place, None, name or None)
 
     @classmethod
     def _file(cls, path: str, name: str, text: str) -> EntryPoint:
-        if path.startswith("/") or ".." in path.split("/"):
+        parts = path.replace("\\", "/").split("/")
+        if parts[0] == "" or ".." in parts:
             raise ModelError(f"{path!r} leads out of the project", where=text, hint=_FORMS)
+        if "\\" in path or parts[-1] == ".py":
+            raise ModelError(f"{path!r} is not a file's path", where=text, hint=_hint(path))
         return cls(None, path, name or None)
+
+
+def _hint(place: str) -> str:
+    as_path = place.replace("\\", "/").removesuffix(".py")
+    if "/" in as_path and as_path != "/":
+        return f"a file is written with slashes and its ending: '{as_path}.py:name'"
+    return _FORMS

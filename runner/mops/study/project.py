@@ -15,6 +15,7 @@ from mops.study.schema import Study
 
 MARKERS = ("mops.toml", "pyproject.toml", ".modelops-bundle", ".git")
 REGISTRY = ".modelops-bundle/registry.yaml"
+_ENTRY_FORM = "an entry has an id and names code: sir: {entrypoint: 'package.module:name'}"
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,14 @@ class Registry:
 
 
 def find_root(study_path: str | Path) -> Path:
-    """Return the nearest folder at or above the study with a marker of a project, else the study's folder."""
-    folder = Path(study_path).resolve().parent
+    """Return the nearest folder at or above the study's with a marker of a project, else the study's own.
+
+    Parameters
+    ----------
+    study_path
+        Path of the study file, which need not exist.
+    """
+    folder = Path(study_path).parent.resolve()
     for candidate in (folder, *folder.parents):
         if any((candidate / marker).exists() for marker in MARKERS):
             return candidate
@@ -63,6 +70,11 @@ def find_root(study_path: str | Path) -> Path:
 def read_registry(root: Path) -> Registry | None:
     """Return the project's registry; None if it has none.
 
+    Parameters
+    ----------
+    root
+        The project root.
+
     Raises
     ------
     ModelError
@@ -71,30 +83,63 @@ def read_registry(root: Path) -> Registry | None:
     path = root / REGISTRY
     try:
         fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (yaml.YAMLError, UnicodeDecodeError) as bad:
-        raise ModelError(f"the registry is not YAML: {bad}", where=str(path)) from bad
+    except OSError as bad:
+        raise ModelError(f"the registry cannot be read: {bad.strerror}", where=str(path)) from bad
+    except UnicodeDecodeError as bad:
+        raise ModelError("the registry is not UTF-8 text", where=f"{path}, byte {bad.start}") from bad
+    except yaml.YAMLError as bad:
+        raise _not_yaml(bad, path) from bad
     if not isinstance(fields, dict):
         raise ModelError("the registry is not a mapping with 'models' and 'targets'", where=str(path))
     return Registry(_entries(fields, "models", path), _entries(fields, "targets", path))
 
 
+def _not_yaml(bad: yaml.YAMLError, path: Path) -> ModelError:
+    if not isinstance(bad, yaml.MarkedYAMLError) or bad.problem_mark is None:
+        return ModelError("the registry is not YAML", where=str(path))
+    mark = bad.problem_mark
+    return ModelError(
+        f"the registry is not YAML: {bad.problem}", where=f"{path}, line {mark.line + 1}, column {mark.column + 1}"
+    )
+
+
 def _entries(fields: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
     entries = fields.get(key) or {}
     if not isinstance(entries, dict):
-        raise ModelError(f"{key!r} in the registry is not a mapping of id to entry", where=str(path))
-    for name, entry in entries.items():
-        if not isinstance(entry, dict) or not isinstance(entry.get("entrypoint"), str):
-            raise ModelError(
-                f"{key}.{name} has no entrypoint", where=str(path), hint="write entrypoint: 'package.module:name'"
-            )
-        EntryPoint.parse(entry["entrypoint"])
-    return {str(name): entry["entrypoint"] for name, entry in entries.items()}
+        raise ModelError(f"'{key}' in the registry is not a mapping of ids", where=str(path), hint=_ENTRY_FORM)
+    return {str(name): _entry_point(entry, f"{key}.{name}", path) for name, entry in entries.items()}
+
+
+def _entry_point(entry: object, name: str, path: Path) -> str:
+    """Return the code that an entry of the registry names; ``class_name`` completes a bare module."""
+    text = entry.get("entrypoint") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(text, str):
+        raise ModelError(f"'{name}' in the registry has no entrypoint", where=str(path), hint=_ENTRY_FORM)
+    class_name = entry.get("class_name")
+    if ":" not in text and isinstance(class_name, str):
+        text = f"{text}:{class_name}"
+    try:
+        named = EntryPoint.parse(text).name
+    except ModelError as bad:
+        raise ModelError(f"'{name}' in the registry: {bad.what}", where=str(path), hint=_ENTRY_FORM) from bad
+    if named is None:
+        raise ModelError(f"'{name}' in the registry: {text!r} names no code in it", where=str(path), hint=_ENTRY_FORM)
+    return text
 
 
 def resolve(study: Study, root: Path, registry: Registry | None) -> ModelSpec:
     """Say which code a study means.
+
+    Parameters
+    ----------
+    study
+        A checked study.
+    root
+        The project root; named in errors.
+    registry
+        The project's registry; None: it has none.
 
     Raises
     ------
@@ -105,7 +150,8 @@ def resolve(study: Study, root: Path, registry: Registry | None) -> ModelSpec:
     return ModelSpec(
         model=_model(study, registry, root),
         scenario=study.scenario,
-        targets=study.targets or tuple(registry.targets.values()),
+        # Two ids for the same code would score every parameter set twice under one name.
+        targets=study.targets or tuple(dict.fromkeys(registry.targets.values())),
         outputs=study.outputs,
     )
 
@@ -118,11 +164,16 @@ def _model(study: Study, registry: Registry, root: Path) -> str:
         return named if ":" in named else f"{study.model}:{named}"
     if study.model in registry.models:
         return registry.models[study.model]
-    of_module = sorted({entry for entry in registry.models.values() if entry.partition(":")[0] == study.model})
-    if len(of_module) > 1:
+    return _registered(study.model, registry, root) or study.model
+
+
+def _registered(module: str, registry: Registry, root: Path) -> str | None:
+    """Return the one model that the registry has in a module; None if it has none there."""
+    candidates = {entry: name for name, entry in registry.models.items() if entry.partition(":")[0] == module}
+    if len(candidates) > 1:
         raise ModelError(
-            f"the registry has several models in {study.model!r}: {', '.join(of_module)}",
+            f"the registry has several models in {module!r}: {', '.join(candidates)}",
             where=str(root / REGISTRY),
-            hint="name one as the study's 'model'",
+            hint=f'name one as the study\'s \'model\', like "model": "{next(iter(candidates))}"',
         )
-    return of_module[0] if of_module else study.model
+    return next(iter(candidates), None)

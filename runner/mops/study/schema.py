@@ -1,6 +1,7 @@
 """study.json: what it may say, and every problem of it at once. The contract is STUDY.md.
 
-Reading the file is the caller's; which code ``model`` and ``targets`` mean is :mod:`mops.study.project`'s.
+Plain checks and no schema library: children of the workers import this module, and are to stay small. Reading the
+file is the caller's; which code ``model`` and ``targets`` mean is :mod:`mops.study.project`'s.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from mops.errors import ModelError, Problem, StudyError
 from mops.study.entry import EntryPoint
@@ -30,9 +33,15 @@ KEYS = (
     "metadata",
     "kind",
 )
+SET_KEYS = ("params", "seed")
 SEED_LIMIT = 2**64
+
 _PROBLEMS_SHOWN = 20
-_WARNINGS_SHOWN = 5
+_PATHS_SHOWN = 5
+_WRAPPED = '{"params": {...}, "seed": 7}'
+_KEPT = "unknown key, kept with the job and not used"
+_MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_MISSING = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +74,79 @@ class Study:
 
 
 def read_json(text: str, *, where: str) -> object:
-    """Read strict JSON: no duplicate keys, no NaN or Infinity.
+    """Read strict JSON: no duplicate keys, no NaN or Infinity, no half characters.
+
+    Parameters
+    ----------
+    text
+        The content of the file.
+    where
+        Names the file in errors.
 
     Raises
     ------
     StudyError
-        It is none; with line and column.
+        It is none: every problem with its JSON path, or the line and column of the first that ends the reading.
     """
-
-    def refuse_constant(name: str) -> NoReturn:
-        raise ValueError(f"{name} is not JSON and cannot be a parameter; write a finite number")
-
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
-            raise ValueError(f"the key {twice!r} stands twice in one object; keep one")
-        return found
-
+    marks: list[_Mark] = []
+    problems: list[Problem] = []
+    found: object = None
     try:
-        return json.loads(text.removeprefix("\ufeff"), parse_constant=refuse_constant, object_pairs_hook=unique)
+        found = _decoded(text.removeprefix("\ufeff"), marks)
+        if marks or _MAYBE_SURROGATE.search(text):
+            problems = list(_marked(found, "$"))
     except json.JSONDecodeError as bad:
-        problem = Problem(f"line {bad.lineno}, column {bad.colno}", bad.msg)
-    except (ValueError, RecursionError) as bad:
-        problem = Problem("$", str(bad))
-    raise StudyError("the study file is not JSON", [problem], where=where)
+        problems = [Problem(f"line {bad.lineno}, column {bad.colno}", bad.msg)]
+    except ValueError as bad:  # the one other that it raises: an integer beyond Python's limit of digits
+        problems = [Problem("$", f"a number in it is too long: {bad}")]
+    except RecursionError:
+        problems = [Problem("$", "its lists and objects are nested too deeply")]
+    if problems:
+        raise StudyError("the study file is not JSON", _shown(problems), where=where)
+    return found
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """Stands in decoded JSON where the text was not strict: only the whole knows its path."""
+
+    message: str
+    inside: object = None
+
+
+def _decoded(text: str, marks: list[_Mark]) -> object:
+    def mark(message: str, inside: object = None) -> _Mark:
+        marks.append(_Mark(message, inside))
+        return marks[-1]
+
+    def constant(name: str) -> _Mark:
+        return mark(f"{name} is not JSON; write a finite number")
+
+    def unique(pairs: list[tuple[str, object]]) -> object:
+        found = dict(pairs)
+        return found if len(found) == len(pairs) else mark(f"the key {_twice(pairs)!r} stands twice; keep one", found)
+
+    return json.loads(text, parse_constant=constant, object_pairs_hook=unique)
+
+
+def _twice(pairs: list[tuple[str, object]]) -> str:
+    return Counter(key for key, _ in pairs).most_common(1)[0][0]
+
+
+def _marked(value: object, path: str) -> Iterator[Problem]:
+    match value:
+        case _Mark():
+            yield Problem(path, value.message)
+            yield from _marked(value.inside, path)
+        case dict():
+            for key, inner in value.items():
+                yield from _marked(key, path)
+                yield from _marked(inner, _at(path, key))
+        case list():
+            for i, inner in enumerate(value):
+                yield from _marked(inner, f"{path}[{i}]")
+        case str() if fault := _text_fault(value):
+            yield Problem(path, fault)
 
 
 def parse_study(data: object, *, where: str) -> Study:
@@ -114,36 +171,47 @@ def parse_study(data: object, *, where: str) -> Study:
         study = _study(check, data)
         if not check.problems:
             return study
-    raise StudyError("the study is not valid", check.shown(), where=where)
+    raise StudyError("the study is not valid", _shown(check.problems), where=where)
 
 
 @dataclass
 class _Check:
-    """Collects problems and warnings."""
+    """Collects problems, and notes on what is right but may not be meant."""
 
     problems: list[Problem] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    notes: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, path: str, message: str) -> None:
         self.problems.append(Problem(path, message))
 
-    def shown(self) -> list[Problem]:
-        more = len(self.problems) - _PROBLEMS_SHOWN
-        last = [Problem("$", f"and {more} more problems")] if more > 0 else []
-        return self.problems[:_PROBLEMS_SHOWN] + last
+    def note(self, path: str, message: str) -> None:
+        self.notes.setdefault(message, []).append(path)
+
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(f"{_listed(paths)}: {message}" for message, paths in self.notes.items())
+
+
+def _listed(paths: list[str]) -> str:
+    more = len(paths) - _PATHS_SHOWN
+    return ", ".join(paths[:_PATHS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _shown(problems: list[Problem]) -> list[Problem]:
+    more = len(problems) - _PROBLEMS_SHOWN
+    return problems[:_PROBLEMS_SHOWN] + ([Problem("$", f"and {more:,} more problems")] if more > 0 else [])
 
 
 def _refuses_calibration(check: _Check, data: Mapping[str, object]) -> bool:
-    kind = data.get("kind", "SimulationStudy")
+    kind = data.get("kind")
     if kind == "CalibrationSpec" or "algorithm" in data:
         check.add(
-            "$.kind" if "kind" in data else "$.algorithm",
+            "$.kind" if kind == "CalibrationSpec" else "$.algorithm",
             "this is a calibration, which proposes sets as it goes; mops runs studies whose parameter_sets are given: "
             "write the sets that you want scored into a study",
         )
         return True
-    if kind != "SimulationStudy":
-        check.add("$.kind", f"{kind!r} is not a kind that mops runs; leave it out or write 'SimulationStudy'")
+    if kind not in (None, "SimulationStudy"):
+        check.add("$.kind", f"{_called(kind)} is not a kind that mops runs; leave it out or write 'SimulationStudy'")
     return False
 
 
@@ -153,35 +221,34 @@ def _study(check: _Check, data: dict[str, Any]) -> Study:
     return Study(
         model=_entry(check, "$.model", data.get("model", _MISSING)),
         scenario=_get(check, data, "scenario", "baseline", _is_name, "a non-empty string"),
-        outputs=_names(check, data, "outputs"),
-        targets=_targets(check, data),
-        metadata=_get(check, data, "metadata", {}, lambda v: isinstance(v, dict), "an object"),
-        sampling_method=_get(check, data, "sampling_method", None, lambda v: isinstance(v, str), "a string"),
-        groups=_groups(check, data.get("parameter_sets", _MISSING), n_replicates),
-        warnings=tuple(check.warnings),
+        outputs=_outputs(check, data.get("outputs")),
+        targets=_targets(check, data.get("targets")),
+        metadata=_metadata(check, data),
+        sampling_method=_get(check, data, "sampling_method", None, _is_optional_text, "a string"),
+        groups=_groups(check, _list_of_sets(check, data.get("parameter_sets", _MISSING)), n_replicates),
+        warnings=check.warnings(),
     )
 
 
-_MISSING = object()
-
-
 def _check_keys(check: _Check, data: Mapping[str, object]) -> None:
-    unknown = [key for key in data if key not in KEYS]
-    for key in unknown:
-        near = difflib.get_close_matches(key.lower().replace("-", "_"), KEYS, 1, cutoff=0.75)
-        if near:
-            check.add(f"$.{key}", f"unknown key; did you mean {near[0]!r}?")
-    kept = [repr(key) for key in unknown if not any(p.path == f"$.{key}" for p in check.problems)]
-    if kept:
-        check.warnings.append(f"unknown keys are kept with the job and not used: {', '.join(kept)}")
+    for key in data:
+        near = _nearest(key, KEYS)
+        if near and near != key:
+            check.add(_at("$", key), f"unknown key; did you mean {near!r}?")
+        elif not near:
+            check.note(_at("$", key), _KEPT)
+
+
+def _nearest(key: str, known: tuple[str, ...]) -> str | None:
+    """Return the known key that this one is or may have been meant to be."""
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), known, 1, cutoff=0.75)
+    return key if key in known else next(iter(near), None)
 
 
 def _get(
     check: _Check, data: Mapping[str, Any], key: str, default: Any, valid: Callable[[Any], bool], right: str
 ) -> Any:
     value = data.get(key, default)
-    if value is None or value is default:
-        return default
     if valid(value):
         return value
     check.add(f"$.{key}", f"{_called(value)} is not {right}")
@@ -196,8 +263,12 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
+def _is_optional_text(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
 def _entry(check: _Check, path: str, value: object) -> str:
-    if value is _MISSING or not isinstance(value, str):
+    if not isinstance(value, str):
         found = "missing" if value is _MISSING else f"{_called(value)} is not a string"
         check.add(path, f"{found}; name the code: 'package.module', 'module:name' or 'path/file.py:name'")
         return ""
@@ -208,110 +279,163 @@ def _entry(check: _Check, path: str, value: object) -> str:
     return value
 
 
-def _names(check: _Check, data: Mapping[str, object], key: str) -> tuple[str, ...] | None:
-    value = data.get(key)
+def _metadata(check: _Check, data: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = _get(check, data, "metadata", None, lambda v: v is None or isinstance(v, dict), "an object") or {}
+    named = metadata.get("model_class")
+    if named not in (None, "") and not _names_class(named):
+        check.add(
+            "$.metadata.model_class", f"{_called(named)} does not name a class; write 'Class' or 'package.module:Class'"
+        )
+    return dict(metadata)
+
+
+def _names_class(named: object) -> bool:
+    if not isinstance(named, str) or named.isidentifier():
+        return isinstance(named, str)
+    try:
+        return EntryPoint.parse(named).name is not None
+    except ModelError:
+        return False
+
+
+def _outputs(check: _Check, value: object) -> tuple[str, ...] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or not value or not all(map(_is_name, value)):
-        check.add(f"$.{key}", f"{_called(value)} is not a non-empty list of names; leave it out to keep all")
+    if not isinstance(value, list) or not value:
+        check.add("$.outputs", f"{_called(value)} is not a non-empty list of names; leave it out to keep all")
         return None
-    return tuple(dict.fromkeys(value))
+    for i, name in enumerate(value):
+        if not _is_name(name):
+            check.add(f"$.outputs[{i}]", f"{_called(name)} is not the name of an output; write a string")
+    return tuple(dict.fromkeys(map(str, value)))
 
 
-def _targets(check: _Check, data: Mapping[str, object]) -> tuple[str, ...] | None:
-    value = data.get("targets")
+def _targets(check: _Check, value: object) -> tuple[str, ...] | None:
     if value is None or value == []:
         return None
     if not isinstance(value, list):
         check.add("$.targets", f"{_called(value)} is not a list of 'module:function'")
         return None
-    for i, target in enumerate(value):
-        path = f"$.targets[{i}]"
-        if _entry(check, path, target) and ":" not in str(target):
-            check.add(path, f"{target!r} names no function; write '{target}:function'")
-        elif target in value[:i]:
-            check.add(path, f"{target!r} stands twice; name each target once")
-    return tuple(value)
+    found: dict[str, str] = {}
+    for path, target in ((f"$.targets[{i}]", target) for i, target in enumerate(value)):
+        text = _entry(check, path, target)
+        if text and ":" not in text:
+            check.add(path, f"{text!r} names no function; write '{text}:function'")
+        if text in found:
+            check.note(path, f"the same target as {found[text]}, evaluated once")
+        found.setdefault(text, path)
+    return tuple(found)
 
 
-def _groups(check: _Check, sets: object, n_replicates: int) -> tuple[Group, ...]:
+def _list_of_sets(check: _Check, sets: object) -> list[Any]:
+    if isinstance(sets, list) and sets:
+        return sets
     if isinstance(sets, str):
-        check.add(
-            "$.parameter_sets",
-            f"{sets!r}: this version reads inline lists only, no files; put the sets here as a list of objects",
+        message = (
+            f"{_called(sets)} names a file, and this version reads inline lists only; "
+            "write the sets here as a list of objects (CSV and Parquet files come with the next release)"
         )
-        return ()
-    if not isinstance(sets, list) or not sets:
-        found = "missing" if sets is _MISSING else _called(sets)
-        check.add("$.parameter_sets", f"{found}; give a non-empty list of objects like {{\"beta\": 0.3}}")
-        return ()
+    else:
+        found = "missing" if sets is _MISSING else f"{_called(sets)} is not a non-empty list"
+        message = f'{found}; give a list of objects like {{"beta": 0.3}}'
+    check.add("$.parameter_sets", message)
+    return []
+
+
+def _groups(check: _Check, sets: list[Any], n_replicates: int) -> tuple[Group, ...]:
     groups: dict[str, tuple[Params, dict[int, None]]] = {}
-    twice: list[str] = []
-    for params, seed, path in _sets(check, sets):
+    for path, params, seed in _good_sets(check, sets):
         identity = param_id(params)
-        seeds = [seed] if seed is not None else [replicate_seed(identity, i) for i in range(n_replicates)]
-        known = groups.setdefault(identity, (params, {}))[1]
-        if any(seed in known for seed in seeds):
-            twice.append(path)
-        known |= dict.fromkeys(seeds)
-    if twice:
-        more = f" and {len(twice) - _WARNINGS_SHOWN} more" if len(twice) > _WARNINGS_SHOWN else ""
-        shown = ", ".join(twice[:_WARNINGS_SHOWN])
-        check.warnings.append(f"the same parameters with the same seed run once; given again at {shown}{more}")
+        seeds = [replicate_seed(identity, i) for i in range(n_replicates)] if seed is None else [seed]
+        _, known = groups.setdefault(identity, (params, {}))
+        n_before = len(known)
+        known.update(dict.fromkeys(seeds))
+        if len(known) < n_before + len(seeds):
+            check.note(path, "the same parameters with the same seed are one simulation, and run once")
     return tuple(
-        Group(i, key, params, tuple(seeds)) for i, (key, (params, seeds)) in enumerate(groups.items())
+        Group(index, identity, params, tuple(seeds)) for index, (identity, (params, seeds)) in enumerate(groups.items())
     )
 
 
-def _sets(check: _Check, sets: list[Any]) -> Iterator[tuple[Params, int | None, str]]:
-    """Yield the parameters of each good entry, its own seed, and its path."""
+def _good_sets(check: _Check, sets: list[Any]) -> Iterator[tuple[str, Params, int | None]]:
+    """Yield the path, the parameters and the own seed of each entry without a problem."""
     for i, entry in enumerate(sets):
         path = f"$.parameter_sets[{i}]"
-        if not isinstance(entry, dict):
-            check.add(path, f"{_called(entry)} is not an object of parameters like {{\"beta\": 0.3}}")
-            continue
-        wrapped = isinstance(entry.get("params"), dict)
-        before = len(check.problems)
-        seed = _seed(check, path, entry) if wrapped else None
-        params = _params(check, f"{path}.params" if wrapped else path, entry["params"] if wrapped else entry)
-        if len(check.problems) == before:
-            yield params, seed, path
+        n_before = len(check.problems)
+        params, seed = _set(check, path, entry)
+        if len(check.problems) == n_before:
+            yield path, params, seed
 
 
-def _seed(check: _Check, path: str, entry: Mapping[str, Any]) -> int | None:
-    for key in entry:
-        if key not in ("params", "seed"):
-            check.add(f"{path}.{key}", "unknown key beside 'params'; an entry is {\"params\": {...}, \"seed\": 7}")
-    seed = entry.get("seed")
+def _set(check: _Check, path: str, entry: object) -> tuple[Params, int | None]:
+    if not isinstance(entry, dict):
+        check.add(path, f'{_called(entry)} is not an object of parameters like {{"beta": 0.3}}')
+        return {}, None
+    if isinstance(entry.get("params"), dict):
+        _check_set_keys(check, path, entry)
+        return _params(check, f"{path}.params", entry["params"]), _seed(check, f"{path}.seed", entry.get("seed"))
+    if "seed" in entry:
+        check.note(f"{path}.seed", f"is a parameter here; a simulation's own seed stands beside 'params': {_WRAPPED}")
+    return _params(check, path, entry), None
+
+
+def _check_set_keys(check: _Check, path: str, entry: Mapping[str, object]) -> None:
+    for key in [key for key in entry if key not in SET_KEYS]:
+        near = _nearest(key, SET_KEYS)
+        if near:
+            check.add(_at(path, key), f"unknown key; did you mean {near!r}?")
+        elif key in KEYS:
+            check.add(_at(path, key), f"belongs to the study and not to one set; write {_WRAPPED}")
+        else:
+            check.note(_at(path, key), _KEPT)
+
+
+def _seed(check: _Check, path: str, seed: object) -> int | None:
     if seed is None:
         return None
     if isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < SEED_LIMIT:
         return seed
-    check.add(f"{path}.seed", f"{_called(seed)} is not an integer from 0 to 2^64 - 1")
+    check.add(path, f"{_called(seed)} is not an integer from 0 to 2^64 - 1")
     return None
 
 
 def _params(check: _Check, path: str, params: Mapping[str, Any]) -> Params:
-    if not params:
-        check.add(path, "no parameters; give at least one, like {\"beta\": 0.3}")
     for name, value in params.items():
-        if not name:
-            check.add(path, "a parameter's name is empty")
-        elif not isinstance(value, bool | int | float | str):
-            check.add(f"{path}.{name}", f"{_called(value)} cannot be a parameter; use a bool, a number or a string")
-        elif isinstance(value, float) and not math.isfinite(value):
-            check.add(f"{path}.{name}", f"{value} is not finite; a parameter is a finite number")
-        elif isinstance(value, str) and not value.isprintable() and not _encodes(value):
-            check.add(f"{path}.{name}", "this string cannot be written as UTF-8")
+        fault = _name_fault(name) or _value_fault(value)
+        if fault:
+            check.add(_at(path, name), fault)
     return dict(params)
 
 
-def _encodes(text: str) -> bool:
+def _name_fault(name: str) -> str | None:
+    if not name:
+        return "a parameter's name is empty; give it one"
+    return _text_fault(name)
+
+
+def _value_fault(value: object) -> str | None:
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{_called(value)} is not a finite number; write one"
+    if isinstance(value, str):
+        return _text_fault(value)
+    if isinstance(value, int):
+        return None
+    if value is None:
+        return "null is no value; leave the parameter out"
+    nested = f"; a set with a seed of its own is {_WRAPPED}" if isinstance(value, dict) else ""
+    return f"{_called(value)} cannot be a parameter; write a boolean, a number or a string{nested}"
+
+
+def _text_fault(text: str) -> str | None:
     try:
         text.encode()
-    except UnicodeEncodeError:  # a lone surrogate, as "\ud800" in JSON
-        return False
-    return True
+    except UnicodeEncodeError:  # a lone surrogate, as "\ud800" in JSON: it has no UTF-8, and so no param_id
+        return f"{text!a} holds half a character, which is no text; write it whole"
+    return None
+
+
+def _at(path: str, key: str) -> str:
+    return f"{path}.{key}" if key.isidentifier() else f"{path}[{json.dumps(key)}]"
 
 
 def _called(value: object) -> str:
