@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import index
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ class Ranges:
 
     def complement(self, total: int) -> Ranges:
         """Return the numbers of ``range(total)`` that are not in the set."""
-        stops = [0, *(stop for _, stop in self.intervals)]
-        starts = [*(start for start, _ in self.intervals), total]
+        inside = [(max(start, 0), min(stop, total)) for start, stop in self.intervals if start < total and stop > 0]
+        stops = [0, *(stop for _, stop in inside)]
+        starts = [*(start for start, _ in inside), total]
         return Ranges(tuple((a, b) for a, b in zip(stops, starts, strict=True) if a < b))
 
     def to_json(self) -> list[list[int]]:
@@ -60,4 +62,7 @@ class Ranges:
     @classmethod
     def from_json(cls, intervals: Iterable[Iterable[int]]) -> Ranges:
         """Return the set that :meth:`to_json` wrote; ValueError or TypeError if it is none."""
-        return cls.joined((int(start), int(stop)) for start, stop in intervals)
+        pairs = [(index(start), index(stop)) for start, stop in intervals]
+        if any(start >= stop for start, stop in pairs):
+            raise ValueError(f"{pairs} are not intervals [start, stop] with start < stop")
+        return cls.joined(pairs)
