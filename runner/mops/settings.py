@@ -1,12 +1,14 @@
 """The one reader of the environment: every MODELOPS_* variable, checked at once.
 
-A setting stands here from the day that its reader does; any other ``MODELOPS_JOB_*`` is refused as unknown.
+A setting stands here from the day that its reader does; any other ``MODELOPS_JOB_*`` is refused as unknown. Other
+tools' ``MODELOPS_*`` are theirs.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +44,7 @@ class Settings(BaseModel):
         ByteSize(64 << 20), ge=1 << 20, description="bytes of finished work at risk; also bounds the write queue"
     )
     sim_timeout: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="seconds that one simulation or target may take; none: no limit"
+        None, gt=0, allow_inf_nan=False, description="seconds that one simulation or target may take; unset: no limit"
     )
     sim_threads: int = Field(1, ge=1, description="threads that a simulation may use; slots are divided by it")
     retries: int = Field(1, ge=0, description="how often a simulation whose process died is tried again")
@@ -50,67 +52,90 @@ class Settings(BaseModel):
         1.0, gt=0, allow_inf_nan=False, description="fuse short parameter sets into tasks of about this many seconds"
     )
     slots: int | None = Field(
-        None, ge=1, description="simulations at once on an embedded worker; none: processors divided by SIM_THREADS"
+        None, ge=1, description="simulations at once on an embedded worker; unset: processors divided by SIM_THREADS"
     )
-    storage: str | None = Field(
-        None, validation_alias=STORAGE, description="folder or URL of results; none: mops-storage in the project"
-    )
+    storage: str | None = Field(None, description="folder or URL of results; unset: mops-storage in the project")
 
     @property
     def effective_slots(self) -> int:
         """Simulations that run at once on an embedded worker."""
-        return self.slots or max(len(os.sched_getaffinity(0)) // self.sim_threads, 1)
+        return self.slots or max(_processors() // self.sim_threads, 1)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
         """Read and check the environment; an empty variable counts as unset.
+
+        Parameters
+        ----------
+        environ
+            Variables by name.
 
         Raises
         ------
         SettingsError
             Every unknown name, with the nearest known one, and every value that cannot be.
         """
-        given = {name: value for name, value in environ.items() if value != ""}
+        given = {name: value for name, value in environ.items() if value.strip()}
         problems = [_unknown(name) for name in sorted(given) if name.startswith(PREFIX) and name not in _variables()]
         values = {field: given[name] for name, field in _variables().items() if name in given}
-        if STORAGE in given:
-            values[STORAGE] = values.pop("storage")
         try:
             settings = cls.model_validate(values)
         except ValidationError as bad:
             problems += [_problem(error) for error in bad.errors()]
         if problems:
-            raise SettingsError(
-                "the environment's settings are not valid", problems, hint="mops settings lists every setting"
-            )
+            raise SettingsError("the environment's settings are not valid", problems, hint=f"known are: {_known()}")
         return settings
 
-    def described(self, environ: Mapping[str, str] = os.environ) -> list[SettingLine]:
+    def described(self) -> list[SettingLine]:
         """List the settings: variable, value, where it comes from, meaning."""
         return [
             SettingLine(
                 name,
                 getattr(self, field),
-                "environment" if environ.get(name) else "default",
+                "environment" if field in self.model_fields_set else "default",
                 str(type(self).model_fields[field].description),
             )
             for name, field in _variables().items()
         ]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values; ``Settings.model_validate`` reads them."""
+        return self.model_dump(mode="json")
+
+
+def _processors() -> int:
+    """Count the processors that this process may use."""
+    # os.process_cpu_count says the same from Python 3.13 on; a Mac has no affinity to ask for.
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
 
 def _variables() -> dict[str, str]:
     """Return each variable's field."""
-    return {STORAGE if field == "storage" else PREFIX + field.upper(): field for field in Settings.model_fields}
+    return {_variable(field): field for field in Settings.model_fields}
+
+
+def _variable(field: str) -> str:
+    return STORAGE if field == "storage" else PREFIX + field.upper()
 
 
 def _unknown(name: str) -> Problem:
-    near = difflib.get_close_matches(name, _variables(), 1, cutoff=0.7)
-    advice = f"did you mean {near[0]}?" if near else f"known are: {', '.join(sorted(_variables()))}"
-    return Problem(name, f"unknown setting; {advice}")
+    # Without what all names share: with it, any two of them are near.
+    near = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), Settings.model_fields, 1, cutoff=0.75)
+    advice = f"; did you mean {_variable(near[0])}?" if near else "; this version has none of this name"
+    return Problem(name, f"unknown setting{advice}")
+
+
+def _known() -> str:
+    """Return every setting with its default: ``mops settings`` cannot list them where one is wrong."""
+    lines = Settings().described()
+    return ", ".join(f"{line.name} ({'unset' if line.value is None else line.value})" for line in lines)
 
 
 def _problem(error: Any) -> Problem:
-    field = str(error["loc"][0]) if error["loc"] else ""
-    name = field if field == STORAGE else PREFIX + field.upper()
+    field, given = error["loc"][0], error["input"]
     right = error["msg"][0].lower() + error["msg"][1:]
-    return Problem(name, f"{error['input']!r} is not valid: {right}")
+    if field == "batch_size" and str(given).strip().lower() == "auto":
+        right = "this version does not choose it; write a number of parameter sets, like 200"
+    elif error["type"].startswith("byte_size"):
+        right = "write bytes, or a number and a unit, like 64MiB"
+    return Problem(_variable(str(field)), f"{given!r} is not valid: {right}")
