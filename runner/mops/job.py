@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,7 +47,7 @@ class Status:
     counts
         Committed simulations and targets.
     live
-        The present runner's last sign of life; it also counts what is not durable yet.
+        The runner's last sign of life, which also counts what is not durable yet; None where no runner is due.
     """
 
     job: str
@@ -57,6 +59,40 @@ class Status:
     counts: Counts
     created: str
     live: Live | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a job's results: what is committed of it.
+
+    Parameters
+    ----------
+    kind, name
+        ``outputs`` and the model's name for it, or twice ``losses`` or ``failures``.
+    folder
+        Where its parts lie. Parts that a killed runner left there too do not count: ``paths`` has those that do.
+    """
+
+    kind: str
+    name: str
+    rows: int
+    bytes: int
+    folder: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why simulations or targets failed: how many, the verdict, the first line of its message."""
+
+    n: int
+    verdict: str
+    message: str
+
+
+def default_files() -> Files:
+    """Open the storage of ``MODELOPS_STORAGE``, else ``mops-storage`` in the project around the working directory."""
+    return open_files(Settings.from_environment().storage, find_root(Path.cwd() / "study.json"))
 
 
 def open_files(storage: str | None, root: Path) -> Files:
@@ -79,7 +115,7 @@ def open_job(name: str, storage: str | None = None) -> Job:
     JobError
         There is no such job; the nearest names are given.
     """
-    files = open_files(storage or Settings.from_environment().storage, find_root(Path.cwd() / "study.json"))
+    files = Files.open(storage) if storage else default_files()
     load_job(files, name)
     return Job(files, name)
 
@@ -115,7 +151,7 @@ class Job:
             n_simulations=record.n_simulations,
             counts=view.counts,
             created=record.created,
-            live=live,
+            live=live if view.state is None else None,
         )
 
     def cancel(self) -> bool:
@@ -133,12 +169,21 @@ class Job:
         """Return the paths, in the storage, of an output's committed parts."""
         return [part.path for part in self._parts(self._view(), output)]
 
-    def all_paths(self) -> dict[str, list[str]]:
-        """Return the paths, in the storage, of all committed parts, by output; and of losses and failures."""
+    def tables(self) -> list[Table]:
+        """Return what is committed, by table: the outputs, the losses, the failures."""
         view = self._view()
-        parts = {name: view.parts_of("outputs", name) for name in self.output_names()}
-        parts |= {kind: view.parts_of(kind) for kind in ("losses", "failures")}
-        return {name: [part.path for part in found] for name, found in parts.items()}
+        named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
+        return [self._table(kind, name, view.parts_of(kind, name)) for kind, name in named]
+
+    def _table(self, kind: str, name: str | None, parts: Sequence[Part]) -> Table:
+        return Table(
+            kind=kind,
+            name=name or kind,
+            rows=sum(part.rows for part in parts),
+            bytes=sum(part.bytes for part in parts),
+            folder=f"{self.files.url}/{self._paths.folder(kind, name)}",
+            paths=tuple(f"{self.files.url}/{part.path}" for part in parts),
+        )
 
     def _parts(self, view: LogView, output: str) -> Sequence[Part]:
         if output not in (names := self.output_names()):
@@ -181,6 +226,12 @@ class Job:
         table = self._dataset(self._view().parts_of("failures"), FAILURES).to_table()
         return table.take(pc.sort_indices(table, [("group", "ascending"), ("replicate", "ascending")]))
 
+    def reasons(self) -> list[Reason]:
+        """Return why simulations and targets failed, the most frequent first."""
+        rows = self.failures().select(["reason", "message"]).to_pylist()
+        counted = Counter((row["reason"], row["message"].partition("\n")[0]) for row in rows)
+        return [Reason(n, verdict, message) for (verdict, message), n in counted.most_common()]
+
     def params(self) -> pa.Table:
         """Return the groups: param_id, group, seeds, the canonical JSON, and a typed column for each parameter."""
         filesystem, path = self.files.arrow(self._paths.params)
@@ -197,6 +248,10 @@ def _state(view: LogView, live: Live | None) -> str:
 
 def _breathes(live: Live) -> bool:
     """Tell whether a runner is alive: on this host by its process, elsewhere by the age of its last sign."""
-    if live.host == os.uname().nodename:
-        return bool(psutil.pid_exists(live.pid))
-    return time.time() - live.at < SILENT_SECONDS
+    if live.host != os.uname().nodename:
+        return time.time() - live.at < SILENT_SECONDS
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(live.pid)
+        # A process that began after the last sign only has the same number.
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < live.at + SILENT_SECONDS
+    return False

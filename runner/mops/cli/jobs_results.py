@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,33 +10,48 @@ import typer
 
 from mops.cli import terminal
 from mops.cli.jobs_submit import JobArgument, JsonOption, StorageOption
-from mops.export import Format, export
-from mops.job import Job, open_job
+from mops.export import Exported, Format, export
+from mops.job import Table, open_job
 
 
 def results(
     job: JobArgument,
     to: Annotated[
-        Path | None, typer.Option(help="Export into this folder, one file for each output and table.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Export into this folder: one file for each output and table."),
     ] = None,
-    file_format: Annotated[Format, typer.Option("--format", help="The exported files' format.")] = Format.PARQUET,
-    overwrite: Annotated[bool, typer.Option(help="Replace exported files that are there already.")] = False,
+    file_format: Annotated[Format, typer.Option("--format", help="What exported files are.")] = Format.PARQUET,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace exported files that are there.")] = False,
     storage: StorageOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print where a job's committed results are, or export them.
+    """List a job's committed results, or export them.
 
-    Parts are Parquet and readable while the job runs.
+    Parts are Parquet, and readable while the job runs. A folder may also hold parts that a killed runner left and that do not count: --json names each part that does.
     """
     found = open_job(job, storage)
-    files = export(found, to, file_format, overwrite=overwrite) if to is not None else _parts(found)
+    if to is not None:
+        _show_exported(export(found, to, file_format, overwrite=overwrite), as_json=as_json)
+        return
+    _show_tables(found.tables(), as_json=as_json)
+    if not as_json:
+        terminal.say(f"all of it as files: mops jobs results {job} --to FOLDER; in Python: mops.open_job({job!r})")
+
+
+def _show_tables(tables: list[Table], *, as_json: bool) -> None:
     if as_json:
-        terminal.data_json(files)
-    else:
-        for name, paths in files.items():
-            for path in paths:
-                terminal.data(f"{name}\t{path}")
+        terminal.data_json([asdict(table) for table in tables])
+        return
+    rows = [
+        (table.name, f"{table.rows:,}", f"{len(table.paths):,}", terminal.size(table.bytes), table.folder)
+        for table in tables
+    ]
+    terminal.data_table(("name", "rows", "parts", "size", "folder"), rows, right=("rows", "parts", "size"))
 
 
-def _parts(job: Job) -> dict[str, list[str]]:
-    return {name: [f"{job.files.url}/{path}" for path in paths] for name, paths in job.all_paths().items()}
+def _show_exported(files: list[Exported], *, as_json: bool) -> None:
+    if as_json:
+        terminal.data_json([asdict(file) for file in files])
+        return
+    rows = [(file.name, f"{file.rows:,}", file.path) for file in files]
+    terminal.data_table(("name", "rows", "file"), rows, right=("rows",))

@@ -6,40 +6,41 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from mops.cli import terminal
+from mops.cli import running, terminal
 from mops.cli.jobs_submit import JobArgument, JsonOption, StorageOption
-from mops.job import Status, open_job
+from mops.job import Job, Status, open_job
+from mops.storage.jobs import Live
 
 
 def status(job: JobArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
-    """Say where a job stands: its state, what is committed, its runner's last sign of life."""
-    now = open_job(job, storage).status()
+    """Say where a job stands.
+
+    Its state, what is committed, why simulations failed, and its runner's last sign of life.
+    """
+    found = open_job(job, storage)
+    now = found.status()
     if as_json:
-        terminal.data_json(asdict(now))
+        terminal.data_json(asdict(now) | {"reasons": [asdict(reason) for reason in found.reasons()]})
     else:
-        for name, value in _lines(now):
-            terminal.data(f"{name:<13}{value}")
+        terminal.data_fields(_fields(found, now))
 
 
-def _lines(now: Status) -> Iterator[tuple[str, str]]:
-    counts = now.counts
+def _fields(job: Job, now: Status) -> Iterator[tuple[str, str]]:
     yield "job", now.job
-    yield "state", now.state + (f"; go on with: mops jobs resume {now.job}" if now.state == "interrupted" else "")
+    yield "state", now.state
     yield "submitted", now.created
-    yield "attempt", str(now.attempt)
-    yield "committed", f"{now.groups:,} of {now.n_groups:,} parameter sets"
-    yield (
-        "simulations",
-        f"{counts.simulations_good:,} good, {counts.simulations_failed:,} failed, of {now.n_simulations:,}",
+    yield "attempts", str(now.attempt)
+    yield from running.counts_of(now)
+    yield from running.reasons_of(job.reasons())
+    if now.live is not None:
+        yield "runner", _last_sign(now.live)
+    if now.state in ("interrupted", "cancelled", "submitted"):
+        yield "go on", running.command("resume", job)
+
+
+def _last_sign(live: Live) -> str:
+    age = terminal.duration(max(time.time() - live.at, 0))
+    return (
+        f"process {live.pid} on {live.host}, last seen {age} ago: {live.counts.simulations:,} simulations, "
+        f"{live.rate:,.1f}/s, {terminal.size(live.memory_bytes)}"
     )
-    yield "targets", f"{counts.targets_good:,} scored, {counts.targets_failed:,} failed"
-    if now.live is not None and now.state == "running":
-        live = now.live
-        yield (
-            "running",
-            (
-                f"{live.counts.simulations:,} simulations finished, {live.rate:,.1f}/s, "
-                f"{terminal.size(live.memory_bytes)}, on {live.host} (process {live.pid}), "
-                f"seen {terminal.duration(max(time.time() - live.at, 0))} ago"
-            ),
-        )

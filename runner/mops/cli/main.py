@@ -15,10 +15,12 @@ app = typer.Typer(
     help="Run simulation studies: bounded memory, durable as they go, resumed where they were killed.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-jobs = typer.Typer(help="Run studies and read what they gave.", no_args_is_help=True)
-study = typer.Typer(help="Look at a study before it runs.", no_args_is_help=True)
+jobs = typer.Typer(help="Run studies and read what they gave.", no_args_is_help=True, rich_markup_mode=None)
+study = typer.Typer(help="Look at a study before it runs.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(jobs, name="jobs")
 app.add_typer(study, name="study")
 
@@ -56,4 +58,5 @@ def main() -> None:
         terminal.error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
+        terminal.say("stopped")
         sys.exit(130)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -11,10 +12,11 @@ import typer
 
 from mops.cli import terminal
 from mops.driver.progress import Snapshot
-from mops.job import Job
+from mops.job import Job, Reason, Status, default_files
 from mops.launch import Prepared
 
 _REASONS_SHOWN = 5
+_MESSAGE_COLUMNS = 120
 
 
 class Shown:
@@ -26,18 +28,19 @@ class Shown:
 
     def started(self, prepared: Prepared, job: Job) -> None:
         """Say what runs."""
-        study = prepared.study
+        study, n_targets = prepared.study, len(prepared.spec.targets)
         for warning in study.warnings:
             terminal.say(f"note: {warning}")
         terminal.say(
-            f"job {job.name}: {len(study.groups):,} parameter sets, {study.n_simulations:,} simulations, "
-            f"{len(prepared.spec.targets)} targets; results in {job.files.url}"
+            f"job {job.name}: {counted(len(study.groups), 'parameter set')}, "
+            f"{counted(study.n_simulations, 'simulation')}, {counted(n_targets, 'target')}"
         )
+        terminal.say(f"results go to {job.files.url}")
 
     def resumed(self, job: Job) -> None:
         """Say what goes on."""
         status = job.status()
-        terminal.say(f"job {job.name}: goes on, {status.groups:,} of {status.n_groups:,} parameter sets are committed")
+        terminal.say(f"job {job.name} goes on: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
 
     def progress(self, now: Snapshot) -> None:
         """Show where it stands."""
@@ -46,40 +49,56 @@ class Shown:
 
     def ended(self, job: Job) -> None:
         """Say how it ended, and exit with the state's code."""
-        status = job.status()
+        status, reasons = job.status(), job.reasons()
         if self._as_json:
-            terminal.data_json(asdict(status))
-        else:
+            measured = {"seconds": self._last.seconds, "peak_bytes": self._last.peak_bytes} if self._last else {}
+            terminal.data_json(asdict(status) | measured | {"reasons": [asdict(reason) for reason in reasons]})
+        elif not sys.stdout.isatty():  # on a terminal the name stands in the summary
             terminal.data(job.name)
-        for line in self._summary(job):
-            terminal.say(line)
+        took = f" in {terminal.duration(self._last.seconds)}" if self._last else ""
+        terminal.say(f"{status.state}{took}")
+        terminal.say_fields(self._summary(job, status, reasons))
         raise typer.Exit(terminal.EXIT_CODES[status.state])
 
-    def _summary(self, job: Job) -> Iterator[str]:
-        status, counts = job.status(), job.status().counts
-        seconds = f" after {terminal.duration(self._last.seconds)}" if self._last else ""
-        simulations = f"{counts.simulations_good:,} simulations good, {counts.simulations_failed:,} failed"
-        yield f"{status.state}{seconds}: {simulations}"
-        if counts.targets_good or counts.targets_failed:
-            yield f"  targets: {counts.targets_good:,} scored, {counts.targets_failed:,} failed"
+    def _summary(self, job: Job, status: Status, reasons: list[Reason]) -> Iterator[tuple[str, str]]:
+        yield from counts_of(status)
+        yield from reasons_of(reasons)
         if self._last and self._last.peak_bytes:
-            yield f"  peak memory of all processes: {terminal.size(self._last.peak_bytes)}"
-        if status.state == "partial":
-            yield from _reasons(job)
+            yield "peak memory", f"{terminal.size(self._last.peak_bytes)}, all processes of the job"
         if status.state == "cancelled":
-            yield f"  {status.groups:,} of {status.n_groups:,} parameter sets are committed"
-            yield f"  go on with: mops jobs resume {job.name}"
-        else:
-            yield f"  read the results: mops jobs results {job.name}"
+            yield "go on", command("resume", job)
+        yield "results", command("results", job)
 
 
-def _reasons(job: Job) -> Iterator[str]:
-    failures = job.failures().select(["reason", "message"]).to_pylist()
-    counted = Counter((row["reason"], row["message"].split("\n")[0][:120]) for row in failures)
-    for (reason, message), n in counted.most_common(_REASONS_SHOWN):
-        yield f"  {n:>6,} x {reason}: {message}"
-    if len(counted) > _REASONS_SHOWN:
-        yield f"         and {len(counted) - _REASONS_SHOWN} other kinds"
+def counted(n: int, what: str) -> str:
+    """Return a number of things."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def command(verb: str, job: Job) -> str:
+    """Return the command that does something with a job, from the working directory."""
+    storage = "" if job.files.url == default_files().url else f" --storage {shlex.quote(job.files.url)}"
+    return f"mops jobs {verb} {job.name}{storage}"
+
+
+def counts_of(status: Status) -> Iterator[tuple[str, str]]:
+    """Name what is committed."""
+    counts = status.counts
+    yield "parameter sets", f"{status.groups:,} of {status.n_groups:,} committed"
+    yield (
+        "simulations",
+        f"{counts.simulations_good:,} good, {counts.simulations_failed:,} failed, of {status.n_simulations:,}",
+    )
+    if counts.targets_good or counts.targets_failed:
+        yield "targets", f"{counts.targets_good:,} scored, {counts.targets_failed:,} failed"
+
+
+def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
+    """Name why simulations and targets failed, the most frequent reasons first."""
+    for i, reason in enumerate(reasons[:_REASONS_SHOWN]):
+        yield ("" if i else "failures"), f"{reason.n:,} x {reason.verdict}: {reason.message[:_MESSAGE_COLUMNS]}"
+    if len(reasons) > _REASONS_SHOWN:
+        yield "", f"and {counted(len(reasons) - _REASONS_SHOWN, 'other reason')}"
 
 
 @contextmanager

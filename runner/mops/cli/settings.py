@@ -6,15 +6,22 @@ from dataclasses import asdict
 
 from mops.cli import terminal
 from mops.cli.jobs_submit import JsonOption
-from mops.settings import Settings
+from mops.settings import SettingLine, Settings
 
 
 def settings(as_json: JsonOption = False) -> None:
-    """List every setting: its value, where the value comes from, and what it means."""
+    """List every setting: variable, value, where it comes from, meaning."""
     lines = Settings.from_environment().described()
     if as_json:
         terminal.data_json([asdict(line) for line in lines])
         return
-    width = max(len(line.name) for line in lines)
-    for line in lines:
-        terminal.data(f"{line.name:<{width}}  {line.value!s:<12} {line.source:<12} {line.meaning}")
+    rows = [(line.name, _shown(line), line.source, line.meaning) for line in lines]
+    terminal.data_table(("variable", "value", "from", "meaning"), rows)
+
+
+def _shown(line: SettingLine) -> str:
+    if line.value is None:
+        return "unset"
+    if line.name.endswith("_BYTES"):
+        return terminal.size(line.value)
+    return f"{line.value:g}" if isinstance(line.value, float) else str(line.value)

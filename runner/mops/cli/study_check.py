@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from mops.cli import terminal
+from mops.cli import running, terminal
 from mops.cli.jobs_submit import JsonOption
-from mops.settings import Settings
 from mops.launch import Prepared, check_model, prepare
+from mops.settings import Settings
 
 
 def check(
@@ -19,7 +19,10 @@ def check(
     project: Annotated[Path | None, typer.Option(help="The folder with the model; else found from the study.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a study and its model, and print what submit would run. Nothing runs and nothing is stored."""
+    """Check a study and its model, and print what submit would run.
+
+    The model is imported, nothing runs, and nothing is stored.
+    """
     settings = Settings.from_environment()
     prepared = prepare(study, project)
     check_model(prepared, settings)
@@ -28,23 +31,31 @@ def check(
         terminal.say(f"note: {warning}")
     if as_json:
         terminal.data_json(plan)
-        return
-    for name, value in plan.items():
-        terminal.data(f"{name:<20}{', '.join(value) or '-' if isinstance(value, list) else value}")
+    else:
+        terminal.data_fields(_fields(plan))
 
 
-def _plan(prepared: Prepared, settings: Settings) -> dict[str, object]:
-    n_groups = len(prepared.study.groups)
-    batch, slots = settings.batch_size, settings.effective_slots
+def _plan(prepared: Prepared, settings: Settings) -> dict[str, Any]:
+    spec, bundle = prepared.spec, prepared.bundle
     return {
-        "model": prepared.spec.model,
-        "scenario": prepared.spec.scenario,
-        "targets": list(prepared.spec.targets),
+        **spec.to_json(),
         "project": str(prepared.root),
-        "bundle": f"{prepared.bundle.digest} ({len(prepared.bundle.names)} files, {len(prepared.bundle.data):,} bytes)",
-        "parameter sets": n_groups,
+        "bundle": {"digest": bundle.digest, "files": len(bundle.names), "bytes": len(bundle.data)},
+        "parameter_sets": len(prepared.study.groups),
         "simulations": prepared.study.n_simulations,
-        "tasks": f"at most {n_groups:,}; short parameter sets are fused up to about {settings.task_seconds:g} s",
-        "batches": f"{math.ceil(n_groups / batch)} of at most {batch} parameter sets in flight",
-        "slots": f"{slots} simulations at once",
+        "in_flight": settings.batch_size,
+        "slots": settings.effective_slots,
+        "warnings": list(prepared.study.warnings),
     }
+
+
+def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    bundle = plan["bundle"]
+    yield "model", plan["model"]
+    yield "scenario", plan["scenario"]
+    yield "outputs", "all" if plan["outputs"] is None else ", ".join(plan["outputs"])
+    yield "targets", ", ".join(plan["targets"]) or "none"
+    yield "project", plan["project"]
+    yield "bundle", f"{running.counted(bundle['files'], 'file')}, {terminal.size(bundle['bytes'])}, {bundle['digest']}"
+    yield "parameter sets", f"{plan['parameter_sets']:,}, at most {plan['in_flight']:,} of them in flight"
+    yield "simulations", f"{plan['simulations']:,}, {plan['slots']} at once"

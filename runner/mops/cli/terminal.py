@@ -1,4 +1,4 @@
-"""What the user sees: data on stdout, talk on stderr, a progress line while a job runs."""
+"""What the user sees: data on stdout, talk on stderr, live progress while a job runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.logging import RichHandler
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
+from rich.table import Table
+from rich.text import Text
 
 from mops.driver.progress import Snapshot
 from mops.errors import MopsError
@@ -19,6 +20,7 @@ from mops.errors import MopsError
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 EXIT_CODES = {"succeeded": 0, "partial": 3, "failed": 1, "cancelled": 130}
 _LINE_SECONDS = 10.0
+_PIPE_COLUMNS = 100_000  # a program that reads lines wants each record on one
 
 
 def data(text: str) -> None:
@@ -31,9 +33,47 @@ def data_json(value: object) -> None:
     data(json.dumps(value, indent=2, default=str))
 
 
+def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+    """Print a table; on a terminal long cells are folded, elsewhere each row is one line.
+
+    Parameters
+    ----------
+    right
+        The columns that are numbers.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in head:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    out = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    with out.capture() as captured:
+        out.print(table)
+    for line in captured.get().splitlines():
+        data(line.rstrip())
+
+
+def data_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Print names with their values, aligned."""
+    for line in _aligned(fields):
+        data(line)
+
+
 def say(text: str) -> None:
     """Talk to the user."""
     talk.print(text, markup=False)
+
+
+def say_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Talk in names and values, aligned; an empty name goes on with the one above."""
+    for line in _aligned(fields):
+        say(f"  {line}")
+
+
+def _aligned(fields: Iterable[tuple[str, str]]) -> Iterator[str]:
+    lines = list(fields)
+    width = max((len(name) for name, _ in lines), default=0)
+    return (f"{name:<{width}}  {value}" for name, value in lines)
 
 
 def error(problem: MopsError) -> None:
@@ -41,49 +81,65 @@ def error(problem: MopsError) -> None:
     talk.print(f"error: {problem}", markup=False, style="red" if talk.is_terminal else None)
 
 
+class _Talk(logging.Handler):
+    """Says log records as one line each, above the live progress."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"{record.levelname.lower()}: {self.format(record)}")
+
+
 def set_up_logging(verbose: int) -> None:
     """Send mops's own log to stderr: warnings, or more with ``-v``."""
     logger = logging.getLogger("mops")
     logger.setLevel(min(logging.INFO, logging.WARNING - 10 * verbose))  # the job's log takes INFO in any case
-    handler = RichHandler(console=talk, show_path=False, markup=False, log_time_format="%X")
-    handler.setLevel(logging.WARNING - 10 * verbose)
-    logger.handlers = [handler]
+    logger.handlers = [_Talk(logging.WARNING - 10 * verbose)]
 
 
 def duration(seconds: float) -> str:
     """Return seconds as people write them."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes:02} min"
-    return f"{minutes} min {rest:02} s" if minutes else f"{seconds:.1f} s"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
 def size(n_bytes: int) -> str:
     """Return bytes as people write them."""
-    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
+    if n_bytes >= 1 << 30:
+        return f"{n_bytes / 2**30:.1f} GiB"
+    if n_bytes >= 1 << 20:
+        return f"{n_bytes / 2**20:.0f} MiB"
+    return f"{n_bytes / 2**10:.0f} KiB" if n_bytes >= 1 << 10 else f"{n_bytes} B"
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[Snapshot], None]]:
-    """Show a running job: a live line on a terminal, else a plain line every 10 s."""
+    """Show a running job: live on a terminal, else a plain line every 10 s."""
     if talk.is_terminal:
-        with _live() as show:
-            yield show
+        with _Live(console=talk) as live:
+            yield live.show
     else:
         yield _Lines().show
 
 
-@contextmanager
-def _live() -> Iterator[Callable[[Snapshot], None]]:
-    columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=talk, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
+class _Live(Progress):
+    """A bar, and beneath it the figures: two lines, so that 80 columns hold them for a million simulations."""
 
-        def show(now: Snapshot) -> None:
-            bar.update(task, total=now.total, completed=now.finished.simulations, description=_words(now))
+    def __init__(self, console: Console):
+        self._figures = "starting: importing the model"
+        super().__init__(SpinnerColumn(), BarColumn(), TaskProgressColumn(), console=console, transient=True)
+        self._job = self.add_task("", total=None)
 
-        yield show
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        yield Text(f"  {self._figures}", no_wrap=True, overflow="ellipsis")
+
+    def show(self, now: Snapshot) -> None:
+        self._figures = figures(now)
+        self.update(self._job, total=now.total, completed=now.finished.simulations)
 
 
 class _Lines:
@@ -93,14 +149,20 @@ class _Lines:
     def show(self, now: Snapshot) -> None:
         if time.monotonic() - self._last >= _LINE_SECONDS:
             self._last = time.monotonic()
-            say(f"{now.finished.simulations}/{now.total} simulations, {_words(now)}")
+            say(figures(now))
 
 
-def _words(now: Snapshot) -> str:
-    failed = now.finished.simulations_failed
-    parts = [f"{failed} failed" if failed else "", f"{now.rate:,.0f}/s" if now.rate >= 10 else f"{now.rate:.1f}/s"]
+def figures(now: Snapshot) -> str:
+    """Return where a running job stands, in one line."""
+    parts = [
+        f"{now.finished.simulations:,} of {now.total:,} simulations",
+        f"{now.finished.simulations_failed:,} failed",
+        f"{now.left:,} left",
+    ]
+    if now.rate:
+        parts.append(f"{now.rate:,.0f}/s" if now.rate >= 10 else f"{now.rate:.1f}/s")
     if now.seconds_left is not None and now.left:
-        parts.append(f"{duration(now.seconds_left)} left")
+        parts.append(f"{duration(now.seconds_left)} to go")
     if now.memory_bytes:
         parts.append(size(now.memory_bytes))
-    return ", ".join(part for part in parts if part)
+    return ", ".join(parts)
