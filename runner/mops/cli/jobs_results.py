@@ -27,7 +27,8 @@ def results(
 ) -> None:
     """List a job's committed results, or export them.
 
-    Parts are Parquet, and readable while the job runs. A folder may also hold parts that a killed runner left and that do not count: --json names each part that does.
+    Parts are Parquet, and readable while the job runs. A folder may also hold parts that a killed runner left and
+    that do not count: --json names each part that does.
     """
     found = open_job(job, storage)
     if to is not None:

@@ -11,7 +11,8 @@ from mops.launch import resume as resume_job
 def resume(job: JobArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
     """Go on with a job that was stopped or killed.
 
-    What is committed stays, the rest runs. A runner that is still at it is superseded. Settings are read afresh; bundle, study and seeds are the job's.
+    What is committed stays, the rest runs. A runner that is still at it is superseded. Settings are read afresh;
+    bundle, study and seeds are the job's.
     """
     with running.shown(as_json=as_json) as shown:
         found = open_job(job, storage)
