@@ -72,7 +72,7 @@ def test_the_canonical_form_is_sorted_tight_and_not_escaped() -> None:
 
 
 def test_values_that_python_calls_equal_have_their_own_identity() -> None:
-    equal = [{"x": 1}, {"x": 1.0}, {"x": True}]
+    equal: list[dict[str, object]] = [{"x": 1}, {"x": 1.0}, {"x": True}]
     assert len({param_id(one) for one in equal}) == len(equal)
     assert param_id({"x": 0.0}) != param_id({"x": -0.0})
 

@@ -1,0 +1,534 @@
+"""What a study may say, and what is said of one that may not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mops.errors import StudyError
+from mops.study.ids import param_id, replicate_seed
+from mops.study.schema import KEYS, Study, parse_study, read_json
+
+FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative to the project root"
+NAME_CODE = "name the code: 'package.module', 'module:name' or 'path/file.py:name'"
+CALIBRATION = (
+    "this is a calibration, which proposes sets as it goes; mops runs studies whose parameter_sets are given: "
+    "write the sets that you want scored into a study"
+)
+ABSENT = object()
+
+
+def study(**keys: Any) -> dict[str, Any]:
+    """Return a good study with some keys replaced, or left out if ABSENT."""
+    given = {"model": "models.sir:SIR", "parameter_sets": [{"beta": 0.3}], **keys}
+    return {key: value for key, value in given.items() if value is not ABSENT}
+
+
+def parse(**keys: Any) -> Study:
+    return parse_study(study(**keys), where="study.json")
+
+
+def problems(data: object) -> list[tuple[str, str]]:
+    """Return the path and the message of everything that is wrong."""
+    with pytest.raises(StudyError) as raised:
+        parse_study(data, where="study.json")
+    assert raised.value.what == "the study is not valid"
+    assert raised.value.where == "study.json"
+    return [(problem.path, problem.message) for problem in raised.value.problems]
+
+
+# --- what is right ----------------------------------------------------------------------------------------------------
+
+
+def test_the_least_study_has_the_defaults() -> None:
+    got = parse()
+    assert (got.model, got.scenario, got.outputs, got.targets) == ("models.sir:SIR", "baseline", None, None)
+    assert (got.metadata, got.sampling_method, got.warnings) == ({}, None, ())
+    [group] = got.groups
+    identity = param_id({"beta": 0.3})
+    assert (group.index, group.param_id, group.params) == (0, identity, {"beta": 0.3})
+    assert group.seeds == (replicate_seed(identity, 0),)
+
+
+def test_everything_that_a_study_may_say_is_kept() -> None:
+    got = parse(
+        scenario="lockdown",
+        n_replicates=3,
+        outputs=["incidence", "final", "incidence"],
+        targets=["targets.incidence:loss", "targets/serology.py:loss"],
+        sampling_method="sobol",
+        metadata={"model_class": "SIR", "author": {"name": "x"}, "n": None},
+        kind="SimulationStudy",
+    )
+    assert got.scenario == "lockdown"
+    assert got.outputs == ("incidence", "final")
+    assert got.targets == ("targets.incidence:loss", "targets/serology.py:loss")
+    assert got.sampling_method == "sobol"
+    assert got.metadata == {"model_class": "SIR", "author": {"name": "x"}, "n": None}
+    assert got.n_simulations == len(got.groups[0].seeds) == 3
+    assert got.warnings == ()
+
+
+@pytest.mark.parametrize("model", ["sir", "models.sir", "sir:run", "models.sir:SIR", "models/sir.py:SIR"])
+def test_every_form_of_a_model_is_kept_as_written(model: str) -> None:
+    assert parse(model=model).model == model
+
+
+@pytest.mark.parametrize("key", ["outputs", "targets", "sampling_method", "metadata", "kind"])
+def test_null_is_as_good_as_absent(key: str) -> None:
+    assert parse(**{key: None}) == parse()
+
+
+def test_an_empty_list_of_targets_means_the_registered_ones() -> None:
+    assert parse(targets=[]).targets is None
+
+
+def test_every_form_of_a_set_is_read_and_forms_may_be_mixed() -> None:
+    sets = [
+        {"beta": 1},
+        {"params": {"beta": 2}},
+        {"params": {"beta": 3}, "seed": None},
+        {"params": {"beta": 4}, "seed": 7},
+        {"seed": 7, "params": {"beta": 5}},
+    ]
+    got = parse(parameter_sets=sets, n_replicates=2)
+    assert [group.params for group in got.groups] == [{"beta": n} for n in range(1, 6)]
+    assert [group.index for group in got.groups] == [0, 1, 2, 3, 4]
+    assert [len(group.seeds) for group in got.groups] == [2, 2, 2, 1, 1]
+    assert got.groups[3].seeds == got.groups[4].seeds == (7,)
+    assert got.n_simulations == 8
+    assert got.warnings == ()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32, 2**53 + 1, 2**64 - 1])
+def test_seeds_of_the_whole_range_are_kept_exactly(seed: int) -> None:
+    text = json.dumps(study(parameter_sets=[{"params": {"beta": 1}, "seed": seed}], n_replicates=5))
+    got = parse_study(read_json(text, where="study.json"), where="study.json")
+    assert got.groups[0].seeds == (seed,)
+
+
+def test_values_keep_their_types() -> None:
+    """A runner that read a column of values as one type gave 1 and 1.0 the same identity."""
+    text = '[{"x": 1}, {"x": 1.0}, {"x": true}, {"x": "1"}, {"x": -0.0}, {"x": 0.0}, {"x": 12345678901234567890}]'
+    got = parse(parameter_sets=read_json(text, where="study.json"))
+    assert [repr(group.params["x"]) for group in got.groups] == (
+        ["1", "1.0", "True", "'1'", "-0.0", "0.0", "12345678901234567890"]
+    )
+    assert len({group.param_id for group in got.groups}) == 7
+
+
+def test_a_parameter_may_be_called_params_or_seed() -> None:
+    got = parse(parameter_sets=[{"params": 3}, {"params": {"params": 1, "seed": 2}, "seed": 9}])
+    assert [group.params for group in got.groups] == [{"params": 3}, {"params": 1, "seed": 2}]
+    assert got.groups[1].seeds == (9,)
+    assert got.warnings == ()
+
+
+def test_a_seed_among_plain_parameters_is_a_parameter_and_mentioned() -> None:
+    got = parse(parameter_sets=[{"beta": 0.3, "seed": 7}])
+    assert got.groups[0].params == {"beta": 0.3, "seed": 7}
+    assert got.warnings == (
+        (
+            "$.parameter_sets[0].seed: is a parameter here; a simulation's own seed stands beside 'params': "
+            '{"params": {...}, "seed": 7}'
+        ),
+    )
+
+
+def test_a_model_without_parameters_is_run_too() -> None:
+    got = parse(parameter_sets=[{"params": {}, "seed": 1}])
+    assert got.groups[0].params == {}
+
+
+# --- one identity, one group ------------------------------------------------------------------------------------------
+
+
+def test_entries_with_one_identity_are_one_group_in_order_of_appearance() -> None:
+    sets = [
+        {"params": {"a": 1, "b": 2}, "seed": 9},
+        {"a": 5, "b": 5},
+        {"params": {"b": 2, "a": 1}, "seed": 3},
+        {"b": 2, "a": 1},
+    ]
+    got = parse(parameter_sets=sets, n_replicates=2)
+    identity = param_id({"a": 1, "b": 2})
+    assert [group.param_id for group in got.groups] == [identity, param_id({"a": 5, "b": 5})]
+    assert got.groups[0].seeds == (9, 3, replicate_seed(identity, 0), replicate_seed(identity, 1))
+    assert got.warnings == ()
+
+
+def test_the_same_seed_twice_is_one_simulation_and_mentioned() -> None:
+    same = {"params": {"beta": 1}, "seed": 7}
+    got = parse(parameter_sets=[same, {"beta": 2}, same, {"params": {"beta": 2}}], n_replicates=2)
+    assert [len(group.seeds) for group in got.groups] == [1, 2]
+    assert got.warnings == (
+        (
+            "$.parameter_sets[2], $.parameter_sets[3]: "
+            "the same parameters with the same seed are one simulation, and run once"
+        ),
+    )
+
+
+def test_a_long_list_of_mentions_is_cut_with_their_number() -> None:
+    [warning] = parse(parameter_sets=[{"beta": 1}] * 1008).warnings
+    assert warning.startswith("$.parameter_sets[1], $.parameter_sets[2],")
+    assert "$.parameter_sets[5] and 1,002 more: the same parameters" in warning
+
+
+entries = st.fixed_dictionaries(
+    {"params": st.dictionaries(st.sampled_from("ab"), st.integers(0, 1), min_size=1)},
+    optional={"seed": st.none() | st.integers(0, 3)},
+)
+
+
+@given(st.lists(entries, min_size=1, max_size=12), st.integers(1, 3))
+def test_every_simulation_asked_for_is_in_exactly_one_group(sets: list[dict[str, Any]], n_replicates: int) -> None:
+    got = parse(parameter_sets=sets, n_replicates=n_replicates)
+    wanted = set()
+    for entry in sets:
+        identity = param_id(entry["params"])
+        own = entry.get("seed")
+        seeds = [own] if own is not None else [replicate_seed(identity, i) for i in range(n_replicates)]
+        wanted |= {(identity, seed) for seed in seeds}
+    found = [(group.param_id, seed) for group in got.groups for seed in group.seeds]
+    assert len(found) == len(set(found)) == got.n_simulations
+    assert set(found) == wanted
+    assert [group.index for group in got.groups] == list(range(len(got.groups)))
+
+
+def test_a_hundred_thousand_sets_are_parsed() -> None:
+    """Problems, seeds and groups are looked up, never searched for: a quadratic search meets the time limit."""
+    sets = [{"params": {"beta": n / 7, "gamma": 0.1}, "seed": n} for n in range(100_000)]
+    text = json.dumps(study(parameter_sets=sets))
+    got = parse_study(read_json(text, where="study.json"), where="study.json")
+    assert len(got.groups) == got.n_simulations == 100_000
+
+
+def test_a_hundred_thousand_seeds_of_one_set_are_parsed() -> None:
+    sets = [{"params": {"beta": 1}, "seed": n // 2} for n in range(100_000)]
+    got = parse(parameter_sets=sets)
+    assert len(got.groups) == 1
+    assert got.n_simulations == 50_000
+
+
+def test_a_hundred_thousand_wrong_sets_are_refused_with_their_number() -> None:
+    found = problems(study(parameter_sets=[{"beta": None}] * 100_000))
+    assert len(found) == 21
+    assert found[-1] == ("$", "and 99,980 more problems")
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+LIST_OF_SETS = 'give a list of objects like {"beta": 0.3}'
+OBJECT_OF_PARAMETERS = 'is not an object of parameters like {"beta": 0.3}'
+SCALAR = "cannot be a parameter; write a boolean, a number or a string"
+WRAPPED = '{"params": {...}, "seed": 7}'
+SET = "$.parameter_sets[0]"
+
+
+@pytest.mark.parametrize(
+    ("data", "called"),
+    [
+        (None, "null"),
+        ([], "an empty list"),
+        ([{"beta": 1}], "a list"),
+        ("study", "'study'"),
+        (3, "3"),
+        (True, "true"),
+    ],
+)
+def test_a_file_that_is_no_object_is_refused(data: object, called: str) -> None:
+    expected = f"a study is a JSON object with 'model' and 'parameter_sets', not {called}"
+    assert problems(data) == [("$", expected)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "path", "message"),
+    [
+        ({"model": ABSENT}, "$.model", f"missing; {NAME_CODE}"),
+        ({"model": None}, "$.model", f"null is not a string; {NAME_CODE}"),
+        ({"model": 3}, "$.model", f"3 is not a string; {NAME_CODE}"),
+        ({"model": ["a"]}, "$.model", f"a list is not a string; {NAME_CODE}"),
+        ({"model": ""}, "$.model", f"'' is not a module; {FORMS}"),
+        ({"model": "models sir"}, "$.model", f"'models sir' is not a module; {FORMS}"),
+        ({"model": "sir:"}, "$.model", f"'' after the colon is not a Python name; {FORMS}"),
+        ({"model": "../sir.py:f"}, "$.model", f"'../sir.py' leads out of the project; {FORMS}"),
+        ({"scenario": ""}, "$.scenario", "'' is not a non-empty string"),
+        ({"scenario": 1}, "$.scenario", "1 is not a non-empty string"),
+        ({"scenario": ["a"]}, "$.scenario", "a list is not a non-empty string"),
+        ({"n_replicates": 0}, "$.n_replicates", "0 is not an integer of at least 1"),
+        ({"n_replicates": -1}, "$.n_replicates", "-1 is not an integer of at least 1"),
+        ({"n_replicates": 2.0}, "$.n_replicates", "2.0 is not an integer of at least 1"),
+        ({"n_replicates": True}, "$.n_replicates", "true is not an integer of at least 1"),
+        ({"n_replicates": "2"}, "$.n_replicates", "'2' is not an integer of at least 1"),
+        (
+            {"outputs": []},
+            "$.outputs",
+            "an empty list is not a non-empty list of names; leave it out to keep all",
+        ),
+        ({"outputs": "a"}, "$.outputs", "'a' is not a non-empty list of names; leave it out to keep all"),
+        ({"outputs": ["a", 3]}, "$.outputs[1]", "3 is not the name of an output; write a string"),
+        ({"outputs": [""]}, "$.outputs[0]", "'' is not the name of an output; write a string"),
+        ({"targets": "t:f"}, "$.targets", "'t:f' is not a list of 'module:function'"),
+        ({"targets": {"t": "f"}}, "$.targets", "an object is not a list of 'module:function'"),
+        ({"targets": ["t:f", 3]}, "$.targets[1]", f"3 is not a string; {NAME_CODE}"),
+        ({"targets": ["t.g"]}, "$.targets[0]", "'t.g' names no function; write 't.g:function'"),
+        ({"targets": ["a-b:f"]}, "$.targets[0]", f"'a-b' is not a module; {FORMS}"),
+        ({"sampling_method": 3}, "$.sampling_method", "3 is not a string"),
+        ({"metadata": []}, "$.metadata", "an empty list is not an object"),
+        ({"metadata": "x"}, "$.metadata", "'x' is not an object"),
+        (
+            {"metadata": {"model_class": 3}},
+            "$.metadata.model_class",
+            "3 does not name a class; write 'Class' or 'package.module:Class'",
+        ),
+        (
+            {"metadata": {"model_class": "models.sir"}},
+            "$.metadata.model_class",
+            "'models.sir' does not name a class; write 'Class' or 'package.module:Class'",
+        ),
+        (
+            {"kind": "Simulation"},
+            "$.kind",
+            "'Simulation' is not a kind that mops runs; leave it out or write 'SimulationStudy'",
+        ),
+        ({"kind": 3}, "$.kind", "3 is not a kind that mops runs; leave it out or write 'SimulationStudy'"),
+        ({"parameter_sets": ABSENT}, "$.parameter_sets", f"missing; {LIST_OF_SETS}"),
+        ({"parameter_sets": None}, "$.parameter_sets", f"null is not a non-empty list; {LIST_OF_SETS}"),
+        ({"parameter_sets": []}, "$.parameter_sets", f"an empty list is not a non-empty list; {LIST_OF_SETS}"),
+        ({"parameter_sets": {"beta": 1}}, "$.parameter_sets", f"an object is not a non-empty list; {LIST_OF_SETS}"),
+        ({"parameter_sets": [None]}, SET, f"null {OBJECT_OF_PARAMETERS}"),
+        ({"parameter_sets": [[0.3]]}, SET, f"a list {OBJECT_OF_PARAMETERS}"),
+        ({"parameter_sets": [0.3]}, SET, f"0.3 {OBJECT_OF_PARAMETERS}"),
+        ({"parameter_sets": [{"beta": None}]}, f"{SET}.beta", "null is no value; leave the parameter out"),
+        ({"parameter_sets": [{"beta": [1]}]}, f"{SET}.beta", f"a list {SCALAR}"),
+        (
+            {"parameter_sets": [{"beta": {"a": 1}}]},
+            f"{SET}.beta",
+            f"an object {SCALAR}; a set with a seed of its own is {WRAPPED}",
+        ),
+        (
+            {"parameter_sets": [{"beta": float("nan")}]},
+            f"{SET}.beta",
+            "NaN is not a finite number; write one",
+        ),
+        (
+            {"parameter_sets": [{"params": {"beta": float("-inf")}}]},
+            f"{SET}.params.beta",
+            "-Infinity is not a finite number; write one",
+        ),
+        ({"parameter_sets": [{"": 1}]}, f'{SET}[""]', "a parameter's name is empty; give it one"),
+        ({"parameter_sets": [{"R 0": None}]}, f'{SET}["R 0"]', "null is no value; leave the parameter out"),
+        (
+            {"parameter_sets": [{"params": {"a": "\ud800"}}]},
+            f"{SET}.params.a",
+            "'\\ud800' holds half a character, which is no text; write it whole",
+        ),
+        (
+            {"parameter_sets": [{"params": None, "seed": 1}]},
+            f"{SET}.params",
+            "null is no value; leave the parameter out",
+        ),
+        (
+            {"parameter_sets": [{"params": {"a": 1}, "sed": 1}]},
+            f"{SET}.sed",
+            "unknown key; did you mean 'seed'?",
+        ),
+        (
+            {"parameter_sets": [{"params": {"a": 1}, "n_replicates": 3}]},
+            f"{SET}.n_replicates",
+            f"belongs to the study and not to one set; write {WRAPPED}",
+        ),
+        *(
+            (
+                {"parameter_sets": [{"params": {"a": 1}, "seed": seed}]},
+                f"{SET}.seed",
+                f"{called} is not an integer from 0 to 2^64 - 1",
+            )
+            for seed, called in [
+                (-1, "-1"),
+                (2**64, "18446744073709551616"),
+                (1.0, "1.0"),
+                (True, "true"),
+                ("7", "'7'"),
+                ([7], "a list"),
+            ]
+        ),
+    ],
+)
+def test_a_wrong_input_is_refused_at_its_path(keys: dict[str, Any], path: str, message: str) -> None:
+    assert problems(study(**keys)) == [(path, message)]
+
+
+def test_a_file_of_sets_is_refused_with_what_to_do() -> None:
+    [(path, message)] = problems(study(parameter_sets="sets.csv"))
+    assert path == "$.parameter_sets"
+    assert message.startswith("'sets.csv' names a file, and this version reads inline lists only; write the sets here")
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ({"kind": "CalibrationSpec", "model": "sir"}, "$.kind"),
+        ({"kind": "CalibrationSpec", "algorithm": "optuna"}, "$.kind"),
+        (study(algorithm="optuna"), "$.algorithm"),
+        (study(algorithm=None, n_replicates=0), "$.algorithm"),
+        (study(kind="SimulationStudy", algorithm="optuna"), "$.algorithm"),
+    ],
+)
+def test_a_calibration_is_refused_with_what_to_do_and_nothing_else(data: dict[str, Any], path: str) -> None:
+    assert problems(data) == [(path, CALIBRATION)]
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("parametersets", "parameter_sets"),
+        ("parameter_set", "parameter_sets"),
+        ("parameter-sets", "parameter_sets"),
+        ("Parameter_Sets", "parameter_sets"),
+        ("n_replicate", "n_replicates"),
+        ("replicates", "n_replicates"),
+        ("n_reps", None),
+        ("Model", "model"),
+        ("models", "model"),
+        ("target", "targets"),
+        ("output", "outputs"),
+        ("scenarios", "scenario"),
+        ("meta_data", "metadata"),
+        ("sampling-method", "sampling_method"),
+        ("note", None),
+        ("description", None),
+        ("$schema", None),
+    ],
+)
+def test_a_misspelled_key_is_an_error_and_another_one_is_mentioned(key: str, near: str | None) -> None:
+    """A runner that ignored keys it did not know ran n_replicate: 100 as one replicate."""
+    path = f"$.{key}" if key.isidentifier() else f'$["{key}"]'
+    if near:
+        assert problems(study(**{key: 3})) == [(path, f"unknown key; did you mean {near!r}?")]
+    else:
+        assert parse(**{key: 3}).warnings == (f"{path}: unknown key, kept with the job and not used",)
+
+
+def test_unknown_keys_of_a_set_are_mentioned() -> None:
+    got = parse(parameter_sets=[{"params": {"beta": 1}, "weight": 2}, {"params": {"beta": 2}, "weight": 2}])
+    assert got.warnings == (
+        ("$.parameter_sets[0].weight, $.parameter_sets[1].weight: unknown key, kept with the job and not used"),
+    )
+
+
+def test_a_target_named_twice_is_evaluated_once_and_mentioned() -> None:
+    got = parse(targets=["t:f", "t:g", "t:f"])
+    assert got.targets == ("t:f", "t:g")
+    assert got.warnings == ("$.targets[2]: the same target as $.targets[0], evaluated once",)
+
+
+def test_all_problems_are_told_at_once_and_as_text() -> None:
+    wrong = {
+        "modle": "sir",
+        "n_replicates": 0,
+        "targets": ["t"],
+        "parameter_sets": [{"beta": 1}, {"beta": None, "gamma": []}, 3, {"params": {"a": 1}, "seed": -1}],
+    }
+    with pytest.raises(StudyError) as raised:
+        parse_study(wrong, where="studies/a.json")
+    assert str(raised.value) == "\n".join(
+        [
+            "the study is not valid",
+            "  $.modle: unknown key; did you mean 'model'?",
+            "  $.n_replicates: 0 is not an integer of at least 1",
+            f"  $.model: missing; {NAME_CODE}",
+            "  $.targets[0]: 't' names no function; write 't:function'",
+            "  $.parameter_sets[1].beta: null is no value; leave the parameter out",
+            f"  $.parameter_sets[1].gamma: an empty list {SCALAR}",
+            f"  $.parameter_sets[2]: 3 {OBJECT_OF_PARAMETERS}",
+            "  $.parameter_sets[3].seed: -1 is not an integer from 0 to 2^64 - 1",
+            "  at: studies/a.json",
+        ]
+    )
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*KEYS, "algorithm", "x"]), json_values) | json_values)
+def test_whatever_json_says_it_is_a_study_or_a_study_error(data: Any) -> None:
+    try:
+        told: object = parse_study(data, where="study.json").groups
+    except StudyError as bad:
+        told = bad.problems
+    assert told
+
+
+@given(st.sampled_from(KEYS), json_values)
+def test_one_key_with_any_value_is_a_study_or_a_study_error(key: str, value: Any) -> None:
+    try:
+        told: object = parse_study(study(**{key: value}), where="study.json").groups
+    except StudyError as bad:
+        told = bad.problems
+    assert told
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def faults(text: str) -> list[tuple[str, str]]:
+    """Return the path and the message of everything that is not strict JSON."""
+    with pytest.raises(StudyError) as raised:
+        read_json(text, where="study.json")
+    assert raised.value.what == "the study file is not JSON"
+    assert raised.value.where == "study.json"
+    return [(problem.path, problem.message) for problem in raised.value.problems]
+
+
+def test_json_is_read_with_or_without_a_byte_order_mark() -> None:
+    assert read_json('{"a": 1}', where="x") == read_json('\ufeff{"a": 1}', where="x") == {"a": 1}
+    assert read_json(r'["\ud83d\ude00", "Genève"]', where="x") == ["😀", "Genève"]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "message"),
+    [
+        ("", "line 1, column 1", "Expecting value"),
+        ('{\n "a": 1,\n}', "line 3, column 1", "Expecting property name enclosed in double quotes"),
+        ('{"a": 1} x', "line 1, column 10", "Extra data"),
+        ('{"a": NaN}', "$.a", "NaN is not JSON; write a finite number"),
+        ('{"a": [1, -Infinity]}', "$.a[1]", "-Infinity is not JSON; write a finite number"),
+        ('{"a": 1, "a": 2}', "$", "the key 'a' stands twice; keep one"),
+        ('{"s": [{"b": 1, "c": 2, "b": 1}]}', "$.s[0]", "the key 'b' stands twice; keep one"),
+        (r'{"a": "\ud800"}', "$.a", "'\\ud800' holds half a character, which is no text; write it whole"),
+        ("[" * 100_000, "$", "its lists and objects are nested too deeply"),
+    ],
+)
+def test_what_is_not_json_is_refused_at_its_place(text: str, path: str, message: str) -> None:
+    assert faults(text) == [(path, message)]
+
+
+def test_an_integer_beyond_pythons_limit_is_refused() -> None:
+    [(path, message)] = faults("1" * 5000)
+    assert path == "$"
+    assert message.startswith("a number in it is too long")
+
+
+def test_everything_that_is_not_strict_is_told_at_once() -> None:
+    assert faults('{"a": NaN, "b": {"c": 1, "c": Infinity}}') == [
+        ("$.a", "NaN is not JSON; write a finite number"),
+        ("$.b", "the key 'c' stands twice; keep one"),
+        ("$.b.c", "Infinity is not JSON; write a finite number"),
+    ]
+    assert faults(json.dumps([float("nan")] * 30))[-1] == ("$", "and 10 more problems")
+
+
+def test_a_number_that_overflows_is_not_finite() -> None:
+    assert problems(read_json(json.dumps(study(parameter_sets=[{"a": 5}])).replace("5", "1e999"), where="x")) == [
+        (f"{SET}.a", "Infinity is not a finite number; write one")
+    ]
