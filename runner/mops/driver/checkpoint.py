@@ -298,8 +298,8 @@ class Checkpointer:
 
     def _store(self, kind: str, output: str | None, file: Encoded) -> Part:
         path = self._paths.part(kind, output, self._attempt, self._next())
-        self._files.put(path, file.data)
-        return Part(path, file.rows, file.data.size, file.digest)
+        self._files.put(path, file.chunks)
+        return Part(path, file.rows, file.bytes, file.digest)
 
     def _next(self) -> int:
         self._counter += 1

@@ -35,7 +35,9 @@ from mops.errors import StorageError, StorageUnavailable, UsageError
 AT_ONCE = 64
 """Requests that one call may have under way. At 20 ms each, thousands of records are read in seconds."""
 
-Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
+Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | list[bytes]
+"""A file's content, in one piece or in several."""
+
 T = TypeVar("T")
 
 
@@ -259,6 +261,10 @@ class Files:
         ) from last
 
 
+def _whole(data: Data) -> bytes:
+    return b"".join(data) if isinstance(data, list) else bytes(data)
+
+
 def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
     if len(paths) < 2:
         return [call(path) for path in paths]
@@ -335,7 +341,7 @@ def _written_beside(final: Path, data: Data) -> Iterator[Path]:
     temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
     try:
         with temporary.open("xb") as file:
-            file.write(data)
+            file.writelines(data if isinstance(data, list) else [data])
             file.flush()
             os.fsync(file.fileno())
         yield temporary
@@ -395,12 +401,12 @@ class _Memory:
         with self._lock:
             if self._fs.isfile(f"{self._root}/{path}"):
                 return False
-            self._fs.pipe_file(f"{self._root}/{path}", bytes(data))
+            self._fs.pipe_file(f"{self._root}/{path}", _whole(data))
             return True
 
     def put(self, path: str, data: Data) -> None:
         with self._lock:
-            self._fs.pipe_file(f"{self._root}/{path}", bytes(data))
+            self._fs.pipe_file(f"{self._root}/{path}", _whole(data))
 
     def get(self, path: str) -> bytes | None:
         try:
@@ -458,7 +464,7 @@ class _Azure:
 
     def _upload(self, path: str, data: Data, *, overwrite: bool) -> None:
         """Send ``If-None-Match: *`` unless ``overwrite``."""
-        whole = bytes(data)
+        whole = _whole(data)
         self._ask(self._blob(path).upload_blob, whole, length=len(whole), overwrite=overwrite, max_concurrency=4)
 
     def get(self, path: str) -> bytes | None:

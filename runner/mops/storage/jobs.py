@@ -53,12 +53,16 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, g
         The storage refuses.
     """
     paths = JobPaths(record.job)
-    if not files.put_new(paths.study, _json({"format": FORMAT, "study": study})):
-        raise JobError(f"there is a job {record.job!r} already", where=files.url, hint="choose another name")
+    taken = JobError(f"there is a job {record.job!r} already", where=files.url, hint="choose another name")
+    text = _json({"format": FORMAT, "study": study})
+    # The same study without a job record is what a killed submit leaves: the next one goes on from it.
+    if not files.put_new(paths.study, text) and files.get(paths.study) != text:
+        raise taken
     files.put_new(bundle_path(bundle.digest), bundle.data)  # named by content: another job's is the same
-    files.put_new(paths.params, encode_groups(groups).data)
+    files.put_new(paths.params, encode_groups(groups).chunks)
     fields = asdict(record) | {"spec": record.spec.to_json()}
-    files.put_new(paths.record, _json({"format": FORMAT, "mops": mops.__version__, **fields}))
+    if not files.put_new(paths.record, _json({"format": FORMAT, "mops": mops.__version__, **fields})):
+        raise taken
 
 
 def load_job(files: Files, job: str) -> JobRecord:
