@@ -144,12 +144,16 @@ def submit(
     files = open_files(storage or settings.storage, prepared.root)
     job = Job(files, name)
     record = _record(name, prepared)
+    context = context_of(name, str(prepared.unpacked), prepared.spec, settings)
+    pending = [prepared]
+    del prepared
 
     def create() -> None:
-        create_job(files, record, prepared.bundle, prepared.raw, prepared.study.groups)
-        on_start(prepared, job)
+        # Taken out, so that the study is not held as objects while the job runs: the runner reads its groups as Arrow.
+        study = pending.pop()
+        create_job(files, record, study.bundle, study.raw, study.study.groups)
+        on_start(study, job)
 
-    context = context_of(name, str(prepared.unpacked), prepared.spec, settings)
     Attempt(files, record, context, settings, create, on_progress).run()
     return job
 

@@ -94,9 +94,7 @@ def test_a_study_without_groups_left_is_over() -> None:
     ],
 )
 def test_size_of_a_task(left: int, seconds_per_group: float | None, expected: int) -> None:
-    size = groups_per_task(
-        batch_size=200, slots=2, left=left, seconds_per_group=seconds_per_group, task_seconds=1.0
-    )
+    size = groups_per_task(batch_size=200, slots=2, left=left, seconds_per_group=seconds_per_group, task_seconds=1.0)
     assert size == expected
 
 
@@ -118,4 +116,6 @@ def test_batches_are_counted_off_with_the_keys_of_their_commits() -> None:
     assert batches.add(6, ["a"]) is None
     assert batches.add(5, ["b"]) == (1, ["a", "b"])
     assert batches.add(8, ["c"]) is None
-    assert batches.add(21, ["d"]) == (4, ["c", "d"])
+    assert batches.rest() == (2, ["c"])
+    assert batches.rest() is None
+    assert batches.add(21, ["d"]) == (4, ["d"])

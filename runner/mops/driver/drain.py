@@ -22,7 +22,7 @@ from mops.worker.task import child_pids
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 5.0
-_LOOK_AGAIN_SECONDS = 0.2
+_LOOK_AGAIN_SECONDS = 0.05
 _PART = re.compile(r"mops-part-(\S+)\.")
 _SHOWN = 5
 

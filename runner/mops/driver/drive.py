@@ -6,6 +6,7 @@ of their own; deciding is :mod:`mops.driver.plan`'s, durability :mod:`mops.drive
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -133,6 +134,7 @@ class Runner:
                 failure = self._drive()
                 checkpointer.finish()
                 self._take_commits()
+                self._check_drained(self._batches.rest())
             except BaseException:
                 stop_pool(self._record.job, 0.0)
                 checkpointer.abandon()
@@ -181,7 +183,7 @@ class Runner:
             order = self._order(submit)
             future = self._client.submit(run_groups, order, key=order.key, pure=False)
             self._futures[submit.number] = future
-            future.add_done_callback(lambda done, number=submit.number: self._fetcher.submit(self._fetch, number, done))
+            future.add_done_callback(lambda done, number=submit.number: self._came_back(number, done))
 
     def _order(self, submit: Submit) -> Order:
         settings = self._settings
@@ -194,6 +196,11 @@ class Runner:
             seconds=2 * settings.task_seconds,
             bytes=max(settings.checkpoint_bytes // (2 * self._context.slots), 1),
         )
+
+    def _came_back(self, number: int, future: Future[Outcome]) -> None:
+        """Have an outcome fetched. Runs in Dask's thread for callbacks."""
+        with contextlib.suppress(RuntimeError):  # the fetching thread has ended with this attempt: nobody waits for it
+            self._fetcher.submit(self._fetch, number, future)
 
     def _fetch(self, number: int, future: Future[Outcome]) -> None:
         """Bring an outcome into the open checkpoint, then release its future. Runs in the fetching thread."""
@@ -256,8 +263,12 @@ class Runner:
     def _committed(self, event: Committed) -> None:
         self._progress.committed(event.counts)
         keys = [key_of(self._record.job, number) for number in event.orders]
-        if (due := self._batches.add(event.groups, keys)) is not None:
-            self._drainer.submit(drain.check, self._client, self._record.job, *due)
+        self._check_drained(self._batches.add(event.groups, keys))
+
+    def _check_drained(self, batch: tuple[int, list[str]] | None) -> None:
+        if batch is not None:
+            checked = self._drainer.submit(drain.check, self._client, self._record.job, *batch)
+            checked.add_done_callback(_warn_of_fault)
 
     def _stop(self, grace_s: float) -> None:
         self._stopping = True
@@ -305,6 +316,11 @@ def end_state(view: LogView, n_groups: int) -> State:
     if len(view.committed) < n_groups:
         return "cancelled"
     return "partial" if view.counts.failed else "succeeded"
+
+
+def _warn_of_fault(checked: concurrent.futures.Future[bool]) -> None:
+    if (error := checked.exception()) is not None:
+        logger.warning("the drain check itself failed", exc_info=error)
 
 
 def _reason(future: Future[Outcome]) -> BaseException:

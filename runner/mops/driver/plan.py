@@ -182,3 +182,8 @@ class Batches:
             return None
         due, self._keys = self._keys, []
         return batch, due
+
+    def rest(self) -> tuple[int, list[str]] | None:
+        """Return the last batch, which may be short; None if it was returned already."""
+        due, self._keys = self._keys, []
+        return (self._groups // self._size + 1, due) if due else None

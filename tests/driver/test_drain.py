@@ -1,0 +1,133 @@
+"""The drain check finds what is left of committed groups, on real clusters with real leaks, and harms no job."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+import mops
+from mops.driver import drain
+from mops.driver.cluster import embedded
+from mops.settings import Settings
+
+KEY = "sim-job-1"
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with embedded(2) as client:
+        yield client
+
+
+def test_a_clean_batch_is_logged_at_debug_only(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "mops")
+    future = client.submit(int, 7, key=KEY, pure=False)
+    assert future.result() == 7
+    future.release()
+    assert drain.check(client, "job", 1, [KEY])
+    assert warnings_of(caplog) == []
+    assert "batch 1 is drained" in caplog.text
+
+
+def test_a_future_that_another_client_holds_is_named(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    future = client.submit(int, 7, key=KEY, pure=False)
+    future.result()
+    with Client(client.cluster, set_as_default=False) as other:
+        pinned = other.submit(int, 7, key=KEY, pure=False)
+        pinned.result()
+        future.release()
+        assert not drain.check(client, "job", 3, [KEY], patience_s=0.5)
+        pinned.release()
+    (warning,) = warnings_of(caplog)
+    assert f"key {KEY} on the scheduler (memory, wanted by 1 clients)" in warning
+    assert "after batch 3" in warning
+
+
+def test_a_key_that_stays_on_a_worker_is_named(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    def pin(dask_worker: Any) -> None:
+        dask_worker.data[KEY] = b"left"
+
+    client.run(pin)
+    assert not drain.check(client, "job", 1, [KEY], patience_s=0.5)
+    (warning,) = warnings_of(caplog)
+    assert f"key {KEY} on worker inproc://" in warning
+
+
+def test_other_keys_and_other_jobs_are_not_looked_at(client: Client) -> None:
+    future = client.submit(int, 7, key="sim-other-1", pure=False)
+    future.result()
+    assert drain.check(client, "job", 1, [KEY], patience_s=0.5)
+
+
+def test_a_worker_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        address, pid = next(iter(client.run(os.getpid).items()))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert not drain.check(client, "job", 1, [KEY], patience_s=1.0)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        (warning,) = warnings_of(caplog)
+        assert f"{address} does not answer" in warning
+
+
+LEAKY_MODEL = """
+import os
+from mops.worker import parts
+
+kept = []
+made = parts.anonymous_file
+
+
+def keeping(name):
+    fd = made(name)
+    kept.append(os.dup(fd))  # a buffer that outlives its delivery
+    return fd
+
+
+parts.anonymous_file = keeping
+
+
+def simulate(params, seed):
+    return {"x": [seed]}
+"""
+MODEL = LEAKY_MODEL.partition("kept")[0] + "def simulate(params, seed):\n    return {'x': [seed]}\n"
+
+
+def run(folder: Path, model: str) -> mops.Job:
+    (folder / "model.py").write_text(model)
+    study = folder / "study.json"
+    study.write_text(json.dumps({"model": "model:simulate", "parameter_sets": [{"a": i} for i in range(6)]}))
+    return mops.submit(study, settings=Settings(batch_size=6, slots=1))
+
+
+def test_a_child_that_keeps_its_buffers_is_named_and_the_job_succeeds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = run(tmp_path, LEAKY_MODEL)
+    assert job.status().state == "succeeded"
+    (warning,) = warnings_of(caplog)
+    assert f"a buffer of sim-{job.name}-1 in child" in warning
+
+
+def test_a_clean_job_warns_of_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "mops")
+    job = run(tmp_path, MODEL)
+    assert job.status().state == "succeeded"
+    assert warnings_of(caplog) == []
+    assert f"{job.name}: batch 1 is drained" in caplog.text
