@@ -65,6 +65,21 @@ def test_every_variable_is_read() -> None:
     assert got.model_fields_set == set(Settings.model_fields)
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "field", "value"),
+    [
+        ("CHECKPOINT_SECONDS", "2.5", "checkpoint_seconds", 2.5),
+        ("CHECKPOINT_BYTES", "64MiB", "checkpoint_bytes", 64 << 20),
+        ("CHECKPOINT_BYTES", "1.5 GiB", "checkpoint_bytes", 3 << 29),
+        ("CHECKPOINT_BYTES", "2000000", "checkpoint_bytes", 2_000_000),
+        ("TASK_SECONDS", "1e-3", "task_seconds", 0.001),
+        ("SLOTS", " 3 ", "slots", 3),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(name: str, given: str, field: str, value: float) -> None:
+    assert getattr(Settings.from_environment({PREFIX + name: given}), field) == value
+
+
 def test_the_processes_own_environment_is_read_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODELOPS_JOB_BATCH_SIZE", "7")
     assert Settings.from_environment().batch_size == 7
@@ -79,7 +94,8 @@ def test_an_empty_variable_counts_as_unset_whatever_its_name(value: str) -> None
 
 
 def test_other_tools_variables_are_theirs() -> None:
-    assert Settings.from_environment({"MODELOPS_BUNDLE_REF": "x", "PATH": "/bin", "DASK_X": "1"}) == Settings()
+    environ = {"MODELOPS_BUNDLE_REF": "x", "MODELOPS_STORAGES": "x", "modelops_job_slots": "0", "PATH": "/bin"}
+    assert Settings.from_environment(environ) == Settings()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +108,9 @@ def test_other_tools_variables_are_theirs() -> None:
         ("MODELOPS_JOB_SLOT", "MODELOPS_JOB_SLOTS"),
         ("MODELOPS_JOB_CHECKPOINT_SECOND", "MODELOPS_JOB_CHECKPOINT_SECONDS"),
         ("MODELOPS_JOB_STORAGE", STORAGE),
-        ("MODELOPS_JOB_COLOUR", None),
+        ("MODELOPS_JOB_CHECKPOINT_SECS", "MODELOPS_JOB_CHECKPOINT_SECONDS"),
+        ("MODELOPS_JOB_SIM_MEMORY", None),  # all names share their prefix: compared whole, it was near SIM_TIMEOUT
+        ("MODELOPS_JOB_PERSIST", None),
         ("MODELOPS_JOB_", None),
     ],
 )
@@ -157,6 +175,7 @@ def test_all_problems_are_told_at_once_with_every_setting_and_its_default() -> N
         "MODELOPS_STORAGE (unset)"
     )
     assert len(lines) == 5
+    assert raised.value.exit_code == 2
 
 
 def test_the_list_of_settings_says_where_each_value_comes_from_and_what_it_means() -> None:
