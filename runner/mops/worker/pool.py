@@ -119,16 +119,16 @@ class Child:
         """The process, which is also its session and process group."""
         return self._process.pid
 
-    def ready(self) -> None:
-        """Wait until the model is imported.
+    def ready(self) -> Death | None:
+        """Wait until the model is imported; return how the child died, if it did.
 
         Raises
         ------
         ModelError
-            It cannot be: why, and the user's part of the traceback.
+            The model cannot be imported: why, and the user's part of the traceback.
         """
         if self._loaded:
-            return
+            return None
         for message, _ in self._messages():
             if message["kind"] == "refused":
                 trace = f"\n{message['traceback'].rstrip()}" if message["traceback"] else ""
@@ -138,15 +138,8 @@ class Child:
                     hint="what runs is the packed project: mops study check shows what is in it",
                 )
             self._loaded = True
-            return
-        death = self.death()
-        if death.by == "stop":
-            return
-        raise ModelError(
-            f"the process that imports the model {death.how}",
-            where=self._context.model,
-            hint=f"its last output: {death.tail or '(none)'}",
-        )
+            return None
+        return self.death()
 
     def drive(self, work: Work) -> Death | None:
         """Run what is left of ``work``; return None when the child is ready for more, or how it died."""
@@ -326,8 +319,16 @@ class Pool:
             It cannot be imported, or is not what STUDY.md asks for.
         """
         child = self._lend()
-        child.ready()
-        self._give_back(child)
+        death = child.ready()
+        if death is None:
+            self._give_back(child)
+            return
+        self._discard(child)
+        raise ModelError(
+            f"the process that imports the model {death.how}",
+            where=self.context.model,
+            hint=f"its last output: {death.tail or '(none)'}",
+        )
 
     def pids(self) -> list[int]:
         """Return the children's process ids."""
@@ -350,8 +351,8 @@ class Pool:
             deaths_between = 0
             while not self._stopping:
                 child = self._lend()
-                child.ready()
-                death = child.drive(work)
+                # A child that dies while it starts is no verdict on the model: an earlier one has imported it.
+                death = child.ready() or child.drive(work)
                 prints += child.take_prints()
                 if death is None:
                     self._give_back(child)
@@ -394,7 +395,9 @@ class Pool:
         """Blame the unit that ran, and log what happened, how often, and what to do."""
         if death.by == "stop" or death.unit is None:
             if death.by == "itself":
-                logger.warning("%s: a child %s between simulations; the rest runs again", self.context.job, death.how)
+                logger.warning(
+                    "%s: a child that ran no simulation %s; the rest runs again", self.context.job, death.how
+                )
             return
         verdict = _verdict(death, self.context.timeout_s)
         again = work.blame(death.unit, verdict)
