@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from pathspec import GitIgnoreSpec
 
-from mops.errors import BundleError
+from mops.errors import BundleError, StorageError
 
 IGNORE_FILES = (".mopsignore", ".modelopsignore")
 TRACKED = ".modelops-bundle/tracked.txt"
@@ -236,7 +236,7 @@ def _ignored(survey: _Survey) -> GitIgnoreSpec:
         for number, line in _lines(survey, file):
             try:
                 GitIgnoreSpec.from_lines([line])
-            except ValueError:
+            except (ValueError, re.error):  # pathspec leaves a range like [z-a] to the compiler of its expression
                 survey.problem(f"{file}, line {number}", f"{line!r} is not a gitignore pattern")
             else:
                 patterns.append(line)
@@ -335,7 +335,9 @@ def unpack(data: bytes, digest: str, cache: Path) -> Path:
     Raises
     ------
     BundleError
-        The data is not what the digest names, holds what no bundle holds, or the cache cannot be written.
+        The data is not what the digest names, or holds what no bundle holds.
+    StorageError
+        The cache cannot be written, or its disk is full.
     """
     if not _DIGEST.fullmatch(digest):
         raise BundleError(f"{digest!r} is not the SHA-256 of a bundle")
@@ -348,7 +350,7 @@ def unpack(data: bytes, digest: str, cache: Path) -> Path:
     try:
         _unpack(data, digest, cache)
     except OSError as bad:
-        raise BundleError(
+        raise StorageError(
             f"the bundle cannot be unpacked: {bad.strerror}",
             where=str(bad.filename or cache),
             hint="make room there, or set XDG_CACHE_HOME to another folder",
