@@ -6,6 +6,7 @@ of their own; deciding is :mod:`mops.driver.plan`'s, durability :mod:`mops.drive
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import logging
@@ -216,6 +217,9 @@ class Runner:
             event = _Fetched(number, outcome.done, outcome.seconds, outcome.reference, counts)
             del outcome
             future.release()
+            # A release takes two turns of the client's loop to be sent, a submit one: without this turn the next
+            # tasks reach the scheduler first, and more than the window is there.
+            self._client.sync(asyncio.sleep, 0)
             self._events.put(event)
         except Exception as error:  # noqa: BLE001 - carried to the loop, which raises it
             self._events.put(_Failed(error))
