@@ -1,0 +1,15 @@
+"""System tests: real runners in processes of their own, real signals, a storage in the test's own folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from study_lab import Lab, lab_in
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with lab_in(tmp_path) as found:
+        yield found

@@ -1,0 +1,20 @@
+"""The nasty model, misbehaving in one replicate only: the one whose number the parameter `sick` gives."""
+
+import hashlib
+import json
+
+import nasty
+
+
+def simulate(params, seed):
+    """Misbehave in the way `what`: always, or with `sick` in that replicate; return a good table otherwise."""
+    if "sick" in params and seed != seed_of(params, params["sick"]):
+        return nasty.good()
+    return nasty.simulate({"what": params["what"]}, seed)
+
+
+def seed_of(params, replicate):
+    """Return the seed that the contract gives a replicate: a model can know it too."""
+    text = "contracts:param:v1|" + json.dumps(params, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    identity = hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+    return int.from_bytes(hashlib.blake2b(f"{identity}:{replicate}".encode(), digest_size=8).digest(), "big") % 2**32

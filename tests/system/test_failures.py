@@ -1,0 +1,106 @@
+"""Simulations that fail in every way there is: each is named, and every other row is there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from study_lab import Lab, rows_of
+
+TIMEOUT = "ran for more than 2 s (MODELOPS_JOB_SIM_TIMEOUT)"
+# What the parameter `what` of nasty.py is expected to give: reason, a part of the message, attempts.
+BAD = {
+    "raises": ("error", "ValueError: the model does not like this: beta must be below 1", 1),
+    "raises_locked": ("error", "LockedError: this exception holds a lock", 1),
+    "raises_local_class": ("error", "LocalError: the class of this exception lives in a function", 1),
+    "raises_two_arguments": ("error", "TwoArgumentsError: 7: cannot be unpickled", 1),
+    "raises_unprintable": ("error", "UnprintableError", 1),
+    "memory_error": ("error", "MemoryError", 1),
+    "system_exit": ("error", "SystemExit: 3", 1),
+    "keyboard_interrupt": ("error", "KeyboardInterrupt", 1),
+    "os_exit": ("crashed", "ended by itself with exit code 7", 2),
+    "segfault": ("crashed", "was ended by SIGSEGV", 2),
+    "abort": ("crashed", "was ended by SIGABRT", 2),
+    "returns_none": ("invalid_output", "", 1),
+    "returns_five_wide_list": ("invalid_output", "", 1),
+    "returns_ragged": ("invalid_output", "", 1),
+    "returns_mixed_column": ("invalid_output", "", 1),
+    "returns_empty": ("invalid_output", "", 1),
+    "returns_generator": ("invalid_output", "", 1),
+    "returns_other_columns": ("invalid_output", "speed", 1),
+    "returns_other_kind": ("invalid_output", "value", 1),
+    "endless": ("timeout", TIMEOUT, 1),
+    "endless_holding_gil": ("timeout", TIMEOUT, 1),
+}
+GOOD = ["good", "returns_nan", "returns_integers", "prints", "good"]
+SICK, REPLICATES = 1, 3
+"""In each bad set the replicate with this number misbehaves; the others are good."""
+
+
+@pytest.fixture
+def study(lab: Lab) -> Lab:
+    seedless = [{"what": what, "place": place} for place, what in enumerate(GOOD)]
+    bad: list[dict[str, Any]] = [{"what": what, "place": len(GOOD) + at} for at, what in enumerate(BAD)]
+    # A set's seeds follow from its parameters, so which of them is to be the sick one is said by its number.
+    bad = [params | {"sick": SICK} for params in bad]
+    lab.write("sometimes:simulate", [*seedless, *bad], n_replicates=REPLICATES, targets=["scores:rows"])
+    return lab
+
+
+@pytest.mark.timeout(180)
+def test_each_failure_is_named_and_costs_no_other_row(study: Lab) -> None:
+    runner = study.run(exit_code=3, SIM_TIMEOUT=2)
+    job = study.job()
+    assert job.status().state == "partial"
+    seeds = study.seeds()
+    params = study.study["parameter_sets"]
+    first_bad = len(GOOD)
+    failures = job.failures().to_pylist()
+    of_simulations = [row for row in failures if row["target"] is None]
+    assert [row["group"] for row in of_simulations] == list(range(first_bad, len(params))), runner.said
+    for row, (what, (reason, message, attempts)) in zip(of_simulations, BAD.items(), strict=True):
+        group = row["group"]
+        assert (what, row["param_id"]) == (what, study.ids()[group])
+        assert (what, row["replicate"], row["seed"]) == (what, SICK, seeds[group][SICK])
+        assert (what, row["reason"], row["attempts"]) == (what, reason, attempts)
+        assert message in row["message"], what
+    # Each group with a failed simulation has no losses, and one row that says which simulation is missing.
+    of_targets = [row for row in failures if row["target"] is not None]
+    assert [row["group"] for row in of_targets] == list(range(first_bad, len(params)))
+    for row, (reason, _, _) in zip(of_targets, BAD.values(), strict=True):
+        missing = f"replicate {SICK} (seed {seeds[row['group']][SICK]})"
+        assert (row["target"], row["replicate"], row["seed"], row["reason"]) == ("*", None, None, reason)
+        assert missing in row["message"]
+    given = rows_of(job)
+    assert given.losses.column("group").to_pylist() == list(range(first_bad))
+    # Every other simulation's rows are there.
+    rows = given.outputs["output"]
+    simulations = set(zip(rows["group"].to_pylist(), rows["replicate"].to_pylist(), strict=True))
+    everything = {(group, replicate) for group in range(len(params)) for replicate in range(REPLICATES)}
+    assert simulations == everything - {(group, SICK) for group in range(first_bad, len(params))}
+    nan_rows = [row["value"] for row in rows.to_pylist() if row["group"] == 1 and row["replicate"] == 0]
+    assert math.isnan(nan_rows[0])
+    assert nan_rows[1:] == [math.inf, -math.inf, 1.0]
+    assert rows.filter(rows["group"].to_numpy() == 1)["value"].null_count == 0
+    study.assert_sound()
+    assert f"{len(BAD)} failed" in " ".join(runner.said.split())
+
+
+def test_a_target_that_fails_costs_its_own_losses_only(lab: Lab) -> None:
+    targets = ["targets:number", "targets:raising", "targets:loss_nan", "targets:exiting", "targets:mapping"]
+    lab.write("counted:simulate", [{"beta": 0.3}], n_replicates=2, targets=targets)
+    lab.run(exit_code=3)
+    job = lab.job()
+    assert job.status().state == "partial"
+    assert {(row["target"], row["name"]) for row in job.losses().to_pylist()} == {
+        ("targets:number", "loss"),
+        ("targets:mapping", "lowest"),
+        ("targets:mapping", "highest"),
+    }
+    failed = {row["target"]: (row["replicate"], row["reason"], row["message"]) for row in job.failures().to_pylist()}
+    assert failed["targets:raising"] == (None, "error", "ZeroDivisionError: nobody was tested")
+    assert failed["targets:exiting"] == (None, "error", "SystemExit: 3")
+    assert failed["targets:loss_nan"][:2] == (None, "invalid_output")
+    assert len(failed) == 3
+    assert job.outputs("daily").count_rows() == 2 * 50

@@ -1,0 +1,50 @@
+"""``kill -9`` of the processes that run simulations costs the simulation that ran, which is tried again."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import time
+
+import pytest
+from study_lab import Lab, betas, rows_of, wait_for
+
+KILLS = 12
+
+
+@pytest.mark.timeout(240)
+def test_kills_of_children_change_no_row_and_are_explained(lab: Lab) -> None:
+    lab.write("held:simulate", betas(160, sleep=0.005), n_replicates=2, targets=["scores:order"])
+    rng = random.Random(20260715)
+    runner = lab.submit(RETRIES=5, SLOTS=2, hold=20)
+    for _ in range(KILLS):
+        # Some after a number of calls, so that simulations run; some at any time, also while a child starts.
+        before = len(runner.calls)
+        more = rng.choice([0, 0, 1, rng.randint(2, 12)])
+        runner.hold_after(before + 12)
+        wait_for(lambda least=before + more: len(runner.calls) >= max(least, 1), of=runner)
+        time.sleep(rng.uniform(0, 0.3))
+        os.kill(rng.choice(wait_for(runner.children, of=runner)), signal.SIGKILL)
+    runner.let_go()
+    assert runner.wait() == 0, runner.said
+    assert lab.job().status().state == "succeeded"
+    assert rows_of(lab.job()) == lab.serial()
+    lab.assert_sound()
+    said = " ".join(runner.said.split())  # lines are wrapped
+    assert re.search(
+        r"(?i)warning:? job: replicate \d \(seed \d+\) of group \d+ .{1,99} was ended by SIGKILL .{1,200} "
+        r"lower MODELOPS_JOB_SLOTS or MODELOPS_JOB_BATCH_SIZE",
+        said,
+    ), runner.said
+
+
+def test_a_crash_in_a_long_group_costs_only_the_simulation_that_crashed(lab: Lab) -> None:
+    # 0.3 s: longer than a child keeps finished simulations to itself.
+    params = {"beta": 0.3, "sleep": 0.3, "crash_at_call": 4}
+    lab.write("held:crashes_once", [params], n_replicates=6, targets=["scores:order"])
+    runner = lab.run(SLOTS=1)
+    calls = lab.called(runner)
+    assert calls == {(0, replicate): 2 if replicate == 3 else 1 for replicate in range(6)}, runner.said
+    assert rows_of(lab.job()) == lab.serial()  # and so the target has seen all six, in their order

@@ -1,0 +1,95 @@
+"""Ctrl-C and ``mops jobs cancel``: what is finished is kept, and resume goes on from there."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from study_lab import Lab, Runner, betas, rows_of, wait_for
+
+from mops.driver.drive import GRACE_SECONDS
+
+HELD = 21
+
+
+@pytest.fixture
+def study(lab: Lab) -> Lab:
+    lab.write("held:simulate", betas(60), n_replicates=2, targets=["scores:order"])
+    return lab
+
+
+def started(study: Lab) -> Runner:
+    """Start a job of two slots, of which each is held in a simulation; nothing is committed yet."""
+    runner = study.submit(SLOTS=2, CHECKPOINT_SECONDS=3600, hold=HELD)
+    wait_for(lambda: len(runner.calls) >= HELD + 2, of=runner)
+    return runner
+
+
+def assert_stopped_and_resumable(study: Lab, runner: Runner) -> None:
+    """Check that the job was cancelled with all that had finished committed, and that resume completes it."""
+    committed = set(study.view().committed)
+    called = study.called(runner)
+    assert study.job().status().state == "cancelled"
+    assert "mops jobs resume job" in runner.said
+    assert set(called.values()) == {1}, "a simulation ran twice"
+    whole = {group for group, _ in called if {(group, 0), (group, 1)} <= set(called)}
+    assert committed == whole
+    assert 0 < len(committed) < len(study.study["parameter_sets"])
+    resumed = study.resume()
+    assert resumed.wait() == 0, resumed.said
+    assert not {group for group, _ in study.called(resumed)} & committed
+    assert rows_of(study.job()) == study.serial()
+    study.assert_sound()
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["runner", "foreground-group"])
+def test_ctrl_c_commits_what_is_finished(study: Lab, whole_group: bool) -> None:
+    runner = started(study)
+    children = runner.children()
+    assert len(children) == 2
+    runner.signal(signal.SIGINT, whole_group=whole_group)
+    wait_for(lambda: "SIGINT" in runner.said, of=runner)
+    assert runner.children() == children, "Ctrl-C reached a child"
+    runner.let_go()
+    assert runner.wait() == 130, runner.said
+    assert_stopped_and_resumable(study, runner)
+
+
+def test_a_second_ctrl_c_ends_at_once(study: Lab) -> None:
+    runner = started(study)
+    runner.signal(signal.SIGINT)
+    wait_for(lambda: "SIGINT" in runner.said, of=runner)
+    runner.signal(signal.SIGINT)
+    since = time.monotonic()
+    assert runner.wait() == 130, runner.said  # though two simulations are held for ever
+    assert time.monotonic() - since < GRACE_SECONDS - 1, "it waited for the simulations that run"
+    study.assert_nothing_lives(runner, 3.0)
+    committed = study.view().committed
+    resumed = study.resume()
+    assert resumed.wait() == 0, resumed.said
+    assert not {group for group, _ in study.called(resumed)} & set(committed)
+    assert rows_of(study.job()) == study.serial()
+
+
+def test_cancel_from_another_process_stops_the_job(study: Lab) -> None:
+    runner = started(study)
+    cancel = study.start("cancel", "job")
+    assert cancel.wait() == 0, cancel.said
+    allowed = HELD
+    while runner.process.poll() is None:  # it notices when it next looks at the log; one call at a time until then
+        allowed += 1
+        runner.hold_after(allowed)
+        time.sleep(0.2)
+    assert runner.wait() == 130, runner.said
+    assert_stopped_and_resumable(study, runner)
+
+
+def test_cancel_of_a_complete_job_says_so(study: Lab) -> None:
+    study.write("counted:simulate", betas(1))
+    study.run()
+    cancel = study.start("cancel", "job")
+    assert cancel.wait() == 0
+    assert "succeeded" in cancel.said
+    assert "nothing to cancel" in cancel.said
+    assert study.job().status().state == "succeeded"

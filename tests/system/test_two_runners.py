@@ -1,0 +1,28 @@
+"""Two runners on one job: the newer attempt owns it."""
+
+from __future__ import annotations
+
+import signal
+
+from study_lab import Lab, betas, rows_of, wait_for
+
+
+def test_two_runners_at_once_give_one_set_of_rows(lab: Lab) -> None:
+    lab.write("held:simulate", betas(60, sleep=0.002), n_replicates=2, targets=["scores:order"])
+    killed = lab.submit(CHECKPOINT_SECONDS=0, hold=30)
+    wait_for(lambda: len(lab.view().committed) >= 5 if lab.exists() else False, of=killed)
+    killed.signal(signal.SIGKILL)
+    killed.wait()
+    both = [lab.resume(CHECKPOINT_SECONDS=0, hold=10) for _ in range(2)]
+    wait_for(lambda: lab.view().attempt == 3)
+    for runner in both:
+        runner.let_go()
+    codes = sorted(runner.wait() for runner in both)
+    loser = next(runner for runner in both if runner.process.returncode == 5)
+    assert codes == [0, 5], [runner.said for runner in both]
+    assert "superseded by attempt 3" in loser.said
+    assert "Traceback" not in loser.said
+    assert rows_of(lab.job()) == lab.serial()
+    lab.assert_sound()
+    for runner in both:
+        lab.assert_nothing_lives(runner, 3.0)

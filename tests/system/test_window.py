@@ -1,0 +1,120 @@
+"""Memory is bounded by the window: what the scheduler sees at each of its transitions."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from distributed import SchedulerPlugin
+from study_lab import Lab, betas
+
+from mops.driver.attempt import children, context_of
+from mops.driver.cluster import embedded
+from mops.driver.drive import Runner
+from mops.driver.joblog import collecting
+from mops.launch import prepare
+from mops.settings import Settings
+from mops.storage.files import Files
+from mops.storage.jobs import JobRecord, create_job, load_groups
+from mops.storage.log import Commit, JobLog
+from mops.storage.paths import JobPaths
+
+SLOTS, BATCH = 2, 12
+
+
+class Watch(SchedulerPlugin):
+    """Notes, at each transition of the embedded scheduler, which groups have a live key and which tasks are where."""
+
+    name = "watch"
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        self.most_groups = self.most_processing = 0
+        self.too_many: list[str] = []
+        self.entered: dict[str, set[str]] = defaultdict(set)
+
+    def live(self) -> dict[str, tuple[int, ...]]:
+        """Return the groups of each key that the scheduler knows: in-process, a task holds its order as it is."""
+        tasks = list(self.scheduler.tasks.items())
+        return {key: tuple(group.index for group in task.run_spec.args[0].groups) for key, task in tasks}
+
+    def transition(self, key: str, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        self.entered[finish].add(key)
+        self.most_groups = max(self.most_groups, sum(map(len, self.live().values())))
+        task = self.scheduler.tasks.get(key)
+        if task is not None and finish == "processing" and len(task.group) > 2 * SLOTS:
+            processing = sum(len(worker.processing) for worker in self.scheduler.workers.values())
+            self.most_processing = max(self.most_processing, processing)
+            if processing > SLOTS:
+                self.too_many.append(f"{key}: {processing}")
+
+
+@pytest.mark.parametrize("checkpoint_seconds", [0.0, 30.0])
+def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_scheduler(
+    lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, checkpoint_seconds: float
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(lab.folder / "cache"))
+    caplog.set_level(logging.DEBUG, "mops")
+    n_groups = 10 * BATCH
+    prepared = prepare(lab.write("counted:simulate", betas(n_groups, sleep=0.005), targets=["scores:order"]))
+    settings = Settings(batch_size=BATCH, slots=SLOTS, checkpoint_seconds=checkpoint_seconds, task_seconds=0.02)
+    files, paths = Files.open(str(lab.storage)), JobPaths("job")
+    record = JobRecord("job", "now", prepared.bundle.digest, prepared.spec, n_groups, n_groups)
+    context = context_of("job", str(prepared.unpacked), prepared.spec, settings)
+    create_job(files, record, prepared.bundle, prepared.raw, prepared.study.groups)
+    with children(context), embedded(SLOTS) as client, collecting() as text:
+        watch = Watch(client.cluster.scheduler)
+        client.cluster.scheduler.add_plugin(watch)  # this very object; register_plugin would send a copy
+        log = JobLog(files, paths)
+        log.claim(by="person")
+        runner = Runner(client, files, record, load_groups(files, "job"), log, context, settings, text)
+        with following(lab, watch) as durable_but_live:
+            assert runner.run() == "succeeded"
+    assert durable_but_live == []
+    # A checkpoint may complete several batches; the check then is for all of them.
+    assert f"job: batch {n_groups // BATCH} is drained" in caplog.text
+    assert not [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert BATCH / 2 < watch.most_groups <= BATCH
+    assert watch.entered["queued"]
+    assert watch.too_many == []
+    assert watch.most_processing == SLOTS
+    assert watch.entered["forgotten"] == watch.entered["processing"]
+
+
+class following:  # noqa: N801 - a context manager
+    """Reads the job's log beside its runner; gives the durable batches of which a key lives on."""
+
+    def __init__(self, lab: Lab, watch: Watch):
+        self._lab, self._watch, self._over = lab, watch, threading.Event()
+        self._left: list[str] = []
+        self._thread = threading.Thread(target=self._follow)
+
+    def __enter__(self) -> list[str]:
+        self._thread.start()
+        return self._left
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        checked = 0
+        while checked < len(commits := self._commits()) or not self._over.wait(0.05):
+            for commit in commits[checked:]:
+                self._look(commit)
+            checked = len(commits)
+
+    def _commits(self) -> list[Commit]:
+        return [record for record in self._lab.records("job") if isinstance(record, Commit)]
+
+    def _look(self, commit: Commit) -> None:
+        deadline = time.monotonic() + 5.0  # as long as the drain check looks
+        while live := [key for key, groups in self._watch.live().items() if set(groups) & set(commit.ranges)]:
+            if time.monotonic() > deadline:
+                self._left.append(f"commit {commit.k}: {live}")
+                return
+            time.sleep(0.01)
