@@ -605,3 +605,10 @@ def test_the_cache_is_in_the_home_folder_otherwise(
         monkeypatch.setenv("XDG_CACHE_HOME", given)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "mops" / "bundles"
+
+
+def test_a_storage_inside_the_project_is_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("x = 1")
+    (tmp_path / "out" / "jobs").mkdir(parents=True)
+    (tmp_path / "out" / "jobs" / "big.parquet").write_bytes(b"x")
+    assert pack(tmp_path, tmp_path / "out").names == ("model.py",)

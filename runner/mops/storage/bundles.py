@@ -71,8 +71,15 @@ class Bundle:
     names: tuple[str, ...]
 
 
-def pack(root: Path) -> Bundle:
+def pack(root: Path, results: Path | None = None) -> Bundle:
     """Pack a project folder; the same content gives the same bytes whatever clock, order or umask.
+
+    Parameters
+    ----------
+    root
+        The folder.
+    results
+        A folder that is left out if it lies in the project: the storage, which holds earlier results.
 
     Raises
     ------
@@ -82,7 +89,7 @@ def pack(root: Path) -> Bundle:
     real = Path(os.path.realpath(root))
     if not real.is_dir():
         raise BundleError("there is no such project folder", where=str(root))
-    survey = _Survey(real)
+    survey = _Survey(real, results and Path(os.path.realpath(results)))
     survey.ignored = _ignored(survey)
     survey.walk()
     survey.add_tracked()
@@ -107,6 +114,7 @@ class _Survey:
     """What a project folder holds, and what is wrong with it."""
 
     root: Path
+    results: Path | None
     ignored: GitIgnoreSpec = field(default_factory=lambda: GitIgnoreSpec.from_lines(()))
     found: dict[str, _Found] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -161,7 +169,7 @@ class _Survey:
                 return None
             real = self._inside(path, name)
             if is_folder:
-                return real
+                return None if real == self.results else real
             if real:
                 self._add(real, name)
         except OSError as bad:
