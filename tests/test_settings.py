@@ -190,12 +190,7 @@ def test_the_list_of_settings_says_where_each_value_comes_from_and_what_it_means
     assert all(line.meaning for line in lines)
 
 
-def test_slots_are_the_processors_divided_by_threads_and_at_least_one() -> None:
-    processors = Settings().effective_slots
-    assert processors >= 1
-    assert Settings(sim_threads=processors).effective_slots == 1
-    assert Settings(sim_threads=10 * processors).effective_slots == 1
-    assert Settings(slots=3, sim_threads=10 * processors).effective_slots == 3
+
 
 
 def test_json_gives_settings_back() -> None:

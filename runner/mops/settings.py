@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,11 +55,6 @@ class Settings(BaseModel):
     )
     storage: str | None = Field(None, description="folder or URL of results; unset: mops-storage in the project")
 
-    @property
-    def effective_slots(self) -> int:
-        """Simulations that run at once on an embedded worker."""
-        return self.slots or max(_processors() // self.sim_threads, 1)
-
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
         """Read and check the environment; an empty variable counts as unset.
@@ -101,12 +95,6 @@ class Settings(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; ``Settings.model_validate`` reads them."""
         return self.model_dump(mode="json")
-
-
-def _processors() -> int:
-    """Count the processors that this process may use."""
-    # os.process_cpu_count says the same from Python 3.13 on; a Mac has no affinity to ask for.
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _variables() -> dict[str, str]:

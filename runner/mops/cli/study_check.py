@@ -11,6 +11,7 @@ import typer
 from mops.cli import running, terminal
 from mops.cli.jobs_submit import JsonOption
 from mops.launch import Prepared, check_model, prepare
+from mops.driver.cluster import embedded_slots
 from mops.settings import Settings
 
 
@@ -24,7 +25,7 @@ def check(
     The model is imported, nothing runs, and nothing is stored.
     """
     settings = Settings.from_environment()
-    prepared = prepare(study, project)
+    prepared = prepare(study, project, settings.storage)
     check_model(prepared, settings)
     plan = _plan(prepared, settings)
     for warning in prepared.study.warnings:
@@ -44,7 +45,7 @@ def _plan(prepared: Prepared, settings: Settings) -> dict[str, Any]:
         "parameter_sets": len(prepared.study.groups),
         "simulations": prepared.study.n_simulations,
         "in_flight": settings.batch_size,
-        "slots": settings.effective_slots,
+        "slots": embedded_slots(settings),
         "warnings": list(prepared.study.warnings),
     }
 

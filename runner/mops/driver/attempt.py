@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from mops.driver.cluster import embedded
+from mops.driver.cluster import embedded, embedded_slots
 from mops.driver.drive import GRACE_SECONDS, Runner
 from mops.driver.joblog import collecting
 from mops.driver.progress import Snapshot
@@ -37,7 +37,7 @@ def context_of(job: str, root: str, spec: ModelSpec, settings: Settings) -> Cont
         scenario=spec.scenario,
         targets=spec.targets,
         outputs=spec.outputs,
-        slots=settings.effective_slots,
+        slots=embedded_slots(settings),
         threads=settings.sim_threads,
         timeout_s=settings.sim_timeout,
         retries=settings.retries,

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import dask.config
+from dask.system import cpu_count
 from distributed import Client, Scheduler, SpecCluster, Worker
+
+from mops.settings import Settings
 
 # One process and no memory limit: the simulations' own child processes are the isolation, and Dask's limits
 # measure the worker's own process only, which here is the whole runner.
@@ -24,6 +27,15 @@ _CONFIG = {
 # Dask starts HTTP servers in any case. By default they listen on every interface, and the scheduler's on port 8787,
 # with a warning where another job has it: LocalCluster(dashboard_address=None) leaves that as it is.
 _QUIET_HTTP = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+
+
+def embedded_slots(settings: Settings) -> int:
+    """Return how many simulations run at once on an embedded worker.
+
+    As set, else the processors that this process may use (its affinity and its container's quota count) divided by
+    the threads of a simulation.
+    """
+    return settings.slots or max(cpu_count() // settings.sim_threads, 1)
 
 
 @contextmanager
