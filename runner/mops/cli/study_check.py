@@ -10,8 +10,8 @@ import typer
 
 from mops.cli import running, terminal
 from mops.cli.jobs_submit import JsonOption
-from mops.launch import Prepared, check_model, prepare
 from mops.driver.cluster import embedded_slots
+from mops.launch import Prepared, check_model, prepare
 from mops.settings import Settings
 
 
