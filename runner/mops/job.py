@@ -116,7 +116,7 @@ def open_job(name: str, storage: str | None = None) -> Job:
         There is no such job; the nearest names are given.
     """
     files = Files.open(storage) if storage else default_files()
-    load_job(files, name)
+    load_job(files.brief(), name)
     return Job(files, name)
 
 

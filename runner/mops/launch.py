@@ -47,7 +47,7 @@ class Prepared:
     unpacked: Path
 
 
-def prepare(study: str | Path, project: str | Path | None = None) -> Prepared:
+def prepare(study: str | Path, project: str | Path | None = None, storage: str | None = None) -> Prepared:
     """Read and check a study and its project; nothing is written but the cache of bundles.
 
     Parameters
@@ -56,6 +56,8 @@ def prepare(study: str | Path, project: str | Path | None = None) -> Prepared:
         Path of the study file.
     project
         The project root; None: found from the study's place (STUDY.md).
+    storage
+        Where results go: left out of the bundle if it is a folder in the project.
 
     Raises
     ------
@@ -69,7 +71,7 @@ def prepare(study: str | Path, project: str | Path | None = None) -> Prepared:
     parsed = parse_study(raw, where=str(path))
     root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))
-    bundle = pack(root)
+    bundle = pack(root, Path(storage) if storage and "://" not in storage else None)
     return Prepared(parsed, raw, root, spec, bundle, unpack(bundle.data, bundle.digest, cache_folder()))
 
 
@@ -77,21 +79,29 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UsageError("there is no such study file", where=str(path)) from None
+        raise UsageError(
+            "there is no such study file", where=str(path), hint="name a study file, like study.json"
+        ) from None
     except IsADirectoryError:
         raise UsageError(
             "this is a folder, not a study file", where=str(path), hint="name the study.json in it"
         ) from None
     except PermissionError:
-        raise UsageError("this study file may not be read", where=str(path)) from None
+        raise UsageError(
+            "this study file may not be read", where=str(path), hint="look at its owner and mode"
+        ) from None
     except UnicodeDecodeError as bad:
-        raise StudyError("the study file is not UTF-8 text", [], where=f"{path}, byte {bad.start}") from None
+        raise StudyError(
+            "the study file is not UTF-8 text", [], where=f"{path}, byte {bad.start}", hint="save it as UTF-8"
+        ) from None
 
 
 def _project(folder: str | Path) -> Path:
     root = Path(folder).resolve()
     if not root.is_dir():
-        raise UsageError("there is no such project folder", where=str(folder))
+        raise UsageError(
+            "there is no such project folder", where=str(folder), hint="--project names the folder that holds the model"
+        )
     return root
 
 
@@ -139,9 +149,10 @@ def submit(
         The storage is out of reach, or full; ``open_job(name).resume()`` goes on.
     """
     settings = settings or Settings.from_environment()
-    prepared = prepare(study, project)
+    prepared = prepare(study, project, storage or settings.storage)
     name = _checked(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
     files = open_files(storage or settings.storage, prepared.root)
+    files.brief().list(JobPaths(name).root)  # out of reach? said before the model is imported, and within seconds
     job = Job(files, name)
     record = _record(name, prepared)
     context = context_of(name, str(prepared.unpacked), prepared.spec, settings)
@@ -162,6 +173,7 @@ def _checked(name: str) -> str:
     if len(name) > _NAME_LIMIT or not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot name a job",
+            where="the job's name",
             hint=f"use lower-case letters, digits and single hyphens, at most {_NAME_LIMIT} characters",
         )
     return name

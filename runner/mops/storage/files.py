@@ -83,6 +83,7 @@ class Retry:
 
 
 PATIENT = Retry()
+BRIEF = Retry(longest_s=2.0, total_s=6.0)
 
 
 class Backend(Protocol):
@@ -155,6 +156,10 @@ class Files:
             case "abfs" | "abfss" | "az" if "?" not in rest:
                 return cls(_Azure(url), url.rstrip("/"), retry)
         raise _no_such_storage(scheme, url)
+
+    def brief(self) -> Files:
+        """Return the same files for who waits at a terminal: given up after seconds, where a job has minutes."""
+        return Files(self._backend, self.url, BRIEF)
 
     def put_new(self, path: str, data: Data) -> bool:
         """Create a file, whole or not at all, unless it exists; durable on return.

@@ -91,7 +91,7 @@ def load_job(files: Files, job: str) -> JobRecord:
 def _no_job(files: Files, job: str) -> JobError:
     there = list_jobs(files)
     near = difflib.get_close_matches(job, there, 3) or there[-3:]
-    hint = f"there are: {', '.join(near)}" if near else "this storage holds no jobs; MODELOPS_STORAGE says which it is"
+    hint = f"there are: {', '.join(near)}" if near else "this storage holds no jobs: name another by MODELOPS_STORAGE"
     return JobError(f"there is no job {job!r}", where=files.url, hint=hint)
 
 

@@ -56,6 +56,7 @@ class JobPaths:
         if not _JOB.fullmatch(self.job):
             raise JobError(
                 f"no job can be named {self.job!r}",
+                where="the job's name",
                 hint="1 to 63 letters, digits, '.', '_' and '-'; first and last a letter or a digit",
             )
 
