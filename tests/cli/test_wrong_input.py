@@ -1,0 +1,340 @@
+"""Whatever a user can do wrong is answered in a few lines: what, where, what to do; and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import MOPS, Lab, Ran
+
+SETS = [{"x": 1}]
+
+
+def refused(ran: Ran, *said: object, code: int = 2, where: object = "at: ") -> None:
+    """Assert that a command ended as wrong input is to end."""
+    assert ran.code == code, ran.err
+    assert ran.out == ""
+    assert ran.err.startswith("error: "), ran.err
+    assert str(where) in ran.err
+    for text in said:
+        assert str(text) in ran.err
+    assert "Traceback" not in ran.err
+    assert "runner/mops" not in ran.err.partition("Fatal Python error")[0], "a frame of ours is no use to the user"
+    assert "pydantic" not in ran.err
+
+
+def refused_and_nothing_written(lab: Lab, ran: Ran, *said: object, code: int = 2, where: object = "at: ") -> None:
+    refused(ran, *said, code=code, where=where)
+    assert lab.stored() == []
+
+
+# The text of the study file, and what is said of it.
+BAD_FILES = {
+    "not JSON": ('{"model": "model:run",\n "parameter_sets": [}', ["not JSON", "line 2, column 21"]),
+    "empty": ("", ["not JSON", "line 1, column 1"]),
+    "duplicate key": ('{"model": "a:b", "model": "model:run"}', ["'model'", "twice", "keep one"]),
+    "NaN": ('{"model": "model:run", "parameter_sets": [{"x": NaN}]}', ["NaN", "finite number"]),
+    "infinite": ('{"model": "model:run", "parameter_sets": [{"x": 1e999}]}', ["parameter_sets[0].x", "finite number"]),
+    "not an object": ("[1, 2]", ["JSON object with 'model' and 'parameter_sets'", "a list"]),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_study_file_that_is_no_study(lab: Lab, text: str, said: list[str]) -> None:
+    lab.write("study.json", text)
+    refused_and_nothing_written(lab, lab.submit(), *said, where=f"at: {lab.study}")
+
+
+# Fields of the study, and what is said of them: the path, and what would be right.
+BAD_FIELDS = {
+    "misspelled key": ({"n_replicate": 3}, ["$.n_replicate", "did you mean 'n_replicates'?"]),
+    "no model": ({"model": ...}, ["$.model: missing", "module:name"]),
+    "no parameter_sets": ({"parameter_sets": ...}, ["$.parameter_sets: missing", "list of objects"]),
+    "empty parameter_sets": ({"parameter_sets": []}, ["$.parameter_sets: an empty list", "non-empty list"]),
+    "a list as a value": ({"parameter_sets": [{"x": [1]}]}, ["$.parameter_sets[0].x", "a list", "a number"]),
+    "bad seed": ({"parameter_sets": [{"params": {"x": 1}, "seed": -1}]}, ["[0].seed", "-1", "2^64 - 1"]),
+    "no replicates": ({"n_replicates": 0}, ["$.n_replicates", "0", "at least 1"]),
+    "calibration": ({"kind": "CalibrationSpec"}, ["$.kind", "calibration", "parameter_sets are given"]),
+    "an algorithm": ({"algorithm": "optuna"}, ["$.algorithm", "calibration"]),
+    "a target without a function": ({"targets": ["model"]}, ["$.targets[0]", "'model:function'"]),
+    "a model that is no entry point": ({"model": "../model.py:run"}, ["$.model", "leads out of the project"]),
+}
+
+
+@pytest.mark.parametrize(("fields", "said"), BAD_FIELDS.values(), ids=BAD_FIELDS)
+def test_a_field_of_the_study_that_cannot_be(lab: Lab, fields: dict[str, object], said: list[str]) -> None:
+    lab.write_study(**fields)
+    refused_and_nothing_written(lab, lab.submit(), *said, where=f"at: {lab.study}")
+
+
+def test_all_problems_of_a_study_are_said_at_once(lab: Lab) -> None:
+    lab.write_study(n_replicates=0, scenario=3, parameter_sets=[{"x": None}])
+    refused_and_nothing_written(lab, lab.submit(), "$.n_replicates", "$.scenario", "$.parameter_sets[0].x")
+
+
+# Files of the project, fields of the study, and what is said of the model.
+BAD_MODELS = {
+    "unknown module": ({}, {"model": "nowhere:run"}, ["No module named 'nowhere'"]),
+    "unknown file": ({}, {"model": "nowhere.py:run"}, ["no file 'nowhere.py'", ".mopsignore"]),
+    "unknown function": ({}, {"model": "model:ran"}, ["no 'ran'", "it has:", "run"]),
+    "wrong arity": ({}, {"model": "model:no_arguments"}, ["takes 0 arguments", "f(params, seed)"]),
+    "not a function": ({}, {"model": "model:NOT_A_FUNCTION"}, ["is a int, neither a function nor a class"]),
+    "two candidates": (
+        {"two.py": "class A:\n def simulate(self, p, s): 1\nclass B:\n def simulate(self, p, s): 1\n"},
+        {"model": "two"},
+        ["more than one model", "'two:A', 'two:B'"],
+    ),
+    "no candidate": ({"none.py": "x = 1\n"}, {"model": "none"}, ["has no model", "name one as 'none:name'"]),
+    "raises at import": (
+        {"bad.py": "def f():\n    return {}['beta']\nf()\n"},
+        {"model": "bad:run"},
+        ["KeyError: 'beta'", "bad.py", "line 2"],
+    ),
+    "a syntax error": ({"bad.py": "def run(:\n"}, {"model": "bad:run"}, ["SyntaxError", "bad.py"]),
+    "exits at import": ({"bad.py": "import sys\nsys.exit(3)\n"}, {"model": "bad:run"}, ["SystemExit", "bad.py"]),
+    "crashes at import": (
+        {"bad.py": "import ctypes\nctypes.string_at(0)\n"},
+        {"model": "bad:run"},
+        ["SIGSEGV", "bad.py"],
+    ),
+    "unknown target": ({}, {"targets": ["model:nothing"]}, ["no 'nothing'", "it has:"]),
+    "a target that is no function": ({}, {"targets": ["model:NOT_A_FUNCTION"]}, ["is a int, not a function"]),
+    "no scenarios": ({}, {"scenario": "masks"}, ["knows no scenarios", "'baseline'", "'masks'"]),
+}
+
+
+@pytest.mark.parametrize(("files", "fields", "said"), BAD_MODELS.values(), ids=BAD_MODELS)
+def test_a_model_that_cannot_be_loaded(
+    lab: Lab, files: dict[str, str], fields: dict[str, object], said: list[str]
+) -> None:
+    for name, text in files.items():
+        lab.write(name, text)
+    lab.write_study(**fields)
+    refused_and_nothing_written(lab, lab.submit(), *said)
+
+
+def test_check_finds_what_submit_finds(lab: Lab) -> None:
+    lab.write_study(model="nowhere:run")
+    refused_and_nothing_written(lab, lab.run("study", "check", lab.study), "No module named 'nowhere'")
+
+
+def test_an_unknown_output_is_known_with_the_first_result(lab: Lab) -> None:
+    """Before it no one knows the names; the job exists then, and says that it failed."""
+    lab.write_study(outputs=["dayly"])
+    ran = lab.submit("--name", "outputs")
+    assert (ran.code, ran.out) == (2, "")
+    assert "no output 'dayly'; it has: daily, summary" in ran.err
+    assert "at: $.outputs" in ran.err
+    assert "Traceback" not in ran.err
+    assert lab.run("jobs", "status", "outputs", "--json").json["state"] == "failed"
+
+
+# Arguments of submit, and what is said of them.
+def missing_file(lab: Lab) -> list[object]:
+    return ["jobs", "submit", lab.project / "nothing.json"]
+
+
+def a_folder(lab: Lab) -> list[object]:
+    return ["jobs", "submit", lab.project]
+
+
+def no_such_project(lab: Lab) -> list[object]:
+    return ["jobs", "submit", lab.study, "--project", lab.root / "nothing"]
+
+
+def bad_name(lab: Lab) -> list[object]:
+    return ["jobs", "submit", lab.study, "--name", "My job"]
+
+
+def unknown_job(_lab: Lab) -> list[object]:
+    return ["jobs", "status", "nothing"]
+
+
+def invalid_job(_lab: Lab) -> list[object]:
+    return ["jobs", "status", "../x"]
+
+
+BAD_ARGUMENTS: dict[Callable[[Lab], list[object]], list[str]] = {
+    missing_file: ["no such study file", "nothing.json", "hint: "],
+    a_folder: ["a folder, not a study file", "study.json in it"],
+    no_such_project: ["no such project folder", "hint: "],
+    bad_name: ["'My job'", "lower-case letters"],
+    unknown_job: ["no job 'nothing'", "hint: this storage holds no jobs"],
+    invalid_job: ["'../x'", "letters, digits"],
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), BAD_ARGUMENTS.items(), ids=[case.__name__ for case in BAD_ARGUMENTS])
+def test_an_argument_that_cannot_be(lab: Lab, arguments: Callable[[Lab], list[object]], said: list[str]) -> None:
+    refused_and_nothing_written(lab, lab.run(*arguments(lab)), *said)
+
+
+@pytest.mark.parametrize("arguments", [["jobs", "submit"], ["jobs", "nothing"], ["settings", "--nothing"]])
+def test_a_command_that_cannot_be_read(lab: Lab, arguments: list[str]) -> None:
+    ran = lab.run(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert "Error: " in ran.err
+    assert "-h' for help" in ran.err
+
+
+BAD_SETTINGS = {
+    "unknown": ({"MODELOPS_JOB_BATCHSIZE": "3"}, ["MODELOPS_JOB_BATCHSIZE", "did you mean MODELOPS_JOB_BATCH_SIZE?"]),
+    "zero": ({"MODELOPS_JOB_BATCH_SIZE": "0"}, ["MODELOPS_JOB_BATCH_SIZE", "'0'", "greater than or equal to 1"]),
+    "words": ({"MODELOPS_JOB_CHECKPOINT_SECONDS": "soon"}, ["CHECKPOINT_SECONDS", "'soon'", "number"]),
+    "bytes": ({"MODELOPS_JOB_CHECKPOINT_BYTES": "12 apples"}, ["CHECKPOINT_BYTES", "'12 apples'"]),
+    "all at once": (
+        {"MODELOPS_JOB_RETRIES": "-1", "MODELOPS_JOB_SIM_TIMEOUT": "nan"},
+        ["MODELOPS_JOB_RETRIES", "MODELOPS_JOB_SIM_TIMEOUT"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("variables", "said"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
+def test_a_setting_that_cannot_be(lab: Lab, variables: dict[str, str], said: list[str]) -> None:
+    ran = lab.submit(**variables)
+    refused_and_nothing_written(lab, ran, *said, where="hint: ")
+
+
+BAD_STORAGES = {
+    "s3://bucket/x": ["s3:// is untested", "abfs://container/prefix"],
+    "ftp://host/x": ["does not know this kind of storage", "a folder"],
+    "abfs://container/x?sig=SECRET": ["credentials do not belong into the URL", "AZURE_STORAGE_SAS_TOKEN"],
+    "abfs://container/x": ["no usable credentials", "AZURE_STORAGE_CONNECTION_STRING"],
+}
+
+
+@pytest.mark.parametrize(("url", "said"), BAD_STORAGES.items(), ids=BAD_STORAGES)
+def test_a_storage_that_cannot_be(lab: Lab, url: str, said: list[str]) -> None:
+    ran = lab.submit("--storage", url)
+    refused_and_nothing_written(lab, ran, *said)
+    assert "SECRET" not in ran.err
+
+
+def test_a_storage_that_is_a_file(lab: Lab) -> None:
+    (lab.root / "taken").write_text("mine")
+    ran = lab.submit("--storage", lab.root / "taken")
+    refused(ran, "a file and a folder are in each other's way", "hint: ", code=4, where=f"at: {lab.root / 'taken'}")
+    assert (lab.root / "taken").read_text() == "mine"
+
+
+def test_a_storage_that_cannot_be_written(lab: Lab) -> None:
+    """In /proc nobody makes folders, not even root."""
+    refused(lab.submit("--storage", "/proc/mops"), "hint: ", code=4, where="at: /proc/mops")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_storage_folder_of_another_user(lab: Lab) -> None:
+    lab.storage.mkdir(mode=0o500)
+    refused_and_nothing_written(lab, lab.submit(), "refuses access", "its owner and mode", code=4)
+
+
+def test_a_storage_that_is_full(lab: Lab) -> None:
+    """A file system of 64 KiB that only this process sees."""
+    script = (
+        "mount -t tmpfs -o size=64k tmpfs {storage} && head -c 60000 /dev/zero > {storage}/filler && exec {command}"
+    )
+    lab.storage.mkdir()
+    ran = in_own_mounts(lab, script.format(storage=lab.storage, command=f"{{mops}} jobs submit {lab.study}"))
+    refused(ran, "the storage is full", "free space", code=4, where=f"at: {lab.storage}")
+
+
+def in_own_mounts(lab: Lab, script: str) -> Ran:
+    """Run a shell script where it may mount; skip where nobody may."""
+    unshare = [shutil.which("unshare") or "unshare", "--mount", "--map-root-user"]
+    try:
+        subprocess.run([*unshare, "mount", "-t", "tmpfs", "tmpfs", lab.storage], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no mount namespaces here")
+    command = [*unshare, "sh", "-c", script.format(mops=MOPS)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=lab.environment, cwd=lab.root)
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def test_azure_out_of_reach(lab: Lab) -> None:
+    """An answer in seconds to who waits at a terminal, not after the minutes that a running job is given."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: every connection is refused
+        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}/devstoreaccount1"
+        connection = f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey=c2VjcmV0;BlobEndpoint={endpoint};"
+        began = time.monotonic()
+        ran = lab.submit("--storage", "abfs://box/studies", AZURE_STORAGE_CONNECTION_STRING=connection)
+    refused(ran, "the storage does not answer", "check the network", code=4, where="at: abfs://box/studies")
+    assert "c2VjcmV0" not in ran.err
+    assert time.monotonic() - began < 40
+
+
+def test_a_symlink_out_of_the_project(lab: Lab) -> None:
+    (lab.root / "secret.txt").write_text("")
+    (lab.project / "link.txt").symlink_to(lab.root / "secret.txt")
+    refused_and_nothing_written(lab, lab.submit(), "link.txt", "out of the project", ".mopsignore")
+
+
+def test_a_file_too_big_to_be_sent(lab: Lab) -> None:
+    with (lab.project / "big.bin").open("wb") as sparse:
+        sparse.truncate(300 << 20)
+    refused_and_nothing_written(lab, lab.submit(), "big.bin", "300.0 MiB", "200.0 MiB", ".mopsignore")
+
+
+def test_a_name_that_is_taken(finished: tuple[Lab, str]) -> None:
+    lab, job = finished
+    before = lab.stored()
+    refused(lab.submit("--name", job), "'done' already", "choose another name", where=f"at: {lab.storage}")
+    assert lab.stored() == before
+
+
+def test_a_job_that_is_not_there_names_the_nearest(finished: tuple[Lab, str]) -> None:
+    lab, _ = finished
+    refused(lab.run("jobs", "results", "dome"), "no job 'dome'", "there are: done", where=f"at: {lab.storage}")
+
+
+def test_resume_of_a_complete_job(finished: tuple[Lab, str]) -> None:
+    lab, job = finished
+    before = lab.stored()
+    ran = lab.run("jobs", "resume", job)
+    refused(ran, "'done' is complete (succeeded)", "mops jobs results done", where=f"at: {lab.storage}")
+    assert lab.stored() == before
+
+
+def test_an_export_replaces_nothing_unasked(finished: tuple[Lab, str], tmp_path: Path) -> None:
+    lab, job = finished
+    (tmp_path / "daily.csv").write_text("mine")
+    ran = lab.run("jobs", "results", job, "--to", tmp_path, "--format", "csv")
+    refused(ran, "are there already", "--overwrite", where=f"at: {tmp_path / 'daily.csv'}")
+    assert (tmp_path / "daily.csv").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["daily.csv"]
+    again = lab.run("jobs", "results", job, "--to", tmp_path, "--format", "csv", "--overwrite")
+    assert again.code == 0
+    assert (tmp_path / "daily.csv").read_text() != "mine"
+
+
+@pytest.mark.parametrize(("to", "code"), [("file", 2), ("file/inner", 2), ("/proc/mops", 4)])
+def test_an_export_into_what_is_no_folder(finished: tuple[Lab, str], tmp_path: Path, to: str, code: int) -> None:
+    """A file where the folder should be gave a traceback."""
+    lab, job = finished
+    (tmp_path / "file").write_text("mine")
+    refused(lab.run("jobs", "results", job, "--to", tmp_path / to), "hint: ", code=code)
+
+
+def test_a_table_that_no_csv_can_hold(lab: Lab, tmp_path: Path) -> None:
+    lab.write("lists.py", "import pyarrow as pa\ndef run(p, s):\n    return pa.table({'v': [[1, 2]]})\n")
+    lab.write_study(model="lists:run")
+    job = lab.submit().name
+    folder = tmp_path / "out"
+    refused(lab.run("jobs", "results", job, "--to", folder, "--format", "csv"), "'output'", "--format parquet")
+    assert not list(folder.glob("*partial*"))
+
+
+def test_a_record_of_a_newer_mops(lab: Lab) -> None:
+    """Refused with the version to install, before anything is read in a wrong way."""
+    job = lab.submit().name
+    record = lab.storage / "jobs" / job / "job.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 2, "mops": "9.1.0"}))
+    refused(lab.run("jobs", "status", job), "format 2", "install mops 9.1.0", where=f"at: {record}")
