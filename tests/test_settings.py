@@ -203,3 +203,9 @@ def test_settings_neither_change_nor_take_unknown_names() -> None:
         Settings().batch_size = 3  # type: ignore[misc]
     with pytest.raises(ValidationError):
         Settings(batchsize=3)  # type: ignore[call-arg]
+
+
+def test_changes_since_an_earlier_attempt_are_named_by_variable() -> None:
+    before = Settings(batch_size=7).to_json()
+    assert Settings(batch_size=9).changes_since(before) == ["MODELOPS_JOB_BATCH_SIZE: 7 before, 9 now"]
+    assert Settings(batch_size=7).changes_since(before) == []

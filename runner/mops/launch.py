@@ -15,7 +15,7 @@ from mops.errors import JobError, StudyError, UsageError
 from mops.job import Job, open_files
 from mops.settings import Settings
 from mops.storage.bundles import Bundle, cache_folder, pack, unpack
-from mops.storage.jobs import JobRecord, create_job, load_bundle, load_job
+from mops.storage.jobs import JobRecord, create_job, load_bundle, load_job, read_live
 from mops.storage.log import JobLog
 from mops.storage.paths import JobPaths
 from mops.study.project import ModelSpec, find_root, read_registry, resolve
@@ -207,12 +207,23 @@ def resume(
     job: Job,
     *,
     settings: Settings | None = None,
-    on_start: Callable[[Job], None] = lambda _: None,
+    on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
 ) -> str:
     """Go on with a job from what is committed; return its state.
 
     A runner that is still at it meets the new attempt's claim and stops.
+
+    Parameters
+    ----------
+    job
+        The job, not complete.
+    settings
+        None: from the environment, read afresh.
+    on_start
+        Called before anything runs, with a line for each setting that the attempt before had otherwise.
+    on_progress
+        Called about four times a second.
 
     Raises
     ------
@@ -228,6 +239,8 @@ def resume(
             where=job.files.url,
             hint=f"read it with: mops jobs results {job.name}",
         )
+    before = read_live(job.files, JobPaths(job.name), view.attempt)
+    changes = settings.changes_since(before.settings) if before else []
     unpacked = unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())
     context = context_of(job.name, str(unpacked), record.spec, settings)
-    return Attempt(job.files, record, context, settings, lambda: on_start(job), on_progress).run()
+    return Attempt(job.files, record, context, settings, lambda: on_start(job, changes), on_progress).run()

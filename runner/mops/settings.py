@@ -92,6 +92,15 @@ class Settings(BaseModel):
             for name, field in _variables().items()
         ]
 
+    def changes_since(self, before: Mapping[str, Any]) -> list[str]:
+        """Return a line for each setting that differs from what :meth:`to_json` gave ``before``."""
+        now = self.to_json()
+        return [
+            f"{_variable(field)}: {before.get(field)} before, {now[field]} now"
+            for field in now
+            if now[field] != before.get(field)
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; ``Settings.model_validate`` reads them."""
         return self.model_dump(mode="json")

@@ -37,10 +37,12 @@ class Shown:
         )
         terminal.say(f"results go to {job.files.url}")
 
-    def resumed(self, job: Job) -> None:
+    def resumed(self, job: Job, changes: list[str]) -> None:
         """Say what goes on."""
         status = job.status()
         terminal.say(f"job {job.name} goes on: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
+        for change in changes:
+            terminal.say(f"setting {change}")
 
     def progress(self, now: Snapshot) -> None:
         """Show where it stands."""

@@ -308,7 +308,13 @@ class Runner:
     def _live(self) -> Live:
         shown = self._progress.snapshot()
         return Live(
-            time.time(), os.uname().nodename, os.getpid(), self._progress.finished, shown.rate, shown.memory_bytes
+            at=time.time(),
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            counts=self._progress.finished,
+            rate=shown.rate,
+            memory_bytes=shown.memory_bytes,
+            settings=self._settings.to_json(),
         )
 
     def _show(self) -> None:

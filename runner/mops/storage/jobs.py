@@ -138,6 +138,8 @@ class Live:
         Simulations per second.
     memory_bytes
         Resident memory of the runner's process tree.
+    settings
+        What the attempt runs with: JSON values by field.
     """
 
     at: float
@@ -146,6 +148,7 @@ class Live:
     counts: Counts
     rate: float
     memory_bytes: int
+    settings: dict[str, Any]
 
 
 def write_live(files: Files, paths: JobPaths, attempt: int, live: Live) -> None:
@@ -159,7 +162,7 @@ def read_live(files: Files, paths: JobPaths, attempt: int) -> Live | None:
         fields = read_record(files, paths.live(attempt))
     except FileNotFoundError:
         return None
-    names = ("at", "host", "pid", "rate", "memory_bytes")
+    names = ("at", "host", "pid", "rate", "memory_bytes", "settings")
     return Live(counts=Counts(**fields["counts"]), **{name: fields[name] for name in names})
 
 
