@@ -250,7 +250,7 @@ def _typed(values: list[bool | int | float | str | None]) -> pa.Array:
         return pa.array(values)
     if kinds <= {int} and all(-(2**63) <= value < 2**63 for value in values if value is not None):  # type: ignore[operator]
         return pa.array(values, pa.int64())
-    if kinds <= {int, float}:
+    if float in kinds and kinds <= {int, float}:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     return pa.array([None if value is None else json.dumps(value) for value in values], pa.string())
 

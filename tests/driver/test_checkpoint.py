@@ -1,0 +1,120 @@
+"""What an open checkpoint holds, and when it closes."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mops.driver.checkpoint import Limits, OpenCheckpoint, counted
+from mops.storage.log import Counts
+from mops.storage.tables import GroupTable, encode_groups, read_groups
+from mops.study.ids import param_id
+from mops.study.schema import Group
+from mops.worker.order import ArrowPart, Failure, Loss, Outcome, Segment
+
+
+@pytest.fixture
+def groups() -> GroupTable:
+    found = [Group(i, param_id({"a": i}), {"a": i}, (10 * i, 10 * i + 1)) for i in range(4)]
+    return read_groups(b"".join(encode_groups(found).chunks), "params.parquet")
+
+
+def part(simulations: list[tuple[int, int]], values: list[int], output: str = "out") -> ArrowPart:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"x": values})
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    buffer = sink.getvalue()
+    rows = [len(values) // len(simulations)] * len(simulations)
+    return ArrowPart(buffer, [Segment(output, 0, buffer.size, simulations, rows)])
+
+
+def failure(group: int, replicate: int | None, target: str | None = None) -> Failure:
+    seed = None if replicate is None else 10 * group + replicate
+    return Failure(group, replicate, seed, target, "error", "it raised", "", 1)
+
+
+def outcome(done: set[int], **fields: object) -> Outcome:
+    return Outcome(1, frozenset(done), 1.0, {"out": {"x": "number"}}, **fields)  # type: ignore[arg-type]
+
+
+def rows_of(checkpoint: OpenCheckpoint) -> dict[tuple[str, str | None], list[dict[str, object]]]:
+    return {
+        (kind, output): pq.read_table(io.BytesIO(b"".join(file.chunks))).to_pylist()
+        for kind, output, file in checkpoint.finish()
+    }
+
+
+def test_rows_of_groups_that_are_not_done_are_dropped(groups: GroupTable) -> None:
+    checkpoint = OpenCheckpoint(groups, None)
+    taken = outcome({1}, parts=[part([(0, 0), (1, 0), (1, 1)], [1, 2, 3])])
+    checkpoint.add(taken, counted(taken, groups, 0))
+    rows = rows_of(checkpoint)["outputs", "out"]
+    assert [(row["group"], row["replicate"], row["seed"], row["x"]) for row in rows] == [(1, 0, 10, 2), (1, 1, 11, 3)]
+    assert list(checkpoint.ranges) == [1]
+
+
+def test_outputs_that_the_study_does_not_keep_are_dropped(groups: GroupTable) -> None:
+    checkpoint = OpenCheckpoint(groups, ("other",))
+    taken = outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])])
+    checkpoint.add(taken, counted(taken, groups, 0))
+    assert rows_of(checkpoint) == {}
+    assert list(checkpoint.ranges) == [0]
+
+
+def test_losses_and_failures_are_tables_with_identity(groups: GroupTable) -> None:
+    checkpoint = OpenCheckpoint(groups, None)
+    taken = outcome({2, 3}, losses=[Loss(2, "t:f", "loss", 0.5, 2)], failures=[failure(3, 1), failure(3, None, "*")])
+    checkpoint.add(taken, counted(taken, groups, 1))
+    tables = rows_of(checkpoint)
+    assert tables["losses", None] == [
+        {"param_id": param_id({"a": 2}), "group": 2, "target": "t:f", "name": "loss", "loss": 0.5, "n_replicates": 2}
+    ]
+    first, second = tables["failures", None]
+    assert (first["group"], first["replicate"], first["seed"], first["target"]) == (3, 1, 31, None)
+    assert (second["replicate"], second["seed"], second["target"]) == (None, None, "*")
+
+
+def test_each_target_of_a_group_without_losses_has_failed(groups: GroupTable) -> None:
+    taken = outcome({0, 1, 2}, failures=[failure(1, 0), failure(1, None, "*"), failure(2, None, "t:f")])
+    assert counted(taken, groups, 3) == Counts(5, 1, 5, 4)
+
+
+def test_a_schema_of_its_own_gets_a_part_of_its_own(groups: GroupTable) -> None:
+    checkpoint = OpenCheckpoint(groups, None)
+    floats = part([(1, 0), (1, 1)], [0.5, 1.5])  # type: ignore[list-item]
+    taken = outcome({0, 1}, parts=[part([(0, 0), (0, 1)], [1, 2]), floats])
+    checkpoint.add(taken, counted(taken, groups, 0))
+    assert len(list(checkpoint.finish())) == 2
+
+
+LIMITS = Limits(seconds=30, bytes=1000, groups=10)
+
+
+@pytest.mark.parametrize(
+    ("groups_in", "size", "age", "since_last", "due"),
+    [
+        (0, 0, 99, 99, False),  # nothing to commit
+        (1, 10, 5, 99, False),
+        (1, 10, 31, 99, True),  # old
+        (1, 2000, 1, 99, True),  # large
+        (10, 10, 1, 99, True),  # a batch
+        (10, 10, 1, 0.5, False),  # at most once a second
+    ],
+)
+def test_a_checkpoint_closes_by_age_bytes_or_groups(
+    groups: GroupTable, groups_in: int, size: int, age: float, since_last: float, due: bool
+) -> None:
+    checkpoint = OpenCheckpoint(groups, None)
+    checkpoint._done = list(range(groups_in))
+    checkpoint.bytes = size
+    assert LIMITS.due(checkpoint, age, since_last) is due
+
+
+def test_with_zero_seconds_each_group_is_committed_as_it_finishes(groups: GroupTable) -> None:
+    checkpoint = OpenCheckpoint(groups, None)
+    checkpoint._done = [0]
+    assert Limits(0, 1000, 10).due(checkpoint, 0.0, 0.0)

@@ -1,0 +1,123 @@
+"""Parts and the table of groups, as Parquet."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mops.errors import CorruptRecord
+from mops.storage.tables import ROW_GROUP_BYTES, GroupTable, PartEncoder, encode, encode_groups, read_groups, unified
+from mops.study.ids import param_id
+from mops.study.schema import Group
+
+SETS = [{"beta": 0.5, "n": 1}, {"beta": 0.25, "n": 2**63, "name": "Genève"}, {"on": True}]
+SEEDS = [(7, 2**64 - 1), (1, 2, 3), (9,)]
+
+
+@pytest.fixture
+def groups() -> list[Group]:
+    return [Group(i, param_id(p), p, s) for i, (p, s) in enumerate(zip(SETS, SEEDS, strict=True))]
+
+
+def whole(groups: list[Group]) -> GroupTable:
+    return read_groups(b"".join(encode_groups(groups).chunks), "params.parquet")
+
+
+def read(table: pa.Table) -> pa.Table:
+    return pq.read_table(io.BytesIO(b"".join(encode(table).chunks)))
+
+
+def test_groups_come_back_as_they_were(groups: list[Group]) -> None:
+    table = whole(groups)
+    assert [table.group(i) for i in range(len(table))] == groups
+    assert table.n_simulations == 6
+    assert [table.n_replicates(i) for i in range(3)] == [2, 3, 1]
+
+
+def test_parameters_have_typed_columns_for_reading(groups: list[Group]) -> None:
+    columns = pq.read_table(io.BytesIO(b"".join(encode_groups(groups).chunks)))
+    assert columns["beta"].to_pylist() == [0.5, 0.25, None]
+    assert columns["on"].to_pylist() == [None, None, True]
+    assert columns["name"].to_pylist() == [None, "Genève", None]
+    assert columns["n"].to_pylist() == ["1", "9223372036854775808", None]  # beyond 64 bits: as text, exactly
+
+
+def test_a_parameter_named_like_an_identity_column_does_not_hide_it() -> None:
+    params = {"group": 5, "seeds": 1}
+    (group,) = [Group(0, param_id(params), params, (3,))]
+    columns = pq.read_table(io.BytesIO(b"".join(encode_groups([group]).chunks)))
+    assert columns["group"].to_pylist() == [0]
+    assert columns["param.group"].to_pylist() == [5]
+
+
+def test_what_is_no_table_of_groups_is_a_corrupt_record() -> None:
+    with pytest.raises(CorruptRecord, match="table of groups"):
+        read_groups(b"not parquet", "params.parquet")
+
+
+def test_rows_get_the_identity_of_their_simulation(groups: list[Group]) -> None:
+    rows = whole(groups).identify(pa.table({"x": [1, 2, 3, 4]}), [(1, 2), (0, 1)], [3, 1])
+    stored = read(rows)
+    assert stored.to_pydict() == {
+        "param_id": [groups[1].param_id] * 3 + [groups[0].param_id],
+        "group": [1, 1, 1, 0],
+        "replicate": [2, 2, 2, 1],
+        "seed": [3, 3, 3, 2**64 - 1],
+        "x": [1, 2, 3, 4],
+    }
+
+
+def test_a_part_is_plain_parquet_for_every_reader(groups: list[Group]) -> None:
+    rows = whole(groups).identify(pa.table({"x": [1.5]}), [(0, 0)], [1])
+    data = b"".join(encode(rows).chunks)
+    assert pq.read_schema(io.BytesIO(data)).field("param_id").type == pa.string()
+    assert pl.read_parquet(io.BytesIO(data)).schema["param_id"] == pl.String
+    assert pl.read_parquet(io.BytesIO(data)).schema["seed"] == pl.UInt64
+
+
+def test_a_part_without_rows_is_whole(groups: list[Group]) -> None:
+    rows = whole(groups).identify(pa.table({"x": pa.array([], pa.float64())}), [(0, 0)], [0])
+    assert read(rows).num_rows == 0
+    assert read(rows).column_names == ["param_id", "group", "replicate", "seed", "x"]
+
+
+def test_digest_rows_and_bytes_are_those_of_the_file(groups: list[Group]) -> None:
+    encoded = encode(pa.table({"x": list(range(1000))}))
+    data = b"".join(encoded.chunks)
+    assert (encoded.rows, encoded.bytes) == (1000, len(data))
+    assert encoded.digest == hashlib.sha256(data).hexdigest()
+
+
+def test_rows_are_encoded_as_soon_as_a_row_group_is_full() -> None:
+    table = pa.table({"x": np.random.default_rng(1).random(ROW_GROUP_BYTES // 8 // 4)})
+    encoder = PartEncoder(table.schema)
+    for _ in range(9):
+        encoder.write(table)
+    stored = pq.ParquetFile(io.BytesIO(b"".join(encoder.finish().chunks)))
+    assert stored.metadata.num_rows == 9 * table.num_rows
+    assert stored.num_row_groups == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (pa.int64(), pa.float64(), pa.float64()),
+        (pa.int32(), pa.int64(), pa.int64()),
+        (pa.null(), pa.string(), pa.string()),
+        (pa.float32(), pa.float64(), pa.float64()),
+    ],
+)
+def test_widths_are_unified(first: pa.DataType, second: pa.DataType, expected: pa.DataType) -> None:
+    schemas = [pa.schema([("x", first)]), pa.schema([("x", second)])]
+    assert unified(schemas, "here").field("x").type == expected
+
+
+def test_parts_that_cannot_be_one_table_are_named() -> None:
+    with pytest.raises(CorruptRecord, match="do not fit together"):
+        unified([pa.schema([("x", pa.string())]), pa.schema([("x", pa.int64())])], "here")
