@@ -202,15 +202,15 @@ def read(path: str) -> Iterator[tuple[str, int, int, int, float]]:
 
 def test_outputs_may_have_any_name(lab: Lab, tmp_path: Path) -> None:
     """An output named losses replaced the losses."""
-    lab.write("odd.py", "def run(p, s):\n    return {'losses': {'a': [1]}, '..': {'a': [2]}, 'a b': {'a': [3]}}\n")
+    lab.write("odd.py", "def run(p, s):\n    return {'losses': {'a': [1]}, '..2': {'a': [2]}, 'a b': {'a': [3]}}\n")
     lab.write_study(model="odd:run")
     job = lab.submit().name
     tables = lab.run("jobs", "results", job, "--json").json
-    assert [table["name"] for table in tables] == ["losses", "..", "a b", "losses", "failures"]
+    assert [table["name"] for table in tables] == ["losses", "..2", "a b", "losses", "failures"]
     folder = tmp_path / "deep" / "out"
     assert lab.run("jobs", "results", job, "--to", folder).code == 0
     names = {path.relative_to(tmp_path / "deep").as_posix() for path in folder.parent.rglob("*") if path.is_file()}
-    assert names == {f"out/{name}.parquet" for name in ("output-losses", "..", "a b", "losses", "failures", "params")}
+    assert names == {f"out/{name}.parquet" for name in ("output-losses", "..2", "a b", "losses", "failures", "params")}
 
 
 # settings and check
@@ -298,9 +298,9 @@ def wait_for(lab: Lab, job: str, true: Callable[[dict[str, Any]], bool]) -> None
     """Wait until a job's status, read in this process, is as it should be."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        if (lab.storage / "jobs" / job / "job.json").exists():
-            if true(asdict(mops.open_job(job, str(lab.storage)).status())):
-                return
+        there = (lab.storage / "jobs" / job / "job.json").exists()
+        if there and true(asdict(mops.open_job(job, str(lab.storage)).status())):
+            return
         time.sleep(0.1)
     pytest.fail(f"{job} did not get there in 30 s")
 

@@ -10,7 +10,7 @@ from mops.settings import SettingLine, Settings
 
 
 def settings(as_json: JsonOption = False) -> None:
-    """List every setting: variable, value, where it comes from, meaning."""
+    """List every setting, its value and its meaning."""
     lines = Settings.from_environment().described()
     if as_json:
         terminal.data_json([asdict(line) for line in lines])
