@@ -202,15 +202,17 @@ def read(path: str) -> Iterator[tuple[str, int, int, int, float]]:
 
 def test_outputs_may_have_any_name(lab: Lab, tmp_path: Path) -> None:
     """An output named losses replaced the losses."""
-    lab.write("odd.py", "def run(p, s):\n    return {'losses': {'a': [1]}, '..2': {'a': [2]}, 'a b': {'a': [3]}}\n")
+    lab.write("odd.py", "def run(p, s):\n    return {'losses': {'a': [1]}, 'b%é': {'a': [2]}, 'a b': {'a': [3]}}\n")
     lab.write_study(model="odd:run")
     job = lab.submit().name
     tables = lab.run("jobs", "results", job, "--json").json
-    assert [table["name"] for table in tables] == ["losses", "..2", "a b", "losses", "failures"]
+    assert [table["name"] for table in tables] == ["losses", "b%é", "a b", "losses", "failures"]
     folder = tmp_path / "deep" / "out"
     assert lab.run("jobs", "results", job, "--to", folder).code == 0
     names = {path.relative_to(tmp_path / "deep").as_posix() for path in folder.parent.rglob("*") if path.is_file()}
-    assert names == {f"out/{name}.parquet" for name in ("output-losses", "..2", "a b", "losses", "failures", "params")}
+    assert names == {
+        f"out/{name}.parquet" for name in ("output-losses", "b%25%C3%A9", "a b", "losses", "failures", "params")
+    }
 
 
 # settings and check

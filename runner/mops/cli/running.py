@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 
 import typer
 
@@ -35,7 +36,7 @@ class Shown:
             f"job {job.name}: {counted(len(study.groups), 'parameter set')}, "
             f"{counted(study.n_simulations, 'simulation')}, {counted(n_targets, 'target')}"
         )
-        terminal.say(f"results go to {job.files.url}")
+        terminal.say(f"results go to {nearby(job.files.url)}")
 
     def resumed(self, job: Job, changes: list[str]) -> None:
         """Say what goes on."""
@@ -79,8 +80,15 @@ def counted(n: int, what: str) -> str:
 
 def command(verb: str, job: Job) -> str:
     """Return the command that does something with a job, from the working directory."""
-    storage = "" if job.files.url == default_files().url else f" --storage {shlex.quote(job.files.url)}"
+    url = job.files.url
+    storage = "" if url == default_files().url else f" --storage {shlex.quote(nearby(url))}"
     return f"mops jobs {verb} {job.name}{storage}"
+
+
+def nearby(url: str) -> str:
+    """Return a folder below the working directory as people there call it, and any other as it is."""
+    here = Path.cwd()
+    return str(Path(url).relative_to(here)) if Path(url).is_relative_to(here) else url
 
 
 def counts_of(status: Status) -> Iterator[tuple[str, str]]:
