@@ -47,7 +47,7 @@ def embedded(slots: int) -> Iterator[Client]:
     slots
         Simulations that run at once.
     """
-    logging.getLogger("distributed").setLevel(logging.ERROR)
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it knows of our tasks, our own errors say
     scheduler = {"cls": Scheduler, "options": {"protocol": "inproc://", **_QUIET_HTTP}}
     worker = {
         "cls": Worker,
