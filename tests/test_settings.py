@@ -190,9 +190,6 @@ def test_the_list_of_settings_says_where_each_value_comes_from_and_what_it_means
     assert all(line.meaning for line in lines)
 
 
-
-
-
 def test_json_gives_settings_back() -> None:
     given = Settings(sim_timeout=2.5, storage="az://x", checkpoint_bytes=5 * 2**20, slots=4)
     assert Settings.model_validate(json.loads(json.dumps(given.to_json()))) == given

@@ -317,11 +317,12 @@ def wait_for_child(pid: int) -> psutil.Process:
     pytest.fail("no child in 30 s")
 
 
-@pytest.mark.parametrize("after_s", [0.1, 0.2, 0.35, 0.5])
-def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback(after_s: float) -> None:
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback() -> None:
     process = subprocess.Popen([MOPS, "settings"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(after_s)
+    while process.poll() is None and "libarrow" not in Path(f"/proc/{process.pid}/maps").read_text():
+        time.sleep(0.005)  # until the long import has begun
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert "Traceback" not in stderr
-    assert process.returncode in (-signal.SIGINT, 130, 0)
+    assert process.returncode in (-signal.SIGINT, 130)
