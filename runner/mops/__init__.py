@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mops.job import Job, open_job
-    from mops.launch import submit
+    from mops.launch import resume, submit
 
-__all__ = ["Job", "open_job", "submit"]
+__all__ = ["Job", "open_job", "resume", "submit"]
 __version__ = "0.1.0"
 
-_HOMES = {"Job": "mops.job", "open_job": "mops.job", "submit": "mops.launch"}
+_HOMES = {"Job": "mops.job", "open_job": "mops.job", "resume": "mops.launch", "submit": "mops.launch"}
 
 
 def __getattr__(name: str) -> object:

@@ -146,7 +146,7 @@ def submit(
     UsageError
         The study, the settings, the project or the model; nothing was written.
     StorageError
-        The storage is out of reach, or full; ``open_job(name).resume()`` goes on.
+        The storage is out of reach, or full; ``mops.resume(mops.open_job(name))`` goes on.
     """
     settings = settings or Settings.from_environment()
     prepared = prepare(study, project, storage or settings.storage)

@@ -21,6 +21,7 @@ _CONFIG = {
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
+    "distributed.worker.profile.enabled": False,  # it would sample our waiting for children, 100 times a second
     "distributed.scheduler.http.routes": [],  # nobody asks an embedded cluster over HTTP
     "distributed.worker.http.routes": [],
 }

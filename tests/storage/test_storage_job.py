@@ -1,0 +1,89 @@
+"""A whole job on each storage: submitted, broken off, resumed, read and verified."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import mops
+from mops.driver.progress import Snapshot
+from mops.errors import JobError
+from mops.settings import Settings
+from mops.storage.files import Files
+from mops.storage.log import verify
+from mops.storage.paths import JobPaths
+
+MODEL = """
+import numpy as np
+
+
+def simulate(params, seed):
+    rng = np.random.default_rng(seed)
+    return {"daily": {"day": np.arange(5), "cases": rng.poisson(params["rate"], 5)}, "final": {"total": [rng.random()]}}
+
+
+def mean(params, replicates):
+    return float(np.mean([r["daily"]["cases"].to_numpy().mean() for r in replicates]))
+"""
+N_SETS, N_REPLICATES = 12, 3
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text(MODEL)
+    path = tmp_path / "study.json"
+    sets = [{"rate": 1.0 + i} for i in range(N_SETS)]
+    fields = {
+        "model": "model:simulate",
+        "n_replicates": N_REPLICATES,
+        "targets": ["model:mean"],
+        "parameter_sets": sets,
+    }
+    path.write_text(json.dumps(fields))
+    return path
+
+
+def rows(job: mops.Job, output: str) -> pl.DataFrame:
+    return pl.from_arrow(job.outputs(output).to_table()).sort("group", "replicate", maintain_order=True)
+
+
+def test_a_job_is_written_read_and_verified(study: Path, storage: Any) -> None:
+    job = mops.submit(study, storage=storage.url, settings=Settings(slots=1, batch_size=5))
+    assert job.status().state == "succeeded"
+    assert rows(job, "daily").height == N_SETS * N_REPLICATES * 5
+    assert rows(job, "final").columns == ["param_id", "group", "replicate", "seed", "total"]
+    losses = job.losses(params=True)
+    assert losses["rate"].to_pylist() == [1.0 + i for i in range(N_SETS)]
+    assert job.failures().num_rows == 0
+    files = Files.open(storage.url)
+    assert verify(files, JobPaths(job.name), N_SETS) == []
+    with pytest.raises(JobError, match="complete"):
+        mops.resume(mops.open_job(job.name, storage.url))
+
+
+class PulledPlugError(Exception):
+    """What a test raises into a runner."""
+
+
+def test_a_runner_that_broke_off_is_resumed_to_the_same_rows(study: Path, storage: Any) -> None:
+    whole = mops.submit(study, storage=storage.url, settings=Settings(slots=1))
+
+    def break_off(now: Snapshot) -> None:
+        if now.durable.simulations >= N_REPLICATES:
+            raise PulledPlugError
+
+    one_by_one = Settings(slots=1, batch_size=1, checkpoint_seconds=0)
+    with pytest.raises(PulledPlugError):
+        mops.submit(study, name="broken-off", storage=storage.url, settings=one_by_one, on_progress=break_off)
+    job = mops.open_job("broken-off", storage.url)
+    assert 0 < job.status().groups < N_SETS
+    assert mops.resume(job, settings=one_by_one) == "succeeded"
+    assert job.status().attempt == 2
+    assert rows(job, "daily").equals(rows(whole, "daily"))
+    assert job.losses().sort_by("group").equals(whole.losses().sort_by("group"))
+    assert verify(Files.open(storage.url), JobPaths(job.name), N_SETS) == []
