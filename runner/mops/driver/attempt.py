@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import threading
@@ -113,24 +114,29 @@ class Attempt:
 
 @contextmanager
 def stopping_on_signals(runner: Runner) -> Iterator[None]:
-    """Let Ctrl-C (or SIGTERM) stop the runner in good order, and a second one at once.
+    """Let Ctrl-C (or SIGTERM) stop the runner in good order; a second one at once; a third without a commit.
 
-    Only in the main thread: elsewhere (a notebook's worker thread) signals are the application's.
+    The third is for a storage that does not answer. Nothing that is committed is harmed by it: it is no worse than a
+    kill, and the children end with this process. Only in the main thread: elsewhere (a notebook's worker thread)
+    signals are the application's.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = False
+    asked = 0
 
     def stop(number: int, _frame: FrameType | None) -> None:
         nonlocal asked
-        grace_s, asked = (0.0 if asked else GRACE_SECONDS), True
-        logger.warning(
-            "%s: running simulations get %g s, then what is finished is committed",
-            signal.Signals(number).name,
-            grace_s,
-        )
-        runner.stop(grace_s)
+        asked += 1
+        name = signal.Signals(number).name
+        if asked == 1:
+            logger.warning("%s: running simulations get %g s, then what is finished is committed", name, GRACE_SECONDS)
+            runner.stop(GRACE_SECONDS)
+        elif asked == 2:
+            logger.warning("%s again: simulations are ended, what is finished is committed", name)
+            runner.stop(0.0)
+        else:
+            os._exit(128 + number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

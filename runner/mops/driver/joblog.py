@@ -19,7 +19,7 @@ class JobLogBuffer(logging.Handler):
         self.setFormatter(logging.Formatter(_FORMAT))
         self._text: list[str] = []
         self._size = self._dropped = 0
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # a signal handler may log while its own thread is in here
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a log record."""
