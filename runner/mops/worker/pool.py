@@ -44,6 +44,7 @@ _POLL_SECONDS = 0.25
 _PRINTS_LIMIT = 64 << 10
 _TAIL_LIMIT = 4 << 10
 _ABORT_SECONDS = 0.5  # for a child over its time limit to write where it hangs
+_LEAVE_SECONDS = 5.0  # for a child that closed its socket to be gone
 _DEATHS_BETWEEN_UNITS = 5
 
 
@@ -89,6 +90,7 @@ class Child:
         theirs.close()
         their_lifeline.close()
         os.close(page_fd)
+        self._guard = threading.RLock()
         self._channel = Channel(ours)
         self._ended_by = "itself"
         self._killed_at = 0.0
@@ -197,8 +199,27 @@ class Child:
         self._kill_group()
 
     def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        # Not after the child was waited for: its number, and its group's, may be somebody else's by then.
+        with self._guard:
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _await_end(self, within_s: float) -> bool:
+        """Wait for the end of the process without taking its exit status."""
+        deadline = time.monotonic() + within_s
+        while os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
+    def _reap(self) -> None:
+        """End what the child started and left, then the child, and take its exit status."""
+        with self._guard:
+            if self._process.returncode is None:
+                self._kill_group()
+                self._process.wait()
 
     def _read_prints(self) -> None:
         try:
@@ -228,12 +249,9 @@ class Child:
 
     def death(self) -> Death:
         """Wait for the end of a child that closed its socket, and say how it came."""
-        try:
-            self._process.wait(timeout=5.0)
-        except subprocess.TimeoutExpired:  # it closed the socket and lives on: a model that closes descriptors
-            self._kill_group()
-            self._process.wait()
-        self._kill_group()  # what it started and left
+        # One that lives on closed the socket: a model that closes descriptors. It is ended all the same.
+        self._await_end(within_s=_LEAVE_SECONDS)
+        self._reap()
         self._read_prints_left()
         running = self._page.running()
         unit, began = running if running is not None else (None, time.monotonic())
@@ -245,8 +263,7 @@ class Child:
 
     def close(self) -> None:
         """End the child and give back its descriptors. Ending twice does no harm."""
-        self._kill_group()
-        self._process.wait()
+        self._reap()
         self._selector.close()
         self._stdout.close()
         self._channel.close()
