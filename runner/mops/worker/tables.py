@@ -116,7 +116,7 @@ def _table(output: str, value: Any) -> pa.Table:
         if isinstance(value, pa.Table):
             return value
         if _is_pandas(type(value)):
-            return pa.Table.from_pandas(value, preserve_index=False)
+            return _of_pandas(value)
         if isinstance(value, Mapping):
             return pa.table({str(name): _column(column) for name, column in value.items()})
         return pa.table(value)
@@ -124,10 +124,29 @@ def _table(output: str, value: Any) -> pa.Table:
         raise InvalidOutput(f"output {output!r} cannot be read as a table: {refused}") from None
 
 
+def _of_pandas(frame: Any) -> pa.Table:
+    # The copy, here and below: Arrow shares the memory of numpy, which the model may write to again.
+    table = pa.Table.from_pandas(frame.copy(), preserve_index=False)
+    for i, dtype in enumerate(frame.dtypes):
+        if _keeps_nan(dtype) and table.column(i).null_count:
+            table = table.set_column(i, table.field(i), pa.array(frame.iloc[:, i].to_numpy(copy=True)))
+    return table
+
+
+def _keeps_nan(dtype: object) -> bool:
+    """Tell whether a pandas column is one of plain floats: pyarrow reads their NaN as null, and it is not."""
+    return isinstance(dtype, np.dtype) and dtype.kind == "f"
+
+
 def _column(column: Any) -> Any:
     if _form(column) == "scalar":
         return [column]
-    return column if isinstance(column, pa.Array | pa.ChunkedArray | list | tuple | np.ndarray) else np.asarray(column)
+    if isinstance(column, pa.Array | pa.ChunkedArray | list | tuple):
+        return column
+    if hasattr(column, "to_frame") and not _keeps_nan(column.dtype):  # a series, whose nulls numpy does not know
+        frame = column.to_frame("column")
+        return (_of_pandas(frame) if _is_pandas(type(frame)) else pa.table(frame)).column(0)
+    return np.array(column)
 
 
 def _plain(output: str, table: pa.Table, seed: int) -> pa.Table:
@@ -143,7 +162,8 @@ def _plain(output: str, table: pa.Table, seed: int) -> pa.Table:
         table = _without_seed(output, table, seed)
     plain = [_plain_type(field.type) for field in table.schema]
     if plain != table.schema.types or table.schema.metadata:
-        return table.cast(pa.schema([(f.name, t) for f, t in zip(table.schema, plain, strict=True)]))
+        columns = [_cast(column, kind) for column, kind in zip(table.columns, plain, strict=True)]
+        return pa.Table.from_arrays(columns, names=table.column_names)
     if table.column_names == names:  # not those whose own seed was taken out
         _plain_schemas[output] = table.schema
     return table
@@ -152,7 +172,8 @@ def _plain(output: str, table: pa.Table, seed: int) -> pa.Table:
 def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
     taken = [name for name in table.column_names if name in IDENTITY and name != "seed"]
     # Compared as Python numbers: exact for seeds above 2**53, whatever the column's width.
-    if not taken and set(pc.unique(table["seed"]).to_pylist()) <= {seed}:
+    is_number = not taken and kind_of(table["seed"].type) == "number"
+    if is_number and set(pc.unique(table["seed"]).to_pylist()) <= {seed}:
         if table.num_columns > 1:
             return table.drop_columns(["seed"])
         raise InvalidOutput(f"output {output!r} has no column but 'seed', which is stored anyway")
@@ -161,6 +182,14 @@ def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
         f"output {output!r} has a column {clash!r}, the name of one that mops stores "
         f"({', '.join(IDENTITY)}); a column 'seed' may only hold the simulation's own seed, {seed}"
     )
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if not pa.types.is_dictionary(column.type):
+        return column.cast(kind)
+    # The values first: pyarrow cannot look up views, which are what polars' categories are made of.
+    chunks = [pa.DictionaryArray.from_arrays(c.indices, c.dictionary.cast(kind)).cast(kind) for c in column.chunks]
+    return pa.chunked_array(chunks, kind)
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

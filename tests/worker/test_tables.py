@@ -1,0 +1,317 @@
+"""A model's result, in every form that STUDY.md names, as Arrow tables; and the schema that all results must fit."""
+
+import datetime
+import math
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from mops.worker import tables
+from mops.worker.tables import InvalidOutput, Reference, as_tables, kind_of, kinds_of
+
+COLUMNS = {"day": [0, 1, 2], "value": [0.5, 1.5, 2.5], "place": ["a", "b", "c"]}
+BIG = 2**53 + 2  # the next float64 after 2**53, so that every column type can hold it
+ODD = 2**63 + 1
+
+
+class OnlyAStream:
+    """A table of which nothing is known but that it streams."""
+
+    def __init__(self, table):
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(tables, "_plain_schemas", {})
+
+
+FRAMES = {
+    "polars": pl.DataFrame,
+    "pyarrow": pa.table,
+    "pandas": pd.DataFrame,
+    "duckdb": lambda columns: duckdb.connect().from_arrow(pa.table(columns)),
+    "record batch": lambda columns: pa.table(columns).to_batches()[0],
+    "record batch reader": lambda columns: pa.table(columns).to_reader(),
+    "a stream and nothing else": lambda columns: OnlyAStream(pa.table(columns)),
+    "mapping of lists": dict,
+    "mapping of tuples": lambda columns: {name: tuple(column) for name, column in columns.items()},
+    "mapping of numpy": lambda columns: {name: np.array(column) for name, column in columns.items()},
+    "mapping of polars series": lambda columns: {name: pl.Series(name, column) for name, column in columns.items()},
+    "mapping of pandas series": lambda columns: {name: pd.Series(column) for name, column in columns.items()},
+    "mapping of pyarrow arrays": lambda columns: {name: pa.array(column) for name, column in columns.items()},
+    "mapping of chunked arrays": lambda columns: {name: pa.chunked_array([column]) for name, column in columns.items()},
+}
+
+
+@pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES.keys())
+class TestEveryFormOfTable:
+    def test_alone_it_is_the_output_named_output(self, make):
+        found = as_tables(make(COLUMNS), 1)
+        assert {name: table.to_pydict() for name, table in found.items()} == {"output": COLUMNS}
+
+    def test_under_a_name_it_is_the_output_of_that_name(self, make):
+        found = as_tables({"daily": make(COLUMNS), "other": make({"n": [1]})}, 1)
+        assert found["daily"].to_pydict() == COLUMNS
+        assert found["other"].to_pydict() == {"n": [1]}
+
+    def test_strings_have_one_encoding_and_pandas_leaves_no_notes(self, make):
+        schema = as_tables(make(COLUMNS), 1)["output"].schema
+        assert schema.types == [pa.int64(), pa.float64(), pa.string()]
+        assert not schema.metadata
+
+    def test_a_second_result_of_the_same_form_gives_the_same(self, make):
+        first = as_tables(make(COLUMNS), 1)
+        assert as_tables(make(COLUMNS), 2)["output"].equals(first["output"], check_metadata=True)
+
+    def test_nan_stays_nan_and_infinity_infinity(self, make):
+        column = as_tables(make({"day": [0, 1, 2], "value": [math.nan, math.inf, 1.0]}), 1)["output"]["value"]
+        assert column.null_count == 0
+        assert math.isnan(column[0].as_py())
+        assert column[1].as_py() == math.inf
+
+    def test_its_own_seed_column_is_left_out(self, make):
+        assert as_tables(make({"seed": [7, 7], "n": [1, 2]}), 7)["output"].to_pydict() == {"n": [1, 2]}
+
+    def test_a_column_named_like_an_identity_is_refused(self, make):
+        with pytest.raises(InvalidOutput, match="'replicate'"):
+            as_tables(make({"replicate": [0], "n": [1]}), 7)
+
+
+class TestMappings:
+    def test_scalars_are_one_row(self):
+        result = {"i": 1, "f": 0.5, "s": "over", "b": True, "none": None}
+        assert as_tables(result, 1)["output"].to_pylist() == [result]
+
+    def test_numpy_scalars_are_one_row_of_their_own_types(self):
+        result = {"i": np.int32(1), "f": np.float32(0.5), "s": np.str_("over"), "b": np.bool_(True)}
+        found = as_tables(result, 1)["output"]
+        assert found.to_pylist() == [{"i": 1, "f": 0.5, "s": "over", "b": True}]
+        assert kinds_of({"output": found})["output"] == {"i": "number", "f": "number", "s": "string", "b": "boolean"}
+
+    def test_a_scalar_nan_stays_nan(self):
+        column = as_tables({"x": math.nan, "y": np.float64("nan")}, 1)["output"]
+        assert [column[name].null_count for name in ("x", "y")] == [0, 0]
+
+    def test_scalars_under_an_output_name_are_one_row_of_it(self):
+        assert as_tables({"final": {"n": 1, "s": "a"}}, 1)["final"].to_pylist() == [{"n": 1, "s": "a"}]
+
+    def test_tables_of_different_libraries_may_be_mixed(self):
+        found = as_tables({"a": pl.DataFrame({"n": [1]}), "b": {"n": [2]}, "c": pd.DataFrame({"n": [3]})}, 1)
+        assert {name: table["n"].to_pylist() for name, table in found.items()} == {"a": [1], "b": [2], "c": [3]}
+
+    def test_nulls_of_series_stay_null(self):
+        columns = {
+            "i": pl.Series([1, None]),
+            "s": pl.Series(["a", None]),
+            "p": pd.Series([1, None], dtype="Int64"),
+            "o": pd.Series(["a", None]),
+        }
+        assert as_tables(columns, 1)["output"].to_pylist()[1] == dict.fromkeys(columns)
+
+    def test_a_series_of_integers_with_nulls_keeps_large_values(self):
+        found = as_tables({"i": pl.Series([2**60 + 1, None])}, 1)["output"]
+        assert found["i"].to_pylist() == [2**60 + 1, None]
+
+    @pytest.mark.parametrize("make", [dict, pd.DataFrame, lambda columns: {"x": pd.Series(columns["x"], copy=False)}])
+    def test_a_model_may_write_to_its_own_memory_again(self, make):
+        memory = np.array([1.0, 2.0])
+        result = make({"x": memory})
+        found = as_tables(result, 1)["output"]
+        memory[:] = 9
+        if isinstance(result, pd.DataFrame):
+            result.iloc[:, 0] = 9
+        assert found["x"].to_pylist() == [1.0, 2.0]
+
+    @pytest.mark.parametrize("name", ["", "a/b", ".hidden", 3])
+    def test_an_output_name_that_cannot_be_a_folder_is_refused(self, name):
+        with pytest.raises(InvalidOutput, match="cannot name an output"):
+            as_tables({name: pa.table({"n": [1]})}, 1)
+
+
+class TestTypes:
+    @pytest.mark.parametrize(
+        "kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.large_string())], ids=str
+    )
+    def test_every_encoding_of_strings_becomes_string(self, kind):
+        plain = pa.table({"s": ["a", "b", None, "a"]})
+        found = as_tables(plain.cast(pa.schema([("s", kind)])), 1)["output"]
+        assert found.equals(plain)
+
+    def test_categories_of_polars_and_pandas_become_string(self):
+        frames = [pl.DataFrame({"s": ["a", "b"]}, schema={"s": pl.Categorical}), pd.DataFrame({"s": ["a", "b"]})]
+        frames[1]["s"] = frames[1]["s"].astype("category")
+        for frame in frames:
+            assert as_tables(frame, 1)["output"].equals(pa.table({"s": ["a", "b"]}))
+
+    def test_missing_strings_of_pandas_are_null(self):
+        found = as_tables(pd.DataFrame({"s": ["a", None]}), 1)["output"]
+        assert found["s"].to_pylist() == ["a", None]
+
+    def test_an_index_of_pandas_is_no_column(self):
+        frame = pd.DataFrame({"n": [1, 2]}, index=["x", "y"])
+        assert as_tables(frame, 1)["output"].column_names == ["n"]
+
+    @pytest.mark.parametrize("make", [pl.DataFrame, pa.table, pd.DataFrame, dict])
+    def test_zero_rows_are_a_good_result(self, make):
+        columns = {"day": np.array([], dtype=np.int64), "value": np.array([], dtype=np.float64)}
+        found = as_tables(make(columns), 1)["output"]
+        assert (found.num_rows, found.schema.types) == (0, [pa.int64(), pa.float64()])
+
+
+class TestSeedColumn:
+    @pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.float64()], ids=str)
+    def test_a_seed_above_2_53_is_compared_exactly(self, kind):
+        column = pa.array([BIG, BIG]).cast(kind, safe=False)
+        assert as_tables(pa.table({"seed": column, "n": [1, 2]}), BIG)["output"].column_names == ["n"]
+        with pytest.raises(InvalidOutput, match=str(BIG + 1)):
+            as_tables(pa.table({"seed": column, "n": [1, 2]}), BIG + 1)
+
+    def test_a_seed_above_2_63_is_recognised(self):
+        table = pa.table({"seed": pa.array([ODD], pa.uint64()), "n": [1]})
+        assert as_tables(table, ODD)["output"].column_names == ["n"]
+
+    def test_it_is_left_out_of_a_table_without_rows_too(self):
+        table = pa.table({"seed": pa.array([], pa.int64()), "n": pa.array([], pa.int64())})
+        assert as_tables(table, 7)["output"].column_names == ["n"]
+
+    @pytest.mark.parametrize(
+        "column",
+        [[7, 8], [7, None], ["7", "7"], [[7], [7]], [{"a": 7}, {"a": 7}]],
+        ids=["other", "null", "text", "list", "struct"],
+    )
+    def test_a_seed_column_that_holds_anything_else_is_refused(self, column):
+        with pytest.raises(InvalidOutput, match=r"column 'seed'.*seed, 7"):
+            as_tables({"seed": column, "n": [1, 2]}, 7)
+
+    def test_a_table_with_nothing_but_the_seed_is_refused(self):
+        with pytest.raises(InvalidOutput, match="no column but 'seed'"):
+            as_tables({"seed": [7]}, 7)
+
+    @pytest.mark.parametrize("name", ["param_id", "group", "replicate"])
+    def test_other_identity_names_are_refused_even_beside_a_good_seed(self, name):
+        with pytest.raises(InvalidOutput, match=f"column '{name}'"):
+            as_tables({"seed": [7], name: [0], "n": [1]}, 7)
+
+    def test_it_is_looked_at_again_in_every_result(self):
+        table = pa.table({"seed": [7], "n": [1]})
+        assert as_tables(table, 7)["output"].column_names == ["n"]
+        with pytest.raises(InvalidOutput, match="seed"):
+            as_tables(table, 8)
+
+    def test_it_is_looked_at_when_earlier_results_had_none(self):
+        as_tables(pa.table({"n": [1]}), 7)
+        with pytest.raises(InvalidOutput, match="seed"):
+            as_tables(pa.table({"seed": [7], "n": [1]}), 8)
+        assert as_tables(pa.table({"seed": [8], "n": [1]}), 8)["output"].column_names == ["n"]
+
+
+NONSENSE = {
+    "nothing": (lambda: None, "NoneType"),
+    "a number": (lambda: 3.5, "float"),
+    "text": (lambda: "over", "str"),
+    "a wide list": (lambda: [1, 2, 3, 4, 5], "list of 5"),
+    "an array": (lambda: np.zeros((2, 2)), "ndarray"),
+    "a polars series": (lambda: pl.Series("n", [1]), "Series"),
+    "a pandas series": (lambda: pd.Series([1], name="n"), "Series"),
+    "a generator": (lambda: ({"day": [day]} for day in range(3)), "generator"),
+    "an empty mapping": (dict, "empty mapping"),
+    "a scalar beside a column": (lambda: {"n": 1, "day": [0, 1]}, "'n': int, 'day': list of 2"),
+    "a table beside a scalar": (lambda: {"daily": pa.table({"n": [1]}), "n": 1}, "'daily': Table, 'n': int"),
+    "an object as a value": (lambda: {"n": object()}, "'n': object"),
+    "a set as a column": (lambda: {"n": {1, 2}}, "'n': set"),
+    "ragged columns": (lambda: {"day": [0, 1, 2], "value": [0.5]}, "'output'"),
+    "objects in a column": (lambda: {"day": [0], "thing": np.array([object()], dtype=object)}, "'output'"),
+    "a mixed column": (lambda: {"day": [0, 1], "value": [1.5, "one"]}, "'output'"),
+    "a matrix as a column": (lambda: {"m": np.zeros((2, 2))}, "'output'"),
+    "an integer beyond 64 bits": (lambda: {"n": 2**70}, "'output'"),
+    "a table without columns": (lambda: pa.table({}), "'output' has no columns"),
+    "an output without columns": (lambda: {"daily": {}}, "'daily' has no columns"),
+    "columns of one name": (lambda: pa.table([[1], [2]], names=["n", "n"]), "same name: n, n"),
+}
+
+
+@pytest.mark.parametrize(("make", "says"), NONSENSE.values(), ids=NONSENSE.keys())
+def test_nonsense_is_refused_by_a_message_that_says_what_it_was(make, says):
+    with pytest.raises(InvalidOutput) as refused:
+        as_tables(make(), 1)
+    assert says in str(refused.value)
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("kind", "types"),
+        {
+            "number": [pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.decimal128(10, 2)],
+            "string": [pa.string(), pa.large_string(), pa.string_view()],
+            "boolean": [pa.bool_()],
+            "time": [pa.date32(), pa.timestamp("us", "UTC"), pa.time64("ns"), pa.duration("s")],
+            "binary": [pa.binary(), pa.large_binary(), pa.binary(4)],
+            "nested": [pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.map_(pa.string(), pa.int8())],
+            "null": [pa.null()],
+        }.items(),
+    )
+    def test_a_kind_leaves_the_width_out(self, kind, types):
+        assert {kind_of(type_) for type_ in types} == {kind}
+
+    def test_kinds_are_told_for_each_column_of_each_output(self):
+        found = as_tables({"a": COLUMNS, "b": {"when": [datetime.date(2024, 1, 1)], "parts": [[1, 2]]}}, 1)
+        assert kinds_of(found) == {
+            "a": {"day": "number", "value": "number", "place": "string"},
+            "b": {"when": "time", "parts": "nested"},
+        }
+
+
+KINDS = {"daily": {"day": "number", "value": "number", "place": "string"}}
+
+
+class TestReference:
+    def check(self, reference=None, **columns):
+        return (reference or Reference(KINDS)).check({"daily": pa.table(columns)})["daily"]
+
+    def test_widths_may_differ(self):
+        reference = Reference(KINDS)
+        self.check(reference, **COLUMNS)
+        found = self.check(reference, day=pa.array([1], pa.int8()), value=[1], place=["a"])
+        assert found.schema.types == [pa.int8(), pa.int64(), pa.string()]
+
+    def test_null_fits_every_kind(self):
+        found = self.check(day=pa.nulls(1), value=[1.0], place=pa.nulls(1))
+        assert found.to_pylist() == [{"day": None, "value": 1.0, "place": None}]
+
+    def test_every_kind_fits_where_the_first_simulation_had_null(self):
+        reference = Reference({"daily": {"x": "null"}})
+        for column in (["a"], [1], [True]):
+            assert self.check(reference, x=column)["x"].to_pylist() == column
+
+    def test_columns_come_back_in_the_references_order(self):
+        reference = Reference(KINDS)
+        for _ in range(2):
+            found = self.check(reference, place=["a"], value=[1.0], day=[1])
+            assert found.column_names == ["day", "value", "place"]
+
+    def test_missing_and_extra_columns_are_all_named(self):
+        with pytest.raises(InvalidOutput, match=r"'daily'.*'value', 'place' missing.*'speed' extra"):
+            self.check(day=[1], speed=[1])
+
+    def test_missing_and_extra_outputs_are_all_named(self):
+        with pytest.raises(InvalidOutput, match=r"output 'daily' missing; output 'weekly' extra"):
+            Reference(KINDS).check({"weekly": pa.table({"n": [1]})})
+
+    def test_other_kinds_are_named_with_column_and_both_types(self):
+        with pytest.raises(InvalidOutput, match=r"'value' is string, not a number.*'place' is bool, not a string"):
+            self.check(day=[1], value=["a"], place=[True])
+
+    def test_another_kind_is_refused_also_after_many_that_fit(self):
+        reference = Reference(KINDS)
+        for _ in range(3):
+            self.check(reference, **COLUMNS)
+        with pytest.raises(InvalidOutput, match="'value' is string"):
+            self.check(reference, **(COLUMNS | {"value": ["a", "b", "c"]}))
