@@ -201,7 +201,8 @@ def _loss_of(result: Any) -> object:
         return result
     # The annealed likelihood: -log of the mean over replicates of the likelihood, by logsumexp.
     values = np.asarray(logliks, dtype=float)
-    return -float(np.logaddexp.reduce(values) - np.log(len(values)))
+    with np.errstate(divide="ignore", invalid="ignore"):  # no mean is no loss, which is told by its not being finite
+        return -float(np.logaddexp.reduce(values) - np.log(len(values)))
 
 
 def _losses(result: object) -> dict[str, float]:

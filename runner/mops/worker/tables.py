@@ -185,6 +185,8 @@ def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type == kind:
+        return column
     if not pa.types.is_dictionary(column.type):
         return column.cast(kind)
     # The values first: pyarrow cannot look up views, which are what polars' categories are made of.

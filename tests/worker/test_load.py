@@ -1,0 +1,334 @@
+"""Models and targets in every form that STUDY.md names are found, and each is called in one way."""
+
+import math
+import sys
+import textwrap
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mops.worker.load import CannotLoad, load_model, load_target
+from mops.worker.tables import InvalidOutput
+
+PARAMS = {"beta": 0.3}
+REPLICATES = [{"daily": pa.table({"n": [1, 2]})}, {"daily": pa.table({"n": [5, 0]})}]
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+
+    def write(code, name="the_model.py"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(code))
+        return tmp_path
+
+    yield write
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def model(write):
+    def load(code, text="the_model", scenario="baseline"):
+        return load_model(text, scenario, write(code))
+
+    return load
+
+
+@pytest.fixture
+def target(write):
+    def load(code, text="the_model:target"):
+        return load_target(text, write(code))
+
+    return load
+
+
+class TestFunctions:
+    def test_a_function_of_two_gets_params_and_seed(self, model):
+        run = model("def f(params, seed): return params, seed", "the_model:f")
+        assert run(PARAMS, 7) == (PARAMS, 7)
+
+    def test_a_function_of_three_gets_the_scenario_too(self, model):
+        run = model("def f(params, seed, scenario): return params, seed, scenario", "the_model:f", "lockdown")
+        assert run(PARAMS, 7) == (PARAMS, 7, "lockdown")
+
+    def test_a_scenario_with_a_default_is_still_the_scenario(self, model):
+        run = model("def f(params, seed, scenario='none'): return scenario", "the_model:f", "lockdown")
+        assert run(PARAMS, 7) == "lockdown"
+
+    def test_further_arguments_with_defaults_keep_them(self, model):
+        run = model("def f(params, seed, n_days=60, *, verbose=False): return n_days, verbose", "the_model:f")
+        assert run(PARAMS, 7) == (60, False)
+
+    def test_further_arguments_after_the_scenario_keep_their_defaults(self, model):
+        run = model("def f(params, seed, scenario, n_days=60): return scenario, n_days", "the_model:f", "lockdown")
+        assert run(PARAMS, 7) == ("lockdown", 60)
+
+    def test_the_third_argument_may_have_any_name_if_it_has_no_default(self, model):
+        run = model("def f(params, seed, which): return which", "the_model:f", "lockdown")
+        assert run(PARAMS, 7) == "lockdown"
+
+    def test_an_object_that_can_be_called_is_a_function(self, model):
+        code = """
+            class Callable:
+                def __call__(self, params, seed): return params, seed
+            made = Callable()
+        """
+        assert model(code, "the_model:made")(PARAMS, 7) == (PARAMS, 7)
+
+    def test_a_bound_method_is_a_function(self, model):
+        code = """
+            class Model:
+                def run(self, params, seed): return params, seed
+            run = Model().run
+        """
+        assert model(code, "the_model:run")(PARAMS, 7) == (PARAMS, 7)
+
+    @pytest.mark.parametrize("code", ["def f(params): pass", "def f(): pass"])
+    def test_a_function_of_fewer_than_two_is_refused(self, model, code):
+        with pytest.raises(CannotLoad, match=r"takes [01] arguments.*f\(params, seed\)"):
+            model(code, "the_model:f")
+
+    def test_what_cannot_be_called_is_refused_by_its_type(self, model):
+        with pytest.raises(CannotLoad, match="is a int, neither a function nor a class"):
+            model("f = 3", "the_model:f")
+
+    def test_a_function_without_scenarios_takes_only_baseline(self, model):
+        with pytest.raises(CannotLoad, match="only be 'baseline', not 'lockdown'"):
+            model("def f(params, seed): pass", "the_model:f", "lockdown")
+
+
+class TestClasses:
+    def test_simulate_gets_params_and_seed(self, model):
+        code = """
+            class Model:
+                def simulate(self, params, seed): return params, seed
+        """
+        assert model(code, "the_model:Model")(PARAMS, 7) == (PARAMS, 7)
+
+    def test_simulate_scenario_is_preferred_and_gets_the_scenario_first(self, model):
+        code = """
+            class Model:
+                def simulate(self, params, seed): return "the wrong one"
+                def simulate_scenario(self, scenario, params, seed): return scenario, params, seed
+        """
+        assert model(code, "the_model:Model", "lockdown")(PARAMS, 7) == ("lockdown", PARAMS, 7)
+
+    def test_simulate_alone_takes_only_baseline(self, model):
+        code = """
+            class Model:
+                def simulate(self, params, seed): pass
+        """
+        with pytest.raises(CannotLoad, match="only be 'baseline'"):
+            model(code, "the_model:Model", "lockdown")
+
+    @pytest.mark.parametrize(
+        "method", ["simulate(self, params, seed)", "simulate_scenario(self, scenario, params, seed)"]
+    )
+    def test_every_simulation_has_an_instance_of_its_own(self, model, method):
+        code = f"""
+            class Model:
+                def __init__(self): self.calls = 0
+                def {method}:
+                    self.calls += 1
+                    return self.calls
+        """
+        run = model(code, "the_model:Model")
+        assert [run(PARAMS, seed) for seed in range(3)] == [1, 1, 1]
+
+    def test_a_class_that_cannot_simulate_is_refused(self, model):
+        with pytest.raises(CannotLoad, match="neither simulate"):
+            model("class Model: pass", "the_model:Model")
+
+
+class TestBareModules:
+    def test_its_one_class_is_the_model(self, model):
+        code = """
+            class _Hidden:
+                def simulate(self, params, seed): pass
+            class Helper: pass
+            class Model:
+                def simulate(self, params, seed): return seed
+            def run(params, seed): return "the wrong one"
+        """
+        assert model(code)(PARAMS, 7) == 7
+
+    @pytest.mark.parametrize("name", ["run", "simulate", "model"])
+    def test_its_one_function_of_a_known_name_is_the_model(self, model, name):
+        assert model(f"def {name}(params, seed): return seed\ndef helper(a, b): pass")(PARAMS, 7) == 7
+
+    def test_an_imported_class_is_no_candidate(self, model, write):
+        write("class Base:\n    def simulate(self, params, seed): return seed", "the_base.py")
+        assert model("from the_base import Base\nclass Model(Base): pass")(PARAMS, 7) == 7
+
+    def test_two_classes_are_refused_by_name(self, model):
+        code = """
+            class First:
+                def simulate(self, params, seed): pass
+            class Second(First): pass
+        """
+        with pytest.raises(CannotLoad, match=r"name one: 'the_model:First', 'the_model:Second'"):
+            model(code)
+
+    def test_two_functions_are_refused_by_name(self, model):
+        with pytest.raises(CannotLoad, match=r"'the_model:run', 'the_model:simulate'"):
+            model("def simulate(params, seed): pass\ndef run(params, seed): pass")
+
+    def test_none_is_refused_by_what_was_looked_for(self, model):
+        with pytest.raises(CannotLoad, match="run, simulate, model"):
+            model("def helper(params, seed): pass")
+
+
+class TestPlaces:
+    def test_a_module_in_a_package(self, model, write):
+        write("", "package/__init__.py")
+        root = write("def f(params, seed): return seed", "package/inner.py")
+        assert load_model("package.inner:f", "baseline", root)(PARAMS, 7) == 7
+
+    def test_a_file_by_its_path_with_a_dataclass_in_it(self, write):
+        code = """
+            from __future__ import annotations
+            from dataclasses import dataclass
+
+            @dataclass
+            class Model:
+                n: int = 3
+                def simulate(self, params, seed): return seed + self.n
+        """
+        root = write(code, "models/the_file.py")
+        assert load_model("models/the_file.py:Model", "baseline", root)(PARAMS, 7) == 10
+        assert load_model("models/the_file.py", "baseline", root)(PARAMS, 7) == 10
+
+    def test_files_of_one_name_in_two_folders_are_two_modules(self, write):
+        write("def f(params, seed): return 'a'", "a/same.py")
+        root = write("def f(params, seed): return 'b'", "b/same.py")
+        found = [load_model(f"{folder}/same.py:f", "baseline", root)(PARAMS, 7) for folder in ("a", "b")]
+        assert found == ["a", "b"]
+
+    def test_a_file_that_is_not_there_is_refused(self, tmp_path):
+        with pytest.raises(CannotLoad, match=r"no file 'models/sir.py' in the bundle"):
+            load_model("models/sir.py:run", "baseline", tmp_path)
+
+    def test_a_name_that_is_not_there_is_refused_by_those_that_are(self, model):
+        with pytest.raises(CannotLoad, match="no 'rum'; it has: run, walk"):
+            model("def run(p, s): pass\ndef walk(p, s): pass\n_hidden = 1", "the_model:rum")
+
+    def test_an_error_of_the_users_module_is_passed_on(self, model):
+        with pytest.raises(ZeroDivisionError):
+            model("1 / 0")
+
+
+class TestTargets:
+    def test_a_function_of_two_gets_params_and_replicates_in_order(self, target):
+        found = target("def target(params, replicates): return params['beta'] + replicates[1]['daily']['n'][0].as_py()")
+        assert found(PARAMS, REPLICATES) == {"loss": 5.3}
+
+    def test_a_function_of_one_gets_the_replicates(self, target):
+        assert target("def target(replicates): return len(replicates)")(PARAMS, REPLICATES) == {"loss": 2.0}
+
+    def test_arguments_with_defaults_keep_them(self, target):
+        found = target("def target(params, replicates, scale=10): return scale * len(replicates)")
+        assert found(PARAMS, REPLICATES) == {"loss": 20.0}
+
+    def test_a_mapping_names_several_losses(self, target):
+        found = target("def target(params, replicates): return {'low': 1, 'high': 2.5}")
+        assert found(PARAMS, REPLICATES) == {"low": 1.0, "high": 2.5}
+
+    @pytest.mark.parametrize("value", ["np.float32(1.5)", "np.array(1.5)", "np.int64(1) + 0.5", "1.5"])
+    def test_numbers_of_numpy_are_numbers(self, target, value):
+        loss = target(f"import numpy as np\ndef target(params, replicates): return {value}")(PARAMS, REPLICATES)["loss"]
+        assert (loss, type(loss)) == (1.5, float)
+
+    @pytest.mark.parametrize(
+        ("value", "says"),
+        {
+            "float('nan')": "'loss' is nan",
+            "float('inf')": "'loss' is inf",
+            "{'a': 1.0, 'b': float('-inf')}": "'b' is -inf",
+            "'good'": "'good'",
+            "True": "a bool",
+            "None": "a NoneType",
+            "[1.0, 2.0]": r"\[1.0, 2.0\]",
+            "{}": "empty mapping",
+            "1j": "a complex",
+        }.items(),
+    )
+    def test_what_is_no_finite_number_is_refused(self, target, value, says):
+        found = target(f"def target(params, replicates): return {value}")
+        with pytest.raises(InvalidOutput, match=says):
+            found(PARAMS, REPLICATES)
+
+    @pytest.mark.parametrize(
+        ("code", "says"),
+        [
+            ("target = 3", "is a int, not a function"),
+            ("def target(a, b, c): pass", "needs 3 arguments"),
+            ("def target(): return 3", "returned int"),
+            ("other = 3", "no 'target'; it has: other"),
+        ],
+    )
+    def test_what_is_no_target_is_refused(self, target, code, says):
+        with pytest.raises(CannotLoad, match=says):
+            target(code)
+
+    def test_a_target_without_a_name_is_refused(self, target):
+        with pytest.raises(CannotLoad, match="module:function"):
+            target("", "the_model")
+
+
+FACTORY = """
+    import math
+    import types
+    import numpy as np
+    import polars as pl
+
+    class Target:
+        def evaluate(self, replicates):
+            assert all(isinstance(one["daily"], pl.DataFrame) for one in replicates)
+            sums = [float(one["daily"]["n"].sum()) for one in replicates]
+            return {result}
+
+    def target(data=None):
+        return Target()
+"""
+
+
+class TestFactories:
+    def result(self, target, result):
+        return target(FACTORY.replace("{result}", result))(PARAMS, REPLICATES)
+
+    def test_it_is_evaluated_on_polars_frames_and_gives_its_loss(self, target):
+        assert self.result(target, "types.SimpleNamespace(loss=sum(sums))") == {"loss": 8.0}
+
+    def test_its_result_may_be_the_loss(self, target):
+        assert self.result(target, "sum(sums)") == {"loss": 8.0}
+
+    def test_the_loss_is_preferred_to_likelihoods(self, target):
+        assert self.result(target, "types.SimpleNamespace(loss=2.0, loglik_per_rep=[0.0])") == {"loss": 2.0}
+
+    @pytest.mark.parametrize("no_loss", ["", "loss=None, "])
+    def test_likelihoods_are_averaged_where_there_is_no_loss(self, target, no_loss):
+        found = self.result(target, f"types.SimpleNamespace({no_loss}loglik_per_rep=[math.log(0.1), math.log(0.3)])")
+        assert found["loss"] == pytest.approx(-math.log(0.2))
+
+    def test_likelihoods_too_small_for_exp_have_a_loss(self, target):
+        found = self.result(target, "types.SimpleNamespace(loglik_per_rep=np.array([-2000.0, -2001.0]))")
+        assert found["loss"] == pytest.approx(2000 - math.log((1 + math.exp(-1)) / 2))
+
+    def test_one_impossible_replicate_leaves_a_loss(self, target):
+        found = self.result(target, "types.SimpleNamespace(loglik_per_rep=[-math.inf, 0.0])")
+        assert found["loss"] == pytest.approx(np.log(2))
+
+    @pytest.mark.parametrize("logliks", ["[-math.inf, -math.inf]", "[math.nan, 0.0]", "[]"])
+    def test_likelihoods_without_a_finite_mean_are_refused(self, target, logliks):
+        with pytest.raises(InvalidOutput, match="finite number"):
+            self.result(target, f"types.SimpleNamespace(loglik_per_rep={logliks})")
+
+    def test_a_loss_that_is_nan_is_refused(self, target):
+        with pytest.raises(InvalidOutput, match="'loss' is nan"):
+            self.result(target, "types.SimpleNamespace(loss=math.nan)")
