@@ -66,6 +66,7 @@ class Channel:
         EOFError
             The other end is gone, perhaps in the middle of a message.
         """
+        fds: list[int] = []
         try:
             head, fds, _, _ = socket.recv_fds(self._sock, _HEADER.size, 1)
             head += self._exactly(_HEADER.size - len(head)) if head else b""
@@ -73,7 +74,9 @@ class Channel:
                 raise EOFError
             size, n_fds = _HEADER.unpack(head)
             body = self._exactly(size)
-        except ConnectionResetError as gone:
+        except (EOFError, ConnectionResetError) as gone:
+            for fd in fds:  # nobody will get it with a message that never comes whole
+                os.close(fd)
             raise EOFError from gone
         return json.loads(body), fds[0] if n_fds else None
 

@@ -1,0 +1,181 @@
+"""Messages, descriptors and the progress page between a worker and a child."""
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mops.worker.wire import Channel, ProgressPage, Unit, anonymous_file
+
+
+@pytest.fixture
+def ends():
+    socks = socket.socketpair()
+    yield [Channel(sock) for sock in socks]
+    for sock in socks:
+        with contextlib.suppress(OSError):  # a test may have closed the descriptor
+            sock.close()
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def frame(size, n_fds=0):
+    return struct.pack("!IB", size, n_fds)
+
+
+class TestChannel:
+    def test_messages_arrive_whole_and_in_order(self, ends):
+        sent = [{"kind": "a"}, {}, {"text": "Genève \U0001f600", "list": [1, None, True]}]
+        for message in sent:
+            ends[0].send(message)
+        assert [ends[1].receive() for _ in sent] == [(message, None) for message in sent]
+
+    def test_numbers_arrive_as_they_were_sent(self, ends):
+        ends[0].send({"values": [2**64 - 1, 0.1 + 0.2, 1e22, -0.0, 1, 1.0]})
+        assert repr(ends[1].receive()[0]["values"]) == repr([2**64 - 1, 0.1 + 0.2, 1e22, -0.0, 1, 1.0])
+
+    def test_both_ends_may_send(self, ends):
+        ends[0].send({"n": 1})
+        ends[1].send({"n": 2})
+        assert ends[0].receive()[0] == {"n": 2}
+        assert ends[1].receive()[0] == {"n": 1}
+
+    def test_a_message_may_be_larger_than_the_sockets_buffer(self, ends):
+        message = {"text": "x" * 8_000_000}
+        sender = threading.Thread(target=ends[0].send, args=(message,))
+        sender.start()
+        assert ends[1].receive() == (message, None)
+        sender.join()
+
+    def test_a_header_in_pieces_is_put_together(self):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.sendall(frame(2)[:2])
+
+            def rest():
+                for byte in frame(2)[2:] + b"{}":
+                    ours.sendall(bytes([byte]))
+
+            sender = threading.Thread(target=rest)
+            sender.start()
+            assert Channel(theirs).receive() == ({}, None)
+            sender.join()
+
+    @pytest.mark.parametrize(
+        "bytes_before", [b"", frame(10)[:3], frame(10), frame(10) + b'{"a"'], ids=["start", "header", "body", "within"]
+    )
+    def test_an_end_anywhere_in_a_message_is_an_end(self, bytes_before):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.sendall(bytes_before)
+            ours.close()
+            with pytest.raises(EOFError):
+                Channel(theirs).receive()
+
+    def test_an_end_with_unread_data_on_the_other_side_is_an_end(self, ends):
+        ends[0].send({"never": "read"})
+        ends[1].close()
+        with pytest.raises(EOFError):
+            ends[0].receive()
+
+    def test_sending_to_an_end_that_is_gone_is_a_broken_pipe(self, ends):
+        ends[1].close()
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            ends[0].send({"n": 1})
+
+    def test_a_descriptor_rides_on_its_own_message(self, ends):
+        fd = anonymous_file("test")
+        os.write(fd, b"content")
+        ends[0].send({"n": 1})
+        ends[0].send({"n": 2}, fd)
+        ends[0].send({"n": 3})
+        os.close(fd)
+        first, second, third = (ends[1].receive() for _ in range(3))
+        assert (first[1], third[1]) == (None, None)
+        assert os.pread(second[1], 100, 0) == b"content"
+        os.close(second[1])
+
+    def test_a_descriptor_of_a_message_that_ends_early_is_closed(self):
+        before = descriptors()
+        ours, theirs = socket.socketpair()
+        with theirs, open(os.devnull) as file:  # noqa: PTH123
+            socket.send_fds(ours, [frame(10, 1)], [file.fileno()])
+            ours.close()
+            with pytest.raises(EOFError):
+                Channel(theirs).receive()
+        assert descriptors() == before
+
+
+class TestIntact:
+    def test_a_channel_is_intact_until_it_is_closed(self, ends):
+        assert ends[0].intact
+        ends[0].close()
+        assert not ends[0].intact
+
+    def test_a_channel_whose_descriptor_was_closed_behind_its_back_is_not_intact(self, ends):
+        os.close(ends[0].fileno())
+        assert not ends[0].intact
+
+    def test_a_channel_whose_descriptor_became_another_file_is_not_intact(self, ends):
+        with open(os.devnull) as other:  # noqa: PTH123
+            os.dup2(other.fileno(), ends[0].fileno())
+        assert not ends[0].intact
+
+    def test_a_channel_whose_descriptor_became_another_socket_is_not_intact(self, ends):
+        a, b = socket.socketpair()
+        with a, b:
+            os.dup2(a.fileno(), ends[0].fileno())
+        assert not ends[0].intact
+
+
+class TestProgressPage:
+    @pytest.fixture
+    def pages(self):
+        """Return the parent's page and the child's view of the same memory."""
+        page, fd = ProgressPage.create()
+        child = ProgressPage(fd)
+        os.close(fd)
+        return page, child
+
+    def test_a_new_page_says_that_nothing_runs_and_no_stop_is_asked(self, pages):
+        assert [page.running() for page in pages] == [None, None]
+        assert [page.stop_asked for page in pages] == [False, False]
+
+    @pytest.mark.parametrize("unit", [Unit(0, 0), Unit(3, 7), Unit(2**31 - 1, 2**32 - 1)])
+    def test_the_parent_sees_what_the_child_runs_and_since_when(self, pages, unit):
+        parent, child = pages
+        before = time.monotonic()
+        child.begin(*unit)
+        found, since = parent.running()
+        assert found == unit
+        assert before <= since <= time.monotonic()
+
+    def test_the_parent_sees_that_the_child_is_idle_again(self, pages):
+        parent, child = pages
+        child.begin(1, 2)
+        child.idle()
+        assert parent.running() is None
+
+    def test_the_child_sees_that_it_is_to_stop_whatever_it_runs(self, pages):
+        parent, child = pages
+        child.begin(1, 2)
+        parent.ask_to_stop()
+        child.begin(1, 3)
+        assert child.stop_asked
+        assert parent.running()[0] == Unit(1, 3)
+
+
+def test_an_anonymous_file_has_no_path_and_is_inherited_by_no_program():
+    fd = anonymous_file("mops-test")
+    try:
+        assert os.fstat(fd).st_nlink == 0
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)
