@@ -69,9 +69,7 @@ class Channel:
         fds: list[int] = []
         try:
             head, fds, _, _ = socket.recv_fds(self._sock, _HEADER.size, 1)
-            head += self._exactly(_HEADER.size - len(head)) if head else b""
-            if not head:
-                raise EOFError
+            head += self._exactly(_HEADER.size - len(head))
             size, n_fds = _HEADER.unpack(head)
             body = self._exactly(size)
         except (EOFError, ConnectionResetError) as gone:
