@@ -17,6 +17,8 @@ import mops
 from mops.driver import drain
 from mops.driver.cluster import embedded
 from mops.settings import Settings
+from mops.worker import held
+from mops.worker.wire import anonymous_file
 
 KEY = "sim-job-1"
 
@@ -63,6 +65,16 @@ def test_a_key_that_stays_on_a_worker_is_named(client: Client, caplog: pytest.Lo
     assert not drain.check(client, "job", 1, [KEY], patience_s=0.5)
     (warning,) = warnings_of(caplog)
     assert f"key {KEY} on worker inproc://" in warning
+
+
+def test_a_buffer_that_the_worker_keeps_is_named(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    fd = anonymous_file("part")
+    os.write(fd, b"rows")
+    buffer = held.take(fd, f"mops-part-{KEY}.")
+    assert not drain.check(client, "job", 1, [KEY], patience_s=0.5)
+    (warning,) = warnings_of(caplog)
+    assert f"a buffer of {KEY} in worker inproc://" in warning
+    del buffer
 
 
 def test_other_keys_and_other_jobs_are_not_looked_at(client: Client) -> None:

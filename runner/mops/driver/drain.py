@@ -17,6 +17,7 @@ from typing import Any
 
 from distributed import Client
 
+from mops.worker.held import held_names
 from mops.worker.task import child_pids
 
 logger = logging.getLogger(__name__)
@@ -85,8 +86,10 @@ def on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
 
 def on_worker(dask_worker: Any, job: str, keys: frozenset[str]) -> list[str]:
     """Return what a worker and its children still hold of the keys. Runs there."""
-    held = {*dask_worker.data, *dask_worker.state.tasks}
-    left = [f"key {key} on worker {dask_worker.address}" for key in keys if key in held]
+    kept = {*dask_worker.data, *dask_worker.state.tasks}
+    left = [f"key {key} on worker {dask_worker.address}" for key in keys if key in kept]
+    parts = {key for name in held_names() for key in _PART.findall(name)}
+    left += [f"a buffer of {key} in worker {dask_worker.address}" for key in sorted(parts & keys)]
     for pid in child_pids(job):
         left += _buffers(f"child {pid} of worker {dask_worker.address}", pid, keys)
     return left

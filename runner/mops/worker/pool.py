@@ -17,15 +17,13 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from mops.errors import ClusterError, ModelError
+from mops.worker import held
 from mops.worker.order import Context, Order, Outcome
-from mops.worker.parts import map_part, send_tables
+from mops.worker.parts import send_tables
 from mops.worker.wire import Channel, Message, ProgressPage, Unit
 from mops.worker.work import Verdict, Work
 
@@ -150,16 +148,16 @@ class Child:
             self._channel.send(request)
             if request["given"]:
                 send_tables(self._channel, {"kind": "given"}, work.given(), request["name"])
-            for message, buffer in self._messages():
+            for message, fd in self._messages():
                 if message["kind"] == "ended":
                     work.seconds += message["seconds"]
                     return None
-                work.take(message, buffer)
+                work.take(message, None if fd is None else held.take(fd, request["name"]))
         except (BrokenPipeError, ConnectionResetError):
             logger.debug("child %s is gone before it had its order", self.pid)
         return self.death()
 
-    def _messages(self) -> Iterator[tuple[Message, pa.Buffer | None]]:
+    def _messages(self) -> Iterator[tuple[Message, int | None]]:
         """Yield what the child sends until it is gone; reads its prints and watches its time meanwhile."""
         poll = min(_POLL_SECONDS, (self._context.timeout_s or 1.0) / 4)
         while True:
@@ -171,7 +169,7 @@ class Child:
                     message, fd = self._channel.receive()
                 except EOFError:
                     return
-                yield message, None if fd is None else _mapped(fd)
+                yield message, fd
             self._watch()
 
     def _watch(self) -> None:
@@ -275,32 +273,6 @@ def _environment(threads: int) -> dict[str, str]:
     return {**os.environ, **limits, "PYTHONHASHSEED": "0"}
 
 
-_held = threading.Condition(threading.RLock())  # re-entrant: a finalizer may run while its thread waits
-_held_bytes = 0
-
-
-def _mapped(fd: int) -> pa.Buffer | None:
-    """Map a part; its bytes count as held until nothing reads it any more."""
-    mapped = map_part(fd)
-    if mapped is None:
-        return None
-    _count(len(mapped))
-    weakref.finalize(mapped, _count, -len(mapped))
-    return pa.py_buffer(mapped)
-
-
-def _count(change: int) -> None:
-    global _held_bytes
-    with _held:
-        _held_bytes += change
-        _held.notify_all()
-
-
-def held_bytes() -> int:
-    """Return the bytes of parts that this process maps."""
-    return _held_bytes
-
-
 class Pool:
     """The children of one job on one worker: at most ``context.slots`` at once.
 
@@ -364,7 +336,7 @@ class Pool:
         """
         work, prints = Work(order), ""
         with self._slots:
-            self._wait_for_room()
+            held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
             deaths_between = 0
             while not self._stopping:
                 child = self._lend()
@@ -380,17 +352,6 @@ class Pool:
                 if deaths_between >= _DEATHS_BETWEEN_UNITS:
                     raise _dying(order, death)
         return work.outcome(prints)
-
-    def _wait_for_room(self) -> None:
-        with _held:
-            while _held_bytes > self.context.held_bytes and not self._stopping:
-                if not _held.wait(30.0):
-                    logger.warning(
-                        "%s: waiting to start simulations: %d MiB of results are not fetched yet (limit %d MiB)",
-                        self.context.job,
-                        _held_bytes >> 20,
-                        self.context.held_bytes >> 20,
-                    )
 
     def _lend(self) -> Child:
         with self._lock:
@@ -437,8 +398,7 @@ class Pool:
             self._killer.start()
             for child in self._children:
                 child.ask_to_stop()
-        with _held:
-            _held.notify_all()
+        held.wake()
 
     def _kill_all(self) -> None:
         with self._lock:
