@@ -21,7 +21,10 @@ _CONFIG = {
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
-    "distributed.worker.profile.enabled": False,  # it would sample our waiting for children, 100 times a second
+    # How Dask watches itself: with its defaults its loop took 3.6 % of a core from 10 ms simulations, with these 1.5 %.
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "10s",
     "distributed.scheduler.http.routes": [],  # nobody asks an embedded cluster over HTTP
     "distributed.worker.http.routes": [],
 }

@@ -68,7 +68,7 @@ class Progress:
         self._began = time.monotonic()
         self._marks: deque[tuple[float, int]] = deque([(self._began, inherited.simulations)])
         self._memory = self._peak = 0
-        self._measured = 0.0
+        self._measure_at = 0.0
         self._process = psutil.Process()
 
     def took(self, counts: Counts) -> None:
@@ -86,10 +86,11 @@ class Progress:
     def snapshot(self) -> Snapshot:
         """Return where the job stands now."""
         now = time.monotonic()
-        if now - self._measured >= _MEMORY_SECONDS:
-            self._measured = now
+        if now >= self._measure_at:
             self._memory = tree_bytes(self._process)
             self._peak = max(self._peak, self._memory)
+            # Looking through every process of a busy host takes long: never more than 2 % of the time.
+            self._measure_at = now + max(_MEMORY_SECONDS, 50 * (time.monotonic() - now))
         since, before = self._marks[0]
         rate = (self.finished.simulations - before) / max(now - since, 1e-9)
         return Snapshot(
