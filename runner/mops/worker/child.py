@@ -55,6 +55,8 @@ _NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).paren
 def main() -> None:
     """Serve orders until the parent closes the socket."""
     channel_fd, lifeline_fd, page_fd = map(int, sys.argv[1:4])
+    for fd in (channel_fd, lifeline_fd, page_fd):
+        os.set_inheritable(fd, False)  # a process of the model that kept the channel would hide this one's death
     die_with_parent(lifeline_fd)
     _prepare_process()
     channel = Channel(socket.socket(fileno=channel_fd))
@@ -116,8 +118,9 @@ class _Bundle:
 
     def __init__(self, load: Message):
         root = Path(load["root"])
+        self.root = str(root)
         os.chdir(root)
-        sys.path.insert(0, str(root))
+        sys.path.insert(0, self.root)
         self.model = load_model(load["model"], load["scenario"], root)
         self.targets = [load_target(text, root) for text in load["targets"]]
         self.outputs = load["outputs"]
@@ -219,6 +222,7 @@ class _Run:
     def _simulate(self, place: int, replicate: int, params: dict[str, Any], seed: int) -> dict[str, pa.Table] | None:
         self._page.begin(place, replicate)
         try:
+            os.chdir(self._bundle.root)  # the last one may have gone elsewhere
             _seed_generators(seed)
             result = self._bundle.model(params, seed)
             self._connected_still()
@@ -247,6 +251,7 @@ class _Run:
     ) -> None:
         self._page.begin(place, n_replicates + target)
         try:
+            os.chdir(self._bundle.root)
             losses = self._bundle.targets[target](params, [dict(tables) for tables in ordered])
         except BaseException as error:  # noqa: BLE001 - as for the model
             self._out.failed(place, None, target, _failure(error))

@@ -1,0 +1,289 @@
+"""Children as a pool drives them: real processes and real signals, with the models of tests/models/wild."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mops.study.ids import param_id, replicate_seed
+from mops.study.schema import Group
+from mops.worker.held import held_bytes
+from mops.worker.order import Context, Order, Outcome
+from mops.worker.parts import read_segment
+from mops.worker.pool import Pool
+
+WILD = Path(__file__).parents[1] / "models" / "wild"
+PATIENCE_S = 30.0
+
+
+def groups_of(sets: list[dict[str, Any]], n_replicates: int) -> tuple[Group, ...]:
+    ids = [param_id(params) for params in sets]
+    seeds = [tuple(replicate_seed(key, i) for i in range(n_replicates)) for key in ids]
+    return tuple(Group(i, key, params, seeds[i]) for i, (key, params) in enumerate(zip(ids, sets, strict=True)))
+
+
+def order_of(context: Context, groups: tuple[Group, ...], **budget: Any) -> Order:
+    fields: dict[str, Any] = {"number": 1, "reference": None, "seconds": 600.0, "bytes": 1 << 40} | budget
+    return Order(context, groups=groups, **fields)
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def values(outcome: Outcome, column: str) -> dict[tuple[int, int], list[Any]]:
+    found: dict[tuple[int, int], list[Any]] = {}
+    for part in outcome.parts:
+        for segment in part.segments:
+            table = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})
+            start = 0
+            for simulation, rows in zip(segment.simulations, segment.rows, strict=True):
+                found[simulation] = table.slice(start, rows)[column].to_pylist()
+                start += rows
+    return found
+
+
+class Lab:
+    """Makes pools on small models, and closes them."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.pools: list[Pool] = []
+
+    def pool(self, code: str | None = None, model: str = "model:run", **fields: Any) -> Pool:
+        if code is not None:
+            (self.folder / "model.py").write_text(code)
+        root = str(WILD if code is None else self.folder)
+        context = Context("job", root, model, "baseline", (), None, slots=1, **fields)
+        self.pools.append(Pool(context))
+        return self.pools[-1]
+
+    def run(self, pool: Pool, sets: list[dict[str, Any]], n_replicates: int = 1, **budget: Any) -> Outcome:
+        return pool.run(order_of(pool.context, groups_of(sets, n_replicates), **budget))
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(tmp_path)
+    yield made
+    for pool in made.pools:
+        pool.close()
+
+
+def nasty(lab: Lab, *ways: str, **fields: Any) -> Outcome:
+    return lab.run(lab.pool(model="nasty:simulate", **fields), [{"what": way} for way in ways])
+
+
+def test_each_simulation_starts_in_the_project_root(lab: Lab) -> None:
+    code = "import os\n\ndef run(p, s):\n    here = os.getcwd()\n    os.chdir('/')\n    return {'cwd': here}\n"
+    outcome = lab.run(lab.pool(code), [{"a": 1}], n_replicates=3)
+    assert values(outcome, "cwd") == {(0, i): [str(lab.folder)] for i in range(3)}
+
+
+def test_a_model_that_closes_every_descriptor_is_blamed_itself(lab: Lab) -> None:
+    outcome = nasty(lab, "good", "closes_descriptors", "good", retries=0)
+    assert outcome.done == {0, 1, 2}
+    (failure,) = outcome.failures
+    assert (failure.group, failure.reason) == (1, "crashed")
+
+
+def test_prints_of_every_kind_reach_the_outcome(lab: Lab) -> None:
+    code = (
+        "import os, subprocess\n\ndef run(p, s):\n    print('by print')\n    os.write(1, b'by write\\n')\n"
+        "    subprocess.run(['echo', 'by another'], check=True)\n    return {'x': 1}\n"
+    )
+    outcome = lab.run(lab.pool(code), [{"a": 1}])
+    assert outcome.done == {0}
+    assert sorted(outcome.prints.split("\n")) == ["", "by another", "by print", "by write"]
+
+
+def test_of_much_printing_the_last_part_is_kept_with_a_note(lab: Lab) -> None:
+    code = "def run(p, s):\n    print('x' * 500_000)\n    print('the end')\n    return {'x': 1}\n"
+    prints = lab.run(lab.pool(code), [{"a": 1}]).prints
+    assert "bytes of output left out" in prints.split("\n")[0]
+    assert prints.endswith("the end\n")
+    assert len(prints) < 70_000
+
+
+def test_standard_input_is_empty(lab: Lab) -> None:
+    code = "import sys\n\ndef run(p, s):\n    return {'read': sys.stdin.read()}\n"
+    assert values(lab.run(lab.pool(code), [{"a": 1}]), "read") == {(0, 0): [""]}
+
+
+@pytest.mark.parametrize("way", ["endless", "endless_holding_gil", "endless_ignoring_sigterm"])
+def test_a_simulation_over_its_time_is_ended_and_its_line_named(lab: Lab, way: str) -> None:
+    outcome = nasty(lab, way, "good", timeout_s=1.0)
+    (failure,) = outcome.failures
+    assert (failure.group, failure.reason, failure.attempts) == (0, "timeout", 1)
+    assert "MODELOPS_JOB_SIM_TIMEOUT" in failure.message
+    assert f"in {way}" in failure.traceback
+    assert outcome.done == {0, 1}
+
+
+def test_each_simulation_has_its_own_seeded_generators(lab: Lab) -> None:
+    code = (
+        "import random\nimport numpy as np\n\ndef run(p, s):\n"
+        "    drawn = [random.random(), np.random.random()]\n    random.random()\n    return {'drawn': drawn}\n"
+    )
+    pool = lab.pool(code)
+    seeds = (1, 2**32, 2**64 - 1)
+    groups = tuple(Group(i, str(i), {"a": i}, (seed,)) for i, seed in enumerate(seeds))
+    there = values(pool.run(order_of(pool.context, groups)), "drawn")
+    back = values(pool.run(order_of(pool.context, groups[::-1])), "drawn")
+    assert there == back
+    assert len({tuple(drawn) for drawn in there.values()}) == 3
+
+
+def test_a_child_has_its_thread_limits_and_is_the_first_to_go(lab: Lab) -> None:
+    names = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS", "PYTHONHASHSEED"
+    code = (
+        f"import os\n\ndef run(p, s):\n    found = [os.environ[name] for name in {names!r}]\n"
+        "    return {'found': found + [open('/proc/self/oom_score_adj').read().strip()]}\n"
+    )
+    outcome = lab.run(lab.pool(code, threads=3), [{"a": 1}])
+    assert values(outcome, "found") == {(0, 0): ["3", "3", "3", "3", "0", "1000"]}
+
+
+def test_a_models_processes_inherit_no_descriptor_of_ours(lab: Lab) -> None:
+    code = (
+        "import os, subprocess\n\ndef run(p, s):\n"
+        "    listed = subprocess.run(['ls', '-l', '/proc/self/fd'], capture_output=True, text=True, close_fds=False)\n"
+        "    return {'fds': listed.stdout}\n"
+    )
+    (listed,) = values(lab.run(lab.pool(code), [{"a": 1}]), "fds")[0, 0]
+    assert "socket" not in listed
+    assert "mops" not in listed
+
+
+@pytest.mark.parametrize("budget", [{"seconds": 0.0}, {"bytes": 1}])
+def test_an_order_over_its_budget_ends_after_a_whole_group(lab: Lab, budget: dict[str, Any]) -> None:
+    outcome = lab.run(lab.pool("def run(p, s):\n    return {'x': s}\n"), [{"a": i} for i in range(3)], 2, **budget)
+    assert outcome.done == {0}
+    assert sorted(values(outcome, "x")) == [(0, 0), (0, 1)]
+
+
+HELD = (
+    "import time\nfrom pathlib import Path\n\ndef run(p, s):\n    Path(f'started-{p[\"a\"]}').touch()\n"
+    "    while not Path('go').exists() and p['a']:\n        time.sleep(0.01)\n    return {'x': p['a']}\n"
+)
+
+
+def stopped(lab: Lab, grace_s: float, *, go: bool) -> Outcome:
+    pool = lab.pool(HELD)
+    got: list[Outcome] = []
+    thread = threading.Thread(target=lambda: got.append(lab.run(pool, [{"a": i} for i in range(3)])))
+    thread.start()
+    until((lab.folder / "started-1").exists)
+    time.sleep(0.3)  # the first group's hand-over is due by now, but for a loaded machine it need not be
+    pool.stop(grace_s)
+    if go:
+        (lab.folder / "go").touch()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    return got[0]
+
+
+def test_a_stop_lets_the_running_simulation_end_and_starts_no_other(lab: Lab) -> None:
+    assert stopped(lab, 600.0, go=True).done == {0, 1}
+    assert not (lab.folder / "started-2").exists()
+
+
+def test_a_stop_without_grace_ends_the_running_simulation_and_blames_nobody(lab: Lab) -> None:
+    outcome = stopped(lab, 0.0, go=False)
+    assert outcome.done <= {0}
+    assert outcome.failures == []
+
+
+def test_a_child_killed_from_outside_is_replaced_and_explained(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    code = (
+        "import os, signal\nfrom pathlib import Path\n\ndef run(p, s):\n    if not Path('killed').exists():\n"
+        "        Path('killed').touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n    return {'x': 1}\n"
+    )
+    caplog.set_level(logging.WARNING, "mops")
+    outcome = lab.run(lab.pool(code), [{"a": 1}])
+    assert (outcome.done, outcome.failures) == ({0}, [])
+    (record,) = caplog.records
+    for word in ("SIGKILL", "out of memory", "MODELOPS_JOB_SLOTS", "MODELOPS_JOB_BATCH_SIZE", "tried again"):
+        assert word in record.getMessage()
+
+
+def test_closing_leaves_no_process_and_no_descriptor(lab: Lab) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    code = "import subprocess\n\ndef run(p, s):\n    return {'pid': subprocess.Popen(['sleep', '600']).pid}\n"
+    pool = lab.pool(code)
+    ((sleeper,),) = values(lab.run(pool, [{"a": 1}]), "pid").values()
+    (child,) = pool.pids()
+    pool.close()
+    until(lambda: not psutil.pid_exists(child))
+    until(lambda: not psutil.pid_exists(sleeper) or psutil.Process(sleeper).status() == psutil.STATUS_ZOMBIE)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: Lab) -> None:
+    pool = lab.pool("def run(p, s):\n    return {'x': list(range(1000))}\n")
+    before = held_bytes()
+    outcome = lab.run(pool, [{"a": i} for i in range(5)])
+    assert held_bytes() > before
+    (pid,) = pool.pids()
+    opened = [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    assert not any("mops-part" in name for name in [*opened, Path(f"/proc/{pid}/maps").read_text()])
+    del outcome
+    assert held_bytes() == before
+
+
+def test_the_first_good_simulation_in_order_makes_the_reference(lab: Lab) -> None:
+    code = "def run(p, s):\n    if p['a'] == 0:\n        raise ValueError\n    return {'x': 1, 'y': 'text'}\n"
+    outcome = lab.run(lab.pool(code), [{"a": 0}, {"a": 1}])
+    assert outcome.reference == {"output": {"x": "number", "y": "string"}}
+    assert [failure.group for failure in outcome.failures] == [0]
+
+
+PARENT = """
+import json, sys
+from mops.study.schema import Group
+from mops.worker.order import Context, Order
+from mops.worker.pool import Pool
+
+context = Context("job", sys.argv[1], "model:run", "baseline", (), None, slots=1)
+pool = Pool(context)
+pool.check()
+print(json.dumps(pool.pids()), flush=True)
+pool.run(Order(context, 1, (Group(0, "a", {"a": 1}, (1,)),), None, 600.0, 1 << 40))
+"""
+
+
+def test_a_child_deep_in_c_ends_with_its_killed_parent_and_so_do_its_processes(lab: Lab) -> None:
+    (lab.folder / "model.py").write_text(
+        "import ctypes, subprocess\nfrom pathlib import Path\n\ndef run(p, s):\n"
+        "    Path('sleeper').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n"
+        "    while True:\n        ctypes.PyDLL(None).pause()  # never gives up the GIL\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(lab.folder)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        (child,) = json.loads(parent.stdout.readline())
+        sleeper = lab.folder / "sleeper"
+        until(lambda: sleeper.exists() and sleeper.read_text() != "")
+        parent.send_signal(signal.SIGKILL)
+    pids = [child, int(sleeper.read_text())]
+    until(lambda: not any(alive(pid) for pid in pids))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
