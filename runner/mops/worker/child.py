@@ -152,12 +152,19 @@ def _described(error: BaseException) -> dict[str, str]:
     users = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
     what = "".join(traceback.format_exception_only(error)).strip()
     trace = "".join(traceback.format_list(users))
-    return {"message": what[:_MESSAGE_LIMIT], "traceback": trace[-_TRACEBACK_LIMIT:]}
+    # A model that keeps an exception in a local name has made a cycle: its tables would wait for the garbage collector.
+    traceback.clear_frames(error.__traceback__)
+    return {"message": _text(what[:_MESSAGE_LIMIT]), "traceback": _text(trace[-_TRACEBACK_LIMIT:])}
+
+
+def _text(found: str) -> str:
+    """Return text that can be stored: without the lone surrogates that stand for bytes in the names of files."""
+    return found.encode(errors="backslashreplace").decode()
 
 
 def _failure(error: BaseException) -> dict[str, str]:
     if isinstance(error, InvalidOutput):
-        return {"reason": "invalid_output", "message": str(error)[:_MESSAGE_LIMIT], "traceback": ""}
+        return {"reason": "invalid_output", "message": _text(str(error)[:_MESSAGE_LIMIT]), "traceback": ""}
     return {"reason": "error"} | _described(error)
 
 
@@ -190,6 +197,9 @@ class _Run:
                 break
             self._group(group)
         self._page.idle()
+        for stream in (sys.stdout, sys.stderr):  # the model may have put anything there
+            with contextlib.suppress(Exception):
+                stream.flush()
         self._out.flush()
         self._out.end(time.monotonic() - self._began)
 
@@ -224,12 +234,12 @@ class _Run:
         try:
             os.chdir(self._bundle.root)  # the last one may have gone elsewhere
             _seed_generators(seed)
-            result = self._bundle.model(params, seed)
-            self._connected_still()
-            tables = self._checked(as_tables(result, seed))
+            tables = self._checked(as_tables(self._bundle.model(params, seed), seed))
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
             self._out.failed(place, replicate, None, _failure(error))
             return None
+        finally:
+            self._connected_still()
         self._out.finished(place, replicate, tables)
         return tables
 
@@ -257,6 +267,8 @@ class _Run:
             self._out.failed(place, None, target, _failure(error))
         else:
             self._out.scored(place, target, losses)
+        finally:
+            self._connected_still()
 
     def _hand_over_in_time(self) -> None:
         now = time.monotonic()
