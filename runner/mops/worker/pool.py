@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mops.errors import ClusterError, ModelError
@@ -40,7 +40,9 @@ _THREAD_LIMITS = (
 )
 _POLL_SECONDS = 0.25
 _PRINTS_LIMIT = 64 << 10
+_READS_LEFT = 32  # of 64 KiB: what any pipe may hold, and an end where somebody never stops printing
 _TAIL_LIMIT = 4 << 10
+_FATAL_LIMIT = 32 << 10  # faulthandler's hundred frames of each thread
 _ABORT_SECONDS = 0.5  # for a child over its time limit to write where it hangs
 _LEAVE_SECONDS = 5.0  # for a child that closed its socket to be gone
 _DEATHS_BETWEEN_UNITS = 5
@@ -52,7 +54,7 @@ class Death:
 
     returncode: int
     unit: Unit | None
-    by: str  # "itself", "timeout" or "stop"
+    by: str  # "itself", "silence" (it closed its socket and stayed), "timeout" or "stop"
     seconds: float
     tail: str
 
@@ -94,6 +96,7 @@ class Child:
         self._killed_at = 0.0
         self._judged: Unit | None = None
         self._prints = bytearray()
+        self._n_printed = 0  # bytes since they were last taken, dropped ones too
         self._tail = bytearray()
         assert self._process.stdout is not None
         self._stdout = self._process.stdout
@@ -113,6 +116,11 @@ class Child:
                     "outputs": None if context.outputs is None else list(context.outputs),
                 }
             )
+
+    @property
+    def fit(self) -> bool:
+        """Whether it can be lent again: it has imported the model, and lives as far as anybody knows."""
+        return self._loaded and self._ended_by == "itself" and not self._has_ended()
 
     @property
     def pid(self) -> int:
@@ -143,6 +151,7 @@ class Child:
 
     def drive(self, work: Work) -> Death | None:
         """Run what is left of ``work``; return None when the child is ready for more, or how it died."""
+        began = time.monotonic()
         try:
             request = work.request()
             self._channel.send(request)
@@ -155,21 +164,29 @@ class Child:
                 work.take(message, None if fd is None else held.take(fd, request["name"]))
         except (BrokenPipeError, ConnectionResetError):
             logger.debug("child %s is gone before it had its order", self.pid)
+        work.seconds += time.monotonic() - began
         return self.death()
 
     def _messages(self) -> Iterator[tuple[Message, int | None]]:
         """Yield what the child sends until it is gone; reads its prints and watches its time meanwhile."""
         poll = min(_POLL_SECONDS, (self._context.timeout_s or 1.0) / 4)
         while True:
-            for key, _ in self._selector.select(poll):
-                if key.fileobj is self._stdout:
-                    self._read_prints()
-                    continue
+            # Looked at first: what it had sent is in the socket then. There may be no end-of-file, where a process that
+            # the model forked keeps the socket open.
+            ended = self._has_ended()
+            if ended:
+                self._kill_group()
+            ready = {key.fileobj for key, _ in self._selector.select(0 if ended else poll)}
+            if self._stdout in ready:
+                self._read_prints()
+            if self._channel in ready:
                 try:
                     message, fd = self._channel.receive()
                 except EOFError:
                     return
                 yield message, fd
+            elif ended:
+                return
             self._watch()
 
     def _watch(self) -> None:
@@ -184,8 +201,7 @@ class Child:
             self._judged = running[0]
             self._ended_by = "timeout"
             self._killed_at = time.monotonic() + _ABORT_SECONDS
-            with contextlib.suppress(ProcessLookupError):  # faulthandler writes where it hangs
-                self._process.send_signal(signal.SIGABRT)
+            self._signal(os.kill, signal.SIGABRT)  # faulthandler writes where it hangs
 
     def ask_to_stop(self) -> None:
         """Ask the child to run nothing after its present unit."""
@@ -197,16 +213,26 @@ class Child:
         self._kill_group()
 
     def _kill_group(self) -> None:
-        # Not after the child was waited for: its number, and its group's, may be somebody else's by then.
+        self._signal(os.killpg, signal.SIGKILL)
+
+    def _signal(self, send: Callable[[int, int], None], number: int) -> None:
+        # Not after the child was waited for: its number, and its group's, may be somebody else's by then. And not by
+        # Popen.send_signal, which takes the exit status of a child that has just ended.
         with self._guard:
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+                    send(self._process.pid, number)
+
+    def _has_ended(self) -> bool:
+        """Tell whether the process has ended, without taking its exit status."""
+        with self._guard:
+            if self._process.returncode is not None:
+                return True
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def _await_end(self, within_s: float) -> bool:
-        """Wait for the end of the process without taking its exit status."""
         deadline = time.monotonic() + within_s
-        while os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        while not self._has_ended():
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.002)
@@ -227,28 +253,32 @@ class Child:
         if not text:
             self._selector.unregister(self._stdout)
             return
-        self._prints += text
-        self._tail = (self._tail + text)[-_TAIL_LIMIT:]
+        self._n_printed += len(text)
+        self._prints = (self._prints + text)[-_PRINTS_LIMIT:]
+        self._tail = (self._tail + text)[-_FATAL_LIMIT:]
 
     def take_prints(self) -> str:
         """Return what was printed since the last call, the last 64 KiB of it."""
         self._read_prints_left()
-        dropped = len(self._prints) - _PRINTS_LIMIT
-        text = bytes(self._prints[-_PRINTS_LIMIT:]).decode(errors="replace")
+        dropped = self._n_printed - len(self._prints)
+        text = self._prints.decode(errors="replace")
+        self._n_printed = 0
         self._prints.clear()
         return f"({dropped} bytes of output left out)\n{text}" if dropped > 0 else text
 
     def _read_prints_left(self) -> None:
-        while self._selector.get_map().get(self._stdout) is not None:
-            before = len(self._prints)
-            self._read_prints()
-            if len(self._prints) == before:
+        for _ in range(_READS_LEFT):
+            before = self._n_printed
+            if self._selector.get_map().get(self._stdout) is not None:
+                self._read_prints()
+            if self._n_printed == before:
                 return
 
     def death(self) -> Death:
         """Wait for the end of a child that closed its socket, and say how it came."""
         # One that lives on closed the socket: a model that closes descriptors. It is ended all the same.
-        self._await_end(within_s=_LEAVE_SECONDS)
+        if not self._await_end(within_s=_LEAVE_SECONDS) and self._ended_by == "itself":
+            self._ended_by = "silence"
         self._reap()
         self._read_prints_left()
         running = self._page.running()
@@ -256,7 +286,7 @@ class Child:
         by = self._ended_by
         if by == "timeout" and unit != self._judged:
             unit, by = None, "stop"  # it had just finished the unit that was over its time
-        tail = bytes(self._tail).decode(errors="replace").strip()
+        tail = _last_words(self._tail.decode(errors="replace"))
         return Death(self._process.returncode, unit, by, time.monotonic() - began, tail)
 
     def close(self) -> None:
@@ -266,6 +296,17 @@ class Child:
         self._stdout.close()
         self._channel.close()
         self._lifeline.close()
+
+
+def _last_words(printed: str) -> str:
+    """Return the end of what a child printed; where faulthandler wrote, its start, which names the line."""
+    _, fatal, trace = printed.rpartition("Fatal Python error: ")
+    if not fatal:
+        return printed[-_TAIL_LIMIT:].strip()
+    # Before the thread that it was come the others; after it the names of all extension modules, which can be hundreds.
+    what, _, frames = trace.partition("\nExtension modules:")[0].partition("\n\n")
+    others, current, own = frames.partition("Current thread")
+    return f"{fatal}{what}\n\n{current}{own or others}"[:_TAIL_LIMIT].strip()
 
 
 def _environment(threads: int) -> dict[str, str]:
@@ -283,6 +324,7 @@ class Pool:
         self.context = context
         self._slots = threading.Semaphore(context.slots)
         self._lock = threading.Lock()
+        self._returned = threading.Condition(self._lock)
         self._idle: list[Child] = []
         self._children: set[Child] = set()
         self._stopping = False
@@ -307,12 +349,10 @@ class Pool:
         ModelError
             It cannot be imported, or is not what STUDY.md asks for.
         """
-        child = self._lend()
-        death = child.ready()
+        with self._lent() as child:
+            death = child.ready() if child is not None else None
         if death is None:
-            self._give_back(child)
             return
-        self._discard(child)
         raise ModelError(
             f"the process that imports the model {death.how}",
             where=self.context.model,
@@ -338,41 +378,49 @@ class Pool:
         with self._slots:
             held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
             deaths_between = 0
-            while not self._stopping:
-                child = self._lend()
-                # A child that dies while it starts is no verdict on the model: an earlier one has imported it.
-                death = child.ready() or child.drive(work)
-                prints += child.take_prints()
+            while True:
+                with self._lent() as child:
+                    if child is None:
+                        break
+                    # A child that dies while it starts is no verdict on the model: an earlier one has imported it.
+                    death = child.ready() or child.drive(work)
+                    prints += child.take_prints()
                 if death is None:
-                    self._give_back(child)
                     break
-                self._discard(child)
                 self._explain(death, work)
                 deaths_between = deaths_between + 1 if death.unit is None else 0
                 if deaths_between >= _DEATHS_BETWEEN_UNITS:
                     raise _dying(order, death)
         return work.outcome(prints)
 
-    def _lend(self) -> Child:
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[Child | None]:
+        """Lend a child, None once the pool is stopped; keep it only if it is fit for the next order."""
         with self._lock:
-            child = self._idle.pop() if self._idle else self._start()
-            if self._stopping:
-                child.ask_to_stop()
-            return child
+            child = None if self._stopping else self._idle.pop() if self._idle else self._start()
+        fit = False
+        try:
+            yield child
+            fit = child is not None and child.fit
+        finally:
+            if child is not None:
+                self._give_back(child, fit=fit)
 
-    def _give_back(self, child: Child) -> None:
+    def _give_back(self, child: Child, *, fit: bool) -> None:
         with self._lock:
-            self._idle.append(child)
-
-    def _discard(self, child: Child) -> None:
-        with self._lock:
-            self._children.discard(child)
-        child.close()
+            keep = fit and not self._stopping
+            if keep:
+                self._idle.append(child)
+        if not keep:
+            child.close()
+            with self._returned:
+                self._children.discard(child)
+                self._returned.notify_all()
 
     def _explain(self, death: Death, work: Work) -> None:
         """Blame the unit that ran, and log what happened, how often, and what to do."""
         if death.by == "stop" or death.unit is None:
-            if death.by == "itself":
+            if death.by in ("itself", "silence"):
                 logger.warning(
                     "%s: a child that ran no simulation %s; the rest runs again", self.context.job, death.how
                 )
@@ -406,14 +454,22 @@ class Pool:
                 child.kill()
 
     def close(self) -> None:
-        """End every child."""
-        self._stopping = True
-        with self._lock:
+        """End every child; who drives one meanwhile sees it die, and has an outcome without an error."""
+        with self._returned:
+            self._stopping = True
             if self._killer is not None:
                 self._killer.cancel()
-            children, self._children = self._children, set()
-            self._idle.clear()
-        for child in children:
+            idle, self._idle = self._idle, []
+            self._children.difference_update(idle)
+            for child in self._children:
+                child.kill()
+        held.wake()
+        for child in idle:
+            child.close()
+        with self._returned:
+            self._returned.wait_for(lambda: not self._children, timeout=_LEAVE_SECONDS)
+            left, self._children = self._children, set()
+        for child in left:  # its driver is held up elsewhere
             child.close()
 
 
@@ -421,6 +477,9 @@ def _verdict(death: Death, timeout_s: float | None) -> Verdict:
     if death.by == "timeout":
         message = f"ran for more than {timeout_s:g} s (MODELOPS_JOB_SIM_TIMEOUT) and was ended"
         return Verdict("timeout", message, death.tail)
+    if death.by == "silence":
+        message = "it closed the socket to its worker, a descriptor that was not its own, and was ended"
+        return Verdict("crashed", message, death.tail)
     message = f"the process that ran it {death.how} after {death.seconds:.1f} s"
     if death.returncode == -signal.SIGKILL:
         message += (
