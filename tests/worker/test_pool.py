@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import resource
 import signal
 import subprocess
 import sys
@@ -68,8 +70,8 @@ class Lab:
         if code is not None:
             (self.folder / "model.py").write_text(code)
         root = str(WILD if code is None else self.folder)
-        targets = fields.pop("targets", ())
-        context = Context("job", root, model, "baseline", targets, None, slots=1, **fields)
+        fields = {"targets": (), "outputs": None, "slots": 1} | fields
+        context = Context("job", root, model, "baseline", **fields)
         self.pools.append(Pool(context))
         return self.pools[-1]
 
@@ -215,9 +217,9 @@ def test_a_stop_lets_the_running_simulation_end_and_starts_no_other(lab: Lab) ->
     assert not (lab.folder / "started-2").exists()
 
 
-def test_a_stop_without_grace_blames_nobody_and_keeps_what_was_handed_over(lab: Lab) -> None:
+def test_a_stop_without_grace_blames_nobody_and_loses_no_group_that_was_done(lab: Lab) -> None:
     outcome = stopped(lab, 0.0, go=False)
-    assert outcome.failures == []
+    assert (outcome.done, outcome.failures) == ({0}, [])
     assert values(outcome, "x") == {(0, 0): [0]}
 
 
@@ -301,13 +303,48 @@ def test_closing_leaves_no_process_and_no_descriptor(lab: Lab) -> None:
 
 def test_closing_while_children_start_leaves_none_and_no_descriptor(lab: Lab) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    pool = lab.pool("def run(p, s):\n    return {'x': s}\n")
-    for _ in range(5):
-        pool.warm()
-        (child,) = pool.pids()
-        pool.close()
-        assert not psutil.pid_exists(child)
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3)
+    pool.warm()
+    children = pool.pids()
+    pool.close()
+    assert len(children) == 3
+    assert not any(psutil.pid_exists(pid) for pid in children)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_closed_pool_starts_no_child(lab: Lab) -> None:
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n")
+    pool.close()
+    pool.warm()
+    assert lab.run(pool, [{"a": 1}]).done == set()
+    assert pool.pids() == []
+
+
+def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab: Lab) -> None:
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+    first = max(opened) + 1
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    n_refused = 0
+    try:
+        for more in range(3, 20):  # from where there are enough for the selector and the page
+            resource.setrlimit(resource.RLIMIT_NOFILE, (first + more, hard))
+            try:
+                pool.warm()
+            except OSError:
+                n_refused += 1
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert (pool.pids() == []) == (psutil.Process().children() == [])
+            if pool.pids():
+                break
+            assert len(list(Path("/proc/self/fd").iterdir())) == before
+    finally:
+        for fd in opened:
+            os.close(fd)
+    assert n_refused > 3
+    assert lab.run(pool, [{"a": 1}]).done == {0}
 
 
 def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: Lab) -> None:
@@ -333,8 +370,8 @@ def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: Lab) -> No
     assert len(lab.run(pool, [{"a": 1}], n_replicates=2).losses) == 1
     assert "mops-part" in (lab.folder / "maps").read_text()  # the target did see what an earlier child had made
     (pid,) = pool.pids()
-    opened = [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
-    assert not any("mops-part" in name for name in [*opened, Path(f"/proc/{pid}/maps").read_text()])
+    until(lambda: "mops-part" not in Path(f"/proc/{pid}/maps").read_text())  # it says first that it has ended
+    assert not any("mops-part" in str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir())
 
 
 @pytest.mark.parametrize("fails", ["raise ValueError", "os._exit(1)"])

@@ -211,7 +211,7 @@ class _Run:
         return used_up and self._out.groups_done > 0  # one group at least, or an order would come back for ever
 
     def _group(self, group: dict[str, Any]) -> None:
-        place, params = group["place"], group["params"]
+        place, params, handed_over = group["place"], group["params"], self._handed_over
         replicates: dict[int, dict[str, pa.Table]] = {
             replicate: self._given[place, replicate] for replicate in group["given"]
         }
@@ -227,7 +227,10 @@ class _Run:
             for target in group["targets"]:
                 self._score(place, group["n_replicates"], target, dict(params), ordered)
         self._out.done(place)
-        self._hand_over_in_time()
+        if self._handed_over == handed_over:
+            self._hand_over_in_time()
+        else:  # parts went ahead that count with their group only: a stop in the next simulation would lose them
+            self._hand_over()
 
     def _simulate(self, place: int, replicate: int, params: dict[str, Any], seed: int) -> dict[str, pa.Table] | None:
         self._page.begin(place, replicate)
@@ -271,10 +274,12 @@ class _Run:
             self._connected_still()
 
     def _hand_over_in_time(self) -> None:
-        now = time.monotonic()
-        if now - self._handed_over >= HANDOVER_SECONDS or self._out.bytes_open >= HANDOVER_BYTES:
-            self._out.flush()
-            self._handed_over = now
+        if time.monotonic() - self._handed_over >= HANDOVER_SECONDS or self._out.bytes_open >= HANDOVER_BYTES:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._out.flush()
+        self._handed_over = time.monotonic()
 
 
 if __name__ == "__main__":

@@ -75,20 +75,24 @@ class Child:
     def __init__(self, context: Context):
         self._context = context
         self._page, page_fd = ProgressPage.create()
-        ours, theirs = socket.socketpair()
-        self._lifeline, their_lifeline = socket.socketpair()
-        passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
-        self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
-            [sys.executable, "-P", "-m", "mops.worker.child", *map(str, passed)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=passed,
-            env=_environment(context.threads),
-            start_new_session=True,
-        )
-        theirs.close()
-        their_lifeline.close()
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(os.close, page_fd)
+            self._selector = selectors.DefaultSelector()  # not after the process: there may be no descriptor left
+            on_failure.callback(self._selector.close)
+            ours, theirs = socket.socketpair()
+            self._lifeline, their_lifeline = socket.socketpair()
+            with theirs, their_lifeline:
+                passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
+                self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                    [sys.executable, "-P", "-m", "mops.worker.child", *map(str, passed)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=passed,
+                    env=_environment(context.threads),
+                    start_new_session=True,
+                )
+            on_failure.pop_all()
         os.close(page_fd)
         self._guard = threading.RLock()
         self._channel = Channel(ours)
@@ -101,7 +105,6 @@ class Child:
         assert self._process.stdout is not None
         self._stdout = self._process.stdout
         os.set_blocking(self._stdout.fileno(), False)
-        self._selector = selectors.DefaultSelector()
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._stdout, selectors.EVENT_READ)
         self._loaded = False
@@ -333,7 +336,7 @@ class Pool:
     def warm(self) -> None:
         """Start every child now, side by side; they import the model while the caller goes on."""
         with self._lock:
-            while len(self._children) < self.context.slots:
+            while not self._stopping and len(self._children) < self.context.slots:
                 self._idle.append(self._start())
 
     def _start(self) -> Child:
