@@ -130,7 +130,7 @@ class TestMappings:
             result.iloc[:, 0] = 9
         assert found["x"].to_pylist() == [1.0, 2.0]
 
-    @pytest.mark.parametrize("name", ["", "a/b", ".hidden", 3])
+    @pytest.mark.parametrize("name", ["", "a/b", ".hidden", 3, "a\nb", "a\0b", "caf\udce9"])
     def test_an_output_name_that_cannot_be_a_folder_is_refused(self, name):
         with pytest.raises(InvalidOutput, match="cannot name an output"):
             as_tables({name: pa.table({"n": [1]})}, 1)

@@ -6,6 +6,7 @@ Children import this: the standard library, numpy and pyarrow only. The contract
 from __future__ import annotations
 
 import numbers
+import re
 from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any
@@ -16,6 +17,8 @@ import pyarrow.compute as pc
 
 DEFAULT_OUTPUT = "output"
 IDENTITY = ("param_id", "group", "replicate", "seed")
+
+_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and halves of characters
 
 Kinds = dict[str, dict[str, str]]
 """``{output: {column: kind}}``; kind is one of number, string, boolean, time, nested, binary, null."""
@@ -71,9 +74,16 @@ def _outputs(result: object) -> Mapping[str, object]:
 
 
 def _name(key: object) -> str:
-    if not isinstance(key, str) or not key or "/" in key or key.startswith("."):
-        raise InvalidOutput(f"{key!r} cannot name an output: a name is a non-empty string without '/'")
+    if not isinstance(key, str) or not is_writable(key) or "/" in key or key.startswith("."):
+        raise InvalidOutput(
+            f"{key!r} cannot name an output: a name is a non-empty string without '/' and control characters"
+        )
     return key
+
+
+def is_writable(name: str) -> bool:
+    """Tell whether a name can be stored: it says something, and is Unicode without control characters."""
+    return bool(name) and not _UNWRITABLE.search(name)
 
 
 _forms: dict[type, str] = {}
