@@ -89,6 +89,30 @@ class TestFunctions:
         """
         assert model(code, "the_model:run")(PARAMS, 7) == (PARAMS, 7)
 
+    def test_a_decorated_function_that_hides_its_arguments_gets_params_and_seed(self, model):
+        code = """
+            def timed(function):
+                def inner(*args, **kwargs): return function(*args, **kwargs)
+                return inner
+            @timed
+            def f(params, seed): return params, seed
+        """
+        assert model(code, "the_model:f")(PARAMS, 7) == (PARAMS, 7)
+
+    def test_a_partial_function_is_a_function(self, model):
+        code = """
+            from functools import partial
+            def g(days, params, seed, scenario): return days, params, seed, scenario
+            f = partial(g, 60)
+            fixed = partial(g, 60, scenario="mine")
+        """
+        assert model(code, "the_model:f", "lockdown")(PARAMS, 7) == (60, PARAMS, 7, "lockdown")
+        assert model(code, "the_model:fixed")(PARAMS, 7) == (60, PARAMS, 7, "mine")
+
+    def test_what_does_not_tell_its_arguments_is_refused(self, model):
+        with pytest.raises(CannotLoad, match="does not tell its arguments; wrap it in a function"):
+            model("f = min", "the_model:f")
+
     @pytest.mark.parametrize("code", ["def f(params): pass", "def f(): pass"])
     def test_a_function_of_fewer_than_two_is_refused(self, model, code):
         with pytest.raises(CannotLoad, match=r"takes [01] arguments.*f\(params, seed\)"):
@@ -140,6 +164,25 @@ class TestClasses:
         """
         run = model(code, "the_model:Model")
         assert [run(PARAMS, seed) for seed in range(3)] == [1, 1, 1]
+
+    @pytest.mark.parametrize("needs", ["days", "*, days"])
+    def test_a_class_that_cannot_be_made_without_arguments_is_refused(self, model, needs):
+        code = f"""
+            class Model:
+                def __init__(self, {needs}, scale=1): pass
+                def simulate(self, params, seed): pass
+        """
+        with pytest.raises(CannotLoad, match="needs 'days' to be made"):
+            model(code, "the_model:Model")
+
+    def test_a_class_without_a_constructor_of_its_own_is_made(self, model):
+        code = """
+            from typing import NamedTuple
+            class Model(NamedTuple):
+                days: int = 3
+                def simulate(self, params, seed): return self.days
+        """
+        assert model(code, "the_model:Model")(PARAMS, 7) == 3
 
     def test_a_class_that_cannot_simulate_is_refused(self, model):
         with pytest.raises(CannotLoad, match="neither simulate"):
@@ -261,6 +304,17 @@ class TestTargets:
     def test_what_is_no_finite_number_is_refused(self, target, value, says):
         found = target(f"def target(params, replicates): return {value}")
         with pytest.raises(InvalidOutput, match=says):
+            found(PARAMS, REPLICATES)
+
+    @pytest.mark.parametrize("name", ["''", "'a\\nb'", "'caf\\udce9'"])
+    def test_a_loss_needs_a_name_that_can_be_written(self, target, name):
+        found = target(f"def target(params, replicates): return {{{name}: 1.0}}")
+        with pytest.raises(InvalidOutput, match="cannot name a loss"):
+            found(PARAMS, REPLICATES)
+
+    def test_two_losses_of_one_name_are_refused(self, target):
+        found = target("def target(params, replicates): return {1: 1.0, '1': 2.0}")
+        with pytest.raises(InvalidOutput, match="two losses named '1'"):
             found(PARAMS, REPLICATES)
 
     @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from mops.study.entry import EntryPoint
-from mops.worker.tables import InvalidOutput
+from mops.worker.tables import InvalidOutput, is_writable
 
 Params = Mapping[str, Any]
 Model = Callable[[dict[str, Any], int], object]
@@ -132,7 +132,7 @@ def _as_function(found: Any, scenario: str, text: str) -> Model:
         return _class_model(found, scenario, text)
     if not callable(found):
         raise CannotLoad(f"{text!r} is a {type(found).__name__}, neither a function nor a class")
-    n_taken = _taken(found)
+    n_taken = _taken(found, text)
     if n_taken >= 3:
         return lambda params, seed: found(params, seed, scenario)
     if n_taken == 2:
@@ -142,6 +142,9 @@ def _as_function(found: Any, scenario: str, text: str) -> Model:
 
 
 def _class_model(kind: type, scenario: str, text: str) -> Model:
+    needed = [name for name, p in _parameters(kind, text).items() if _is_needed(p)]
+    if needed:
+        raise CannotLoad(f"class {text!r} needs {', '.join(map(repr, needed))} to be made; mops gives it no arguments")
     # One instance for each simulation: what one leaves on itself must not reach the next.
     if hasattr(kind, "simulate_scenario"):
         return lambda params, seed: kind().simulate_scenario(scenario, params, seed)
@@ -156,25 +159,36 @@ def _only_baseline(scenario: str, text: str) -> None:
         raise CannotLoad(f"{text!r} knows no scenarios, so 'scenario' can only be 'baseline', not {scenario!r}")
 
 
-def _positional(function: Any) -> list[inspect.Parameter]:
+def _parameters(function: Any, text: str) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:
+        raise CannotLoad(f"{text!r} does not tell its arguments; wrap it in a function") from None
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    takes_many = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return not takes_many and parameter.default is inspect.Parameter.empty
+
+
+def _positional(function: Any, text: str) -> list[inspect.Parameter]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p for p in inspect.signature(function).parameters.values() if p.kind in kinds]
+    return [p for p in _parameters(function, text).values() if p.kind in kinds]
 
 
-def _taken(function: Any) -> int:
+def _taken(function: Any, text: str) -> int:
     """Count the arguments that a model takes: a third one only if it has no default or is the scenario."""
-    found = _positional(function)
+    found = _positional(function, text)
+    takes_many = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in _parameters(function, text).values())
+    if len(found) < 2 and takes_many:  # what a decorator without functools.wraps makes of a model
+        return 2
     if len(found) > 2 and found[2].default is not inspect.Parameter.empty and found[2].name != "scenario":
         return 2
     return min(len(found), 3)
 
 
 def _required(function: Any, text: str) -> int:
-    try:
-        found = _positional(function)
-    except ValueError:
-        raise CannotLoad(f"target {text!r} does not tell its arguments; wrap it in a function") from None
-    return sum(parameter.default is inspect.Parameter.empty for parameter in found)
+    return sum(_is_needed(parameter) for parameter in _positional(function, text))
 
 
 def _evaluator(target: Any, text: str) -> Target:
@@ -209,7 +223,14 @@ def _losses(result: object) -> dict[str, float]:
     named = result if isinstance(result, Mapping) else {DEFAULT_LOSS: result}
     if not named:
         raise InvalidOutput("the target returned an empty mapping; it must name at least one loss")
-    return {str(name): _finite(name, value) for name, value in named.items()}
+    losses: dict[str, float] = {}
+    for name, value in named.items():
+        if not is_writable(str(name)):
+            raise InvalidOutput(f"{name!r} cannot name a loss: a name is a non-empty string without control characters")
+        if str(name) in losses:
+            raise InvalidOutput(f"the target returned two losses named {str(name)!r}")
+        losses[str(name)] = _finite(name, value)
+    return losses
 
 
 def _finite(name: object, value: object) -> float:
