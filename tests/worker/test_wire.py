@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import socket
 import struct
 import threading
@@ -101,6 +102,28 @@ class TestChannel:
         assert (first[1], third[1]) == (None, None)
         assert os.pread(second[1], 100, 0) == b"content"
         os.close(second[1])
+
+    def test_a_descriptor_that_came_is_inherited_by_no_program(self, ends):
+        with open(os.devnull) as file:  # noqa: PTH123
+            ends[0].send({}, file.fileno())
+        _, fd = ends[1].receive()
+        inheritable = os.get_inheritable(fd)
+        os.close(fd)
+        assert not inheritable
+
+    def test_a_descriptor_for_which_there_is_no_number_left_is_an_error_that_says_so(self, ends):
+        """What is left of the message would be taken for one without a descriptor."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)
+        os.close(free)
+        with open(os.devnull) as file:  # noqa: PTH123
+            ends[0].send({}, file.fileno())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                ends[1].receive()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     def test_a_descriptor_of_a_message_that_ends_early_is_closed(self):
         before = descriptors()

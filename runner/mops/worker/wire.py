@@ -11,6 +11,7 @@ child to stop through the same page. Who reacts to what is in :mod:`mops.worker.
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -65,10 +66,14 @@ class Channel:
         ------
         EOFError
             The other end is gone, perhaps in the middle of a message.
+        OSError
+            This process has no room for the descriptor.
         """
         fds: list[int] = []
         try:
-            head, fds, _, _ = socket.recv_fds(self._sock, _HEADER.size, 1)
+            head, fds, _, _ = socket.recv_fds(self._sock, _HEADER.size, 1)  # which passes no flags on (Python 3.11)
+            for fd in fds:
+                os.set_inheritable(fd, False)  # as Python does with those that it opens itself
             head += self._exactly(_HEADER.size - len(head))
             size, n_fds = _HEADER.unpack(head)
             body = self._exactly(size)
@@ -76,6 +81,8 @@ class Channel:
             for fd in fds:  # nobody will get it with a message that never comes whole
                 os.close(fd)
             raise EOFError from gone
+        if len(fds) < n_fds:  # the kernel had no number left for it, and drops it
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return json.loads(body), fds[0] if n_fds else None
 
     def _exactly(self, size: int) -> bytes:
