@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from mops.worker import held
 from mops.worker.parts import PartWriter, map_part, read_segment, send_tables, tables_of
 from mops.worker.wire import Channel
 
@@ -205,6 +206,18 @@ def test_three_hundred_parts_leave_no_descriptor_behind(writer, hand_over):
     kept.clear()
     gc.collect()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_thousand_parts_that_a_worker_keeps_cost_it_no_descriptor(writer, ends):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    out, kept = writer(), []
+    for replicate in range(1000):
+        out.finished(0, replicate, {"a": rows(1, start=replicate)})
+        out.flush()
+        message, fd = ends[1].receive()
+        kept.append(read_segment(held.take(fd, "test"), message["outputs"]["a"][0]))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert [table["n"][0].as_py() for table in kept] == list(range(1000))
 
 
 def test_a_part_that_cannot_be_sent_leaves_no_descriptor_behind(writer, ends):
