@@ -323,6 +323,7 @@ def test_a_closed_pool_starts_no_child(lab: Lab) -> None:
 def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab: Lab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    others = set(psutil.Process().children())  # the test run's own: Azurite, its event forwarder
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
     first = max(opened) + 1
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -336,7 +337,7 @@ def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab:
                 n_refused += 1
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            assert (pool.pids() == []) == (psutil.Process().children() == [])
+            assert (pool.pids() == []) == (set(psutil.Process().children()) <= others)
             if pool.pids():
                 break
             assert len(list(Path("/proc/self/fd").iterdir())) == before
