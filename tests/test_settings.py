@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from mops.errors import SettingsError
-from mops.settings import PREFIX, STORAGE, Settings
+from mops.settings import PREFIX, Settings
 
 BYTES = "write bytes, or a number and a unit, like 64MiB"
 
@@ -33,6 +33,8 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         "retries": 1,
         "task_seconds": 1.0,
         "slots": None,
+        "scheduler": None,
+        "cluster_timeout": 300.0,
         "storage": None,
     }
 
@@ -48,6 +50,8 @@ def test_every_variable_is_read() -> None:
             "MODELOPS_JOB_RETRIES": "0",
             "MODELOPS_JOB_TASK_SECONDS": "0.1",
             "MODELOPS_JOB_SLOTS": "3",
+            "MODELOPS_SCHEDULER": "tcp://host:8786",
+            "MODELOPS_JOB_CLUSTER_TIMEOUT": "60",
             "MODELOPS_STORAGE": "az://results",
         }
     )
@@ -60,6 +64,8 @@ def test_every_variable_is_read() -> None:
         retries=0,
         task_seconds=0.1,
         slots=3,
+        scheduler="tcp://host:8786",
+        cluster_timeout=60.0,
         storage="az://results",
     )
     assert got.model_fields_set == set(Settings.model_fields)
@@ -107,7 +113,7 @@ def test_other_tools_variables_are_theirs() -> None:
         ("MODELOPS_JOB_RETRY", None),
         ("MODELOPS_JOB_SLOT", "MODELOPS_JOB_SLOTS"),
         ("MODELOPS_JOB_CHECKPOINT_SECOND", "MODELOPS_JOB_CHECKPOINT_SECONDS"),
-        ("MODELOPS_JOB_STORAGE", STORAGE),
+        ("MODELOPS_JOB_STORAGE", "MODELOPS_STORAGE"),
         ("MODELOPS_JOB_CHECKPOINT_SECS", "MODELOPS_JOB_CHECKPOINT_SECONDS"),
         ("MODELOPS_JOB_SIM_MEMORY", None),  # all names share their prefix: compared whole, it was near SIM_TIMEOUT
         ("MODELOPS_JOB_PERSIST", None),
@@ -172,7 +178,7 @@ def test_all_problems_are_told_at_once_with_every_setting_and_its_default() -> N
         "hint: known are: MODELOPS_JOB_BATCH_SIZE (200), MODELOPS_JOB_CHECKPOINT_SECONDS (30.0), "
         "MODELOPS_JOB_CHECKPOINT_BYTES (67108864), MODELOPS_JOB_SIM_TIMEOUT (unset), MODELOPS_JOB_SIM_THREADS (1), "
         "MODELOPS_JOB_RETRIES (1), MODELOPS_JOB_TASK_SECONDS (1.0), MODELOPS_JOB_SLOTS (unset), "
-        "MODELOPS_STORAGE (unset)"
+        "MODELOPS_SCHEDULER (unset), MODELOPS_JOB_CLUSTER_TIMEOUT (300.0), MODELOPS_STORAGE (unset)"
     )
     assert len(lines) == 5
     assert raised.value.exit_code == 2
@@ -180,9 +186,10 @@ def test_all_problems_are_told_at_once_with_every_setting_and_its_default() -> N
 
 def test_the_list_of_settings_says_where_each_value_comes_from_and_what_it_means() -> None:
     lines = Settings.from_environment({"MODELOPS_JOB_SLOTS": "2", "MODELOPS_JOB_RETRIES": "1"}).described()
+    fields = list(Settings.model_fields)
     assert [line.name for line in lines] == [
-        *(PREFIX + name.upper() for name in Settings.model_fields if name != "storage"),
-        STORAGE,
+        *(PREFIX + name.upper() for name in fields[: fields.index("scheduler")]),
+        *("MODELOPS_SCHEDULER", "MODELOPS_JOB_CLUSTER_TIMEOUT", "MODELOPS_STORAGE"),
     ]
     from_environment = {line.name: line.value for line in lines if line.source == "environment"}
     assert from_environment == {"MODELOPS_JOB_SLOTS": 2, "MODELOPS_JOB_RETRIES": 1}

@@ -35,8 +35,6 @@ class Prepared:
         The study as it was given.
     root
         The project root.
-    unpacked
-        The bundle, laid out in the cache: what runs here.
     """
 
     study: Study
@@ -44,7 +42,6 @@ class Prepared:
     root: Path
     spec: ModelSpec
     bundle: Bundle
-    unpacked: Path
 
 
 def prepare(study: str | Path, project: str | Path | None = None, storage: str | None = None) -> Prepared:
@@ -72,7 +69,8 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))
     bundle = pack(root, Path(storage) if storage and "://" not in storage else None)
-    return Prepared(parsed, raw, root, spec, bundle, unpack(bundle.data, bundle.digest, cache_folder()))
+    unpack(bundle.data, bundle.digest, cache_folder())  # what runs here is the bundle, not the folder
+    return Prepared(parsed, raw, root, spec, bundle)
 
 
 def _read(path: Path) -> str:
@@ -155,7 +153,7 @@ def submit(
     files.brief().list(JobPaths(name).root)  # out of reach? said before the model is imported, and within seconds
     job = Job(files, name)
     record = _record(name, prepared)
-    context = context_of(name, str(prepared.unpacked), prepared.spec, settings)
+    context = context_of(name, prepared.bundle.digest, files.url, prepared.spec, settings)
     pending = [prepared]
     del prepared
 
@@ -198,7 +196,8 @@ def check_model(prepared: Prepared, settings: Settings) -> None:
     ModelError
         They cannot be imported, or are not what STUDY.md asks for.
     """
-    context = context_of("check-" + secrets.token_hex(4), str(prepared.unpacked), prepared.spec, settings)
+    here = settings.model_copy(update={"scheduler": None})
+    context = context_of("check", prepared.bundle.digest, "", prepared.spec, here)
     with children(context, warm=False) as pool:
         pool.check()
 
@@ -241,6 +240,6 @@ def resume(
         )
     before = read_live(job.files, JobPaths(job.name), view.attempt)
     changes = settings.changes_since(before.settings) if before else []
-    unpacked = unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())
-    context = context_of(job.name, str(unpacked), record.spec, settings)
+    unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())
+    context = context_of(job.name, record.bundle, job.files.url, record.spec, settings)
     return Attempt(job.files, record, context, settings, lambda: on_start(job, changes), on_progress).run()

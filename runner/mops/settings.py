@@ -17,7 +17,8 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 from mops.errors import Problem, SettingsError
 
 PREFIX = "MODELOPS_JOB_"
-STORAGE = "MODELOPS_STORAGE"
+_PLACES = {"storage": "MODELOPS_STORAGE", "scheduler": "MODELOPS_SCHEDULER"}
+"""Settings that say where, which are not of a job alone."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,12 @@ class Settings(BaseModel):
     )
     slots: int | None = Field(
         None, ge=1, description="simulations at once on an embedded worker; unset: processors divided by SIM_THREADS"
+    )
+    scheduler: str | None = Field(
+        None, description="address of a Dask scheduler, like tcp://host:8786; unset: a cluster in this process"
+    )
+    cluster_timeout: float = Field(
+        300.0, gt=0, allow_inf_nan=False, description="seconds to wait for a lost scheduler, or for a first worker"
     )
     storage: str | None = Field(None, description="folder or URL of results; unset: mops-storage in the project")
 
@@ -112,7 +119,7 @@ def _variables() -> dict[str, str]:
 
 
 def _variable(field: str) -> str:
-    return STORAGE if field == "storage" else PREFIX + field.upper()
+    return _PLACES.get(field, PREFIX + field.upper())
 
 
 def _unknown(name: str) -> Problem:

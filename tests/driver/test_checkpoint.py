@@ -38,7 +38,7 @@ def failure(group: int, replicate: int | None, target: str | None = None) -> Fai
 
 
 def outcome(done: set[int], **fields: object) -> Outcome:
-    return Outcome(1, frozenset(done), 1.0, {"out": {"x": "number"}}, **fields)  # type: ignore[arg-type]
+    return Outcome(("sim-1",), frozenset(done), 1.0, {"out": {"x": "number"}}, **fields)  # type: ignore[arg-type]
 
 
 def rows_of(checkpoint: OpenCheckpoint) -> dict[tuple[str, str | None], list[dict[str, object]]]:

@@ -15,9 +15,9 @@ def test_slots_are_the_processors_divided_by_threads_and_at_least_one() -> None:
 
 
 def test_the_embedded_cluster_queues_on_the_scheduler_and_bounds_no_memory() -> None:
-    with embedded(2) as client:
-        saturation = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.WORKER_SATURATION)
-        ((threads, limit),) = client.run(
+    with embedded("1", 2) as cluster:
+        saturation = cluster.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.WORKER_SATURATION)
+        ((threads, limit),) = cluster.client.run(
             lambda dask_worker: (dask_worker.state.nthreads, dask_worker.memory_manager.memory_limit)
         ).values()
     assert saturation == 1.0

@@ -3,67 +3,200 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.driver.plan import TASKS_PER_SLOT, Batches, Plan, groups_per_task
+from mops.driver.plan import TASKS_PER_SLOT, Batches, Plan, Submit, piece_size, task_budget_s
 
 
 # A generator and not a range: a plan once closed it between two tasks, and sent empty orders for ever.
-def plan(n: int, *, batch_size: int = 200, slots: int = 2, task_seconds: float = 1.0) -> Plan:
-    return Plan((i for i in range(n)), n, batch_size=batch_size, slots=slots, task_seconds=task_seconds)
+def plan(
+    n: int,
+    *,
+    batch_size: int = 200,
+    slots: int = 2,
+    task_seconds: float = 1.0,
+    replicates: Callable[[int], int] = lambda _: 1,
+    fuse: bool = True,
+) -> Plan:
+    todo = (i for i in range(n))
+    return Plan(todo, n, replicates, batch_size=batch_size, slots=slots, task_seconds=task_seconds, fuse=fuse)
+
+
+class Cluster:
+    """Runs orders as a cluster would: comes back in any order, gives back, loses; keeps what counts."""
+
+    def __init__(self, p: Plan, replicates: Callable[[int], int], seconds: float, rng: random.Random):
+        self.plan, self.replicates, self.seconds, self.rng = p, replicates, seconds, rng
+        self.flying: dict[int, Submit] = {}
+        self.settled: dict[int, set[int]] = {}
+        self.done: list[int] = []
+        self.scored: list[int] = []
+
+    def send(self) -> None:
+        for order in self.plan.fill(pilot=False):
+            assert order.groups
+            self.flying[order.number] = order
+
+    def groups_in_flight(self) -> set[int]:
+        return {group for order in self.flying.values() for group in order.groups} | set(self.settled)
+
+    def come_back(self, *, gives_back: bool, loses: bool) -> None:
+        number = self.rng.choice(sorted(self.flying))
+        order = self.flying.pop(number)
+        if loses and self.rng.random() < 0.3:
+            self.plan.lost(number, blamed=self.blames(order))
+        elif order.replicates is None:
+            self.whole(order, self.some(order.groups, gives_back))
+        else:
+            self.piece(order, self.some(order.replicates, gives_back))
+
+    def blames(self, order: Submit) -> bool:
+        smallest = order.replicates is not None or len(order.groups) == 1 == self.replicates(order.groups[0])
+        return not smallest and self.rng.random() < 0.5
+
+    def some(self, of: tuple[int, ...], gives_back: bool) -> tuple[int, ...]:
+        return of[: self.rng.randint(0, len(of))] if gives_back and self.rng.random() < 0.5 else of
+
+    def whole(self, order: Submit, finished: tuple[int, ...]) -> None:
+        self.plan.finished(order.number, frozenset(finished), self.seconds * len(finished))
+        self.done += finished
+
+    def piece(self, order: Submit, finished: tuple[int, ...]) -> None:
+        (group,) = order.groups
+        settled = self.settled.setdefault(group, set())
+        assert not settled & set(finished), "a replicate ran twice"
+        settled.update(finished)
+        self.plan.piece_finished(order.number, frozenset(finished), self.seconds * len(finished))
+        if order.replicates == ():
+            self.scored.append(group)
+            self.close(group)
+        elif len(settled) == self.replicates(group) and finished:
+            if group % 2:
+                self.plan.targets_due(group)
+            else:
+                self.close(group)
+
+    def close(self, group: int) -> None:
+        del self.settled[group]
+        self.plan.closed(group)
+        self.done.append(group)
 
 
 @given(
-    n=st.integers(0, 300),
+    n=st.integers(0, 200),
     batch_size=st.integers(1, 60),
     slots=st.integers(1, 8),
     seconds=st.floats(1e-4, 20),
+    most_replicates=st.integers(1, 7),
     rng=st.randoms(use_true_random=False),
     gives_back=st.booleans(),
+    loses=st.booleans(),
+    fuse=st.booleans(),
 )
 def test_every_group_runs_once_and_the_window_is_never_exceeded(
-    n: int, batch_size: int, slots: int, seconds: float, rng: random.Random, gives_back: bool
+    n: int,
+    batch_size: int,
+    slots: int,
+    seconds: float,
+    most_replicates: int,
+    rng: random.Random,
+    gives_back: bool,
+    loses: bool,
+    fuse: bool,
 ) -> None:
-    p = plan(n, batch_size=batch_size, slots=slots)
-    flying: dict[int, tuple[int, ...]] = {}
-    done: list[int] = []
+    def replicates(group: int) -> int:
+        return 1 + group % most_replicates
+
+    p = plan(n, batch_size=batch_size, slots=slots, replicates=replicates, fuse=fuse)
+    cluster = Cluster(p, replicates, seconds, rng)
     while not p.over:
-        for order in p.fill(pilot=False):
-            assert order.groups
-            flying[order.number] = order.groups
-        assert sum(map(len, flying.values())) == p.in_flight <= batch_size
-        assert len(flying) <= TASKS_PER_SLOT * slots
-        number = rng.choice(sorted(flying))
-        groups = flying.pop(number)
-        finished = groups[: rng.randint(1, len(groups))] if gives_back else groups
-        p.finished(number, frozenset(finished), seconds * len(finished))
-        done += finished
-    assert sorted(done) == list(range(n))
+        p.slots = rng.randint(1, slots)  # workers come and go
+        cluster.send()
+        assert len(cluster.groups_in_flight()) <= p.in_flight <= batch_size
+        assert len(cluster.flying) <= TASKS_PER_SLOT * slots + most_replicates
+        assert fuse or all(len(order.groups) == 1 for order in cluster.flying.values())
+        cluster.come_back(gives_back=gives_back, loses=loses)
+    assert sorted(cluster.done) == list(range(n))
+    assert all(group % 2 for group in cluster.scored)
 
 
 def test_groups_start_in_study_order() -> None:
     p = plan(100)
-    p.measured(0.1, 1)
+    p.measured(0.1, 1, 1)
     sent = [group for order in p.fill(pilot=False) for group in order.groups]
     assert sent == list(range(len(sent)))
 
 
 def test_what_a_task_gives_back_goes_first() -> None:
     p = plan(100, slots=1)
-    p.measured(0.1, 1)
+    p.measured(0.1, 1, 1)
     first, *_ = p.fill(pilot=False)
     p.finished(first.number, frozenset({0}), 0.1)
     assert p.fill(pilot=False)[0].groups[0] == 1
 
 
-def test_the_pilot_is_one_group_alone() -> None:
-    p = plan(100)
+def test_the_pilot_is_one_simulation_alone_and_the_rest_of_its_group_follows() -> None:
+    p = plan(100, replicates=lambda _: 5)
     (order,) = p.fill(pilot=True)
-    assert order.groups == (0,)
+    assert (order.groups, order.replicates) == ((0,), (0,))
     assert p.fill(pilot=True) == []
+    p.piece_finished(order.number, frozenset({0}), 1e-3)
+    rest, *others = p.fill(pilot=False)
+    assert (rest.groups, rest.replicates) == ((0,), (1, 2, 3, 4))
+    assert all(order.replicates is None for order in others)
+
+
+def test_a_long_group_is_run_in_pieces_and_few_are_half_done() -> None:
+    p = plan(100, replicates=lambda _: 10, slots=3)
+    p.measured(4.0, 1, 10)  # 0.4 s a simulation: two of them are a task of about a second
+    orders = p.fill(pilot=False)
+    assert [(order.groups, order.replicates) for order in orders] == [
+        *[((0,), (i, i + 1)) for i in range(0, 10, 2)],
+        ((1,), (0, 1)),
+    ]
+    for order in orders[:5]:
+        p.piece_finished(order.number, frozenset(order.replicates or ()), 0.8)
+    p.targets_due(0)
+    targets, *pieces = p.fill(pilot=False)
+    assert (targets.groups, targets.replicates) == ((0,), ())
+    assert {order.groups for order in pieces} == {(1,)}
+
+
+def test_the_last_groups_of_a_job_are_split_so_that_slots_finish_together() -> None:
+    p = plan(2, replicates=lambda _: 4)
+    p.measured(0.8, 1, 4)
+    assert [len(order.replicates or ()) for order in p.fill(pilot=False)] == [1, 1, 1, 1]
+
+
+def test_a_task_that_took_down_its_workers_is_cut_down_to_one_simulation() -> None:
+    p = plan(3, replicates=lambda group: 2 if group == 1 else 1)
+    p.measured(0.01, 1, 1)
+    (fused,) = p.fill(pilot=False)
+    assert fused.groups == (0, 1, 2)
+    p.lost(fused.number, blamed=True)
+    first, second, third = p.fill(pilot=False)
+    assert [order.groups for order in (first, second, third)] == [(0,), (1,), (2,)]
+    p.lost(second.number, blamed=True)
+    assert [(order.groups, order.replicates) for order in p.fill(pilot=False)] == [((1,), (0,)), ((1,), (1,))]
+
+
+def test_targets_that_are_lost_are_sent_again() -> None:
+    p = plan(1, replicates=lambda _: 2)
+    pieces = p.fill(pilot=False)
+    for order in pieces:
+        p.piece_finished(order.number, frozenset(order.replicates or ()), 5.0)
+    p.targets_due(0)
+    (targets,) = p.fill(pilot=False)
+    p.lost(targets.number)
+    (again,) = p.fill(pilot=False)
+    assert again.replicates == ()
+    p.piece_finished(again.number, frozenset(), 0.1)
+    p.closed(0)
+    assert p.over
 
 
 def test_a_stopped_plan_sends_nothing_and_is_over_when_the_last_task_is_back() -> None:
@@ -82,32 +215,53 @@ def test_a_study_without_groups_left_is_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "seconds_per_group", "expected"),
+    ("n", "seconds", "expected"),
     [
-        (10_000, None, 1),  # nothing measured: one group finds out
         (10_000, 1e-5, 50),  # short groups: two tasks for each slot share the window of 200
         (10_000, 0.1, 10),  # about a second of work
         (10_000, 5.0, 1),  # a long group is a task of its own
         (20, 0.1, 5),  # near the end: what is left, shared
-        (20, 1e-3, 30),  # ... but not below 30 ms of work
+        (20, 1e-3, 20),  # ... but not below 30 ms of work
         (1, 5.0, 1),
     ],
 )
-def test_size_of_a_task(left: int, seconds_per_group: float | None, expected: int) -> None:
-    size = groups_per_task(batch_size=200, slots=2, left=left, seconds_per_group=seconds_per_group, task_seconds=1.0)
-    assert size == expected
+def test_size_of_a_task(n: int, seconds: float, expected: int) -> None:
+    p = plan(n)
+    p.measured(seconds, 1, 1)
+    assert len(p.fill(pilot=False)[0].groups) == expected
+
+
+def test_before_anything_is_measured_one_group_finds_out() -> None:
+    assert [order.groups for order in plan(10).fill(pilot=False)] == [(0,), (1,)]
 
 
 def test_without_fusion_each_group_is_a_task() -> None:
-    size = groups_per_task(batch_size=200, slots=2, left=1000, seconds_per_group=1e-4, task_seconds=0.0)
-    assert size == 1
+    p = plan(1000, fuse=False)
+    p.measured(1e-4, 1, 1)
+    assert {len(order.groups) for order in p.fill(pilot=False)} == {1}
+
+
+@pytest.mark.parametrize(
+    ("left_s", "expected"),
+    [(1000.0, 1.0), (2.0, 0.5), (0.0, 0.03)],
+)
+def test_a_task_shrinks_near_the_end_of_the_job(left_s: float, expected: float) -> None:
+    assert task_budget_s(task_seconds=1.0, left_s=left_s, slots=2) == expected
+
+
+@pytest.mark.parametrize(
+    ("n_left", "seconds", "expected"),
+    [(10, None, 1), (10, 5.0, 1), (10, 0.3, 3), (10, 0.4, 2), (7, 0.25, 4), (3, 1e-6, 3)],
+)
+def test_pieces_are_even_and_of_about_the_budget(n_left: int, seconds: float | None, expected: int) -> None:
+    assert piece_size(n_left, seconds, 1.0) == expected
 
 
 def test_recent_measurements_count_most() -> None:
     p = plan(10)
-    p.measured(100.0, 10)
+    p.measured(100.0, 10, 10)
     for _ in range(20):
-        p.measured(1.0, 10)
+        p.measured(1.0, 10, 10)
     assert p.seconds_per_group == pytest.approx(0.1, rel=0.3)
 
 

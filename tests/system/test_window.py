@@ -40,11 +40,13 @@ class Watch(SchedulerPlugin):
     def live(self) -> dict[str, tuple[int, ...]]:
         """Return the groups of each key that the scheduler knows: in-process, a task holds its order as it is."""
         tasks = list(self.scheduler.tasks.items())
-        return {key: tuple(group.index for group in task.run_spec.args[0].groups) for key, task in tasks}
+        return {
+            key: tuple(group.index for group in task.run_spec.args[0].groups) for key, task in tasks if task.run_spec
+        }
 
     def transition(self, key: str, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         self.entered[finish].add(key)
-        self.most_groups = max(self.most_groups, sum(map(len, self.live().values())))
+        self.most_groups = max(self.most_groups, len({group for groups in self.live().values() for group in groups}))
         task = self.scheduler.tasks.get(key)
         if task is not None and finish == "processing" and len(task.group) > 2 * SLOTS:
             processing = sum(len(worker.processing) for worker in self.scheduler.workers.values())
@@ -64,14 +66,14 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
     settings = Settings(batch_size=BATCH, slots=SLOTS, checkpoint_seconds=checkpoint_seconds, task_seconds=0.02)
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
     record = JobRecord("job", "now", prepared.bundle.digest, prepared.spec, n_groups, n_groups)
-    context = context_of("job", str(prepared.unpacked), prepared.spec, settings)
+    context = context_of("job", prepared.bundle.digest, files.url, prepared.spec, settings)
     create_job(files, record, prepared.bundle, prepared.raw, prepared.study.groups)
-    with children(context), embedded(SLOTS) as client, collecting() as text:
-        watch = Watch(client.cluster.scheduler)
-        client.cluster.scheduler.add_plugin(watch)  # this very object; register_plugin would send a copy
+    with children(context), embedded(context.run, SLOTS) as cluster, collecting() as text:
+        watch = Watch(cluster.client.cluster.scheduler)
+        cluster.client.cluster.scheduler.add_plugin(watch)  # this very object; register_plugin would send a copy
         log = JobLog(files, paths)
         log.claim(by="person")
-        runner = Runner(client, files, record, load_groups(files, "job"), log, context, settings, text)
+        runner = Runner(cluster, files, record, load_groups(files, "job"), log, context, settings, text)
         with following(lab, watch) as durable_but_live:
             assert runner.run() == "succeeded"
     assert durable_but_live == []

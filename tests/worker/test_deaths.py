@@ -36,8 +36,8 @@ class Bench:
         self.pools: list[Pool] = []
 
     def pool(self, model: str, root: Path = WILD, targets: tuple[str, ...] = (), **fields: Any) -> Pool:
-        context = Context("job", str(root), model, "baseline", targets, None, **({"slots": 1} | fields))
-        self.pools.append(Pool(context))
+        context = Context("job", "1", "bundle", "storage", model, "baseline", targets, None, **({"slots": 1} | fields))
+        self.pools.append(Pool(context, str(root), context.slots or 1))
         return self.pools[-1]
 
     def written(self, code: str, **fields: Any) -> Pool:
@@ -300,7 +300,7 @@ class TestWatching:
     def test_a_child_that_died_when_its_time_was_up_is_still_ours_to_wait_for(self, bench: Bench) -> None:
         """Asking it to write where it hangs took its exit status, so that its processes lived on."""
         pool = bench.written("def run(p, s):\n    pass\n", timeout_s=0.01)
-        child = Child(pool.context)
+        child = Child(pool.context, str(bench.folder))
         try:
             assert child.ready() is None
             child._page.begin(0, 0)
@@ -375,7 +375,8 @@ class TestPrints:
         assert [run(pool, {"a": n}).done for n in range(2)] == [{0}, {0}]
 
     def test_of_much_printing_only_the_end_is_in_memory(self, bench: Bench) -> None:
-        child = Child(bench.written("def run(p, s):\n    print('x' * 5_000_000)\n    return {'x': 1}\n").context)
+        pool = bench.written("def run(p, s):\n    print('x' * 5_000_000)\n    return {'x': 1}\n")
+        child = Child(pool.context, str(bench.folder))
         try:
             assert child.ready() is None
             assert child.drive(Work(order_of(child._context, {"a": 1}))) is None

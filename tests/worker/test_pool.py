@@ -71,8 +71,8 @@ class Lab:
             (self.folder / "model.py").write_text(code)
         root = str(WILD if code is None else self.folder)
         fields = {"targets": (), "outputs": None, "slots": 1} | fields
-        context = Context("job", root, model, "baseline", **fields)
-        self.pools.append(Pool(context))
+        context = Context("job", "1", "bundle", "storage", model, "baseline", **fields)
+        self.pools.append(Pool(context, root, fields["slots"]))
         return self.pools[-1]
 
     def run(self, pool: Pool, sets: list[dict[str, Any]], n_replicates: int = 1, **budget: Any) -> Outcome:
@@ -389,8 +389,8 @@ from mops.study.schema import Group
 from mops.worker.order import Context, Order
 from mops.worker.pool import Pool
 
-context = Context("job", sys.argv[1], "model:run", "baseline", (), None, slots=1)
-pool = Pool(context)
+context = Context("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1)
+pool = Pool(context, sys.argv[1], 1)
 pool.check()
 print(json.dumps(pool.pids()), flush=True)
 pool.run(Order(context, 1, (Group(0, "a", {"a": 1}, (1,)),), None, 600.0, 1 << 40))

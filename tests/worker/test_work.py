@@ -19,7 +19,7 @@ WRONG = {"reason": "error", "message": "ValueError: no", "traceback": "line 1"}
 
 def make(seeds=((10, 11), (20,)), targets=("t:first", "t:second"), retries=1, **order):
     """Return the work of an order whose groups have the indices 5, 6, …"""
-    context = Context("job", "/", "m", "baseline", targets, None, slots=1, retries=retries)
+    context = Context("job", "1", "bundle", "storage", "m", "baseline", targets, None, slots=1, retries=retries)
     groups = tuple(Group(5 + i, f"{i}" * 64, {"beta": i}, of_group) for i, of_group in enumerate(seeds))
     return Work(Order(context, 3, groups, **({"reference": None, "seconds": 60.0, "bytes": 1000} | order)))
 
@@ -222,7 +222,7 @@ class TestOutcome:
         one.out.done(1)
         one.flush()
         outcome = work.outcome("printed")
-        assert (outcome.number, outcome.done, outcome.prints) == (3, frozenset({6}), "printed")
+        assert (outcome.keys, outcome.done, outcome.prints) == (("sim-job-1-3",), frozenset({6}), "printed")
         assert outcome.failures == []
         assert [(row.group, row.target, row.name, row.loss, row.n_replicates) for row in outcome.losses] == [
             (6, "t:first", "loss", 0.1, 1)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
-from mops.driver.cluster import embedded, embedded_slots
+from mops.driver.cluster import Cluster, embedded, embedded_slots, external
 from mops.driver.drive import GRACE_SECONDS, Runner
 from mops.driver.joblog import collecting
 from mops.driver.progress import Snapshot
+from mops.errors import UsageError
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, load_groups
@@ -29,16 +31,24 @@ from mops.worker.task import close_pool, pool_of
 logger = logging.getLogger(__name__)
 
 
-def context_of(job: str, root: str, spec: ModelSpec, settings: Settings) -> Context:
-    """Return what the job's orders share."""
+def context_of(job: str, bundle: str, storage: str, spec: ModelSpec, settings: Settings) -> Context:
+    """Return what an attempt's orders share.
+
+    Parameters
+    ----------
+    bundle, storage
+        The bundle's digest, and the storage's URL.
+    """
     return Context(
         job=job,
-        root=root,
+        run=f"{secrets.randbelow(10**12):012d}",
+        bundle=bundle,
+        storage=storage,
         model=spec.model,
         scenario=spec.scenario,
         targets=spec.targets,
         outputs=spec.outputs,
-        slots=embedded_slots(settings),
+        slots=None if settings.scheduler else embedded_slots(settings),
         threads=settings.sim_threads,
         timeout_s=settings.sim_timeout,
         retries=settings.retries,
@@ -49,14 +59,40 @@ def context_of(job: str, root: str, spec: ModelSpec, settings: Settings) -> Cont
 
 @contextmanager
 def children(context: Context, *, warm: bool = True) -> Iterator[Pool]:
-    """Start the job's children, which import the model side by side; end them in any case."""
-    pool = pool_of(context)
+    """Start children of this process, which import the model side by side; end them in any case.
+
+    Where the simulations run on other workers, one child is enough here: it looks whether the model can be imported.
+    """
+    pool = pool_of(context if context.slots else replace(context, slots=1))
     try:
-        if warm:
+        if warm and context.slots:
             pool.warm()
         yield pool
     finally:
-        close_pool(context.job)
+        close_pool(context.run)
+
+
+@contextmanager
+def cluster_of(context: Context, settings: Settings) -> Iterator[Cluster]:
+    """Have a cluster: the one of MODELOPS_SCHEDULER, else one in this process.
+
+    Raises
+    ------
+    UsageError, ClusterError
+        As :func:`mops.driver.cluster.external`; or the storage is of this process alone.
+    """
+    if settings.scheduler is None:
+        with embedded(context.run, embedded_slots(settings)) as inside:
+            yield inside
+        return
+    if context.storage.startswith("memory:"):
+        raise UsageError(
+            "memory:// belongs to one process, and the workers are others",
+            where=context.storage,
+            hint="use a folder that all share, or abfs://container/prefix; or unset MODELOPS_SCHEDULER",
+        )
+    with external(settings.scheduler, context.run, settings) as outside:
+        yield outside
 
 
 @dataclass(frozen=True)
@@ -90,15 +126,17 @@ class Attempt:
         Superseded, StorageError, JobFailed
             As in :meth:`mops.driver.drive.Runner.run`.
         """
-        with children(self.context) as pool, embedded(self.context.slots) as client:
+        with children(self.context) as pool, cluster_of(self.context, self.settings) as cluster:
             pool.check()
+            if self.context.slots is None:
+                close_pool(self.context.run)  # the cluster's workers have children of their own
             self.create()
             log = JobLog(self.files, JobPaths(self.record.job), host=socket.gethostname())
             log.claim(by="person")
             groups = load_groups(self.files, self.record.job)
             with collecting() as text_log:
                 runner = Runner(
-                    client,
+                    cluster,
                     self.files,
                     self.record,
                     groups,

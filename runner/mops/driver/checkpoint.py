@@ -48,7 +48,7 @@ class OpenCheckpoint:
         self._losses: list[Loss] = []
         self._failures: list[Failure] = []
         self._done: list[int] = []
-        self.orders: list[int] = []
+        self.keys: list[str] = []
         self.counts = Counts()
         self.bytes = 0
 
@@ -68,7 +68,7 @@ class OpenCheckpoint:
         self._done += sorted(outcome.done)
         self._losses += outcome.losses
         self._failures += outcome.failures
-        self.orders.append(outcome.number)
+        self.keys += outcome.keys
         self.bytes += outcome.nbytes
         self.counts += counts
 
@@ -127,9 +127,9 @@ def counted(outcome: Outcome, groups: GroupTable, n_targets: int) -> Counts:
 
 @dataclass
 class Committed:
-    """An event: these orders' groups are durable."""
+    """An event: the groups of the tasks with these keys are durable."""
 
-    orders: list[int]
+    keys: list[str]
     groups: int
     counts: Counts
 
@@ -290,7 +290,7 @@ class Checkpointer:
         self._store_text()
         self._log.commit(closing.ranges, parts, closing.counts)
         logger.debug("committed %d groups in %d parts", len(closing), len(parts))
-        self._on_event(Committed(closing.orders, len(closing), closing.counts))
+        self._on_event(Committed(closing.keys, len(closing), closing.counts))
 
     def _store_text(self) -> None:
         if text := self._take_text():

@@ -1,16 +1,26 @@
-"""The Dask cluster of a job. Today: the embedded one, in the runner's own process."""
+"""The Dask cluster of a job: the embedded one, in the runner's own process, or one that is running already."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, Protocol
 
 import dask.config
 from dask.system import cpu_count
-from distributed import Client, Scheduler, SpecCluster, Worker
+from distributed import Client, Scheduler, SchedulerPlugin, SpecCluster, Worker
+from distributed.protocol.pickle import dumps
 
+from mops.errors import ClusterError, UsageError
 from mops.settings import Settings
+from mops.worker.task import close_pool, stop_pool
+
+logger = logging.getLogger(__name__)
 
 # One process and no memory limit: the simulations' own child processes are the isolation, and Dask's limits
 # measure the worker's own process only, which here is the whole runner.
@@ -32,6 +42,11 @@ _CONFIG = {
 # with a warning where another job has it: LocalCluster(dashboard_address=None) leaves that as it is.
 _QUIET_HTTP = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
+_LOOK_SECONDS = 2.0
+_CONNECT_SECONDS = 10.0
+_SAY_SECONDS = 30.0
+_CLOSE_SECONDS = 5.0
+
 
 def embedded_slots(settings: Settings) -> int:
     """Return how many simulations run at once on an embedded worker.
@@ -42,16 +57,63 @@ def embedded_slots(settings: Settings) -> int:
     return settings.slots or max(cpu_count() // settings.sim_threads, 1)
 
 
+class Cluster(Protocol):
+    """Where a job's tasks run."""
+
+    @property
+    def client(self) -> Client:
+        """The connection. It may be another one after :meth:`reconnect`."""
+
+    @property
+    def slots(self) -> int:
+        """Simulations that run at once, as last counted; 0: there is no worker."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection stands."""
+
+    def reconnect(self) -> None:
+        """Connect anew after the scheduler was lost; tasks that were there are gone.
+
+        Raises
+        ------
+        ClusterError
+            It stays out of reach.
+        """
+
+    def stop(self, grace_s: float) -> None:
+        """Run nothing new of this attempt on any worker; what runs gets ``grace_s`` seconds. Does not wait."""
+
+
+class Embedded:
+    """The in-process cluster, which dies with the runner."""
+
+    alive = True
+
+    def __init__(self, client: Client, run: str, slots: int):
+        self.client, self.slots, self._run = client, slots, run
+
+    def reconnect(self) -> None:
+        """As :meth:`Cluster.reconnect`."""
+        raise ClusterError("the embedded Dask cluster has closed", hint="mops jobs resume goes on")
+
+    def stop(self, grace_s: float) -> None:
+        """As :meth:`Cluster.stop`."""
+        stop_pool(self._run, grace_s)
+
+
 @contextmanager
-def embedded(slots: int) -> Iterator[Client]:
-    """Start an in-process scheduler and worker with a thread for each slot; yield a client.
+def embedded(run: str, slots: int) -> Iterator[Embedded]:
+    """Start an in-process scheduler and worker with a thread for each slot.
 
     Parameters
     ----------
+    run
+        Names the attempt.
     slots
         Simulations that run at once.
     """
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it knows of our tasks, our own errors say
+    _quiet()
     scheduler = {"cls": Scheduler, "options": {"protocol": "inproc://", **_QUIET_HTTP}}
     worker = {
         "cls": Worker,
@@ -62,4 +124,178 @@ def embedded(slots: int) -> Iterator[Client]:
         SpecCluster({0: worker}, scheduler, silence_logs=False) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        yield client
+        yield Embedded(client, run, slots)
+
+
+def _quiet() -> None:
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it knows of our tasks, our own errors say
+
+
+class EndChildren(SchedulerPlugin):
+    """Ends an attempt's children on every worker as soon as its runner is gone, however it went. Runs on the scheduler.
+
+    Parameters
+    ----------
+    run
+        Names the attempt.
+    client
+        The id of the runner's connection.
+    """
+
+    def __init__(self, run: str, client: str):
+        self._run, self._client = run, client
+        self.name = f"mops-{run}-{client}"
+
+    def remove_client(self, scheduler: Any, client: str) -> None:
+        """Note that a connection has ended."""
+        if client != self._client:
+            return
+        message = {"op": "run", "function": dumps(close_pool), "args": dumps((self._run,)), "wait": False}
+        self._ending = asyncio.ensure_future(scheduler.broadcast(msg=message, on_error="ignore"))
+        scheduler.remove_plugin(self.name)
+
+
+class External:
+    """A cluster that others run, reached by its scheduler's address.
+
+    Parameters
+    ----------
+    address
+        As Dask has it: ``tcp://host:8786``.
+    run
+        Names the attempt.
+    threads
+        Threads of a simulation: a worker's are divided by it.
+    patience_s
+        Seconds for which a scheduler, or a first worker, is waited for.
+    """
+
+    def __init__(self, address: str, run: str, *, threads: int, patience_s: float):
+        self._address, self._run, self._threads, self._patience_s = address, run, threads, patience_s
+        self._over = threading.Event()
+        self._slots = 0
+        self._client: Client | None = None
+        self.reconnect()
+
+    @property
+    def client(self) -> Client:
+        """As :attr:`Cluster.client`."""
+        assert self._client is not None
+        return self._client
+
+    @property
+    def slots(self) -> int:
+        """As :attr:`Cluster.slots`."""
+        return self._slots
+
+    @property
+    def alive(self) -> bool:
+        """As :attr:`Cluster.alive`."""
+        return bool(self.client.status == "running")
+
+    def reconnect(self) -> None:
+        """As :meth:`Cluster.reconnect`; also for the first time."""
+        self._disconnect()
+        self._client = self._waited_for(self._connected, f"the Dask scheduler at {self._address} does not answer")
+        plugin = EndChildren(self._run, self.client.id)
+        self.client.register_plugin(plugin, name=plugin.name)
+        self._waited_for(self._counted, f"the Dask cluster at {self._address} has no workers")
+
+    def _connected(self) -> Client | None:
+        with contextlib.suppress(OSError, TimeoutError):
+            return Client(
+                self._address,
+                timeout=_CONNECT_SECONDS,
+                set_as_default=False,
+                direct_to_workers=True,  # results need not pass through the scheduler; where they must, Dask knows
+            )
+        return None
+
+    def _waited_for(self, look: Callable[[], Any], what: str) -> Any:
+        """Look until something is there; say every 30 s what is missing.
+
+        Raises
+        ------
+        ClusterError
+            The time is over.
+        """
+        deadline, said_at = time.monotonic() + self._patience_s, time.monotonic() - _SAY_SECONDS
+        while not (found := look()):
+            if time.monotonic() > deadline or self._over.wait(min(_LOOK_SECONDS, self._patience_s)):
+                raise ClusterError(
+                    f"{what}, for {self._patience_s:g} s",
+                    where=self._address,
+                    hint="start it, or correct MODELOPS_SCHEDULER; MODELOPS_JOB_CLUSTER_TIMEOUT is how long to wait",
+                )
+            if time.monotonic() - said_at >= _SAY_SECONDS:
+                said_at = time.monotonic()
+                logger.warning("%s; waiting up to %g s", what, deadline - said_at)
+        return found
+
+    def _counted(self) -> int:
+        self.count()
+        return self._slots
+
+    def count(self) -> None:
+        """Count the slots of the workers that are there now."""
+        with contextlib.suppress(OSError, TimeoutError, ValueError):  # what Dask raises where the connection is lost
+            threads = self.client.nthreads().values()
+            self._slots = sum(max(n // self._threads, 1) for n in threads)
+
+    def watch(self) -> None:
+        """Count slots every few seconds until the cluster is left. Runs in a thread."""
+        while not self._over.wait(_LOOK_SECONDS):
+            if self.alive:
+                self.count()
+
+    def stop(self, grace_s: float) -> None:
+        """As :meth:`Cluster.stop`."""
+        self._over.set()  # who waits for the cluster to come back need not
+        if self.alive:
+            threading.Thread(target=self._stop_pools, args=(grace_s,), name="mops-stop", daemon=True).start()
+
+    def _stop_pools(self, grace_s: float) -> None:
+        with contextlib.suppress(OSError, TimeoutError, RuntimeError):  # no connection: nothing of ours runs there
+            self.client.run(stop_pool, self._run, grace_s, on_error="ignore")
+
+    def leave(self) -> None:
+        """End this attempt's children and the connection."""
+        self._over.set()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._client is not None:  # the plugin ends the children
+            with contextlib.suppress(OSError, TimeoutError, RuntimeError):
+                self._client.close(timeout=_CLOSE_SECONDS)
+
+
+@contextmanager
+def external(address: str, run: str, settings: Settings) -> Iterator[External]:
+    """Connect to a cluster that is running; leave it as it was.
+
+    Raises
+    ------
+    UsageError
+        The address is none.
+    ClusterError
+        The scheduler does not answer, or has no workers, for MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
+    """
+    _quiet()
+    _check_address(address)
+    cluster = External(address, run, threads=settings.sim_threads, patience_s=settings.cluster_timeout)
+    threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
+    try:
+        yield cluster
+    finally:
+        cluster.leave()
+
+
+def _check_address(address: str) -> None:
+    scheme, separator, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    if not (separator and scheme in {"tcp", "tls", "ws", "wss"} and host and port.isdigit()):
+        raise UsageError(
+            f"{address!r} is not the address of a Dask scheduler",
+            where="MODELOPS_SCHEDULER",
+            hint="write it as Dask does, like tcp://host:8786; leave it unset to run on this machine",
+        )

@@ -10,18 +10,23 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
+import math
 import os
 import queue
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
-from distributed import Client, Future
+from distributed import CancelledError, Client, Future, KilledWorker
 
 from mops.driver import drain
 from mops.driver.checkpoint import Checkpointer, Committed, Limits
+from mops.driver.cluster import Cluster
+from mops.driver.half_done import HalfDone
 from mops.driver.joblog import JobLogBuffer
+from mops.driver.lost import given_up, is_single
 from mops.driver.plan import Batches, Plan, Submit
 from mops.driver.progress import Progress, Snapshot
 from mops.errors import ClusterError, JobFailed, MopsError, UsageError
@@ -31,15 +36,20 @@ from mops.storage.jobs import JobRecord, Live, keep_reference, read_reference, w
 from mops.storage.log import Counts, JobLog, LogView, State
 from mops.storage.paths import JobPaths
 from mops.storage.tables import GroupTable
-from mops.worker.order import Context, Order, Outcome, key_of
+from mops.worker.order import Context, Order, Outcome
 from mops.worker.tables import Kinds
-from mops.worker.task import run_groups, stop_pool
+from mops.worker.task import run_order
 
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 10.0
 LIVE_SECONDS = 10.0
 _TICK_SECONDS = 0.25
+_STOP_SECONDS = 5.0
+"""After the time that a stop gives: for a cluster that does not answer any more."""
+
+_LOST_LIMIT = 100
+"""Tasks lost in a row, without a result between, after which a cluster is given up."""
 
 
 class _StopAsked:
@@ -51,7 +61,7 @@ class _StopAsked:
 
 @dataclass
 class _Fetched:
-    """An event: an order's outcome is in the open checkpoint and its future is released."""
+    """An event: an order of whole groups is in the open checkpoint and its future is released."""
 
     number: int
     done: frozenset[int]
@@ -61,10 +71,39 @@ class _Fetched:
 
 
 @dataclass
+class _Piece:
+    """An event: what an order gave that ran a piece of a group; its future is released."""
+
+    number: int
+    outcome: Outcome
+
+
+@dataclass
+class _Closed:
+    """An event: a group that was run in pieces is in the open checkpoint."""
+
+    group: int
+    counts: Counts
+
+
+@dataclass
+class _Lost:
+    """An event: an order did not come back."""
+
+    number: int
+    why: str
+    blamed: bool = False
+
+
+@dataclass
 class _Failed:
     """An event: a task raised, so that nothing can run."""
 
     error: BaseException
+
+
+class _Connected:
+    """An event: the cluster is there again."""
 
 
 class Runner:
@@ -72,8 +111,8 @@ class Runner:
 
     Parameters
     ----------
-    client
-        Connected to the cluster that runs the simulations.
+    cluster
+        Runs the simulations.
     log
         Claimed for this attempt.
     on_progress
@@ -82,7 +121,7 @@ class Runner:
 
     def __init__(
         self,
-        client: Client,
+        cluster: Cluster,
         files: Files,
         record: JobRecord,
         groups: GroupTable,
@@ -92,7 +131,7 @@ class Runner:
         text_log: JobLogBuffer,
         on_progress: Callable[[Snapshot], None] = lambda _: None,
     ):
-        self._client, self._files, self._record, self._groups = client, files, record, groups
+        self._cluster, self._files, self._record, self._groups = cluster, files, record, groups
         self._log, self._context, self._settings = log, context, settings
         self._text_log, self._on_progress = text_log, on_progress
         self._paths = JobPaths(record.job)
@@ -100,10 +139,14 @@ class Runner:
         self._inherited = log.view
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._reference = read_reference(files, self._paths)
-        self._futures: dict[int, Future[Outcome]] = {}
+        self._futures: dict[int, tuple[Future[Outcome], ...]] = {}
+        self._half_done = HalfDone(groups.n_replicates, has_targets=bool(context.targets))
+        self._reconnecting = False
+        self._n_lost = 0
         self._progress = Progress(record.job, groups.n_simulations, log.view.counts)
         self._batches = Batches(settings.batch_size)
         self._stopping = False
+        self._stop_by = math.inf
         self._live_at = 0.0
 
     def stop(self, grace_s: float = GRACE_SECONDS) -> None:
@@ -124,11 +167,16 @@ class Runner:
             A newer attempt owns the job.
         StorageError
             Finished work cannot be made durable.
+        ClusterError
+            The cluster stays out of reach; what was finished is committed, and the attempt has no end.
         JobFailed, UsageError
             Nothing can run; the log says ``failed``.
         """
-        with ThreadPoolExecutor(1, "mops-fetch") as fetcher, ThreadPoolExecutor(1, "mops-drain") as drainer:
-            self._fetcher, self._drainer = fetcher, drainer
+        with (
+            ThreadPoolExecutor(1, "mops-fetch") as self._fetcher,
+            ThreadPoolExecutor(1, "mops-drain") as self._drainer,
+            ThreadPoolExecutor(1, "mops-connect") as self._connector,
+        ):
             checkpointer = self._checkpointer()
             self._checkpoints = checkpointer
             try:
@@ -137,7 +185,7 @@ class Runner:
                 self._take_commits()
                 self._check_drained(self._batches.rest())
             except BaseException:
-                stop_pool(self._record.job, 0.0)
+                self._cluster.stop(0.0)
                 checkpointer.abandon()
                 raise
             return self._end(failure)
@@ -159,32 +207,63 @@ class Runner:
         )
 
     def _drive(self) -> MopsError | None:
-        """Run the pilot and the window; return why the job cannot run, if it cannot."""
+        """Run the pilot and the window; return why it cannot go on, if it cannot."""
         todo = self._inherited.committed.complement(len(self._groups))
         plan = Plan(
             todo,
             len(todo),
+            self._groups.n_replicates,
             batch_size=self._settings.batch_size,
-            slots=self._context.slots,
+            slots=self._cluster.slots,
+            task_seconds=self._settings.task_seconds,
             # Where each group is to be committed as it finishes, none waits for another in its task.
-            task_seconds=self._settings.task_seconds if self._settings.checkpoint_seconds > 0 else 0.0,
+            fuse=self._settings.checkpoint_seconds > 0,
         )
         self._plan = plan
         try:
-            while not plan.over:
-                self._send(plan.fill(pilot=self._reference is None))
+            while not plan.over and time.monotonic() < self._stop_by:
+                self._count_slots()
+                if not self._reconnecting:
+                    self._send(plan.fill(pilot=self._reference is None))
                 self._take(self._next_event())
-        except (JobFailed, UsageError) as failure:
-            stop_pool(self._record.job, 0.0)
+        except (JobFailed, UsageError, ClusterError) as failure:
+            self._cluster.stop(0.0)
             return failure
         return None
 
+    def _count_slots(self) -> None:
+        """Follow the cluster's size, and its loss."""
+        if not (self._cluster.alive or self._reconnecting):
+            self._reconnect()
+        slots = max(self._cluster.slots, 1)
+        if slots != self._plan.slots:
+            logger.info("%s: %d simulations at once, %d before", self._record.job, slots, self._plan.slots)
+            self._plan.slots = slots
+
+    def _reconnect(self) -> None:
+        """Take back what is in flight, and look for the cluster in a thread: commits go on, and a stop is heard."""
+        logger.warning("%s: the connection to the Dask scheduler is lost", self._record.job)
+        self._reconnecting = True
+        for number in list(self._plan.flying):
+            if self._futures.pop(number, None) is not None:  # else its result is being fetched: that decides
+                self._plan.lost(number)
+        self._connector.submit(self._connect)
+
+    def _connect(self) -> None:
+        try:
+            self._cluster.reconnect()
+        except Exception as error:  # noqa: BLE001 - carried to the loop, which raises it
+            self._events.put(_Failed(error))
+        else:
+            self._events.put(_Connected())
+
     def _send(self, orders: list[Submit]) -> None:
         for submit in orders:
-            order = self._order(submit)
-            future = self._client.submit(run_groups, order, key=order.key, pure=False)
-            self._futures[submit.number] = future
-            future.add_done_callback(lambda done, number=submit.number: self._came_back(number, done))
+            order, client = self._order(submit), self._cluster.client
+            given = self._given(order, client)
+            future = client.submit(run_order, order, *given, key=order.key, pure=False)
+            self._futures[submit.number] = (future, *given)
+            future.add_done_callback(lambda done, submit=submit: self._came_back(submit, done))
 
     def _order(self, submit: Submit) -> Order:
         settings = self._settings
@@ -193,36 +272,52 @@ class Runner:
             submit.number,
             tuple(self._groups.group(index) for index in submit.groups),
             self._reference,
-            # Twice what was planned: a task that turns out long comes back at a group's border.
+            # Twice what was planned: a task that turns out long comes back at a border.
             seconds=2 * settings.task_seconds,
-            bytes=max(settings.checkpoint_bytes // (2 * self._context.slots), 1),
+            bytes=max(settings.checkpoint_bytes // (2 * self._plan.slots), 1),
+            replicates=submit.replicates,
         )
 
-    def _came_back(self, number: int, future: Future[Outcome]) -> None:
+    def _given(self, order: Order, client: Client) -> tuple[Future[Any], ...]:
+        """Send a group's replicates to where its targets are to run."""
+        if order.replicates != ():
+            return ()
+        key = f"given-{order.key}"
+        return (client.scatter({key: self._half_done.parts(order.groups[0].index)}, hash=False)[key],)
+
+    def _came_back(self, submit: Submit, future: Future[Outcome]) -> None:
         """Have an outcome fetched. Runs in Dask's thread for callbacks."""
         with contextlib.suppress(RuntimeError):  # the fetching thread has ended with this attempt: nobody waits for it
-            self._fetcher.submit(self._fetch, number, future)
+            self._fetcher.submit(self._fetch, submit, future)
 
-    def _fetch(self, number: int, future: Future[Outcome]) -> None:
-        """Bring an outcome into the open checkpoint, then release its future. Runs in the fetching thread."""
+    def _fetch(self, submit: Submit, future: Future[Outcome]) -> None:
+        """Bring an outcome to where it goes, then release its future. Runs in the fetching thread."""
+        if self._futures.pop(submit.number, None) is None:
+            return  # taken back meanwhile, and running again: it must not count twice
         try:
-            if future.status != "finished":
-                self._events.put(_Failed(_reason(future)))
-                return
-            outcome: Outcome = future.result()
-            if self._reference is None and outcome.reference is not None:
-                outcome = self._pilot_done(outcome)
-            self._text_log.add(outcome.prints)
-            counts = self._checkpoints.put(outcome)
-            event = _Fetched(number, outcome.done, outcome.seconds, outcome.reference, counts)
-            del outcome
-            future.release()
-            # A release takes two turns of the client's loop to be sent, a submit one: without this turn the next
-            # tasks reach the scheduler first, and more than the window is there.
-            self._client.sync(asyncio.sleep, 0)
-            self._events.put(event)
+            if future.status == "finished":
+                event = self._delivered(submit, future.result())
+                _release(future)
+                self._events.put(event)
+            else:
+                self._events.put(_not_finished(submit.number, future))
+        except (CancelledError, OSError, TimeoutError) as lost:  # the connection, while the result was on its way
+            self._events.put(_Lost(submit.number, repr(lost)))
         except Exception as error:  # noqa: BLE001 - carried to the loop, which raises it
             self._events.put(_Failed(error))
+
+    def _delivered(self, submit: Submit, outcome: Outcome) -> _Fetched | _Piece:
+        if self._reference is None and outcome.reference is not None:
+            outcome = self._pilot_done(outcome)
+        self._text_log.add(outcome.prints)
+        if submit.replicates is not None:
+            return _Piece(submit.number, outcome)
+        counts = self._checkpoints.put(outcome)
+        return _Fetched(submit.number, outcome.done, outcome.seconds, outcome.reference, counts)
+
+    def _close(self, group: int, outcome: Outcome) -> None:
+        """Bring a group that was run in pieces into the open checkpoint. Runs in the fetching thread."""
+        self._events.put(_Closed(group, self._checkpoints.put(outcome)))
 
     def _pilot_done(self, outcome: Outcome) -> Outcome:
         """Make the first good simulation's schema the job's; another attempt may have been first."""
@@ -238,7 +333,8 @@ class Runner:
         if kept == outcome.reference:
             return outcome
         # Judged by another schema than the job's: these groups run again under the job's own.
-        return replace(outcome, done=frozenset(), parts=[], failures=[], losses=[], reference=kept)
+        nothing: dict[str, Any] = {"done": frozenset(), "replicates": frozenset()}
+        return replace(outcome, parts=[], failures=[], losses=[], reference=kept, **nothing)
 
     def _next_event(self) -> object:
         while True:
@@ -250,10 +346,18 @@ class Runner:
     def _take(self, event: object) -> None:
         match event:
             case _Fetched():
-                self._futures.pop(event.number, None)
-                self._reference = self._reference or event.reference
-                self._plan.finished(event.number, event.done, event.seconds)
-                self._progress.took(event.counts)
+                self._finished(event)
+            case _Piece():
+                self._piece_finished(event.number, event.outcome)
+            case _Closed():
+                self._plan.closed(event.group)
+                # Its simulations were counted as they came.
+                self._progress.took(replace(event.counts, simulations_good=0, simulations_failed=0))
+            case _Lost():
+                self._lost(event)
+            case _Connected():
+                logger.warning("%s: connected again, %d slots", self._record.job, self._cluster.slots)
+                self._reconnecting = False
             case Committed():
                 self._committed(event)
             case _StopAsked():
@@ -264,20 +368,57 @@ class Runner:
                 raise event
         self._show()
 
+    def _finished(self, event: _Fetched) -> None:
+        self._n_lost = 0
+        self._plan.finished(event.number, event.done, event.seconds)
+        self._reference = self._reference or event.reference
+        self._progress.took(event.counts)
+
+    def _piece_finished(self, number: int, outcome: Outcome) -> None:
+        self._n_lost = 0
+        group = self._plan.flying[number].groups[0]
+        n_failed = sum(failure.replicate is not None for failure in outcome.failures)
+        self._reference = self._reference or outcome.reference
+        self._progress.took(Counts(len(outcome.replicates) - n_failed, n_failed))
+        whole = self._half_done.add(group, outcome)
+        self._plan.piece_finished(number, outcome.replicates, outcome.seconds)
+        if whole is not None:
+            self._fetcher.submit(self._close, group, whole)
+        elif outcome.replicates and self._half_done.targets_due(group):
+            self._plan.targets_due(group)
+
+    def _lost(self, event: _Lost) -> None:
+        """Have it run again; where a single simulation has taken down its workers again and again, it has failed."""
+        self._n_lost += 1
+        if self._n_lost > _LOST_LIMIT:
+            raise ClusterError(
+                f"Dask lost {self._n_lost} tasks in a row, the last one: {event.why}",
+                where=self._record.job,
+                hint="look at the workers' logs; mops jobs resume goes on from what is committed",
+            )
+        submit = self._plan.flying[event.number]
+        if event.blamed and is_single(submit, self._groups.n_replicates):
+            outcome = given_up(self._order(submit), event.why)
+            self._fetcher.submit(lambda: self._events.put(self._delivered(submit, outcome)))
+            return
+        logger.warning("%s: task %d is lost and runs again: %s", self._record.job, event.number, event.why)
+        self._plan.lost(event.number, blamed=event.blamed)
+
     def _committed(self, event: Committed) -> None:
         self._progress.committed(event.counts)
-        keys = [key_of(self._record.job, number) for number in event.orders]
-        self._check_drained(self._batches.add(event.groups, keys))
+        self._check_drained(self._batches.add(event.groups, event.keys))
 
     def _check_drained(self, batch: tuple[int, list[str]] | None) -> None:
         if batch is not None:
-            checked = self._drainer.submit(drain.check, self._client, self._record.job, *batch)
+            run = self._context.run
+            checked = self._drainer.submit(drain.check, self._cluster.client, self._record.job, run, *batch)
             checked.add_done_callback(_warn_of_fault)
 
     def _stop(self, grace_s: float) -> None:
         self._stopping = True
+        self._stop_by = time.monotonic() + grace_s + _STOP_SECONDS
         self._plan.stop()
-        stop_pool(self._record.job, grace_s)
+        self._cluster.stop(grace_s)
 
     def _take_commits(self) -> None:
         """Take what the checkpointer's end brought: the last commits, or the error that prevented them."""
@@ -290,6 +431,8 @@ class Runner:
     def _end(self, failure: MopsError | None) -> State:
         """Append the attempt's end."""
         view = self._log.view
+        if isinstance(failure, ClusterError):
+            raise failure  # no end: whoever restarts this job goes on
         if failure is not None:
             self._log.end("failed", totals=view.counts)
             raise failure
@@ -333,11 +476,23 @@ def _warn_of_fault(checked: concurrent.futures.Future[bool]) -> None:
         logger.warning("the drain check itself failed", exc_info=error)
 
 
-def _reason(future: Future[Outcome]) -> BaseException:
+def _not_finished(number: int, future: Future[Outcome]) -> _Lost | _Failed:
+    """Say what became of a task that has no result."""
     # exception() and not result(): a raised error's frames would pin every future (FACTS, Dask).
     error: BaseException | None = future.exception() if future.status == "error" else None
-    return error or ClusterError(
-        f"Dask lost a task ({future.status})",
-        where=str(future.key),
-        hint="mops jobs resume goes on from what is committed",
-    )
+    if isinstance(error, KilledWorker):
+        return _Lost(number, f"{error.allowed_failures + 1} workers died while they ran it", blamed=True)
+    if error is not None:
+        return _Failed(error)
+    return _Lost(number, f"Dask says {future.status!r}")
+
+
+def _release(future: Future[Outcome]) -> None:
+    """Give a result up on the cluster.
+
+    A release takes two turns of the client's loop to be sent, a submit one: without a turn between them the next tasks
+    reach the scheduler first, and more than the window is there.
+    """
+    future.release()
+    with contextlib.suppress(RuntimeError, CancelledError, OSError, TimeoutError):  # closed: nothing is there any more
+        future.client.sync(asyncio.sleep, 0)

@@ -1,19 +1,22 @@
 """Decides what runs next: events in, orders out. Pure, so that its tests need no cluster.
 
-The window rolls: as groups leave, the next enter, and never more than ``batch_size`` are in flight. Short groups
-are fused into one task, by measured time.
+The window rolls: as groups leave, the next enter, and never more than ``batch_size`` are in flight. Work is cut by
+measured time: groups that are short against a task's budget are fused into one, a group that is long is run in
+pieces, a few replicates each, and its targets by themselves.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 TASKS_PER_SLOT = 4
 """Tasks in flight for each slot: enough that none waits for the runner; the rest of the window would only queue."""
+
+PIECES_PER_SLOT = 2
+"""The same for pieces of groups, which are longer, and whose groups are to be half done in small numbers."""
 
 MIN_TASK_SECONDS = 0.03
 """Near a job's end tasks shrink, but not below this: a Dask task costs about 2 ms."""
@@ -23,33 +26,52 @@ _DECAY = 0.8
 
 @dataclass(frozen=True)
 class Submit:
-    """An action: send these groups as one task."""
-
-    number: int
-    groups: tuple[int, ...]
-
-
-def groups_per_task(
-    *, batch_size: int, slots: int, left: int, seconds_per_group: float | None, task_seconds: float
-) -> int:
-    """Return how many groups one task should hold.
-
-    The least of about ``task_seconds`` of work, a share of the window that leaves two tasks for each slot, and a
-    share of what is left, so that slots finish together (guided self-scheduling, Polychronopoulos and Kuck 1987).
+    """An action: send this as one task.
 
     Parameters
     ----------
-    left
-        Groups not yet sent.
-    seconds_per_group
-        As measured; None: nothing is known yet, so that one group is sent to find out.
+    replicates
+        None: whole groups. Else those of the one group to run; none: its targets alone.
     """
-    if seconds_per_group is None:
+
+    number: int
+    groups: tuple[int, ...]
+    replicates: tuple[int, ...] | None = None
+
+
+def task_budget_s(*, task_seconds: float, left_s: float, slots: int) -> float:
+    """Return how many seconds of work a task should hold.
+
+    About ``task_seconds``, and near the job's end a share of what is left, so that slots finish together (guided
+    self-scheduling, Polychronopoulos and Kuck 1987).
+
+    Parameters
+    ----------
+    left_s
+        Work that is not sent yet, in seconds on one slot.
+    """
+    return min(task_seconds, max(left_s / (2 * slots), MIN_TASK_SECONDS))
+
+
+def piece_size(n_left: int, seconds_per_simulation: float | None, budget_s: float) -> int:
+    """Return how many of a long group's replicates one task runs: even pieces of about the budget, at least one."""
+    if seconds_per_simulation is None:
         return 1
-    by_window = batch_size // (2 * slots)
-    by_time = int(task_seconds / max(seconds_per_group, 1e-9))
-    by_end = max(math.ceil(left / (2 * slots)), int(MIN_TASK_SECONDS / max(seconds_per_group, 1e-9)))
-    return max(1, min(by_window, by_time, by_end))
+    most = max(1, int(budget_s / max(seconds_per_simulation, 1e-9)))
+    return math.ceil(n_left / math.ceil(n_left / most))
+
+
+@dataclass
+class _Split:
+    """A group that is run in pieces."""
+
+    left: list[int] = field(default_factory=list)  # a heap: replicates that are not sent
+    targets_due: bool = False
+    one_by_one: bool = False
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.left) or self.targets_due
 
 
 class Plan:
@@ -61,43 +83,72 @@ class Plan:
         Indices of the groups to run, in study order.
     n_todo
         How many they are.
+    n_replicates
+        Returns a group's number of replicates.
     batch_size
         The most groups in flight.
     slots
-        Simulations that run at once.
+        Simulations that run at once. May be set anew at any time.
     task_seconds
-        Fuse short groups up to about this long; 0: a task for each group.
+        How long a task should take.
+    fuse
+        Whether a task may hold several groups.
     """
 
-    def __init__(self, todo: Iterable[int], n_todo: int, *, batch_size: int, slots: int, task_seconds: float):
+    def __init__(
+        self,
+        todo: Iterable[int],
+        n_todo: int,
+        n_replicates: Callable[[int], int],
+        *,
+        batch_size: int,
+        slots: int,
+        task_seconds: float,
+        fuse: bool = True,
+    ):
         self._fresh: Iterator[int] = iter(todo)
         self._n_left = n_todo
-        self._batch_size, self._slots, self._task_seconds = batch_size, slots, task_seconds
+        self._n_replicates = n_replicates
+        self._batch_size, self._task_seconds, self._fuse = batch_size, task_seconds, fuse
+        self.slots = slots
         self._returned: list[int] = []  # a heap: what a task gave back goes first, in study order
-        self._flying: dict[int, tuple[int, ...]] = {}
+        self._flying: dict[int, Submit] = {}
+        self._n_whole = 0  # groups of the tasks in flight that hold whole ones
+        self._split: dict[int, _Split] = {}
+        self._alone: set[int] = set()
         self._number = 0
-        self._seconds = self._groups = 0.0
+        self._seconds = self._groups = self._simulations = 0.0
         self._stopped = False
 
     @property
     def in_flight(self) -> int:
         """Groups that are in flight."""
-        return sum(map(len, self._flying.values()))
+        return self._n_whole + len(self._split)
+
+    @property
+    def flying(self) -> dict[int, Submit]:
+        """The orders that are not back, by number."""
+        return self._flying
 
     @property
     def over(self) -> bool:
         """Whether nothing is in flight and nothing will be sent."""
-        return not self._flying and (self._stopped or self._n_left == 0)
+        return not self._flying and (self._stopped or not (self._n_left or self._split))
 
     @property
     def seconds_per_group(self) -> float | None:
         """The measured time of a group on one slot, recent tasks counting most; None: not measured."""
         return self._seconds / self._groups if self._groups else None
 
-    def measured(self, seconds: float, groups: int) -> None:
-        """Take a measurement: ``groups`` took ``seconds`` on one slot."""
+    @property
+    def _seconds_per_simulation(self) -> float | None:
+        return self._seconds / self._simulations if self._simulations else None
+
+    def measured(self, seconds: float, groups: float, simulations: float) -> None:
+        """Take a measurement: so many groups (a piece is a fraction of one) took ``seconds`` on one slot."""
         self._seconds = self._seconds * _DECAY + seconds
         self._groups = self._groups * _DECAY + groups
+        self._simulations = self._simulations * _DECAY + simulations
 
     def fill(self, *, pilot: bool) -> list[Submit]:
         """Return the orders that fill the window.
@@ -105,57 +156,163 @@ class Plan:
         Parameters
         ----------
         pilot
-            The job has no reference schema yet: one group at a time, in study order, until one gives it.
+            The job has no reference schema yet: one order at a time, in study order, until one gives it.
         """
         if pilot and self._flying:
             return []
         orders: list[Submit] = []
         while (order := self._next()) is not None:
+            self._flying[order.number] = order
             orders.append(order)
             if pilot:
                 break
         return orders
 
     def finished(self, number: int, done: frozenset[int], seconds: float) -> None:
-        """Take the end of a task: its results are in the open checkpoint and its future is released.
+        """Take the end of a task of whole groups: its results are in the open checkpoint and its future is released.
 
         Groups that it gave back (its budget was used, or it was stopped) go first in what is sent next.
         """
-        for group in self._flying.pop(number):
-            if group not in done:
-                heapq.heappush(self._returned, group)
-                self._n_left += 1
+        self._give_back(group for group in self._land_whole(number) if group not in done)
+        self._alone -= done
         if done:
-            self.measured(seconds, len(done))
+            self.measured(seconds, len(done), sum(map(self._n_replicates, done)))
+
+    def piece_finished(self, number: int, settled: frozenset[int], seconds: float) -> None:
+        """Take the end of a piece; replicates that are not settled are sent again."""
+        group, sent = self._land_piece(number)
+        self._return_replicates(group, (replicate for replicate in sent if replicate not in settled))
+        if settled:
+            self.measured(seconds, len(settled) / self._n_replicates(group), len(settled))
+
+    def targets_due(self, group: int) -> None:
+        """Note that a group in pieces has all its replicates, and is to be scored."""
+        self._split[group].targets_due = True
+
+    def closed(self, group: int) -> None:
+        """Note that a group that was run in pieces has left: its results are in the open checkpoint."""
+        del self._split[group]
+        self._alone.discard(group)
+
+    def lost(self, number: int, *, blamed: bool = False) -> None:
+        """Take an order back that did not come back; what it held is sent again.
+
+        Parameters
+        ----------
+        blamed
+            Workers died of it: so it is sent in smaller orders, to find the simulation that did it.
+        """
+        order = self._flying[number]
+        if order.replicates is None:
+            self._give_back(self._land_whole(number))
+            if blamed:
+                self._isolate(order.groups)
+            return
+        group, sent = self._land_piece(number)
+        split = self._split[group]
+        split.targets_due |= not sent
+        split.one_by_one |= blamed
+        self._return_replicates(group, sent)
 
     def stop(self) -> None:
         """Send nothing more."""
         self._stopped = True
 
-    def _next(self) -> Submit | None:
-        room = self._batch_size - self.in_flight
-        measuring = self.seconds_per_group is None
-        most_tasks = self._slots * (1 if measuring else TASKS_PER_SLOT)
-        if self._stopped or room < 1 or not self._n_left or len(self._flying) >= most_tasks:
-            return None
-        size = groups_per_task(
-            batch_size=self._batch_size,
-            slots=self._slots,
-            left=self._n_left,
-            seconds_per_group=self.seconds_per_group,
-            task_seconds=self._task_seconds,
-        )
-        if room < min(size, self._n_left) and len(self._flying) >= 2 * self._slots:
-            return None  # a crumb now would leave a crumb of room when it is back, and so on for ever
-        groups = self._first(min(size, room))
-        self._n_left -= len(groups)
-        self._number += 1
-        self._flying[self._number] = groups
-        return Submit(self._number, groups)
+    def _isolate(self, groups: tuple[int, ...]) -> None:
+        if len(groups) > 1:
+            self._alone.update(groups)
+            return
+        (group,) = groups
+        self._returned.remove(group)
+        heapq.heapify(self._returned)
+        self._n_left -= 1
+        self._split[group] = _Split(list(range(self._n_replicates(group))), one_by_one=True)
 
-    def _first(self, size: int) -> tuple[int, ...]:
-        again = [heapq.heappop(self._returned) for _ in range(min(size, len(self._returned)))]
-        return (*again, *islice(self._fresh, size - len(again)))
+    def _land_whole(self, number: int) -> tuple[int, ...]:
+        groups = self._flying.pop(number).groups
+        self._n_whole -= len(groups)
+        return groups
+
+    def _land_piece(self, number: int) -> tuple[int, tuple[int, ...]]:
+        order = self._flying.pop(number)
+        assert order.replicates is not None
+        return order.groups[0], order.replicates
+
+    def _give_back(self, groups: Iterable[int]) -> None:
+        for group in groups:
+            heapq.heappush(self._returned, group)
+            self._n_left += 1
+
+    def _return_replicates(self, group: int, replicates: Iterable[int]) -> None:
+        for replicate in replicates:
+            heapq.heappush(self._split[group].left, replicate)
+
+    def _next(self) -> Submit | None:
+        if self._stopped:
+            return None
+        for group, split in self._split.items():
+            if split.waits:
+                return self._next_piece(group, split)
+        if self._n_left and self.in_flight < self._batch_size:
+            return self._next_groups()
+        return None
+
+    def _next_piece(self, group: int, split: _Split) -> Submit | None:
+        if split.targets_due:
+            split.targets_due = False
+            return self._numbered((group,), ())
+        if len(self._flying) >= PIECES_PER_SLOT * self.slots:
+            return None
+        size = 1 if split.one_by_one else piece_size(len(split.left), self._seconds_per_simulation, self._budget_s())
+        return self._numbered((group,), tuple(heapq.heappop(split.left) for _ in range(size)))
+
+    def _next_groups(self) -> Submit | None:
+        """Return the next task of whole groups, or the first piece of a group that is too long for one."""
+        if len(self._flying) >= self.slots * (1 if self.seconds_per_group is None else TASKS_PER_SLOT):
+            return None
+        size, room = self._size(), self._batch_size - self.in_flight
+        if room < min(size, self._n_left) and len(self._flying) >= 2 * self.slots:
+            return None  # a crumb now would leave a crumb of room when it is back, and so on for ever
+        first = self._first()
+        if self._too_long(first):
+            self._split[first] = _Split(list(range(self._n_replicates(first))))
+            return self._next_piece(first, self._split[first])
+        groups = (first, *self._more(min(size, room) - 1 if first not in self._alone else 0))
+        self._n_whole += len(groups)
+        return self._numbered(groups, None)
+
+    def _more(self, n: int) -> Iterator[int]:
+        """Yield up to ``n`` further groups of the same task."""
+        for _ in range(min(n, self._n_left)):
+            group = self._first()
+            if group in self._alone:
+                self._give_back((group,))
+                return
+            yield group
+
+    def _numbered(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None) -> Submit:
+        self._number += 1
+        return Submit(self._number, groups, replicates)
+
+    def _size(self) -> int:
+        """Return how many groups a task should hold: about the budget, and a share of the window."""
+        if not self._fuse or self.seconds_per_group is None:
+            return 1
+        by_window = self._batch_size // (2 * self.slots)
+        return max(1, min(by_window, int(self._budget_s() / max(self.seconds_per_group, 1e-9))))
+
+    def _budget_s(self) -> float:
+        left_s = self._n_left * (self.seconds_per_group or 0.0)
+        return task_budget_s(task_seconds=self._task_seconds, left_s=left_s, slots=self.slots)
+
+    def _too_long(self, group: int) -> bool:
+        """Tell whether a group does not fit into one task; before anything is measured, each may be too long."""
+        n_replicates, each_s = self._n_replicates(group), self._seconds_per_simulation
+        return n_replicates > 1 and (each_s is None or n_replicates * each_s > self._budget_s())
+
+    def _first(self) -> int:
+        self._n_left -= 1
+        return heapq.heappop(self._returned) if self._returned else next(self._fresh)
 
 
 class Batches:

@@ -193,7 +193,7 @@ class _Run:
 
     def run(self) -> None:
         for group in self._order["groups"]:
-            if self._enough():
+            if self._enough(self._out.groups_done):
                 break
             self._group(group)
         self._page.idle()
@@ -203,25 +203,27 @@ class _Run:
         self._out.flush()
         self._out.end(time.monotonic() - self._began)
 
-    def _enough(self) -> bool:
+    def _enough(self, n_finished: int) -> bool:
         if self._page.stop_asked:
             return True
         spent = time.monotonic() - self._began
         used_up = spent >= self._order["seconds"] or self._out.bytes_total >= self._order["bytes"]
-        return used_up and self._out.groups_done > 0  # one group at least, or an order would come back for ever
+        return used_up and n_finished > 0  # one at least, or an order would come back for ever
 
     def _group(self, group: dict[str, Any]) -> None:
         place, params, handed_over = group["place"], group["params"], self._handed_over
         replicates: dict[int, dict[str, pa.Table]] = {
             replicate: self._given[place, replicate] for replicate in group["given"]
         }
-        for replicate, seed in group["sims"]:
-            if self._page.stop_asked:
+        for n_before, (replicate, seed) in enumerate(group["sims"]):
+            if self._enough(n_before) if group["in_pieces"] else self._page.stop_asked:
                 return
             tables = self._simulate(place, replicate, dict(params), seed)
             if tables is not None:
                 replicates[replicate] = tables
             self._hand_over_in_time()
+        if group["in_pieces"]:
+            return  # what is settled counts, and the rest of the group is other orders' work
         if len(replicates) == group["n_replicates"]:
             ordered = [replicates[i] for i in range(group["n_replicates"])]
             for target in group["targets"]:

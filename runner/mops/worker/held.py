@@ -1,7 +1,8 @@
 """The parts that this process holds: read from the children, and not yet given up by whoever reads them.
 
 One count for the process, as the memory is. A pool waits on it before it starts an order; the drain check reads whose
-parts they are.
+parts they are. Pieces of half-done groups do not count for the waiting: only the rest of their group gives them up, and
+that must not wait for them. They are bounded by the planner, which finishes a group before it begins another.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ COPY_BELOW_BYTES = 1 << 20
 """Smaller parts are copied. A mapped one costs a descriptor (mmap keeps a duplicate until Python 3.13), and a worker of
 many slots with simulations of a fraction of a second would have thousands of them in one open checkpoint."""
 
+_NOT_WAITED_FOR = "mops-piece-"
 _SAY_SECONDS = 30.0
 _changed = threading.Condition(threading.RLock())  # re-entrant: a finalizer may run in a thread that is in here
 _bytes_of: Counter[str] = Counter()
@@ -65,9 +67,9 @@ def _count(name: str, change: int) -> None:
 
 
 def held_bytes() -> int:
-    """Return the bytes of all parts held."""
+    """Return the bytes of all parts held, but for those of half-done groups."""
     with _changed:
-        return sum(_bytes_of.values())
+        return sum(n_bytes for name, n_bytes in _bytes_of.items() if not name.startswith(_NOT_WAITED_FOR))
 
 
 def held_names() -> set[str]:

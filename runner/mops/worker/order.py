@@ -18,12 +18,14 @@ class Context:
     ----------
     job
         The job's name.
-    root
-        The folder with the unpacked bundle.
+    run
+        Digits that tell this attempt's orders and children from another attempt's on the same workers.
+    bundle, storage
+        The bundle's digest, and the URL of the storage that holds it.
     model, scenario, targets, outputs
         As in STUDY.md; ``outputs`` None: all.
     slots
-        Simulations that run at once on a worker.
+        Simulations that run at once on a worker; None: the worker's threads divided by ``threads``.
     threads
         Threads that one simulation may use.
     timeout_s
@@ -35,39 +37,38 @@ class Context:
     """
 
     job: str
-    root: str
+    run: str
+    bundle: str
+    storage: str
     model: str
     scenario: str
     targets: tuple[str, ...]
     outputs: tuple[str, ...] | None
-    slots: int
+    slots: int | None
     threads: int = 1
     timeout_s: float | None = None
     retries: int = 1
     held_bytes: int = 256 << 20
 
 
-def key_of(job: str, number: int) -> str:
-    """Return an order's Dask key.
-
-    All keys of a job must fall into one group for Dask (the first words of a key name it): only large groups of
-    independent tasks are queued on the scheduler instead of being sent to workers ahead of time.
-    """
-    return f"sim-{job}-{number}"
-
-
 @dataclass(frozen=True)
 class Order:
-    """Groups for one task, with the budget at which it returns early, at a group's border.
+    """Work for one task, with the budget at which it returns early.
 
     Parameters
     ----------
     number
-        Counts the job's orders: ``sim-<job>-<number>`` is the Dask key.
+        Counts the attempt's orders.
+    groups
+        The groups to run; exactly one where ``replicates`` is given.
     reference
         The reference schema; None: the first good simulation of this order makes it.
     seconds, bytes
-        The budget: wall-clock seconds, and bytes of results as Arrow.
+        The budget: wall-clock seconds, and bytes of results as Arrow. It returns at a group's border, or at a
+        replicate's where a group is run in pieces.
+    replicates
+        None: whole groups, with their targets. Else the replicates of the one group to run; none of them: its targets
+        alone, over the replicates that are handed over beside the order (:class:`Outcome` parts of earlier pieces).
     """
 
     context: Context
@@ -76,16 +77,24 @@ class Order:
     reference: Kinds | None
     seconds: float
     bytes: int
+    replicates: tuple[int, ...] | None = None
 
     @property
     def key(self) -> str:
-        """The Dask key."""
-        return key_of(self.context.job, self.number)
+        """The Dask key.
+
+        For Dask the first words of a key name its group, and only large groups of independent tasks are queued on the
+        scheduler instead of being sent to workers ahead of time. So all simulations of a job share their words, and
+        its targets, which depend on data, have a word of their own. The digits after them count for nothing there.
+        """
+        word = "targets" if self.replicates == () else "sim"
+        return f"{word}-{self.context.job}-{self.context.run}-{self.number}"
 
     @property
     def part_name(self) -> str:
-        """The name of this order's anonymous files."""
-        return f"mops-part-{self.key}."
+        """The name of this order's anonymous files; see :mod:`mops.worker.held` for the two kinds."""
+        kind = "part" if self.replicates is None else "piece"
+        return f"mops-{kind}-{self.key}."
 
 
 @dataclass(frozen=True)
@@ -137,12 +146,25 @@ class ArrowPart:
 
 @dataclass
 class Outcome:
-    """The answer to an order. Only groups named in ``done`` count; other rows of the parts are to be dropped."""
+    """The answer to an order. Only groups named in ``done`` count; other rows of the parts are to be dropped.
 
-    number: int
+    Parameters
+    ----------
+    keys
+        The Dask keys of the orders that it answers.
+    done
+        Groups of which nothing is left to do.
+    seconds
+        What it took on one slot.
+    replicates
+        Of a group that is run in pieces: those that are settled, good or failed.
+    """
+
+    keys: tuple[str, ...]
     done: frozenset[int]
     seconds: float
     reference: Kinds | None
+    replicates: frozenset[int] = frozenset()
     parts: list[ArrowPart] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)

@@ -17,12 +17,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mops.errors import ClusterError, ModelError
 from mops.worker import held
-from mops.worker.order import Context, Order, Outcome
+from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.parts import send_tables
 from mops.worker.wire import Channel, Message, ProgressPage, Unit
 from mops.worker.work import Verdict, Work
@@ -72,7 +72,7 @@ class Death:
 class Child:
     """One child process and this end of its sockets."""
 
-    def __init__(self, context: Context):
+    def __init__(self, context: Context, root: str):
         self._context = context
         self._page, page_fd = ProgressPage.create()
         with contextlib.ExitStack() as on_failure:
@@ -112,7 +112,7 @@ class Child:
             self._channel.send(
                 {
                     "kind": "load",
-                    "root": context.root,
+                    "root": root,
                     "model": context.model,
                     "scenario": context.scenario,
                     "targets": list(context.targets),
@@ -318,14 +318,20 @@ def _environment(threads: int) -> dict[str, str]:
 
 
 class Pool:
-    """The children of one job on one worker: at most ``context.slots`` at once.
+    """The children of one job on one worker. Thread-safe: each task calls :meth:`run` in its own thread.
 
-    Thread-safe: each task calls :meth:`run` in its own thread.
+    Parameters
+    ----------
+    root
+        The folder with the unpacked bundle.
+    slots
+        Children at once.
     """
 
-    def __init__(self, context: Context):
-        self.context = context
-        self._slots = threading.Semaphore(context.slots)
+    def __init__(self, context: Context, root: str, slots: int):
+        self.context, self.slots = context, slots
+        self._root = root
+        self._slots = threading.Semaphore(slots)
         self._lock = threading.Lock()
         self._returned = threading.Condition(self._lock)
         self._idle: list[Child] = []
@@ -336,11 +342,11 @@ class Pool:
     def warm(self) -> None:
         """Start every child now, side by side; they import the model while the caller goes on."""
         with self._lock:
-            while not self._stopping and len(self._children) < self.context.slots:
+            while not self._stopping and len(self._children) < self.slots:
                 self._idle.append(self._start())
 
     def _start(self) -> Child:
-        child = Child(self.context)
+        child = Child(self.context, self._root)
         self._children.add(child)
         return child
 
@@ -367,8 +373,13 @@ class Pool:
         with self._lock:
             return [child.pid for child in self._children]
 
-    def run(self, order: Order) -> Outcome:
+    def run(self, order: Order, given: Sequence[ArrowPart] = ()) -> Outcome:
         """Run an order on one child, or on several in turn where they die.
+
+        Parameters
+        ----------
+        given
+            What earlier orders gave of the group whose targets alone are to run.
 
         Raises
         ------
@@ -377,9 +388,10 @@ class Pool:
         ClusterError
             Children die again and again between simulations, so that nothing can be blamed.
         """
-        work, prints = Work(order), ""
+        work, prints = Work(order, given), ""
         with self._slots:
-            held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
+            if order.replicates is None:
+                held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
             deaths_between = 0
             while True:
                 with self._lent() as child:

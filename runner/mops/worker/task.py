@@ -1,53 +1,98 @@
-"""What Dask runs. One function for each kind of task, and this process's pools."""
+"""What Dask runs, and this process's pools of children. Called in workers; the embedded one is the runner's process."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 
-from mops.worker.order import Context, Order, Outcome
+from distributed import get_worker
+
+from mops.errors import ClusterError, StorageError
+from mops.storage.bundles import cache_folder, unpack
+from mops.storage.files import Files
+from mops.storage.jobs import load_bundle
+from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.pool import Pool
 
 _pools: dict[str, Pool] = {}
+_over: set[str] = set()
 _lock = threading.Lock()
 
 
-def run_groups(order: Order) -> Outcome:
-    """Run the groups of an order in a child of this worker.
+def run_order(order: Order, given: Sequence[ArrowPart] = ()) -> Outcome:
+    """Run an order in a child of this worker.
+
+    Parameters
+    ----------
+    given
+        What earlier orders gave of the group whose targets alone are to run.
 
     Raises
     ------
     ModelError, ClusterError
         No simulation can run here; the failures of single simulations are in the outcome.
     """
-    return pool_of(order.context).run(order)
+    return pool_of(order.context).run(order, given)
 
 
 def pool_of(context: Context) -> Pool:
-    """Return this process's pool for a job, made at the first call."""
+    """Return this process's pool for an attempt, made at the first call; stopped already where the attempt is over.
+
+    Raises
+    ------
+    ClusterError
+        The bundle does not reach this worker.
+    """
+    root, slots = str(_bundle(context)), _slots(context)
     with _lock:
-        if context.job not in _pools:
-            _pools[context.job] = Pool(context)
-        return _pools[context.job]
+        if context.run not in _pools:
+            _pools[context.run] = Pool(context, root, slots)
+            if context.run in _over:
+                _pools[context.run].stop(0.0)
+        return _pools[context.run]
 
 
-def stop_pool(job: str, grace_s: float) -> None:
-    """Run nothing new for this job here; what runs gets ``grace_s`` seconds."""
+def _slots(context: Context) -> int:
+    return context.slots or max(get_worker().state.nthreads // context.threads, 1)
+
+
+def _bundle(context: Context) -> Path:
+    """Return the folder of the unpacked bundle; it comes through the storage unless it is in this machine's cache."""
+    there = cache_folder() / context.bundle
+    if there.is_dir():
+        return there
+    try:
+        data = load_bundle(Files.open(context.storage).brief(), context.bundle)
+    except (FileNotFoundError, StorageError) as fault:
+        raise ClusterError(
+            f"a worker cannot read the job's bundle ({fault})",
+            where=context.storage,
+            hint="give a storage that every worker reaches under this name, with the credentials to read it",
+        ) from fault
+    return unpack(data, context.bundle, cache_folder())
+
+
+def stop_pool(run: str, grace_s: float) -> None:
+    """Run nothing new for this attempt here; what runs gets ``grace_s`` seconds."""
     with _lock:
-        pool = _pools.get(job)
+        _over.add(run)
+        pool = _pools.get(run)
     if pool is not None:
         pool.stop(grace_s)
 
 
-def close_pool(job: str) -> None:
-    """End this job's children here."""
+def close_pool(run: str) -> None:
+    """End this attempt's children here; an order that comes all the same runs nothing."""
     with _lock:
-        pool = _pools.pop(job, None)
+        _over.add(run)
+        pool = _pools.pop(run, None)
     if pool is not None:
         pool.close()
 
 
-def child_pids(job: str) -> list[int]:
-    """Return the process ids of this job's children here."""
+def child_pids(run: str) -> list[int]:
+    """Return the process ids of this attempt's children here."""
     with _lock:
-        pool = _pools.get(job)
+        pool = _pools.get(run)
     return pool.pids() if pool is not None else []

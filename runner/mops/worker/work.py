@@ -6,7 +6,9 @@ A child may die at any unit; what it had handed over stays, the unit is blamed, 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -31,9 +33,10 @@ class Verdict:
 
 @dataclass
 class _Progress:
-    """How far one group of the order is."""
+    """How far one group of the order is; ``wanted`` are the replicates that this order settles."""
 
     group: Group
+    wanted: tuple[int, ...]
     good: set[int] = field(default_factory=set)
     failed: dict[int, Failure] = field(default_factory=dict)
     failed_targets: dict[int, Failure] = field(default_factory=dict)
@@ -42,11 +45,20 @@ class _Progress:
 
 
 class Work:
-    """The groups of an order, what is handed over of them, and what is left."""
+    """The groups of an order, what is handed over of them, and what is left.
 
-    def __init__(self, order: Order):
-        self._order = order
-        self._groups = [_Progress(group) for group in order.groups]
+    Parameters
+    ----------
+    given
+        Parts of earlier orders, for one that runs a group's targets alone: they hold all its replicates.
+    """
+
+    def __init__(self, order: Order, given: Sequence[ArrowPart] = ()):
+        self._order, self._given = order, given
+        self._in_pieces = bool(order.replicates)
+        self._groups = [_Progress(group, _wanted(order, group)) for group in order.groups]
+        if order.replicates == ():
+            self._groups[0].good = set(range(len(order.groups[0].seeds)))
         self._parts: list[ArrowPart] = []
         self._deaths: Counter[Unit] = Counter()
         self.reference: Kinds | None = order.reference
@@ -77,10 +89,11 @@ class Work:
 
     def _request(self, place: int, progress: _Progress) -> dict[str, Any]:
         group = progress.group
-        left = [[i, seed] for i, seed in enumerate(group.seeds) if i not in progress.good and i not in progress.failed]
+        left = [[i, group.seeds[i]] for i in progress.wanted if i not in progress.good and i not in progress.failed]
+        n_targets = 0 if self._in_pieces else len(self._order.context.targets)
+        targets = [i for i in range(n_targets) if i not in progress.failed_targets]
         # With a failed replicate there will be no losses, so the good ones need not come back.
-        wants_targets = bool(self._order.context.targets) and not progress.failed
-        targets = [i for i in range(len(self._order.context.targets)) if i not in progress.failed_targets]
+        wants_targets = bool(targets) and not progress.failed
         return {
             "place": place,
             "params": group.params,
@@ -88,6 +101,7 @@ class Work:
             "sims": left,
             "given": sorted(progress.good) if wants_targets else [],
             "targets": targets,
+            "in_pieces": self._in_pieces,
         }
 
     def given(self) -> list[tuple[int, int, Tables]]:
@@ -99,7 +113,7 @@ class Work:
             for i in self._request(place, progress)["given"]
         }
         found: dict[tuple[int, int], Tables] = {key: {} for key in wanted}
-        for part in self._parts:
+        for part in (*self._given, *self._parts):
             for segment in part.segments:
                 if wanted.intersection(self._places(segment)):
                     self._cut(part.buffer, segment, found)
@@ -129,8 +143,13 @@ class Work:
             self._score(place, target, losses)
         for place in message["done"]:
             self._groups[place].done = True
+        self._settle_pieces()
         if buffer is not None:
             self._parts.append(ArrowPart(buffer, self._segments(message["outputs"])))
+
+    def _settle_pieces(self) -> None:
+        for progress in self._groups if self._in_pieces else ():
+            progress.done = all(i in progress.good or i in progress.failed for i in progress.wanted)
 
     def _segments(self, outputs: dict[str, list[dict[str, Any]]]) -> list[Segment]:
         return [
@@ -158,6 +177,7 @@ class Work:
         if verdict.reason in RETRIED and self._deaths[unit] <= self._order.context.retries:
             return True
         self._fail(unit, verdict, died=True)
+        self._settle_pieces()
         return False
 
     def _settled(self, unit: Unit) -> bool:
@@ -190,10 +210,12 @@ class Work:
 
     def outcome(self, prints: str) -> Outcome:
         """Return what is done."""
-        done = [progress for progress in self._groups if progress.done]
+        done = [progress for progress in self._groups if progress.done or self._in_pieces]
+        settled = {i for progress in done for i in (*progress.good, *progress.failed)}
         return Outcome(
-            number=self._order.number,
-            done=frozenset(progress.group.index for progress in done),
+            keys=(self._order.key,),
+            done=frozenset() if self._in_pieces else frozenset(progress.group.index for progress in done),
+            replicates=frozenset(settled) if self._in_pieces else frozenset(),
             seconds=self.seconds,
             reference=self.reference,
             parts=self._parts,
@@ -205,14 +227,25 @@ class Work:
     def _failures(self, progress: _Progress) -> list[Failure]:
         rows = [progress.failed[i] for i in sorted(progress.failed)]
         rows += [progress.failed_targets[i] for i in sorted(progress.failed_targets)]
-        if progress.failed and self._order.context.targets:
-            first = progress.failed[min(progress.failed)]
-            rows.append(_no_losses(first, len(progress.failed)))
+        if progress.failed and self._order.context.targets and not self._in_pieces:
+            rows.append(no_losses(rows))
         return rows
 
 
-def _no_losses(first: Failure, n_failed: int) -> Failure:
-    """Return the one row that says why a group has no losses (STUDY.md, "Targets")."""
-    others = f" and {n_failed - 1} more" if n_failed > 1 else ""
-    message = f"no losses: replicate {first.replicate} (seed {first.seed}){others} failed ({first.reason})"
+def _wanted(order: Order, group: Group) -> tuple[int, ...]:
+    return order.replicates if order.replicates is not None else tuple(range(len(group.seeds)))
+
+
+def no_losses(failures: Sequence[Failure]) -> Failure:
+    """Return the one row that says why a group has no losses (STUDY.md, "Targets").
+
+    Parameters
+    ----------
+    failures
+        The group's failures, at least one of a simulation.
+    """
+    failed = [(failure.replicate, failure) for failure in failures if failure.replicate is not None]
+    replicate, first = min(failed, key=itemgetter(0))
+    others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+    message = f"no losses: replicate {replicate} (seed {first.seed}){others} failed ({first.reason})"
     return Failure(first.group, None, None, "*", first.reason, message, "", first.attempts)
