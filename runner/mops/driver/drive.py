@@ -14,12 +14,14 @@ import math
 import os
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distributed import CancelledError, Client, Future, KilledWorker
+from distributed import CancelledError, Future, KilledWorker
+from distributed.client import ClosedClientError
 
 from mops.driver import drain
 from mops.driver.checkpoint import Checkpointer, Committed, Limits
@@ -36,7 +38,7 @@ from mops.storage.jobs import JobRecord, Live, keep_reference, read_reference, w
 from mops.storage.log import Counts, JobLog, LogView, State
 from mops.storage.paths import JobPaths
 from mops.storage.tables import GroupTable
-from mops.worker.order import Context, Order, Outcome
+from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.tables import Kinds
 from mops.worker.task import run_order
 
@@ -139,10 +141,13 @@ class Runner:
         self._inherited = log.view
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._reference = read_reference(files, self._paths)
-        self._futures: dict[int, tuple[Future[Outcome], ...]] = {}
+        self._futures: dict[int, tuple[Future[Any], ...]] = {}
         self._half_done = HalfDone(groups.n_replicates, has_targets=bool(context.targets))
         self._reconnecting = False
         self._n_lost = 0
+        self._blamed: Counter[tuple[int, tuple[int, ...] | None]] = Counter()
+        self._had_workers_at = time.monotonic()
+        self._said_no_workers = False
         self._progress = Progress(record.job, groups.n_simulations, log.view.counts)
         self._batches = Batches(settings.batch_size)
         self._stopping = False
@@ -235,14 +240,37 @@ class Runner:
         """Follow the cluster's size, and its loss."""
         if not (self._cluster.alive or self._reconnecting):
             self._reconnect()
+        self._await_workers()
         slots = max(self._cluster.slots, 1)
         if slots != self._plan.slots:
             logger.info("%s: %d simulations at once, %d before", self._record.job, slots, self._plan.slots)
             self._plan.slots = slots
 
+    def _await_workers(self) -> None:
+        """Give up a cluster whose workers have all gone and stay away.
+
+        Raises
+        ------
+        ClusterError
+            There was none for MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
+        """
+        now, patience_s = time.monotonic(), self._settings.cluster_timeout
+        if self._cluster.slots or self._reconnecting:
+            self._had_workers_at = now
+        elif now - self._had_workers_at > patience_s:
+            raise ClusterError(
+                f"the Dask cluster has had no workers for {patience_s:g} s",
+                where=self._settings.scheduler,
+                hint="start workers; mops jobs resume goes on from what is committed",
+            )
+        elif not self._said_no_workers:
+            logger.warning("%s: all workers are gone; waiting up to %g s for one", self._record.job, patience_s)
+        self._said_no_workers = not self._cluster.slots
+
     def _reconnect(self) -> None:
         """Take back what is in flight, and look for the cluster in a thread: commits go on, and a stop is heard."""
-        logger.warning("%s: the connection to the Dask scheduler is lost", self._record.job)
+        n = len(self._plan.flying)
+        logger.warning("%s: the connection to the Dask scheduler is lost; %d tasks run again", self._record.job, n)
         self._reconnecting = True
         for number in list(self._plan.flying):
             if self._futures.pop(number, None) is not None:  # else its result is being fetched: that decides
@@ -259,11 +287,31 @@ class Runner:
 
     def _send(self, orders: list[Submit]) -> None:
         for submit in orders:
-            order, client = self._order(submit), self._cluster.client
-            given = self._given(order, client)
-            future = client.submit(run_order, order, *given, key=order.key, pure=False)
-            self._futures[submit.number] = (future, *given)
-            future.add_done_callback(lambda done, submit=submit: self._came_back(submit, done))
+            order = self._order(submit)
+            if order.replicates == ():
+                parts = self._half_done.parts(order.groups[0].index)
+                self._fetcher.submit(self._submit_targets, submit, order, parts)
+            else:
+                self._submit(submit, order)
+
+    def _submit(self, submit: Submit, order: Order, *given: Future[list[ArrowPart]]) -> None:
+        try:
+            future = self._cluster.client.submit(run_order, order, *given, key=order.key, pure=False)
+        except ClosedClientError as lost:
+            self._events.put(_Lost(submit.number, repr(lost)))
+            return
+        self._futures[submit.number] = (future, *given)
+        future.add_done_callback(lambda done: self._came_back(submit, done))
+
+    def _submit_targets(self, submit: Submit, order: Order, parts: list[ArrowPart]) -> None:
+        """Send a group's replicates to a worker, and its targets after them. Runs in the fetching thread."""
+        key = f"given-{order.key}"
+        try:
+            given = self._cluster.client.scatter({key: parts}, hash=False)[key]
+        except (ClosedClientError, CancelledError, OSError, TimeoutError) as lost:
+            self._events.put(_Lost(submit.number, repr(lost)))
+        else:
+            self._submit(submit, order, given)
 
     def _order(self, submit: Submit) -> Order:
         settings = self._settings
@@ -277,13 +325,6 @@ class Runner:
             bytes=max(settings.checkpoint_bytes // (2 * self._plan.slots), 1),
             replicates=submit.replicates,
         )
-
-    def _given(self, order: Order, client: Client) -> tuple[Future[Any], ...]:
-        """Send a group's replicates to where its targets are to run."""
-        if order.replicates != ():
-            return ()
-        key = f"given-{order.key}"
-        return (client.scatter({key: self._half_done.parts(order.groups[0].index)}, hash=False)[key],)
 
     def _came_back(self, submit: Submit, future: Future[Outcome]) -> None:
         """Have an outcome fetched. Runs in Dask's thread for callbacks."""
@@ -337,11 +378,10 @@ class Runner:
         return replace(outcome, parts=[], failures=[], losses=[], reference=kept, **nothing)
 
     def _next_event(self) -> object:
-        while True:
-            try:
-                return self._events.get(timeout=_TICK_SECONDS)
-            except queue.Empty:
-                self._show()
+        """Return the next event, or None after a quarter of a second without one."""
+        with contextlib.suppress(queue.Empty):
+            return self._events.get(timeout=_TICK_SECONDS)
+        return None
 
     def _take(self, event: object) -> None:
         match event:
@@ -397,12 +437,20 @@ class Runner:
                 hint="look at the workers' logs; mops jobs resume goes on from what is committed",
             )
         submit = self._plan.flying[event.number]
-        if event.blamed and is_single(submit, self._groups.n_replicates):
-            outcome = given_up(self._order(submit), event.why)
+        single = event.blamed and is_single(submit, self._groups.n_replicates)
+        if single and (n_times := self._blamed_again(submit)) > self._context.retries:
+            outcome = given_up(self._order(submit), event.why, n_times)
             self._fetcher.submit(lambda: self._events.put(self._delivered(submit, outcome)))
             return
-        logger.warning("%s: task %d is lost and runs again: %s", self._record.job, event.number, event.why)
+        level = logging.WARNING if event.blamed else logging.INFO
+        logger.log(level, "%s: task %d is lost and runs again: %s", self._record.job, event.number, event.why)
         self._plan.lost(event.number, blamed=event.blamed)
+
+    def _blamed_again(self, submit: Submit) -> int:
+        """Count how often this simulation, or these targets, took down its workers."""
+        work = submit.groups[0], submit.replicates
+        self._blamed[work] += 1
+        return self._blamed[work]
 
     def _committed(self, event: Committed) -> None:
         self._progress.committed(event.counts)

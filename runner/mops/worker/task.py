@@ -91,6 +91,11 @@ def close_pool(run: str) -> None:
         pool.close()
 
 
+def leave_pool(run: str) -> None:
+    """End this attempt's children here, without waiting for them: for a worker's event loop."""
+    threading.Thread(target=close_pool, args=(run,), name="mops-leave").start()
+
+
 def child_pids(run: str) -> list[int]:
     """Return the process ids of this attempt's children here."""
     with _lock:
