@@ -193,7 +193,7 @@ class _Run:
 
     def run(self) -> None:
         for group in self._order["groups"]:
-            if self._enough(self._out.groups_done):
+            if group["sims"] and self._enough(self._out.groups_done):
                 break
             self._group(group)
         self._page.idle()

@@ -336,7 +336,7 @@ class Pool:
         self._returned = threading.Condition(self._lock)
         self._idle: list[Child] = []
         self._children: set[Child] = set()
-        self._stopping = False
+        self._stopping = self._ended = False
         self._killer: threading.Timer | None = None
 
     def warm(self) -> None:
@@ -394,7 +394,7 @@ class Pool:
                 held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
             deaths_between = 0
             while True:
-                with self._lent() as child:
+                with self._lent(last=order.replicates == ()) as child:
                     if child is None:
                         break
                     # A child that dies while it starts is no verdict on the model: an earlier one has imported it.
@@ -409,10 +409,17 @@ class Pool:
         return work.outcome(prints)
 
     @contextlib.contextmanager
-    def _lent(self) -> Iterator[Child | None]:
-        """Lend a child, None once the pool is stopped; keep it only if it is fit for the next order."""
+    def _lent(self, *, last: bool = False) -> Iterator[Child | None]:
+        """Lend a child, None once the pool is stopped; keep it only if it is fit for the next order.
+
+        Parameters
+        ----------
+        last
+            It only scores what is there: also while a stop gives time, for its group would be lost without it.
+        """
         with self._lock:
-            child = None if self._stopping else self._idle.pop() if self._idle else self._start()
+            over = self._ended if last else self._stopping
+            child = None if over else self._idle.pop() if self._idle else self._start()
         fit = False
         try:
             yield child
@@ -465,13 +472,14 @@ class Pool:
 
     def _kill_all(self) -> None:
         with self._lock:
+            self._ended = True
             for child in self._children:
                 child.kill()
 
     def close(self) -> None:
         """End every child; who drives one meanwhile sees it die, and has an outcome without an error."""
         with self._returned:
-            self._stopping = True
+            self._stopping = self._ended = True
             if self._killer is not None:
                 self._killer.cancel()
             idle, self._idle = self._idle, []
