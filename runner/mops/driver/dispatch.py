@@ -115,7 +115,7 @@ class Dispatch:
         future.add_done_callback(lambda done: self._came_back(submit, done))
 
     def _scatter(self, submit: Submit, order: Order, parts: list[ArrowPart]) -> None:
-        key = f"given-{order.key}"
+        key = order.given_key
         try:
             given = self._cluster.client.scatter({key: parts}, hash=False)[key]
         except _GONE as gone:

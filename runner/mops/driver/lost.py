@@ -30,7 +30,7 @@ def given_up(order: Order, why: str, attempts: int) -> Outcome:
         if targets and order.replicates is None:
             failures.append(no_losses(failures))
     return Outcome(
-        keys=(order.key,),
+        keys=order.keys,
         done=frozenset() if order.replicates else frozenset({group.index}),
         replicates=frozenset(order.replicates or ()),
         seconds=0.0,

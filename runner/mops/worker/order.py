@@ -91,6 +91,16 @@ class Order:
         return f"{word}-{self.context.job}-{self.context.run}-{self.number}"
 
     @property
+    def given_key(self) -> str:
+        """The Dask key of the replicates that are handed over beside an order of targets alone."""
+        return f"given-{self.key}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every Dask key of this order."""
+        return (self.key, self.given_key) if self.replicates == () else (self.key,)
+
+    @property
     def part_name(self) -> str:
         """The name of this order's anonymous files; see :mod:`mops.worker.held` for the two kinds."""
         kind = "part" if self.replicates is None else "piece"
