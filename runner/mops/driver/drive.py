@@ -101,7 +101,7 @@ class Runner:
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._reference = read_reference(files, self._paths)
         self._futures: dict[int, Future[Outcome]] = {}
-        self._progress = Progress(record.job, groups.n_simulations, log.view.counts)
+        self._progress = Progress(record.job, groups.n_simulations, record.taken_over_counts + log.view.counts)
         self._batches = Batches(settings.batch_size)
         self._stopping = False
         self._live_at = 0.0
@@ -160,7 +160,7 @@ class Runner:
 
     def _drive(self) -> MopsError | None:
         """Run the pilot and the window; return why the job cannot run, if it cannot."""
-        todo = self._inherited.committed.complement(len(self._groups))
+        todo = self._record.todo(self._inherited.committed)
         plan = Plan(
             todo,
             len(todo),
@@ -293,7 +293,7 @@ class Runner:
         if failure is not None:
             self._log.end("failed", totals=view.counts)
             raise failure
-        state = end_state(view, len(self._groups))
+        state = end_state(self._record, view)
         self._log.end(state, totals=view.counts)
         return state
 
@@ -321,11 +321,11 @@ class Runner:
         self._on_progress(self._progress.snapshot())
 
 
-def end_state(view: LogView, n_groups: int) -> State:
+def end_state(record: JobRecord, view: LogView) -> State:
     """Return the state that an attempt ends with when nothing prevented it."""
-    if len(view.committed) < n_groups:
+    if record.todo(view.committed):
         return "cancelled"
-    return "partial" if view.counts.failed else "succeeded"
+    return "partial" if (record.taken_over_counts + view.counts).failed else "succeeded"
 
 
 def _warn_of_fault(checked: concurrent.futures.Future[bool]) -> None:
