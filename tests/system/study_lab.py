@@ -198,6 +198,7 @@ class Lab:
             "MOPS_TEST_HOLD": str(self.folder / f"hold-{number}.txt"),
             "MOPS_TEST_MARKER": f"{self.folder.name}-{os.getpid()}-{time.monotonic_ns()}",
             "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
             **{f"MODELOPS_JOB_{name}": str(value) for name, value in settings.items() if name != "hold"},
         }
         if (hold := settings.get("hold")) is not None:

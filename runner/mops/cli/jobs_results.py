@@ -37,8 +37,8 @@ def results(
     tables = found.tables()
     _show_tables(tables, as_json=as_json)
     if not as_json:
-        if any(table.filtered for table in tables):
-            terminal.say(f"in part in the parts of {found.status().parent}, less what ran again: --json names them")
+        if found.record.parent is not None:
+            terminal.say("parts of the jobs that it was derived from are among these: --json names them")
         terminal.say(f"all of it as files: mops jobs results {job} --to FOLDER; in Python: mops.open_job({job!r})")
 
 
