@@ -44,12 +44,19 @@ def parent(job: Job, record: JobRecord, view: LogView, verdicts: frozenset[str])
         The job is not complete, or none of its failures is meant.
     """
     if view.end is None or not view.complete:
+        state = job.status().state
         raise JobError(
-            f"job {job.name!r} is {job.status().state}: only a complete job can be retried",
+            f"job {job.name!r} is {state}: only a complete job can be retried",
             where=job.files.url,
-            hint=f"unless it still runs, complete it first: mops jobs resume {job.name}",
+            hint=_when_complete(job.name, state),
         )
     failures = job.failures(texts=False)
+    if not failures.num_rows:
+        raise JobError(
+            f"no simulation or target of job {job.name!r} has failed",
+            where=job.files.url,
+            hint=f"nothing is to be done; read it with: mops jobs results {job.name}",
+        )
     groups = Ranges.of(_groups(failures.filter(pc.is_in(failures["reason"], pa.array(sorted(verdicts))))))
     if not groups:
         raise JobError(
@@ -62,6 +69,12 @@ def parent(job: Job, record: JobRecord, view: LogView, verdicts: frozenset[str])
     return Parent(job=job.name, k=view.k, nonce=view.end.nonce, groups=groups, counts=taken_over)
 
 
+def _when_complete(job: str, state: str) -> str:
+    if state == "running":
+        return f"wait for its end: mops jobs status {job}"
+    return f"complete it first, then retry: mops jobs resume {job}"
+
+
 def _groups(failures: pa.Table) -> list[int]:
     groups: list[int] = pc.unique(failures["group"]).to_pylist()
     return groups
@@ -69,12 +82,7 @@ def _groups(failures: pa.Table) -> list[int]:
 
 def _what_there_is(failures: pa.Table) -> str:
     found = {v: len(_groups(failures.filter(pc.equal(failures["reason"], v)))) for v in VERDICTS}
-    numbers = [f"{n:,} with {verdict}" for verdict, n in found.items() if n]
-    return (
-        f"parameter sets with failures: {', '.join(numbers)}"
-        if numbers
-        else "it has no failures: nothing is to be done"
-    )
+    return "parameter sets with failures: " + ", ".join(f"{n:,} with {verdict}" for verdict, n in found.items() if n)
 
 
 def counts_of(groups: Ranges, failures: pa.Table, table: GroupTable, n_targets: int) -> Counts:
