@@ -25,8 +25,10 @@ LAYERS = {
     "driver": {"errors", "settings", "study", "storage", "worker"},
     "job": {"errors", "settings", "study", "storage"},
     "export": {"errors", "job"},
-    "launch": {"errors", "settings", "study", "storage", "driver", "job"},
-    "cli": {"mops", "errors", "settings", "study", "storage", "driver", "job", "export", "launch"},
+    "derive": {"errors", "study", "storage", "job"},
+    "detached": {"errors", "storage"},
+    "launch": {"mops", "errors", "settings", "study", "storage", "driver", "job", "derive", "detached"},
+    "cli": {"mops", "errors", "settings", "study", "storage", "driver", "job", "export", "detached", "launch"},
     "mops": {"job", "launch"},  # on first use: `mops.submit`, `mops.open_job`
 }
 

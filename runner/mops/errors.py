@@ -15,6 +15,7 @@
     ├── NewerFormat                2     a record was written by a newer mops
     ├── ClusterError               4     the Dask cluster is out of reach
     ├── JobFailed                  1     the job ended in state ``failed``
+    ├── RunnerEnded                its   a detached runner ended before it had begun
     └── Superseded                 5     a newer attempt owns the job; nothing is to be restarted
 
 Only the command line turns an error into an exit code; anything outside this tree is a bug and keeps its
@@ -152,6 +153,24 @@ class JobFailed(MopsError):
     """The job ended in state ``failed``."""
 
     exit_code = 1
+
+
+class RunnerEnded(MopsError):
+    """A detached runner ended before it had begun.
+
+    Parameters
+    ----------
+    returncode
+        Its exit code, which becomes this error's; negative: the signal that ended it.
+    said
+        What it wrote.
+    """
+
+    def __init__(self, returncode: int, said: str, *, where: str, hint: str):
+        how = f"with exit code {returncode}" if returncode >= 0 else f"by signal {-returncode}"
+        what = f"the runner ended {how} before it had begun; it said: {said.strip() or '(nothing)'}"
+        super().__init__(what, where=where, hint=hint)
+        self.exit_code = returncode if returncode >= 0 else 128 - returncode
 
 
 class Superseded(MopsError):

@@ -200,6 +200,7 @@ class Lab:
             "MOPS_TEST_MARKER": f"{self.folder.name}-{os.getpid()}-{time.monotonic_ns()}",
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             **self.more_env,
+            "XDG_STATE_HOME": str(self.folder / "state"),
             **{f"MODELOPS_JOB_{name}": str(value) for name, value in settings.items() if name != "hold"},
         }
         if (hold := settings.get("hold")) is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from mops.cli import running
-from mops.cli.jobs_submit import JobArgument, JsonOption, StorageOption
+from mops.cli.jobs_submit import DetachOption, JobArgument, JsonOption, StorageOption
 from mops.job import open_job
 from mops.launch import resume as resume_job
 
 
-def resume(job: JobArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
+def resume(
+    job: JobArgument, detach: DetachOption = False, storage: StorageOption = None, as_json: JsonOption = False
+) -> None:
     """Go on with a job that was stopped or killed.
 
     What is committed stays, the rest runs. A runner that is still at it is superseded. Settings are read afresh;
@@ -16,5 +18,12 @@ def resume(job: JobArgument, storage: StorageOption = None, as_json: JsonOption 
     """
     with running.shown(as_json=as_json) as shown:
         found = open_job(job, storage)
-        resume_job(found, on_start=shown.resumed, on_progress=shown.progress)
-        shown.ended(found)
+        resume_job(
+            found,
+            detach=detach,
+            on_start=shown.resumed,
+            on_progress=shown.progress,
+            on_detach=shown.detached,
+        )
+        if not detach:
+            shown.ended(found)

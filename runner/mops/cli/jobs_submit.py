@@ -15,6 +15,9 @@ StorageOption = Annotated[
     typer.Option("--storage", help="Folder or URL of the results; else MODELOPS_STORAGE, else mops-storage/."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="Return as soon as a runner has begun that outlives this terminal.")
+]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as submit printed it.")]
 
 
@@ -22,6 +25,7 @@ def submit(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file (study.json).")],
     project: Annotated[Path | None, typer.Option(help="The folder with the model; else found from the study.")] = None,
     name: Annotated[str | None, typer.Option(help="The job's name; else made from the study's.")] = None,
+    detach: DetachOption = False,
     storage: StorageOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -35,7 +39,10 @@ def submit(
             project=project,
             name=name,
             storage=storage,
+            detach=detach,
             on_start=shown.started,
             on_progress=shown.progress,
+            on_detach=shown.detached,
         )
-        shown.ended(job)
+        if not detach:
+            shown.ended(job)

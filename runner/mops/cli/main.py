@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 import mops
-from mops.cli import jobs_cancel, jobs_results, jobs_resume, jobs_status, jobs_submit, settings, study_check, terminal
+from mops.cli import (
+    jobs_cancel,
+    jobs_results,
+    jobs_resume,
+    jobs_retry,
+    jobs_run,
+    jobs_status,
+    jobs_submit,
+    settings,
+    study_check,
+    terminal,
+)
 from mops.errors import MopsError
 
 app = typer.Typer(
@@ -29,6 +40,8 @@ jobs.command("status")(jobs_status.status)
 jobs.command("results")(jobs_results.results)
 jobs.command("resume")(jobs_resume.resume)
 jobs.command("cancel")(jobs_cancel.cancel)
+jobs.command("retry")(jobs_retry.retry)
+jobs.command("run", hidden=True)(jobs_run.run)
 study.command("check")(study_check.check)
 app.command("settings")(settings.settings)
 

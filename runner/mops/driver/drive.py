@@ -125,7 +125,7 @@ class Runner:
         self._reconnecting = False
         self._n_lost = 0
         self._blamed: Counter[tuple[int, tuple[int, ...] | None]] = Counter()
-        self._progress = Progress(record.job, groups.n_simulations, log.view.counts)
+        self._progress = Progress(record.job, groups.n_simulations, record.taken_over_counts + log.view.counts)
         self._batches = Batches(settings.batch_size)
         self._stopping = False
         self._stop_by = math.inf
@@ -197,7 +197,7 @@ class Runner:
         return None
 
     def _new_plan(self) -> Plan:
-        todo = self._inherited.committed.complement(len(self._groups))
+        todo = self._record.todo(self._inherited.committed)
         return Plan(
             todo,
             len(todo),
@@ -383,7 +383,7 @@ class Runner:
         if failure is not None:
             self._log.end("failed", totals=view.counts)
             raise failure
-        state = end_state(view, len(self._groups))
+        state = end_state(self._record, view)
         self._log.end(state, totals=view.counts)
         return state
 
@@ -411,11 +411,11 @@ class Runner:
         self._on_progress(self._progress.snapshot())
 
 
-def end_state(view: LogView, n_groups: int) -> State:
+def end_state(record: JobRecord, view: LogView) -> State:
     """Return the state that an attempt ends with when nothing prevented it."""
-    if len(view.committed) < n_groups:
+    if record.todo(view.committed):
         return "cancelled"
-    return "partial" if view.counts.failed else "succeeded"
+    return "partial" if (record.taken_over_counts + view.counts).failed else "succeeded"
 
 
 def _warn_of_fault(checked: concurrent.futures.Future[bool]) -> None:
