@@ -6,6 +6,7 @@
     ├── UsageError                 2     what was asked for cannot be done; nothing was written
     │   ├── StudyError             2     problems of a study file, all at once
     │   ├── SettingsError          2     problems of MODELOPS_* variables, all at once
+    │   ├── OptionsError           2     problems of --env and --python, all at once
     │   ├── BundleError            2     the project folder cannot be packed
     │   ├── ModelError             2     the model or a target cannot be found, imported or called
     │   └── JobError               2     no such job, or the job's state does not allow it
@@ -110,6 +111,13 @@ class StudyError(_Problems):
 
 class SettingsError(_Problems):
     """Problems of the environment's MODELOPS_* variables, all of them."""
+
+
+class OptionsError(_Problems):
+    """Problems of ``--env`` and ``--python``, all of them."""
+
+    def __init__(self, problems: Sequence[Problem], *, where: str | None = None, hint: str | None = None):
+        super().__init__("simulations cannot be started with these options", problems, where=where, hint=hint)
 
 
 class BundleError(UsageError):
