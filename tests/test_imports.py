@@ -25,8 +25,8 @@ LAYERS = {
     "driver": {"errors", "settings", "study", "storage", "worker"},
     "job": {"errors", "settings", "study", "storage"},
     "export": {"errors", "job"},
-    "launch": {"errors", "settings", "study", "storage", "driver", "job"},
-    "cli": {"mops", "errors", "settings", "study", "storage", "driver", "job", "export", "launch"},
+    "launch": {"errors", "settings", "study", "storage", "worker", "driver", "job"},
+    "cli": {"mops", "errors", "settings", "study", "storage", "worker", "driver", "job", "export", "launch"},
     "mops": {"job", "launch"},  # on first use: `mops.submit`, `mops.open_job`
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from mops.storage.log import JobLog
 from mops.storage.paths import JobPaths
 from mops.study.project import ModelSpec, find_root, read_registry, resolve
 from mops.study.schema import Study, parse_study, read_json
+from mops.worker.environment import Variables
+from mops.worker.surroundings import Surroundings, surroundings
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME_LIMIT = 60
@@ -118,6 +120,8 @@ def submit(
     project: str | Path | None = None,
     storage: str | None = None,
     name: str | None = None,
+    env: Variables | None = None,
+    python: str | Path | None = None,
     settings: Settings | None = None,
     on_start: Callable[[Prepared, Job], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
@@ -134,6 +138,12 @@ def submit(
         URL or folder for the results; None: ``MODELOPS_STORAGE``, else ``mops-storage`` in the project.
     name
         The job's name (lower-case letters, digits and single hyphens); None: made from the study's.
+    env
+        Variables for the model. A value is kept with the job; None: it is taken from the environment of whoever
+        runs or resumes the job, and never kept.
+    python
+        The interpreter that runs simulations, if it is to be another one: it needs numpy and pyarrow, and what the
+        model imports, but not mops.
     settings
         None: from the environment.
     on_start
@@ -144,18 +154,19 @@ def submit(
     Raises
     ------
     UsageError
-        The study, the settings, the project or the model; nothing was written.
+        The study, the settings, the project, the model or what it is to be started with; nothing was written.
     StorageError
         The storage is out of reach, or full; ``mops.resume(mops.open_job(name))`` goes on.
     """
     settings = settings or Settings.from_environment()
+    given = surroundings(env, python)
     prepared = prepare(study, project, storage or settings.storage)
     name = _checked(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
     files = open_files(storage or settings.storage, prepared.root)
     files.brief().list(JobPaths(name).root)  # out of reach? said before the model is imported, and within seconds
     job = Job(files, name)
-    record = _record(name, prepared)
-    context = context_of(name, str(prepared.unpacked), prepared.spec, settings)
+    record = replace(_record(name, prepared), env=dict(env or {}), python=given.python)
+    context = given.of(context_of(name, str(prepared.unpacked), prepared.spec, settings))
     pending = [prepared]
     del prepared
 
@@ -190,7 +201,7 @@ def _record(name: str, prepared: Prepared) -> JobRecord:
     )
 
 
-def check_model(prepared: Prepared, settings: Settings) -> None:
+def check_model(prepared: Prepared, settings: Settings, given: Surroundings) -> None:
     """Import the model and the targets in a child, from the bundle.
 
     Raises
@@ -199,7 +210,7 @@ def check_model(prepared: Prepared, settings: Settings) -> None:
         They cannot be imported, or are not what STUDY.md asks for.
     """
     context = context_of("check-" + secrets.token_hex(4), str(prepared.unpacked), prepared.spec, settings)
-    with children(context, warm=False) as pool:
+    with children(given.of(context), warm=False) as pool:
         pool.check()
 
 
@@ -229,6 +240,8 @@ def resume(
     ------
     JobError
         The job is complete: there is nothing to resume.
+    OptionsError
+        A variable that the job takes from this environment is not set in it, or its interpreter is not what it was.
     """
     settings = settings or Settings.from_environment()
     record = load_job(job.files, job.name)
@@ -239,8 +252,9 @@ def resume(
             where=job.files.url,
             hint=f"read it with: mops jobs results {job.name}",
         )
+    given = surroundings(record.env, record.python, where=f"job {job.name}")
     before = read_live(job.files, JobPaths(job.name), view.attempt)
     changes = settings.changes_since(before.settings) if before else []
     unpacked = unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())
-    context = context_of(job.name, str(unpacked), record.spec, settings)
+    context = given.of(context_of(job.name, str(unpacked), record.spec, settings))
     return Attempt(job.files, record, context, settings, lambda: on_start(job, changes), on_progress).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import mops
@@ -32,6 +32,10 @@ class JobRecord:
         When it was submitted (UTC, ISO 8601).
     bundle
         The bundle's digest.
+    env
+        Variables for the model; None: its value is the runner's and is not kept.
+    python
+        The interpreter that runs simulations, an absolute path; None: the worker's own.
     """
 
     job: str
@@ -40,6 +44,8 @@ class JobRecord:
     spec: ModelSpec
     n_groups: int
     n_simulations: int
+    env: dict[str, str | None] = field(default_factory=dict)
+    python: str | None = None
 
 
 def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, groups: Sequence[Group]) -> None:
@@ -82,7 +88,7 @@ def load_job(files: Files, job: str) -> JobRecord:
         raise _no_job(files, job) from None
     try:
         spec = ModelSpec.from_json(fields["spec"])
-        names = ("job", "created", "bundle", "n_groups", "n_simulations")
+        names = ("job", "created", "bundle", "n_groups", "n_simulations", "env", "python")
         return JobRecord(spec=spec, **{name: fields[name] for name in names})
     except (KeyError, TypeError) as bad:
         raise CorruptRecord(f"the job's record lacks {bad}", where=f"{files.url}/{path}") from bad

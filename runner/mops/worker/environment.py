@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Mapping
 
 from mops.errors import OptionsError, Problem
-from mops.worker.order import Context
 
 Variables = Mapping[str, str | None]
 """What ``--env`` names: a value, or None: from the runner's environment."""
@@ -35,12 +34,21 @@ _SHOWN, _SHOWN_OF_LONG = 16, 4  # characters of what is no name
 HINT = "--env NAME=VALUE is kept with the job; --env NAME takes the value from the environment each time that it runs"
 
 
-def environment(context: Context) -> dict[str, str]:
-    """Return what a child's environment is to be."""
-    dropped = _OF_ONE_PYTHON if context.python else ()
+def environment(env: Mapping[str, str], *, n_threads: int, python: str | None) -> dict[str, str]:
+    """Return what a child's environment is to be.
+
+    Parameters
+    ----------
+    env
+        Variables for the model.
+    n_threads
+        Threads that a simulation may use.
+    python
+        The child's interpreter; None: this process's own.
+    """
+    dropped = _OF_ONE_PYTHON if python else ()
     inherited = {name: value for name, value in os.environ.items() if name not in dropped}
-    limits = dict.fromkeys(_THREAD_LIMITS, str(context.threads))
-    return {**inherited, **context.env, **limits, _HASH_SEED: "0"}
+    return {**inherited, **env, **dict.fromkeys(_THREAD_LIMITS, str(n_threads)), _HASH_SEED: "0"}
 
 
 def read_variables(given: Iterable[str]) -> dict[str, str | None]:

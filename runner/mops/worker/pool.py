@@ -293,7 +293,7 @@ def _start(context: Context, passed: tuple[int, ...]) -> subprocess.Popen[bytes]
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=passed,
-            env=environment(context),
+            env=environment(context.env, n_threads=context.threads, python=context.python),
             start_new_session=True,
         )
     except (FileNotFoundError, PermissionError) as gone:
