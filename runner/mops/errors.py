@@ -16,6 +16,7 @@
     ├── NewerFormat                2     a record was written by a newer mops
     ├── ClusterError               4     the Dask cluster is out of reach
     ├── JobFailed                  1     the job ended in state ``failed``
+    ├── TrialFailed                1     the simulation that ``study check`` ran failed
     └── Superseded                 5     a newer attempt owns the job; nothing is to be restarted
 
 Only the command line turns an error into an exit code; anything outside this tree is a bug and keeps its
@@ -158,6 +159,12 @@ class ClusterError(MopsError):
 
 class JobFailed(MopsError):
     """The job ended in state ``failed``."""
+
+    exit_code = 1
+
+
+class TrialFailed(MopsError):
+    """The simulation that ``mops study check`` ran, or a target of its set, failed."""
 
     exit_code = 1
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mops.driver.attempt import Attempt, children, context_of
 from mops.driver.progress import Snapshot
+from mops.driver.trial import Trial, try_out
 from mops.errors import JobError, StudyError, UsageError
 from mops.job import Job, open_files
 from mops.settings import Settings
@@ -21,6 +22,7 @@ from mops.storage.paths import JobPaths
 from mops.study.project import ModelSpec, find_root, read_registry, resolve
 from mops.study.schema import Study, parse_study, read_json
 from mops.worker.environment import Variables
+from mops.worker.order import Context
 from mops.worker.surroundings import Surroundings, surroundings
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -209,9 +211,30 @@ def check_model(prepared: Prepared, settings: Settings, given: Surroundings) -> 
     ModelError
         They cannot be imported, or are not what STUDY.md asks for.
     """
-    context = context_of("check-" + secrets.token_hex(4), str(prepared.unpacked), prepared.spec, settings)
-    with children(given.of(context), warm=False) as pool:
+    with children(_context_of_check(prepared, settings, given), warm=False) as pool:
         pool.check()
+
+
+def try_model(
+    prepared: Prepared, settings: Settings, given: Surroundings, on_imported: Callable[[], None] = lambda: None
+) -> Trial:
+    """Run the study's first simulation three times, from the bundle; nothing is stored.
+
+    Parameters
+    ----------
+    on_imported
+        Called when the model is imported, before anything runs.
+
+    Raises
+    ------
+    ModelError
+        The model or a target cannot be imported, or is not what STUDY.md asks for.
+    """
+    return try_out(_context_of_check(prepared, settings, given), prepared.study.groups, on_imported)
+
+
+def _context_of_check(prepared: Prepared, settings: Settings, given: Surroundings) -> Context:
+    return given.of(context_of("check-" + secrets.token_hex(4), str(prepared.unpacked), prepared.spec, settings))
 
 
 def resume(
