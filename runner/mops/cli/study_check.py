@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,6 +50,8 @@ def check(
 
 
 def _say_what_runs() -> None:
+    # Of a crash in a trial its own report says all; the pool would say that the rest of the job goes on.
+    logging.getLogger("mops.worker.pool").setLevel(logging.ERROR)
     terminal.say("running one simulation three times, and another in between (--no-run leaves this out)")
 
 

@@ -9,10 +9,12 @@ from typing import Any
 from mops.cli import running, terminal
 from mops.driver.trial import Trial
 from mops.errors import TrialFailed
+from mops.study.ids import canonical_json
 from mops.worker.order import Failure
 
 _DIFFERENCES_SHOWN = 5
 _LAST_PRINTS = 2_000  # characters
+_PARAMS_SHOWN = 200  # characters
 _ADVICE = {
     "unseeded": "fresh processes differ too, so something is not seeded: give every generator the seed that the model "
     "gets, like numpy.random.default_rng(seed), and draw nothing while the model is imported; the clock, uuid and the "
@@ -98,9 +100,14 @@ def raise_failure(trial: Trial) -> None:
     traces = [failure.traceback.rstrip() for failure in trial.failures if failure.traceback]
     raise TrialFailed(
         "\n".join([*lines, *traces[:1]]),
-        where=f"the first parameter set, {trial.group.params}",
-        hint=f"its last output: {trial.prints[-_LAST_PRINTS:].strip() or '(none)'}",
+        where=f"the first parameter set, {canonical_json(trial.group.params)[:_PARAMS_SHOWN]}",
+        hint=f"its last output: {_last_words(trial.prints) or '(none)'}",
     )
+
+
+def _last_words(prints: str) -> str:
+    """Return what it printed last, without the traceback of a crash, which has been shown."""
+    return prints.partition("Fatal Python error")[0].strip()[-_LAST_PRINTS:]
 
 
 def _is_own(failure: Failure) -> bool:

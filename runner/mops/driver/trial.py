@@ -32,6 +32,7 @@ Cause = Literal["unseeded", "kept"]
 _NO_LIMIT = 1 << 60
 AGAIN = "again in the same process"
 AFTER_ANOTHER = "after another simulation"
+ELSEWHERE = "in another process"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Varying:
     Parameters
     ----------
     when
-        The run that differs from the first: ``again in the same process`` or ``after another simulation``.
+        The run that differs from the first, for people.
     cause
         ``unseeded``: two fresh processes differ too. ``kept``: they do not, so that something of an earlier simulation
         was kept in the process.
@@ -140,7 +141,7 @@ def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[],
         failures=after.failures,
         other=other.failure,
         losses=once,
-        varying=_varying(alone, group, first, [(AGAIN, again), (AFTER_ANOTHER, after)]),
+        varying=_varying(alone, group, first, again, after),
         varying_losses=tuple(differing_losses(once, twice)),
         prints=after.outcome.prints if after.failures else "",
     )
@@ -228,13 +229,14 @@ def _other(groups: Sequence[Group]) -> Group:
     return replace(only, seeds=(*only.seeds[1:], *(seed for seed in seeds if seed != only.seeds[0])))
 
 
-def _varying(context: Context, group: Group, first: _Ran, others: list[tuple[str, _Ran]]) -> Varying | None:
-    for when, other in others:
-        differences = _differing(first, other)
-        if differences:
+def _varying(context: Context, group: Group, first: _Ran, again: _Ran, after: _Ran) -> Varying | None:
+    for when, other in ((AGAIN, again), (AFTER_ANOTHER, after)):
+        if differences := _differing(first, other):
             with _fresh(context) as process:
-                unseeded = _differing(first, process.simulate(group))
-            return Varying(when, "unseeded" if unseeded else "kept", tuple(differences))
+                elsewhere = _differing(first, process.simulate(group))
+            if elsewhere and when == AFTER_ANOTHER:  # it needed no other simulation
+                return Varying(ELSEWHERE, "unseeded", tuple(elsewhere))
+            return Varying(when, "unseeded" if elsewhere else "kept", tuple(differences))
     return None
 
 

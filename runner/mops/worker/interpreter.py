@@ -122,7 +122,7 @@ def _ask(python: str, environment: Mapping[str, str]) -> dict[str, Any] | str:
     if marked:
         return dict(json.loads(answer))
     said = (ran.stderr or ran.stdout).decode(errors="replace").strip().rpartition("\n")[2]
-    return f"it is no Python: asked for its version, it ended with exit code {ran.returncode} and said {said[:200]!r}"
+    return f"it is no Python: asked for its version, it ended with exit code {ran.returncode} and said {said[:120]!r}"
 
 
 def _lacking(python: str, answer: dict[str, Any]) -> Iterator[str]:

@@ -130,7 +130,7 @@ class Child:
                 raise ModelError(
                     f"the model cannot be loaded: {message['message']}{trace}",
                     where=self._context.model,
-                    hint="what runs is the packed project: mops study check shows what is in it",
+                    hint=_where_to_look(message["message"], self._context.python),
                 )
             self._loaded = True
             return None
@@ -300,6 +300,13 @@ def _start(context: Context, passed: tuple[int, ...]) -> subprocess.Popen[bytes]
         if context.python is None:
             raise
         raise cannot_start(context.python, gone) from gone
+
+
+def _where_to_look(message: str, python: str | None) -> str:
+    packed = "what runs is the packed project: mops study check shows what is in it"
+    if not message.startswith("ModuleNotFoundError"):
+        return packed
+    return f"{packed}; a library must be installed for {command(python)[0]}, or for another that --python names"
 
 
 def _last_words(printed: str) -> str:
