@@ -134,16 +134,17 @@ def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[],
         other = process.simulate(_other(groups))
         after = process.run(group) if context.targets else process.simulate(group)
     once, twice = after.passes
+    failing = again if again.failures else after
     return replace(
         trial,
         warm_seconds=again.outcome.seconds,
         outputs=tuple(OutputSize(name, table.num_rows, table.nbytes) for name, table in first.tables.items()),
-        failures=after.failures,
+        failures=failing.failures,
         other=other.failure,
         losses=once,
         varying=_varying(alone, group, first, again, after),
         varying_losses=tuple(differing_losses(once, twice)),
-        prints=after.outcome.prints if after.failures else "",
+        prints=failing.outcome.prints if failing.failures else "",
     )
 
 
