@@ -27,8 +27,20 @@ LAYERS = {
     "export": {"errors", "job"},
     "derive": {"errors", "study", "storage", "job"},
     "detached": {"errors", "storage"},
-    "launch": {"mops", "errors", "settings", "study", "storage", "driver", "job", "derive", "detached"},
-    "cli": {"mops", "errors", "settings", "study", "storage", "driver", "job", "export", "detached", "launch"},
+    "launch": {"mops", "errors", "settings", "study", "storage", "worker", "driver", "job", "derive", "detached"},
+    "cli": {
+        "mops",
+        "errors",
+        "settings",
+        "study",
+        "storage",
+        "worker",
+        "driver",
+        "job",
+        "export",
+        "detached",
+        "launch",
+    },
     "mops": {"job", "launch"},  # on first use: `mops.submit`, `mops.open_job`
 }
 

@@ -14,6 +14,7 @@ from mops import derive, detached
 from mops.detached import Detached
 from mops.driver.attempt import Attempt, children, context_of
 from mops.driver.progress import Snapshot
+from mops.driver.trial import Trial, try_out
 from mops.errors import JobError, StudyError, UsageError
 from mops.job import Job, open_files
 from mops.settings import PREFIX, Settings
@@ -23,6 +24,9 @@ from mops.storage.log import By, JobLog, LogView, Settled, settled_state
 from mops.storage.paths import JobPaths
 from mops.study.project import ModelSpec, find_root, read_registry, resolve
 from mops.study.schema import Study, parse_study, read_json
+from mops.worker.environment import Variables
+from mops.worker.order import Context
+from mops.worker.surroundings import Surroundings, surroundings
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME_LIMIT = 60
@@ -128,6 +132,8 @@ def submit(
     project: str | Path | None = None,
     storage: str | None = None,
     name: str | None = None,
+    env: Variables | None = None,
+    python: str | Path | None = None,
     settings: Settings | None = None,
     detach: bool = False,
     on_start: Callable[[Prepared, Job], None] = lambda *_: None,
@@ -146,6 +152,12 @@ def submit(
         URL or folder for the results; None: ``MODELOPS_STORAGE``, else ``mops-storage`` in the project.
     name
         The job's name (lower-case letters, digits and single hyphens); None: made from the study's.
+    env
+        Variables for the model. A value is kept with the job; None: it is taken from the environment of whoever
+        runs or resumes the job, and never kept.
+    python
+        The interpreter that runs simulations, if it is to be another one: it needs numpy and pyarrow, and what the
+        model imports, but not mops.
     settings
         None: from the environment.
     detach
@@ -160,20 +172,21 @@ def submit(
     Raises
     ------
     UsageError
-        The study, the settings, the project or the model; nothing was written.
+        The study, the settings, the project, the model or what it is to be started with; nothing was written.
     StorageError
         The storage is out of reach, or full; ``mops.resume(mops.open_job(name))`` goes on.
     RunnerEnded
         The detached runner ended before it had begun; the job is there to be resumed.
     """
     settings = settings or Settings.from_environment()
+    given = surroundings(env, python)
     prepared = prepare(study, project, storage or settings.storage)
     name = _checked(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
     files = open_files(storage or settings.storage, prepared.root)
     files.brief().list(JobPaths(name).root)  # out of reach? said before the model is imported, and within seconds
     job = Job(files, name)
-    record = _record(name, prepared)
-    context = context_of(name, prepared.bundle.digest, files.url, prepared.spec, settings)
+    record = replace(_record(name, prepared), env=dict(env or {}), python=given.python)
+    context = given.of(context_of(name, prepared.bundle.digest, files.url, prepared.spec, settings))
     pending = [prepared]
     del prepared
 
@@ -228,7 +241,7 @@ def _record(name: str, prepared: Prepared) -> JobRecord:
     )
 
 
-def check_model(prepared: Prepared, settings: Settings) -> None:
+def check_model(prepared: Prepared, settings: Settings, given: Surroundings) -> None:
     """Import the model and the targets in a child, from the bundle.
 
     Raises
@@ -236,10 +249,31 @@ def check_model(prepared: Prepared, settings: Settings) -> None:
     ModelError
         They cannot be imported, or are not what STUDY.md asks for.
     """
-    here = settings.model_copy(update={"scheduler": None})
-    context = context_of("check", prepared.bundle.digest, "", prepared.spec, here)
-    with children(context, warm=False) as pool:
+    with children(_context_of_check(prepared, settings, given), warm=False) as pool:
         pool.check()
+
+
+def try_model(
+    prepared: Prepared, settings: Settings, given: Surroundings, on_imported: Callable[[], None] = lambda: None
+) -> Trial:
+    """Run the study's first simulation three times, from the bundle; nothing is stored.
+
+    Parameters
+    ----------
+    on_imported
+        Called when the model is imported, before anything runs.
+
+    Raises
+    ------
+    ModelError
+        The model or a target cannot be imported, or is not what STUDY.md asks for.
+    """
+    return try_out(_context_of_check(prepared, settings, given), prepared.study.groups, on_imported)
+
+
+def _context_of_check(prepared: Prepared, settings: Settings, given: Surroundings) -> Context:
+    here = settings.model_copy(update={"scheduler": None})
+    return given.of(context_of("check", prepared.bundle.digest, "", prepared.spec, here))
 
 
 def resume(
@@ -276,6 +310,8 @@ def resume(
         The job is complete: there is nothing to resume.
     RunnerEnded
         The detached runner ended before it had begun.
+    OptionsError
+        A variable that the job takes from this environment is not set in it, or its interpreter is not what it was.
     """
     settings = settings or Settings.from_environment()
     record = load_job(job.files, job.name)
@@ -307,7 +343,8 @@ def _attempt(
 ) -> Attempt:
     """Return an attempt of a job whose bundle is stored."""
     unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())
-    context = context_of(job.name, record.bundle, job.files.url, record.spec, settings)
+    given = surroundings(record.env, record.python, where=f"job {job.name}")
+    context = given.of(context_of(job.name, record.bundle, job.files.url, record.spec, settings))
     return Attempt(job.files, record, context, settings, create, on_progress, by)
 
 

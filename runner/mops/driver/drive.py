@@ -14,7 +14,7 @@ import os
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -262,13 +262,7 @@ class Runner:
         """Make the first good simulation's schema the job's; another attempt may have been first."""
         assert outcome.reference is not None
         kept = keep_reference(self._files, self._paths, outcome.reference)
-        unknown = [name for name in self._context.outputs or () if name not in kept]
-        if unknown:
-            raise UsageError(
-                f"the model has no output {', '.join(map(repr, unknown))}; it has: {', '.join(kept)}",
-                where="$.outputs",
-                hint="name outputs that the model returns, or leave 'outputs' out to keep all",
-            )
+        check_outputs(self._context.outputs, kept)
         if kept == outcome.reference:
             return outcome
         # Judged by another schema than the job's: these groups run again under the job's own.
@@ -409,6 +403,23 @@ class Runner:
 
     def _show(self) -> None:
         self._on_progress(self._progress.snapshot())
+
+
+def check_outputs(wanted: Iterable[str] | None, kinds: Kinds) -> None:
+    """Look whether the model returns the outputs that the study keeps.
+
+    Raises
+    ------
+    UsageError
+        It does not: which it has.
+    """
+    unknown = [name for name in wanted or () if name not in kinds]
+    if unknown:
+        raise UsageError(
+            f"the model has no output {', '.join(map(repr, unknown))}; it has: {', '.join(kinds)}",
+            where="$.outputs",
+            hint="name outputs that the model returns, or leave 'outputs' out to keep all",
+        )
 
 
 def end_state(record: JobRecord, view: LogView) -> State:

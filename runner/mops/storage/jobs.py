@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import mops
@@ -66,6 +66,10 @@ class JobRecord:
         The bundle's digest.
     parent
         Of a derived job.
+    env
+        Variables for the model; None: its value is the runner's and is not kept.
+    python
+        The interpreter that runs simulations, an absolute path; None: the worker's own.
     """
 
     job: str
@@ -75,6 +79,8 @@ class JobRecord:
     n_groups: int
     n_simulations: int
     parent: Parent | None = None
+    env: dict[str, str | None] = field(default_factory=dict)
+    python: str | None = None
 
     @property
     def due(self) -> Ranges:
@@ -173,7 +179,7 @@ def load_job(files: Files, job: str) -> JobRecord:
         raise _no_job(files, job) from None
     try:
         spec = ModelSpec.from_json(fields["spec"])
-        names = ("job", "created", "bundle", "n_groups", "n_simulations")
+        names = ("job", "created", "bundle", "n_groups", "n_simulations", "env", "python")
         parent = Parent.from_json(fields["parent"]) if fields.get("parent") else None
         return JobRecord(spec=spec, parent=parent, **{name: fields[name] for name in names})
     except (KeyError, TypeError, ValueError) as bad:
