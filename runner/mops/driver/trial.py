@@ -72,7 +72,7 @@ class Trial:
     group
         The parameter set; the simulation is its replicate 0.
     import_seconds
-        From the start of a process until the model is imported.
+        From the start of a process until the model is imported, beside another one.
     first_seconds, warm_seconds
         The simulation in a fresh process, and again in it.
     failures
@@ -123,17 +123,18 @@ def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[],
     """
     alone = replace(context, slots=1, retries=0, held_bytes=_NO_LIMIT)
     group = groups[0]
-    with _fresh(alone) as process:
+    with _started(alone) as one, _started(replace(alone, targets=2 * context.targets)) as two:
+        import_seconds = one.ready()
+        two.ready()  # side by side, and through before anything is measured
         on_imported()
-        first = process.simulate(group)
-        trial = Trial(group, process.import_seconds, first.outcome.seconds)
+        first = one.simulate(group)
+        trial = Trial(group, import_seconds, first.outcome.seconds)
         if first.failure is not None:
             return replace(trial, failures=first.failures, prints=first.outcome.prints)
         check_outputs(context.outputs, first.outcome.reference or {})
-        again = process.simulate(group)
-    with _fresh(replace(alone, targets=2 * context.targets)) as process:
-        other = process.simulate(_other(groups))
-        after = process.run(group) if context.targets else process.simulate(group)
+        again = one.simulate(group)
+        other = two.simulate(_other(groups))
+        after = two.run(group) if context.targets else two.simulate(group)
     once, twice = after.passes
     failing = again if again.failures else after
     return replace(
@@ -192,11 +193,16 @@ class _Ran:
 
 @dataclass
 class _Process:
-    """A process that has imported the model and run nothing."""
+    """A process that imports the model and has run nothing."""
 
     pool: Pool
-    import_seconds: float
+    began: float
     n_orders: int = 0
+
+    def ready(self) -> float:
+        """Wait until the model is imported; return the seconds since the start."""
+        self.pool.check()
+        return time.monotonic() - self.began
 
     def simulate(self, group: Group) -> _Ran:
         """Run a set's first replicate, without targets."""
@@ -212,12 +218,12 @@ class _Process:
 
 
 @contextmanager
-def _fresh(context: Context) -> Iterator[_Process]:
+def _started(context: Context) -> Iterator[_Process]:
     began = time.monotonic()
     pool = Pool(context, str(bundle_folder(context)), 1)
     try:
-        pool.check()
-        yield _Process(pool, time.monotonic() - began)
+        pool.warm()
+        yield _Process(pool, began)
     finally:
         pool.close()
 
@@ -234,7 +240,7 @@ def _other(groups: Sequence[Group]) -> Group:
 def _varying(context: Context, group: Group, first: _Ran, again: _Ran, after: _Ran) -> Varying | None:
     for when, other in ((AGAIN, again), (AFTER_ANOTHER, after)):
         if differences := _differing(first, other):
-            with _fresh(context) as process:
+            with _started(context) as process:
                 elsewhere = _differing(first, process.simulate(group))
             if elsewhere and when == AFTER_ANOTHER:  # it needed no other simulation
                 return Varying(ELSEWHERE, "unseeded", tuple(elsewhere))

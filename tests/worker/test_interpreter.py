@@ -1,0 +1,59 @@
+"""Children in an interpreter and an environment that a job names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import mops
+from mops.errors import ModelError
+from mops.worker.order import Context
+from mops.worker.pool import Pool
+from mops.worker.surroundings import surroundings
+
+CODE = "import sys\nprint(sys.modules['mops'].__file__)\ndef run(p, s):\n    return 1\n"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    (tmp_path / "model.py").write_text(CODE + "raise RuntimeError(sys.modules['mops'].__file__)\n")
+    return Context("job", str(tmp_path), "model:run", "baseline", (), None, slots=1)
+
+
+def refusal(context: Context) -> ModelError:
+    pool = Pool(context)
+    try:
+        with pytest.raises(ModelError) as raised:
+            pool.check()
+    finally:
+        pool.close()
+    return raised.value
+
+
+def test_an_interpreter_that_went_away_is_said_and_leaves_nothing(context: Context) -> None:
+    """On another machine than the one that submitted, the path may lead nowhere."""
+    given = surroundings(None, sys.executable).of(context)
+    refused = refusal(Context(**{**vars(given), "python": "/nowhere/python"}))
+    assert str(refused) == (
+        "the interpreter of the simulations cannot be started: No such file or directory\n"
+        "  at: /nowhere/python\n"
+        "hint: --python names a path that is there on every machine that runs simulations"
+    )
+
+
+def test_a_child_runs_our_mops_also_where_there_is_another(context: Context, tmp_path: Path) -> None:
+    """The worker and its child speak one protocol; an environment may have an older mops in it."""
+    (tmp_path / "other" / "mops").mkdir(parents=True)
+    (tmp_path / "other" / "mops" / "__init__.py").write_text("raise RuntimeError('the wrong one')\n")
+    given = surroundings({"PYTHONPATH": str(tmp_path / "other")}, sys.executable)
+    assert f"RuntimeError: {mops.__file__}" in str(refusal(given.of(context)))
+
+
+def test_values_of_variables_are_in_no_representation(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask logs the arguments of a task that raises."""
+    monkeypatch.setenv("API_TOKEN", "c2VjcmV0")
+    given = surroundings({"API_TOKEN": None}, None)
+    assert given.of(context).env == {"API_TOKEN": "c2VjcmV0"}
+    assert "c2VjcmV0" not in repr(given) + repr(given.of(context))
