@@ -25,10 +25,10 @@ def retry(
     storage: StorageOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the parameter sets with such failures again, in a new job that takes over all others.
+    """Run what failed again, in a new job.
 
-    The job itself, which must be complete, stays as it is. Bundle, study and seeds are the job's; settings are read
-    afresh, so that a timeout can be retried with more time.
+    It takes over all parameter sets without such failures. The job itself, which must be complete, stays as it is.
+    Bundle, study and seeds are the job's; settings are read afresh, so that a timeout can be retried with more time.
     """
     with running.shown(as_json=as_json) as shown:
         found = open_job(job, storage)
