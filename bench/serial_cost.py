@@ -4,47 +4,33 @@ Runs groups one after the other, without ids, tables of rows or files. Where the
 reckoned from an ordinary simulation's cost and the study's seeds: a second holds too few of the long ones.
 """
 
-import argparse
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 
-from case import (
-    N_REPLICATES,
-    TARGETS,
-    Case,
-    param_id,
-    score,
-    seeds_of,
-    simulate,
-    sir,
-)
+from case import TARGETS, Case, case_parser, param_id, parse_case, score, seeds_of, simulate, sir
 
 LEAST_S = 1.0
 LEAST_SIMULATIONS = 50
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sets", type=int, required=True)
-    parser.add_argument("--ms", type=float, required=True)
-    parser.add_argument("--skew", action="store_true")
-    arguments = parser.parse_args()
-    case = Case(arguments.sets, arguments.ms, skew=arguments.skew)
+    case, _ = parse_case(case_parser(__doc__))
     print(1000 * ordinary_seconds(case) * mean_factor(case))
 
 
 def ordinary_seconds(case: Case) -> float:
     """Return the mean CPU time of one simulation that is not one of the long ones, targets included."""
-    params = Case(sets=1, ms=case.ms).parameter_sets()[0]
-    run_serially(params)  # the first one pays for what is loaded late
+    params = replace(case, sets=1, skew=False).parameter_sets()[0]
+    run_serially(case, params)  # the first one pays for what is loaded late
     started = time.process_time()
     simulations = 0
     while simulations < LEAST_SIMULATIONS or time.process_time() - started < LEAST_S:
-        run_serially(params)
-        simulations += N_REPLICATES
+        run_serially(case, params)
+        simulations += case.replicates
     return (time.process_time() - started) / simulations
 
 
@@ -52,14 +38,14 @@ def mean_factor(case: Case) -> float:
     """Return how many times an ordinary simulation's cost the mean one of this case costs."""
     if not case.skew:
         return 1.0
-    seeds = [seed for params in case.parameter_sets() for seed in seeds_of(param_id(params))]
+    seeds = [seed for params in case.parameter_sets() for seed in seeds_of(param_id(params), case.replicates)]
     n_long = sum(sir.is_long(seed) for seed in seeds)
     return 1 + n_long / len(seeds) * (sir.SKEW_FACTOR - 1)
 
 
-def run_serially(params: dict) -> None:
+def run_serially(case: Case, params: dict) -> None:
     """Run one group."""
-    replicates = [simulate(params, seed) for seed in range(N_REPLICATES)]
+    replicates = [simulate(params, seed) for seed in range(case.replicates)]
     for target in TARGETS:
         score(target, params, replicates)
 

@@ -1,10 +1,11 @@
 """Measure mops against what a user would pick instead: `python bench/throughput.py --rounds 5`.
 
-In each round every peer runs once, in a process of its own, in turn (A B C A B C ...): all of them meet a
+In each round every peer runs once, in a process of its own, in turn (A B C, B C A, ...): all of them meet a
 slow minute of the machine. Before that, the peers' artefacts are compared row for row.
 
-Leaves `bench/results/<case>.json`, the table in `docs/throughput.md` and the picture `docs/throughput.png`.
-Without one of the peers (`--peers`) it is only for a look: it prints the table and leaves nothing.
+Leaves `bench/results/<case>.json`, the tables in `docs/throughput.md` and the picture `docs/throughput.png`.
+Without one of the peers (`--peers`), or with `--quick` (one short round of everything, to see that it works), it
+prints the tables and leaves nothing.
 """
 
 import argparse
@@ -15,20 +16,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 from check_artefact import differences
-from throughput_report import table, write_report
+from throughput_report import standing, table, write_report
 from tree_memory import PeakMemory
 
 BENCH = Path(__file__).resolve().parent
 RESULTS = BENCH / "results"
 
-PEERS = {"mops": "mops_submit.py", "joblib": "joblib_generator.py", "dask, strict": "dask_strict.py"}
-SLOW = "dask, strict"
+PEERS = {
+    "mops": "mops_submit.py",
+    "concurrent.futures": "concurrent_futures.py",
+    "joblib": "joblib_generator.py",
+    "dask, strict": "dask_strict.py",
+    "dask, all at once": "dask_all_at_once.py",
+}
+SLOW = ("dask, strict", "dask, all at once")
+QUICKER = 10
 CHECK = ("--sets", "60", "--ms", "1", "--skew", "--export")
 
 
@@ -36,47 +44,65 @@ CHECK = ("--sets", "60", "--ms", "1", "--skew", "--export")
 class Load:
     """One case: what a simulation costs, and how many sets make the peers run for 5 s or more.
 
-    Rates are compared, so the slow peer may run fewer sets; nobody waits six minutes for its answer at 0 ms.
+    Rates are compared, so the slow peers may run fewer sets; nobody waits six minutes for their answer at 0 ms.
     """
 
     ms: float
     sets: int
     slow_sets: int
+    rows: int = 365
     skew: bool = False
 
     def arguments(self, peer: str) -> list[str]:
         """Return the peer's command line."""
-        sets = self.slow_sets if peer == SLOW else self.sets
-        return ["--sets", str(sets), "--ms", str(self.ms), *(["--skew"] if self.skew else [])]
+        sets = self.slow_sets if peer in SLOW else self.sets
+        size = ["--sets", str(sets), "--rows", str(self.rows)]
+        return [*size, "--ms", str(self.ms), *(["--skew"] if self.skew else [])]
+
+    def quick(self) -> "Load":
+        """Return the same with few sets."""
+        return replace(self, sets=max(self.sets // QUICKER, 10), slow_sets=max(self.slow_sets // QUICKER, 10))
 
 
 LOADS = {
-    "0 ms": Load(ms=0, sets=16_000, slow_sets=400),
-    "1 ms": Load(ms=1, sets=2_000, slow_sets=400),
-    "10 ms": Load(ms=10, sets=400, slow_sets=400),
-    "skew": Load(ms=10, sets=400, slow_sets=400, skew=True),
-    "100 ms": Load(ms=100, sets=40, slow_sets=40),
+    "0 ms": Load(ms=0, sets=16_000, slow_sets=300),
+    "0 ms, 64 KiB": Load(ms=0, sets=5_000, slow_sets=300, rows=2_048),
+    "1 ms": Load(ms=1, sets=2_000, slow_sets=300),
+    "10 ms": Load(ms=10, sets=250, slow_sets=200),
+    "skew": Load(ms=10, sets=200, slow_sets=200, skew=True),  # the same sets: which are long depends on the seeds
+    "100 ms": Load(ms=100, sets=40, slow_sets=20),
 }
 
 
 def main() -> None:
     arguments = parse_arguments()
     check_artefacts(arguments.peers)
-    results = [measure(name, arguments.peers, arguments.rounds) for name in arguments.cases]
-    print(table(results))
-    if set(arguments.peers) == set(PEERS):
-        RESULTS.mkdir(exist_ok=True)
-        for result in results:
-            path = RESULTS / f"{result['case'].replace(' ', '-')}.json"
-            path.write_text(json.dumps(result, indent=1) + "\n")
-        in_order = [RESULTS / f"{name.replace(' ', '-')}.json" for name in LOADS]
-        write_report([json.loads(path.read_text()) for path in in_order if path.exists()])
+    loads = {name: LOADS[name].quick() if arguments.quick else LOADS[name] for name in arguments.cases}
+    rounds = 1 if arguments.quick else arguments.rounds
+    results = [measure(name, load, arguments.peers, rounds) for name, load in loads.items()]
+    print(standing(results), table(results), sep="\n\n")
+    if set(arguments.peers) == set(PEERS) and not arguments.quick:
+        keep(results)
+
+
+def keep(results: list[dict]) -> None:
+    """Write the figures and, from all that are there, the report."""
+    RESULTS.mkdir(exist_ok=True)
+    for result in results:
+        path_of(result["case"]).write_text(json.dumps(result, indent=1) + "\n")
+    write_report([json.loads(path_of(name).read_text()) for name in LOADS if path_of(name).exists()])
+
+
+def path_of(name: str) -> Path:
+    """Return where a case's figures are kept."""
+    return RESULTS / f"{name.replace(',', '').replace(' ', '-')}.json"
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cases", nargs="+", choices=LOADS, default=list(LOADS))
+    parser.add_argument("--quick", action="store_true", help="one short round of everything; leaves nothing")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     return parser.parse_args()
 
@@ -95,23 +121,23 @@ def check_artefacts(peers: list[str]) -> None:
     say(f"artefacts: {', '.join(peers)} leave the same rows")
 
 
-def measure(name: str, peers: list[str], rounds: int) -> dict:
+def measure(name: str, load: Load, peers: list[str], rounds: int) -> dict:
     """Run one case; return all figures of all rounds."""
-    load = LOADS[name]
     result = {"case": name, "machine": machine(), "serial_ms": [], "rounds": []}
     for n in range(rounds):
         result["serial_ms"].append(serial_ms(load))
-        figures = {peer: measure_peer(peer, load) for peer in peers}
-        result["rounds"].append(figures)
+        first = n % len(peers)
+        figures = {peer: measure_arguments(peer, load.arguments(peer)) for peer in (*peers[first:], *peers[:first])}
+        result["rounds"].append({peer: figures[peer] for peer in peers})
         rates = ", ".join(f"{peer} {f['simulations'] / f['seconds']:,.0f}/s" for peer, f in figures.items())
         say(f"{name}, round {n + 1} of {rounds}: {rates}")
     return result
 
 
-def measure_peer(peer: str, load: Load) -> dict:
+def measure_arguments(peer: str, arguments: list[str]) -> dict:
     """Run one peer once; return what it says and what is seen from outside."""
     with tempfile.TemporaryDirectory() as folder:
-        return run([*command(peer), *load.arguments(peer), "--out", str(Path(folder) / "out")])
+        return run([*command(peer), *arguments, "--out", str(Path(folder) / "out")])
 
 
 def command(peer: str) -> list[str]:
@@ -119,7 +145,7 @@ def command(peer: str) -> list[str]:
 
 
 def run(command_line: list[str]) -> dict:
-    """Run a program to its end; return the figures of its last line, its whole time and its peak memory."""
+    """Run a program to its end; return the figures of its last line, its whole time and its peak memory (bytes)."""
     started = time.perf_counter()
     process = subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True, env=environment())
     memory = PeakMemory(process.pid)
@@ -134,6 +160,7 @@ def run(command_line: list[str]) -> dict:
         **figures,
         "total_seconds": total_s,
         "peak_bytes": memory.peak_bytes,
+        "peak_root_bytes": memory.peak_root_bytes,
         "sampling_cpu_s": memory.cpu_s,
     }
 

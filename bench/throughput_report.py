@@ -1,4 +1,4 @@
-"""The table and the picture of what `throughput.py` has measured."""
+"""The tables and the picture of what `throughput.py` has measured."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +13,23 @@ WORKERS = 2
 HEAD = """\
 | simulation | runner | simulations/s | run time / ideal | mops is x times as fast | peak, MiB | start-up, s |
 |---|---|---|---|---|---|---|"""
+
+
+STANDING = """\
+| simulation | best library | mops / best library | least and most of the rounds |
+|---|---|---|---|"""
+
+
+def standing(results: list[dict]) -> str:
+    """Return how mops stands against the best library of each case, as a Markdown table."""
+    return "\n".join([STANDING, *(standing_row(result) for result in results if "mops" in peers(result))])
+
+
+def standing_row(result: dict) -> str:
+    others = [peer for peer in peers(result) if peer != "mops"]
+    best = max(others, key=lambda peer: middle(result, lambda round_: rate(round_[peer])))
+    ratios = [rate(round_["mops"]) / rate(round_[best]) for round_ in result["rounds"]]
+    return f"| {result['case']} | {best} | {median(ratios):.2f} | {min(ratios):.2f} to {max(ratios):.2f} |"
 
 
 def table(results: list[dict]) -> str:
@@ -60,21 +77,28 @@ def advantage(result: dict, peer: str) -> str:
 
 
 def write_report(results: list[dict]) -> None:
-    """Put the table between the page's markers, and draw the picture."""
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
+    """Put the tables between the page's markers, and draw the picture."""
     picture = f"![run time over ideal, for each cost of a simulation]({PICTURE.name})"
-    PAGE.write_text(f"{before}{BEGIN}\n{picture}\n\n{machine_line(results)}\n\n{table(results)}\n{END}{after}")
+    put_between(PAGE, BEGIN, END, "\n\n".join([picture, machine_line(results), standing(results), table(results)]))
     draw(results)
 
 
+def put_between(page: Path, begin: str, end: str, text: str) -> None:
+    """Replace what stands between two markers of a page."""
+    before, rest = page.read_text().split(begin)
+    _, after = rest.split(end)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
 def machine_line(results: list[dict]) -> str:
-    facts = results[-1]["machine"]
-    packages = ", ".join(f"{name} {facts[name]}" for name in ("numpy", "pyarrow", "distributed", "joblib"))
     rounds = min(len(result["rounds"]) for result in results)
-    where = f"{facts['cpus']} cores, {facts['memory_gib']} GiB, Python {facts['python']}, {packages}"
-    return f"Medians of {rounds} interleaved rounds; {where}."
+    return f"Medians of {rounds} interleaved rounds; {facts_line(results[-1]['machine'])}."
+
+
+def facts_line(facts: dict) -> str:
+    """Return what machine and which packages the figures are of."""
+    packages = ", ".join(f"{name} {facts[name]}" for name in ("numpy", "pyarrow", "distributed", "joblib"))
+    return f"{facts['cpus']} cores, {facts['memory_gib']} GiB, Python {facts['python']}, {packages}"
 
 
 def draw(results: list[dict]) -> None:

@@ -19,12 +19,16 @@ NOTEWORTHY_GROWTH_BYTES = 2**20
 
 
 class PeakMemory(threading.Thread):
-    """Samples from `start` to `stop`: `peak_bytes` is the largest sum seen, `cpu_s` what sampling cost."""
+    """Samples from `start` to `stop`.
+
+    `peak_bytes` is the largest sum seen, `peak_root_bytes` the largest of the root process alone (not at the same
+    moment), `cpu_s` what sampling cost.
+    """
 
     def __init__(self, pid: int):
         super().__init__(daemon=True)
         self.root = psutil.Process(pid)
-        self.peak_bytes = 0
+        self.peak_bytes = self.peak_root_bytes = 0
         self.cpu_s = 0.0
         self._stopping = threading.Event()
 
@@ -41,7 +45,9 @@ class PeakMemory(threading.Thread):
             else:
                 tree = self.tree()
                 due = time.monotonic() + PSS_INTERVAL_S
-            self.peak_bytes = max(self.peak_bytes, sum(pss_bytes(process) for process in tree))
+            sizes = [pss_bytes(process) for process in tree] or [0]
+            self.peak_bytes = max(self.peak_bytes, sum(sizes))
+            self.peak_root_bytes = max(self.peak_root_bytes, sizes[0])
         self.cpu_s = time.thread_time()
 
     def tree(self) -> list[psutil.Process]:

@@ -24,7 +24,6 @@ sys.path.insert(0, str(PROJECT))  # as the runner does for a project; worker pro
 import sir  # noqa: E402 (the path is set above)
 import targets  # noqa: E402
 
-N_REPLICATES = 5
 N_WORKERS = 2
 TARGETS = ("peak", "peak_day", "mean_infected", "spread", "squared_error", "final_size")
 
@@ -45,11 +44,12 @@ class Case:
     sets: int
     ms: float
     rows: int = 365
+    replicates: int = 5
     skew: bool = False
 
     @property
     def simulations(self) -> int:
-        return self.sets * N_REPLICATES
+        return self.sets * self.replicates
 
     def parameter_sets(self) -> list[dict]:
         """Return the sets; each differs from all others."""
@@ -57,18 +57,32 @@ class Case:
         return [{"beta": 0.2 + i / 1_000_000, **shape} for i in range(self.sets)]
 
 
-def parse_arguments(description: str) -> tuple[Case, argparse.Namespace]:
-    """Read the command line that all peers share."""
+def case_parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that say which case it is."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--sets", type=int, required=True, help="parameter sets, 5 replicates and 6 targets each")
+    parser.add_argument("--sets", type=int, required=True, help="parameter sets, 6 targets each")
     parser.add_argument("--ms", type=float, required=True, help="CPU time of one simulation, in milliseconds")
     parser.add_argument("--rows", type=int, default=365, help="rows that one simulation returns")
+    parser.add_argument("--replicates", type=int, default=5, help="simulations of one parameter set")
     parser.add_argument("--skew", action="store_true", help="two simulations of a hundred take 20 times longer")
+    return parser
+
+
+def parse_case(parser: argparse.ArgumentParser) -> tuple[Case, argparse.Namespace]:
+    """Read the command line."""
+    arguments = parser.parse_args()
+    case = Case(arguments.sets, arguments.ms, arguments.rows, arguments.replicates, arguments.skew)
+    return case, arguments
+
+
+def parse_arguments(description: str) -> tuple[Case, argparse.Namespace]:
+    """Read the command line that all peers share, and make the folder for the artefact."""
+    parser = case_parser(description)
     parser.add_argument("--out", type=Path, required=True, help="folder for the artefact; made if it is not there")
     parser.add_argument("--export", action="store_true", help="leave the artefact in this file's form; untimed")
-    arguments = parser.parse_args()
+    case, arguments = parse_case(parser)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    return Case(arguments.sets, arguments.ms, arguments.rows, arguments.skew), arguments
+    return case, arguments
 
 
 def report(case: Case, rows: int, seconds: float, start_up: float) -> None:
@@ -94,9 +108,9 @@ def score(target: str, params: dict, replicates: list[pa.Table]) -> float:
     return getattr(targets, target)(params, [{"output": table} for table in replicates])
 
 
-def seeds_of(identity: str) -> list[int]:
+def seeds_of(identity: str, replicates: int) -> list[int]:
     """Return the seeds of a parameter set's replicates."""
-    return [replicate_seed(identity, i) for i in range(N_REPLICATES)]
+    return [replicate_seed(identity, i) for i in range(replicates)]
 
 
 def output_rows(identity: str, seeds: list[int], replicates: list[pa.Table]) -> pa.Table:
@@ -120,10 +134,10 @@ def loss_table(rows: list[tuple[str, str, float]]) -> pa.Table:
     return pa.table([pa.array(column) for column in zip(*rows, strict=True)], schema=LOSSES)
 
 
-def run_group(params: dict) -> tuple[pa.Table, list[tuple[str, str, float]]]:
+def run_group(params: dict, replicates: int) -> tuple[pa.Table, list[tuple[str, str, float]]]:
     """Run a parameter set with its replicates and targets, as a worker of a well-made peer would."""
     identity = param_id(params)
-    seeds = seeds_of(identity)
-    replicates = [simulate(params, seed) for seed in seeds]
-    losses = [(identity, target, score(target, params, replicates)) for target in TARGETS]
-    return output_rows(identity, seeds, replicates), losses
+    seeds = seeds_of(identity, replicates)
+    tables = [simulate(params, seed) for seed in seeds]
+    losses = [(identity, target, score(target, params, tables)) for target in TARGETS]
+    return output_rows(identity, seeds, tables), losses

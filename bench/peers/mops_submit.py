@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from case import COLUMNS, LOSSES, N_REPLICATES, OUTPUTS, PROJECT, TARGETS, Case, parse_arguments, report
+from case import COLUMNS, LOSSES, OUTPUTS, PROJECT, TARGETS, Case, parse_arguments, report
 
 import mops
 
@@ -37,7 +37,7 @@ def write_study(path: Path, case: Case) -> Path:
     """Write the case as a study."""
     study = {
         "model": "sir:simulate",
-        "n_replicates": N_REPLICATES,
+        "n_replicates": case.replicates,
         "targets": [f"targets:{name}" for name in TARGETS],
         "parameter_sets": case.parameter_sets(),
     }

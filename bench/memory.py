@@ -1,0 +1,87 @@
+"""Measure peak memory against the number of parameter sets: `python bench/memory.py`.
+
+Each size runs in a process of its own; the smallest and the largest run several times, which says how much of a slope
+is noise. The slope is that of a line through the peaks from 1,000 sets on, by least squares. Sizes go round and round
+(200, 1,000, ... 200, ...), so that a slow minute of the machine meets all.
+
+Leaves `bench/results/memory.json`, the tables in `docs/memory.md` and the picture `docs/memory.png`. With `--quick`
+(the small sizes once, to see that it works), or without one of the peers (`--peers`), it prints and leaves nothing.
+"""
+
+import argparse
+import json
+from dataclasses import dataclass
+
+from memory_report import tables, write_report
+from throughput import PEERS, RESULTS, machine, measure_arguments, say
+
+LIBRARIES = [peer for peer in PEERS if peer != "mops"]
+LIBRARIES_UP_TO = 2_000
+"""Sets: at 10,000 one of them takes 20 GiB."""
+QUICK_UP_TO = 1_000
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Load:
+    """Outputs of one size, and the numbers of sets at which the peak is measured."""
+
+    rows: int
+    replicates: int
+    sizes: tuple[int, ...]
+
+    def arguments(self, sets: int) -> list[str]:
+        """Return a peer's command line."""
+        return ["--sets", str(sets), "--ms", "0", "--rows", str(self.rows), "--replicates", str(self.replicates)]
+
+
+LOADS = {
+    "64 KiB": Load(rows=2_048, replicates=5, sizes=(200, 1_000, 2_000, 5_000, 10_000)),
+    "1 KiB": Load(rows=32, replicates=1, sizes=(1_000, 10_000, 30_000, 100_000)),
+}
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    up_to = QUICK_UP_TO if arguments.quick else max(max(load.sizes) for load in LOADS.values())
+    points = [
+        measure(name, peer, sets)
+        for name in arguments.loads
+        for peer in arguments.peers
+        for sets in runs(LOADS[name].sizes, min(up_to, up_to if peer == "mops" else LIBRARIES_UP_TO), arguments.quick)
+    ]
+    result = {"machine": machine(), "points": points}
+    print(tables(result))
+    if set(arguments.peers) == set(PEERS) and set(arguments.loads) == set(LOADS) and not arguments.quick:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "memory.json").write_text(json.dumps(result, indent=1) + "\n")
+        write_report(result)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="only the small sizes, once; leaves nothing")
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    return parser.parse_args()
+
+
+def runs(sizes: tuple[int, ...], up_to: int, once: bool) -> list[int]:
+    """Return the sizes to run in their order: all of them once, and the smallest and the largest again."""
+    fitting = [sets for sets in sizes if sets <= up_to]
+    ends = sorted({fitting[0], fitting[-1]})
+    return fitting + ends * (0 if once else REPEATS - 1)
+
+
+def measure(name: str, peer: str, sets: int) -> dict:
+    """Run one peer once; return its peaks in bytes."""
+    figures = measure_arguments(peer, LOADS[name].arguments(sets))
+    point = {"load": name, "peer": peer, "sets": sets}
+    point |= {key: figures[key] for key in ("peak_bytes", "peak_root_bytes", "seconds")}
+    tree, runner = (point[key] >> 20 for key in ("peak_bytes", "peak_root_bytes"))
+    say(f"{name}, {peer}, {sets:,} sets: {tree} MiB, of the first process {runner}, {point['seconds']:.0f} s")
+    return point
+
+
+if __name__ == "__main__":
+    main()
