@@ -68,7 +68,7 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     """
     path = Path(study)
     raw = read_json(_read(path), where=str(path))
-    parsed = parse_study(raw, where=str(path))
+    parsed = parse_study(raw, where=str(path), folder=path.parent)
     root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))
     bundle = pack(root, Path(storage) if storage and "://" not in storage else None)

@@ -30,7 +30,7 @@ from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, Live, keep_reference, read_reference, write_live
 from mops.storage.log import Counts, JobLog, LogView, State
 from mops.storage.paths import JobPaths
-from mops.storage.tables import GroupTable
+from mops.study.groups import GroupTable
 from mops.worker.order import Context, Order, Outcome, key_of
 from mops.worker.tables import Kinds
 from mops.worker.task import run_groups, stop_pool

@@ -31,6 +31,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
 from mops.errors import StorageError, StorageUnavailable, UsageError
+from mops.storage.spool import mapped
 
 AT_ONCE = 64
 """Requests that one call may have under way. At 20 ms each, thousands of records are read in seconds."""
@@ -200,6 +201,23 @@ class Files:
             The storage refuses, or is out of reach.
         """
         return self._present(path, self._get(path))
+
+    def reader(self, path: str) -> pa.NativeFile:
+        """Return a file for reading at any position: itself where it is local, else a temporary copy without a name.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such file.
+        StorageError
+            The storage refuses, or is out of reach, or there is no room for the copy.
+        """
+        filesystem, inner = self.arrow(path)
+        if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
+            self.size(path)  # raises what is to be raised
+            return pa.OSFile(inner)
+        data = self.get(path)
+        return pa.BufferReader(mapped(lambda copy: copy.write(data)))
 
     def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of files, None for an absent one; :data:`AT_ONCE` requests at a time.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from typing import Any
 
 import mops
@@ -14,9 +14,10 @@ from mops.storage.bundles import Bundle
 from mops.storage.files import Files
 from mops.storage.log import Counts
 from mops.storage.paths import JobPaths, bundle_path
-from mops.storage.tables import GroupTable, encode_groups, read_groups
+from mops.storage.tables import encode_groups, read_groups
+from mops.study.grouping import StudyGroups
+from mops.study.groups import GroupTable
 from mops.study.project import ModelSpec
-from mops.study.schema import Group
 
 FORMAT = 1
 Kinds = dict[str, dict[str, str]]
@@ -42,7 +43,7 @@ class JobRecord:
     n_simulations: int
 
 
-def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, groups: Sequence[Group]) -> None:
+def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, groups: StudyGroups) -> None:
     """Write a job; it exists when its record does, which comes last.
 
     Raises
@@ -54,12 +55,14 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, g
     """
     paths = JobPaths(record.job)
     taken = JobError(f"there is a job {record.job!r} already", where=files.url, hint="choose another name")
-    text = _json({"format": FORMAT, "study": study})
+    params = encode_groups(groups)
+    # The digest: a study that names a file of sets is another one when the file is.
+    text = _json({"format": FORMAT, "study": study, "params_sha256": sha256(params).hexdigest()})
     # The same study without a job record is what a killed submit leaves: the next one goes on from it.
     if not files.put_new(paths.study, text) and files.get(paths.study) != text:
         raise taken
     files.put_new(bundle_path(bundle.digest), bundle.data)  # named by content: another job's is the same
-    files.put_new(paths.params, encode_groups(groups).chunks)
+    files.put_new(paths.params, params)
     fields = asdict(record) | {"spec": record.spec.to_json()}
     if not files.put_new(paths.record, _json({"format": FORMAT, "mops": mops.__version__, **fields})):
         raise taken
@@ -101,9 +104,9 @@ def list_jobs(files: Files) -> list[str]:
 
 
 def load_groups(files: Files, job: str) -> GroupTable:
-    """Return a job's groups."""
+    """Return a job's groups; pieces of them are read as they are needed."""
     path = JobPaths(job).params
-    return read_groups(files.get(path), f"{files.url}/{path}")
+    return read_groups(files.reader(path), f"{files.url}/{path}")
 
 
 def load_bundle(files: Files, digest: str) -> bytes:
