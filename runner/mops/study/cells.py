@@ -29,8 +29,8 @@ Place = Callable[[int], str]
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _ABSENT = "leave the cell empty where the parameter is absent"
 _READ_AS_TEXT = (
-    "is read as text, because JSON has no such number or boolean; write 0.5, not .5, and true, not True "
-    "(a text that is meant: in quotes within the cell's own)"
+    "is read as text, because JSON has no such number or boolean; write 0.5 and not .5, true and not True "
+    '(where text is meant: """True""")'
 )
 _RIGHT_TYPES = "a parameter is a boolean, a number or a string; convert the column before writing it"
 

@@ -150,7 +150,8 @@ def _read_csv(path: Path, sets: _Sets) -> None:
         try:
             _read_rows(reader, lines, sets)
         except csv.Error as bad:
-            sets.problem(f"is not CSV: {bad}", reader.line_num)
+            open_quote = "a quote is opened and not closed" if "unexpected end" in str(bad) else bad
+            sets.problem(f"is not CSV: {open_quote}", reader.line_num)
 
 
 def _not_csv(begin: bytes) -> str | None:
