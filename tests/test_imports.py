@@ -26,7 +26,8 @@ LAYERS = {
     "job": {"errors", "settings", "study", "storage"},
     "export": {"errors", "job"},
     "launch": {"errors", "settings", "study", "storage", "driver", "job"},
-    "cli": {"mops", "errors", "settings", "study", "storage", "driver", "job", "export", "launch"},
+    "sample": {"errors", "study"},
+    "cli": {"mops", "errors", "settings", "study", "storage", "driver", "job", "export", "launch", "sample"},
     "mops": {"job", "launch"},  # on first use: `mops.submit`, `mops.open_job`
 }
 
@@ -38,13 +39,27 @@ HOMES = {
     "distributed": ("driver/",),
     "dask": ("driver/",),
     "pydantic": ("settings.py",),
+    "scipy": ("study/sampling.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),
 }
 
 # A child is paid for once for each slot: the standard library, numpy and pyarrow, and nothing of these.
 NOT_IN_A_CHILD = (
-    *("distributed", "dask", "fsspec", "adlfs", "azure", "pydantic", "typer", "rich", "psutil", "yaml", "pathspec"),
+    *(
+        "distributed",
+        "dask",
+        "fsspec",
+        "adlfs",
+        "azure",
+        "pydantic",
+        "typer",
+        "rich",
+        "psutil",
+        "yaml",
+        "pathspec",
+        "scipy",
+    ),
     *("mops.settings", "mops.storage", "mops.driver", "mops.job", "mops.launch", "mops.cli"),
 )
 

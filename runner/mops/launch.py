@@ -11,15 +11,16 @@ from pathlib import Path
 
 from mops.driver.attempt import Attempt, children, context_of
 from mops.driver.progress import Snapshot
-from mops.errors import JobError, StudyError, UsageError
+from mops.errors import JobError, UsageError
 from mops.job import Job, open_files
 from mops.settings import Settings
 from mops.storage.bundles import Bundle, cache_folder, pack, unpack
 from mops.storage.jobs import JobRecord, create_job, load_bundle, load_job, read_live
 from mops.storage.log import JobLog
 from mops.storage.paths import JobPaths
+from mops.study.json_file import read_json, read_text
 from mops.study.project import ModelSpec, find_root, read_registry, resolve
-from mops.study.schema import Study, parse_study, read_json
+from mops.study.schema import Study, parse_study
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME_LIMIT = 60
@@ -67,33 +68,12 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
         The project cannot be packed, or does not say which model is meant.
     """
     path = Path(study)
-    raw = read_json(_read(path), where=str(path))
+    raw = read_json(read_text(path, "study"), where=str(path))
     parsed = parse_study(raw, where=str(path), folder=path.parent)
     root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))
     bundle = pack(root, Path(storage) if storage and "://" not in storage else None)
     return Prepared(parsed, raw, root, spec, bundle, unpack(bundle.data, bundle.digest, cache_folder()))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(
-            "there is no such study file", where=str(path), hint="name a study file, like study.json"
-        ) from None
-    except IsADirectoryError:
-        raise UsageError(
-            "this is a folder, not a study file", where=str(path), hint="name the study.json in it"
-        ) from None
-    except PermissionError:
-        raise UsageError(
-            "this study file may not be read", where=str(path), hint="look at its owner and mode"
-        ) from None
-    except UnicodeDecodeError as bad:
-        raise StudyError(
-            "the study file is not UTF-8 text", [], where=f"{path}, byte {bad.start}", hint="save it as UTF-8"
-        ) from None
 
 
 def _project(folder: str | Path) -> Path:

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 import mops
-from mops.cli import jobs_cancel, jobs_results, jobs_resume, jobs_status, jobs_submit, settings, study_check, terminal
+from mops.cli import (
+    jobs_cancel,
+    jobs_results,
+    jobs_resume,
+    jobs_status,
+    jobs_submit,
+    settings,
+    study_check,
+    study_sample,
+    terminal,
+)
 from mops.errors import MopsError
 
 app = typer.Typer(
@@ -30,6 +40,7 @@ jobs.command("results")(jobs_results.results)
 jobs.command("resume")(jobs_resume.resume)
 jobs.command("cancel")(jobs_cancel.cancel)
 study.command("check")(study_check.check)
+study.command("sample")(study_sample.sample)
 app.command("settings")(settings.settings)
 
 

@@ -8,21 +8,18 @@ mean is :mod:`mops.study.project`'s.
 from __future__ import annotations
 
 import difflib
-import json
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mops.errors import ModelError, Problem, StudyError
+from mops.errors import ModelError, StudyError
 from mops.study.entry import EntryPoint
 from mops.study.grouping import SIMULATIONS_LIMIT, GroupBuilder, StudyGroups
 from mops.study.ids import canonical_json
 from mops.study.parameter_file import read_sets
-from mops.study.problems import Checks, at, called, shown
-from mops.study.values import SEED_RIGHT, WRAPPED, Params, is_seed, kind_of, name_fault, text_fault, value_fault
+from mops.study.problems import Checks, at, called
+from mops.study.values import SEED_RIGHT, WRAPPED, Params, is_seed, kind_of, name_fault, value_fault
 
 KEYS = (
     "model",
@@ -40,7 +37,6 @@ REPLICATES_LIMIT = 1_000_000
 
 _SETS_AT_ONCE = 4096
 _KEPT = "unknown key, kept with the job and not used"
-_MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _MISSING = object()
 
 
@@ -61,82 +57,6 @@ class Study:
     def n_simulations(self) -> int:
         """Simulations of all groups."""
         return self.groups.n_simulations
-
-
-def read_json(text: str, *, where: str, what: str = "the study file") -> object:
-    """Read strict JSON: no duplicate keys, no NaN or Infinity, no half characters.
-
-    Parameters
-    ----------
-    text
-        The content of the file.
-    where, what
-        Name the file in errors.
-
-    Raises
-    ------
-    StudyError
-        It is none: every problem with its JSON path, or the line and column of the first that ends the reading.
-    """
-    marks: list[_Mark] = []
-    problems: list[Problem] = []
-    found: object = None
-    try:
-        found = _decoded(text.removeprefix("\ufeff"), marks)
-        if marks or _MAYBE_SURROGATE.search(text):
-            problems = list(_marked(found, "$"))
-    except json.JSONDecodeError as bad:
-        problems = [Problem(f"line {bad.lineno}, column {bad.colno}", bad.msg)]
-    except ValueError as bad:  # the one other that it raises: an integer beyond Python's limit of digits
-        problems = [Problem("$", f"a number in it is too long: {bad}")]
-    except RecursionError:
-        problems = [Problem("$", "its lists and objects are nested too deeply")]
-    if problems:
-        raise StudyError(f"{what} is not JSON", shown(problems), where=where)
-    return found
-
-
-@dataclass(frozen=True)
-class _Mark:
-    """Stands in decoded JSON where the text was not strict: only the whole knows its path."""
-
-    message: str
-    inside: object = None
-
-
-def _decoded(text: str, marks: list[_Mark]) -> object:
-    def mark(message: str, inside: object = None) -> _Mark:
-        marks.append(_Mark(message, inside))
-        return marks[-1]
-
-    def constant(name: str) -> _Mark:
-        return mark(f"{name} is not JSON; write a finite number")
-
-    def unique(pairs: list[tuple[str, object]]) -> object:
-        found = dict(pairs)
-        return found if len(found) == len(pairs) else mark(f"the key {_twice(pairs)!r} stands twice; keep one", found)
-
-    return json.loads(text, parse_constant=constant, object_pairs_hook=unique)
-
-
-def _twice(pairs: list[tuple[str, object]]) -> str:
-    return Counter(key for key, _ in pairs).most_common(1)[0][0]
-
-
-def _marked(value: object, path: str) -> Iterator[Problem]:
-    match value:
-        case _Mark():
-            yield Problem(path, value.message)
-            yield from _marked(value.inside, path)
-        case dict():
-            for key, inner in value.items():
-                yield from _marked(key, path)
-                yield from _marked(inner, at(path, key))
-        case list():
-            for i, inner in enumerate(value):
-                yield from _marked(inner, f"{path}[{i}]")
-        case str() if fault := text_fault(value):
-            yield Problem(path, fault)
 
 
 def parse_study(data: object, *, where: str, folder: Path = Path()) -> Study:
