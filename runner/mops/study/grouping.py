@@ -84,8 +84,8 @@ class _Entries:
         if len(own) == 1 and own[0] is not None:
             return [own[0]], []
         derived = [replicate_seed(identity, i) for i in range(self.n_replicates)] if None in own else []
-        if len(own) == 1:
-            return list(dict.fromkeys(derived)), [0] if len(set(derived)) < len(derived) else []
+        if len(own) == 1 and len(set(derived)) == len(derived):
+            return derived, []
         known: dict[int, None] = {}
         repeated = []
         for entry, seed in enumerate(own):
