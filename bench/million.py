@@ -33,11 +33,12 @@ INTERVAL_S = 0.2
 
 @dataclass
 class Step:
-    """What a step took: seconds; the peaks of the runner and of its tree, and the runner at its end (PSS, MiB)."""
+    """What a step took: the runner's time (s); its peak, its tree's, and what it had at the end (PSS, MiB)."""
 
     sets: int
     name: str
     seconds: float
+    cpu_s: float
     runner_mib: float
     tree_mib: float
     end_mib: float
@@ -51,21 +52,24 @@ class Sampler(threading.Thread):
         super().__init__(daemon=True)
         self._root = psutil.Process(pid)
         self._runner = self._tree = self._last = 0
+        self._cpu_s = self._cpu_taken_s = 0.0
         self._stopping = threading.Event()
 
     def run(self) -> None:
         while not self._stopping.wait(INTERVAL_S):
             try:
                 children = self._root.children(recursive=True)
+                self._cpu_s = sum(self._root.cpu_times()[:2])
             except psutil.NoSuchProcess:
                 return
             self._last = runner = pss_bytes(self._root) or self._last
             self._runner = max(self._runner, runner)
             self._tree = max(self._tree, runner + sum(map(pss_bytes, children)))
 
-    def take(self) -> tuple[float, float, float]:
-        found = self._runner / 2**20, self._tree / 2**20, self._last / 2**20
+    def take(self) -> tuple[float, float, float, float]:
+        found = self._cpu_s - self._cpu_taken_s, self._runner / 2**20, self._tree / 2**20, self._last / 2**20
         self._runner = self._tree = 0
+        self._cpu_taken_s = self._cpu_s
         return found
 
     def stop(self) -> None:
@@ -168,15 +172,13 @@ def wait(over: Callable[[], bool], longest_s: float = 600) -> None:
 
 
 def table(steps: list[Step]) -> str:
-    lines = [
-        "| sets | step | seconds | runner, MiB | at its end | tree, MiB | committed |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = ("sets", "step", "seconds", "CPU, s", "runner, MiB", "at its end", "tree, MiB", "committed")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for step in steps:
         committed = "" if step.committed is None else f"{step.committed:,}"
         lines.append(
-            f"| {step.sets:,} | {step.name} | {step.seconds:.1f} | {step.runner_mib:.0f} | {step.end_mib:.0f} "
-            f"| {step.tree_mib:.0f} | {committed} |"
+            f"| {step.sets:,} | {step.name} | {step.seconds:.1f} | {step.cpu_s:.1f} | {step.runner_mib:.0f} "
+            f"| {step.end_mib:.0f} | {step.tree_mib:.0f} | {committed} |"
         )
     return "\n".join(lines)
 

@@ -13,7 +13,7 @@ from mops.errors import StorageError
 
 
 def mapped(write: Callable[[IO[bytes]], object]) -> pa.Buffer:
-    """Return what ``write`` writes, which must not be nothing; the file is gone when the buffer is.
+    """Return what ``write`` writes; the file is gone when the buffer is.
 
     Raises
     ------
@@ -24,6 +24,8 @@ def mapped(write: Callable[[IO[bytes]], object]) -> pa.Buffer:
         with tempfile.TemporaryFile() as file:
             write(file)
             file.flush()
+            if not file.tell():  # no pages to map
+                return pa.py_buffer(b"")
             return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as bad:
         raise StorageError(
