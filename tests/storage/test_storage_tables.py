@@ -34,7 +34,7 @@ def asked(groups: list[Group]) -> StudyGroups:
 
 
 def whole(groups: list[Group]) -> GroupTable:
-    return read_groups(pa.BufferReader(encode_groups(asked(groups))), "params.parquet")
+    return read_groups(encode_groups(asked(groups)).opened(), "params.parquet")
 
 
 def read(table: pa.Table) -> pa.Table:
@@ -49,7 +49,7 @@ def test_groups_come_back_as_they_were(groups: list[Group]) -> None:
 
 
 def test_parameters_have_typed_columns_for_reading(groups: list[Group]) -> None:
-    columns = pq.read_table(pa.BufferReader(encode_groups(asked(groups))))
+    columns = pq.read_table(encode_groups(asked(groups)).opened())
     assert columns["beta"].to_pylist() == [0.5, 0.25, None]
     assert columns["on"].to_pylist() == [None, None, True]
     assert columns["name"].to_pylist() == [None, "Genève", None]
@@ -59,7 +59,7 @@ def test_parameters_have_typed_columns_for_reading(groups: list[Group]) -> None:
 def test_a_parameter_named_like_an_identity_column_does_not_hide_it() -> None:
     params = {"group": 5, "seeds": 1}
     (group,) = [Group(0, param_id(params), params, (3,))]
-    columns = pq.read_table(pa.BufferReader(encode_groups(asked([group]))))
+    columns = pq.read_table(encode_groups(asked([group])).opened())
     assert columns["group"].to_pylist() == [0]
     assert columns["param.group"].to_pylist() == [5]
 

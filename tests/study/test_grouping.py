@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +23,7 @@ def parse(sets: list[dict[str, Any]], n_replicates: int = 1) -> Study:
 
 
 def stored(study: Study) -> GroupTable:
-    return read_groups(pa.BufferReader(encode_groups(study.groups)), "params.parquet")
+    return read_groups(encode_groups(study.groups).opened(), "params.parquet")
 
 
 def by_hand(sets: list[dict[str, Any]], n_replicates: int) -> list[Group]:

@@ -31,12 +31,12 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
 from mops.errors import StorageError, StorageUnavailable, UsageError
-from mops.storage.spool import mapped
+from mops.storage.spool import Spool
 
 AT_ONCE = 64
 """Requests that one call may have under way. At 20 ms each, thousands of records are read in seconds."""
 
-Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | list[bytes]
+Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | list[bytes] | Spool
 """A file's content, in one piece or in several."""
 
 T = TypeVar("T")
@@ -217,7 +217,7 @@ class Files:
             self.size(path)  # raises what is to be raised
             return pa.OSFile(inner)
         data = self.get(path)
-        return pa.BufferReader(mapped(lambda copy: copy.write(data)))
+        return Spool(lambda copy: copy.write(data)).opened()
 
     def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of files, None for an absent one; :data:`AT_ONCE` requests at a time.
@@ -285,7 +285,7 @@ class Files:
 
 
 def _whole(data: Data) -> bytes:
-    return b"".join(data) if isinstance(data, list) else bytes(data)
+    return b"".join(data) if isinstance(data, list | Spool) else bytes(data)
 
 
 def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
@@ -364,7 +364,7 @@ def _written_beside(final: Path, data: Data) -> Iterator[Path]:
     temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
     try:
         with temporary.open("xb") as file:
-            file.writelines(data if isinstance(data, list) else [data])
+            file.writelines(data if isinstance(data, list | Spool) else [data])
             file.flush()
             os.fsync(file.fileno())
         yield temporary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
@@ -57,7 +58,7 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, g
     taken = JobError(f"there is a job {record.job!r} already", where=files.url, hint="choose another name")
     params = encode_groups(groups)
     # The digest: a study that names a file of sets is another one when the file is.
-    text = _json({"format": FORMAT, "study": study, "params_sha256": sha256(params).hexdigest()})
+    text = _json({"format": FORMAT, "study": study, "params_sha256": _sha256(params)})
     # The same study without a job record is what a killed submit leaves: the next one goes on from it.
     if not files.put_new(paths.study, text) and files.get(paths.study) != text:
         raise taken
@@ -66,6 +67,13 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, g
     fields = asdict(record) | {"spec": record.spec.to_json()}
     if not files.put_new(paths.record, _json({"format": FORMAT, "mops": mops.__version__, **fields})):
         raise taken
+
+
+def _sha256(data: Iterable[bytes]) -> str:
+    digest = sha256()
+    for piece in data:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def load_job(files: Files, job: str) -> JobRecord:

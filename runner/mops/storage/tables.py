@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.errors import CorruptRecord
-from mops.storage.spool import mapped
+from mops.storage.spool import Spool
 from mops.study.grouping import StudyGroups
 from mops.study.groups import GroupTable, Piece
 
@@ -168,7 +168,7 @@ def encode(table: pa.Table) -> Encoded:
     return encoder.finish()
 
 
-def encode_groups(groups: StudyGroups) -> pa.Buffer:
+def encode_groups(groups: StudyGroups) -> Spool:
     """Return ``params.parquet``: identity as JSON and seeds, and typed columns for reading only.
 
     It is written piece by piece and not held in memory, however many groups there are.
@@ -178,7 +178,7 @@ def encode_groups(groups: StudyGroups) -> pa.Buffer:
     StorageError
         There is no room for it in the folder of temporary files.
     """
-    return mapped(lambda file: _write_groups(groups, file))
+    return Spool(lambda file: _write_groups(groups, file))
 
 
 def _write_groups(groups: StudyGroups, file: IO[bytes]) -> None:
