@@ -40,7 +40,9 @@ LAYERS = {
         "export",
         "detached",
         "launch",
+        "sample",
     },
+    "sample": {"errors", "study"},
     "mops": {"job", "launch"},  # on first use: `mops.submit`, `mops.open_job`
 }
 
@@ -52,13 +54,27 @@ HOMES = {
     "distributed": ("driver/", "worker/task.py"),
     "dask": ("driver/",),
     "pydantic": ("settings.py",),
+    "scipy": ("study/sampling.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),
 }
 
 # A child is paid for once for each slot: the standard library, numpy and pyarrow, and nothing of these.
 NOT_IN_A_CHILD = (
-    *("distributed", "dask", "fsspec", "adlfs", "azure", "pydantic", "typer", "rich", "psutil", "yaml", "pathspec"),
+    *(
+        "distributed",
+        "dask",
+        "fsspec",
+        "adlfs",
+        "azure",
+        "pydantic",
+        "typer",
+        "rich",
+        "psutil",
+        "yaml",
+        "pathspec",
+        "scipy",
+    ),
     *("mops.settings", "mops.storage", "mops.driver", "mops.job", "mops.launch", "mops.cli"),
 )
 

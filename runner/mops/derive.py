@@ -11,7 +11,8 @@ from mops.errors import JobError, UsageError
 from mops.job import Job
 from mops.storage.jobs import JobRecord, Parent, load_groups
 from mops.storage.log import Counts, LogView
-from mops.storage.tables import VERDICTS, GroupTable
+from mops.storage.tables import VERDICTS
+from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 
 

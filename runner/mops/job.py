@@ -26,7 +26,8 @@ from mops.storage.jobs import JobRecord, Live, load_job, read_live, read_referen
 from mops.storage.log import Counts, JobLog, LogView
 from mops.storage.paths import JobPaths
 from mops.storage.rows import FilteredFile, filtered
-from mops.storage.tables import FAILURES, IDENTITY_FIELDS, LOSSES, unified
+from mops.storage.tables import FAILURES, LOSSES, unified
+from mops.study.groups import IDENTITY_FIELDS
 from mops.study.project import find_root
 
 DEFAULT_STORAGE = "mops-storage"

@@ -10,20 +10,23 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
+
 from mops import derive, detached
 from mops.detached import Detached
 from mops.driver.attempt import Attempt, children, context_of
 from mops.driver.progress import Snapshot
 from mops.driver.trial import Trial, try_out
-from mops.errors import JobError, StudyError, UsageError
+from mops.errors import JobError, UsageError
 from mops.job import Job, open_files
 from mops.settings import PREFIX, Settings
 from mops.storage.bundles import Bundle, cache_folder, pack, unpack
 from mops.storage.jobs import JobRecord, create_derived, create_job, load_bundle, load_job, read_live
 from mops.storage.log import By, JobLog, LogView, Settled, settled_state
 from mops.storage.paths import JobPaths
+from mops.study.json_file import read_json, read_text
 from mops.study.project import ModelSpec, find_root, read_registry, resolve
-from mops.study.schema import Study, parse_study, read_json
+from mops.study.schema import Study, parse_study
 from mops.worker.environment import Variables
 from mops.worker.order import Context
 from mops.worker.surroundings import Surroundings, surroundings
@@ -71,8 +74,9 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
         The project cannot be packed, or does not say which model is meant.
     """
     path = Path(study)
-    raw = read_json(_read(path), where=str(path))
-    parsed = parse_study(raw, where=str(path))
+    raw = read_json(read_text(path, "study"), where=str(path))
+    parsed = parse_study(raw, where=str(path), folder=path.parent)
+    _give_back()
     root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))
     bundle = pack(root, Path(storage) if storage and "://" not in storage else None)
@@ -80,25 +84,9 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     return Prepared(parsed, raw, root, spec, bundle)
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(
-            "there is no such study file", where=str(path), hint="name a study file, like study.json"
-        ) from None
-    except IsADirectoryError:
-        raise UsageError(
-            "this is a folder, not a study file", where=str(path), hint="name the study.json in it"
-        ) from None
-    except PermissionError:
-        raise UsageError(
-            "this study file may not be read", where=str(path), hint="look at its owner and mode"
-        ) from None
-    except UnicodeDecodeError as bad:
-        raise StudyError(
-            "the study file is not UTF-8 text", [], where=f"{path}, byte {bad.start}", hint="save it as UTF-8"
-        ) from None
+def _give_back() -> None:
+    """Return to the system what Arrow keeps for later: of a million sets, 200 MiB for as long as the job runs."""
+    pa.default_memory_pool().release_unused()
 
 
 def _project(folder: str | Path) -> Path:
@@ -195,6 +183,8 @@ def submit(
         study = pending.pop()
         create_job(files, record, study.bundle, study.raw, study.study.groups)
         on_start(study, job)
+        del study
+        _give_back()
 
     attempt = Attempt(files, record, context, settings, create, on_progress, _first(detach))
     _carry_out(attempt, on_detach if detach else None)
@@ -268,7 +258,9 @@ def try_model(
     ModelError
         The model or a target cannot be imported, or is not what STUDY.md asks for.
     """
-    return try_out(_context_of_check(prepared, settings, given), prepared.study.groups, on_imported)
+    groups = prepared.study.groups
+    first = groups.groups(range(min(len(groups), 2)))
+    return try_out(_context_of_check(prepared, settings, given), first, on_imported)
 
 
 def _context_of_check(prepared: Prepared, settings: Settings, given: Surroundings) -> Context:

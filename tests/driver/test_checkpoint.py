@@ -10,16 +10,18 @@ import pytest
 
 from mops.driver.checkpoint import Limits, OpenCheckpoint, counted
 from mops.storage.log import Counts
-from mops.storage.tables import GroupTable, encode_groups, read_groups
-from mops.study.ids import param_id
-from mops.study.schema import Group
+from mops.study.grouping import GroupBuilder
+from mops.study.groups import GroupTable
+from mops.study.ids import canonical_json, param_id
 from mops.worker.order import ArrowPart, Failure, Loss, Outcome, Segment
 
 
 @pytest.fixture
 def groups() -> GroupTable:
-    found = [Group(i, param_id({"a": i}), {"a": i}, (10 * i, 10 * i + 1)) for i in range(4)]
-    return read_groups(b"".join(encode_groups(found).chunks), "params.parquet")
+    builder = GroupBuilder(1)
+    for i in range(4):
+        builder.add([canonical_json({"a": i})] * 2, [10 * i, 10 * i + 1], [2 * i, 2 * i + 1])
+    return builder.build()[0]
 
 
 def part(simulations: list[tuple[int, int]], values: list[int], output: str = "out") -> ArrowPart:

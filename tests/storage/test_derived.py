@@ -31,9 +31,9 @@ from mops.storage.jobs import JobRecord, create_derived, create_job, keep_refere
 from mops.storage.log import Counts, JobLog, Part, coverage_problems
 from mops.storage.paths import JobPaths
 from mops.storage.tables import FAILURES, IDENTITY_FIELDS, LOSSES, VERDICTS, encode
+from mops.study.groups import Group
 from mops.study.project import ModelSpec
 from mops.study.ranges import Ranges
-from mops.study.schema import Group
 
 TARGETS = ("t:one", "t:two")
 OUTPUT = "daily"

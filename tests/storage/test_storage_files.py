@@ -74,6 +74,20 @@ def test_an_absent_file_is_an_error_that_names_it(storage, files):
             files.size(absent)
 
 
+def test_a_file_is_read_at_any_position_without_being_held(storage, files):
+    storage.lay("a", bytes(range(256)))
+    with files.reader("a") as file:
+        assert file.size() == 256
+        file.seek(250)
+        assert file.read(3) == bytes([250, 251, 252])
+        assert file.read_at(2, 1) == bytes([1, 2])
+
+
+def test_a_reader_of_an_absent_file_is_an_error_that_names_it(storage, files):
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        files.reader("nothing")
+
+
 def test_put_overwrites(storage, files):
     files.put("live/1.json", b"a longer first version")
     files.put("live/1.json", b"second")

@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from mops.errors import CorruptRecord
-from mops.storage.tables import ROW_GROUP_BYTES, GroupTable, PartEncoder, encode, encode_groups, read_groups, unified
+from mops.storage.tables import ROW_GROUP_BYTES, PartEncoder, encode, encode_groups, read_groups, unified
+from mops.study.grouping import StudyGroups
+from mops.study.groups import Group, GroupTable
 from mops.study.ids import param_id
-from mops.study.schema import Group
+from mops.study.schema import parse_study
 
 SETS = [{"beta": 0.5, "n": 1}, {"beta": 0.25, "n": 2**63, "name": "Genève"}, {"on": True}]
 SEEDS = [(7, 2**64 - 1), (1, 2, 3), (9,)]
@@ -25,8 +27,14 @@ def groups() -> list[Group]:
     return [Group(i, param_id(p), p, s) for i, (p, s) in enumerate(zip(SETS, SEEDS, strict=True))]
 
 
+def asked(groups: list[Group]) -> StudyGroups:
+    """Return the groups as a study that names every seed asks for them."""
+    sets = [{"params": group.params, "seed": seed} for group in groups for seed in group.seeds]
+    return parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json").groups
+
+
 def whole(groups: list[Group]) -> GroupTable:
-    return read_groups(b"".join(encode_groups(groups).chunks), "params.parquet")
+    return read_groups(encode_groups(asked(groups)).opened(), "params.parquet")
 
 
 def read(table: pa.Table) -> pa.Table:
@@ -41,7 +49,7 @@ def test_groups_come_back_as_they_were(groups: list[Group]) -> None:
 
 
 def test_parameters_have_typed_columns_for_reading(groups: list[Group]) -> None:
-    columns = pq.read_table(io.BytesIO(b"".join(encode_groups(groups).chunks)))
+    columns = pq.read_table(encode_groups(asked(groups)).opened())
     assert columns["beta"].to_pylist() == [0.5, 0.25, None]
     assert columns["on"].to_pylist() == [None, None, True]
     assert columns["name"].to_pylist() == [None, "Genève", None]
@@ -51,14 +59,14 @@ def test_parameters_have_typed_columns_for_reading(groups: list[Group]) -> None:
 def test_a_parameter_named_like_an_identity_column_does_not_hide_it() -> None:
     params = {"group": 5, "seeds": 1}
     (group,) = [Group(0, param_id(params), params, (3,))]
-    columns = pq.read_table(io.BytesIO(b"".join(encode_groups([group]).chunks)))
+    columns = pq.read_table(encode_groups(asked([group])).opened())
     assert columns["group"].to_pylist() == [0]
     assert columns["param.group"].to_pylist() == [5]
 
 
 def test_what_is_no_table_of_groups_is_a_corrupt_record() -> None:
     with pytest.raises(CorruptRecord, match="table of groups"):
-        read_groups(b"not parquet", "params.parquet")
+        read_groups(pa.BufferReader(b"not parquet"), "params.parquet")
 
 
 def test_rows_get_the_identity_of_their_simulation(groups: list[Group]) -> None:

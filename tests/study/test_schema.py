@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.errors import StudyError
+from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
-from mops.study.schema import KEYS, Study, parse_study, read_json
+from mops.study.json_file import read_json
+from mops.study.schema import KEYS, Study, parse_study
 
 FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative to the project root"
 NAME_CODE = "name the code: 'package.module', 'module:name' or 'path/file.py:name'"
@@ -32,6 +35,10 @@ def parse(**keys: Any) -> Study:
     return parse_study(study(**keys), where="study.json")
 
 
+def groups(got: Study) -> tuple[Group, ...]:
+    return got.groups.groups(range(len(got.groups)))
+
+
 def problems(data: object) -> list[tuple[str, str]]:
     """Return the path and the message of everything that is wrong."""
     with pytest.raises(StudyError) as raised:
@@ -48,7 +55,7 @@ def test_the_least_study_has_the_defaults() -> None:
     got = parse()
     assert (got.model, got.scenario, got.outputs, got.targets) == ("models.sir:SIR", "baseline", None, None)
     assert (got.metadata, got.sampling_method, got.warnings) == ({}, None, ())
-    [group] = got.groups
+    [group] = groups(got)
     identity = param_id({"beta": 0.3})
     assert (group.index, group.param_id, group.params) == (0, identity, {"beta": 0.3})
     assert group.seeds == (replicate_seed(identity, 0),)
@@ -69,7 +76,7 @@ def test_everything_that_a_study_may_say_is_kept() -> None:
     assert got.targets == ("targets.incidence:loss", "targets/serology.py:loss")
     assert got.sampling_method == "sobol"
     assert got.metadata == {"model_class": "SIR", "author": {"name": "x"}, "n": None}
-    assert got.n_simulations == len(got.groups[0].seeds) == 3
+    assert got.n_simulations == len(got.groups.group(0).seeds) == 3
     assert got.warnings == ()
 
 
@@ -80,7 +87,9 @@ def test_every_form_of_a_model_is_kept_as_written(model: str) -> None:
 
 @pytest.mark.parametrize("key", ["outputs", "targets", "sampling_method", "metadata", "kind"])
 def test_null_is_as_good_as_absent(key: str) -> None:
-    assert parse(**{key: None}) == parse()
+    got, least = parse(**{key: None}), parse()
+    assert groups(got) == groups(least)
+    assert replace(got, groups=least.groups) == least
 
 
 def test_an_empty_list_of_targets_means_the_registered_ones() -> None:
@@ -96,10 +105,10 @@ def test_every_form_of_a_set_is_read_and_forms_may_be_mixed() -> None:
         {"seed": 7, "params": {"beta": 5}},
     ]
     got = parse(parameter_sets=sets, n_replicates=2)
-    assert [group.params for group in got.groups] == [{"beta": n} for n in range(1, 6)]
-    assert [group.index for group in got.groups] == [0, 1, 2, 3, 4]
-    assert [len(group.seeds) for group in got.groups] == [2, 2, 2, 1, 1]
-    assert got.groups[3].seeds == got.groups[4].seeds == (7,)
+    assert [group.params for group in groups(got)] == [{"beta": n} for n in range(1, 6)]
+    assert [group.index for group in groups(got)] == [0, 1, 2, 3, 4]
+    assert [len(group.seeds) for group in groups(got)] == [2, 2, 2, 1, 1]
+    assert got.groups.group(3).seeds == got.groups.group(4).seeds == (7,)
     assert got.n_simulations == 8
     assert got.warnings == ()
 
@@ -108,29 +117,29 @@ def test_every_form_of_a_set_is_read_and_forms_may_be_mixed() -> None:
 def test_seeds_of_the_whole_range_are_kept_exactly(seed: int) -> None:
     text = json.dumps(study(parameter_sets=[{"params": {"beta": 1}, "seed": seed}], n_replicates=5))
     got = parse_study(read_json(text, where="study.json"), where="study.json")
-    assert got.groups[0].seeds == (seed,)
+    assert got.groups.group(0).seeds == (seed,)
 
 
 def test_values_keep_their_types() -> None:
     """A runner that read a column of values as one type gave 1 and 1.0 the same identity."""
     text = '[{"x": 1}, {"x": 1.0}, {"x": true}, {"x": "1"}, {"x": -0.0}, {"x": 0.0}, {"x": 12345678901234567890}]'
     got = parse(parameter_sets=read_json(text, where="study.json"))
-    assert [repr(group.params["x"]) for group in got.groups] == (
+    assert [repr(group.params["x"]) for group in groups(got)] == (
         ["1", "1.0", "True", "'1'", "-0.0", "0.0", "12345678901234567890"]
     )
-    assert len({group.param_id for group in got.groups}) == 7
+    assert len({group.param_id for group in groups(got)}) == 7
 
 
 def test_a_parameter_may_be_called_params_or_seed() -> None:
     got = parse(parameter_sets=[{"params": 3}, {"params": {"params": 1, "seed": 2}, "seed": 9}])
-    assert [group.params for group in got.groups] == [{"params": 3}, {"params": 1, "seed": 2}]
-    assert got.groups[1].seeds == (9,)
+    assert [group.params for group in groups(got)] == [{"params": 3}, {"params": 1, "seed": 2}]
+    assert got.groups.group(1).seeds == (9,)
     assert got.warnings == ()
 
 
 def test_a_seed_among_plain_parameters_is_a_parameter_and_mentioned() -> None:
     got = parse(parameter_sets=[{"beta": 0.3, "seed": 7}])
-    assert got.groups[0].params == {"beta": 0.3, "seed": 7}
+    assert got.groups.group(0).params == {"beta": 0.3, "seed": 7}
     assert got.warnings == (
         (
             "$.parameter_sets[0].seed: is a parameter here; a simulation's own seed stands beside 'params': "
@@ -141,7 +150,7 @@ def test_a_seed_among_plain_parameters_is_a_parameter_and_mentioned() -> None:
 
 def test_a_model_without_parameters_is_run_too() -> None:
     got = parse(parameter_sets=[{"params": {}, "seed": 1}])
-    assert got.groups[0].params == {}
+    assert got.groups.group(0).params == {}
 
 
 # --- one identity, one group ------------------------------------------------------------------------------------------
@@ -156,15 +165,15 @@ def test_entries_with_one_identity_are_one_group_in_order_of_appearance() -> Non
     ]
     got = parse(parameter_sets=sets, n_replicates=2)
     identity = param_id({"a": 1, "b": 2})
-    assert [group.param_id for group in got.groups] == [identity, param_id({"a": 5, "b": 5})]
-    assert got.groups[0].seeds == (9, 3, replicate_seed(identity, 0), replicate_seed(identity, 1))
+    assert [group.param_id for group in groups(got)] == [identity, param_id({"a": 5, "b": 5})]
+    assert got.groups.group(0).seeds == (9, 3, replicate_seed(identity, 0), replicate_seed(identity, 1))
     assert got.warnings == ()
 
 
 def test_the_same_seed_twice_is_one_simulation_and_mentioned() -> None:
     same = {"params": {"beta": 1}, "seed": 7}
     got = parse(parameter_sets=[same, {"beta": 2}, same, {"params": {"beta": 2}}], n_replicates=2)
-    assert [len(group.seeds) for group in got.groups] == [1, 2]
+    assert [len(group.seeds) for group in groups(got)] == [1, 2]
     assert got.warnings == (
         (
             "$.parameter_sets[2], $.parameter_sets[3]: "
@@ -194,10 +203,10 @@ def test_every_simulation_asked_for_is_in_exactly_one_group(sets: list[dict[str,
         own = entry.get("seed")
         seeds = [own] if own is not None else [replicate_seed(identity, i) for i in range(n_replicates)]
         wanted |= {(identity, seed) for seed in seeds}
-    found = [(group.param_id, seed) for group in got.groups for seed in group.seeds]
+    found = [(group.param_id, seed) for group in groups(got) for seed in group.seeds]
     assert len(found) == len(set(found)) == got.n_simulations
     assert set(found) == wanted
-    assert [group.index for group in got.groups] == list(range(len(got.groups)))
+    assert [group.index for group in groups(got)] == list(range(len(got.groups)))
 
 
 def test_a_hundred_thousand_sets_are_parsed() -> None:
@@ -223,7 +232,7 @@ def test_a_hundred_thousand_wrong_sets_are_refused_with_their_number() -> None:
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
-LIST_OF_SETS = 'give a list of objects like {"beta": 0.3}'
+LIST_OF_SETS = 'give a list of objects like {"beta": 0.3}, or name a CSV or Parquet file'
 OBJECT_OF_PARAMETERS = 'is not an object of parameters like {"beta": 0.3}'
 SCALAR = "cannot be a parameter; write a boolean, a number or a string"
 WRAPPED = '{"params": {...}, "seed": 7}'
@@ -364,10 +373,19 @@ def test_a_wrong_input_is_refused_at_its_path(keys: dict[str, Any], path: str, m
     assert problems(study(**keys)) == [(path, message)]
 
 
-def test_a_file_of_sets_is_refused_with_what_to_do() -> None:
-    [(path, message)] = problems(study(parameter_sets="sets.csv"))
-    assert path == "$.parameter_sets"
-    assert message.startswith("'sets.csv' names a file, and this version reads inline lists only; write the sets here")
+@pytest.mark.parametrize("n", [1_000_001, 10**30])
+def test_more_replicates_than_memory_holds_are_refused(n: int) -> None:
+    """10^10 replicates of one set filled the memory before anything was said."""
+    assert problems(study(n_replicates=n)) == [
+        ("$.n_replicates", f"{n:,} is too many; a set may have 1,000,000 replicates")
+    ]
+
+
+def test_more_simulations_than_a_study_may_have_are_refused() -> None:
+    sets = [{"beta": n} for n in range(101)]
+    assert problems(study(parameter_sets=sets, n_replicates=1_000_000)) == [
+        ("$", "asks for more than 100,000,000 simulations, the most of one study; divide it")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -463,7 +481,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 @given(st.dictionaries(st.sampled_from([*KEYS, "algorithm", "x"]), json_values) | json_values)
 def test_whatever_json_says_it_is_a_study_or_a_study_error(data: Any) -> None:
     try:
-        told: object = parse_study(data, where="study.json").groups
+        told: object = len(parse_study(data, where="study.json").groups)
     except StudyError as bad:
         told = bad.problems
     assert told
@@ -472,7 +490,7 @@ def test_whatever_json_says_it_is_a_study_or_a_study_error(data: Any) -> None:
 @given(st.sampled_from(KEYS), json_values)
 def test_one_key_with_any_value_is_a_study_or_a_study_error(key: str, value: Any) -> None:
     try:
-        told: object = parse_study(study(**{key: value}), where="study.json").groups
+        told: object = len(parse_study(study(**{key: value}), where="study.json").groups)
     except StudyError as bad:
         told = bad.problems
     assert told

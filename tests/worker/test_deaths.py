@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import pytest
 
 from mops.errors import ClusterError, ModelError
+from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
-from mops.study.schema import Group
 from mops.worker import pool as pool_module
 from mops.worker.order import Context, Failure, Order, Outcome
 from mops.worker.parts import read_segment

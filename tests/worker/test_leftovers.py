@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mops.study.groups import Group
 from mops.study.ids import param_id, target_seed
-from mops.study.schema import Group
 from mops.worker.order import Context, Order, Outcome
 from mops.worker.pool import Pool
 

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
+from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
-from mops.study.schema import Group
 from mops.worker.held import held_bytes
 from mops.worker.order import Context, Order, Outcome
 from mops.worker.parts import read_segment
@@ -385,7 +385,7 @@ def test_the_first_good_simulation_in_order_makes_the_reference(lab: Lab, fails:
 
 PARENT = """
 import json, sys
-from mops.study.schema import Group
+from mops.study.groups import Group
 from mops.worker.order import Context, Order
 from mops.worker.pool import Pool
 

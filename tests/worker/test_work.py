@@ -5,7 +5,7 @@ import socket
 import pyarrow as pa
 import pytest
 
-from mops.study.schema import Group
+from mops.study.groups import Group
 from mops.worker.order import Context, Order
 from mops.worker.parts import PartWriter, map_part
 from mops.worker.wire import Channel, Unit

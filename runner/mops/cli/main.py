@@ -18,6 +18,7 @@ from mops.cli import (
     jobs_submit,
     settings,
     study_check,
+    study_sample,
     terminal,
 )
 from mops.errors import MopsError
@@ -43,6 +44,7 @@ jobs.command("cancel")(jobs_cancel.cancel)
 jobs.command("retry")(jobs_retry.retry)
 jobs.command("run", hidden=True)(jobs_run.run)
 study.command("check")(study_check.check)
+study.command("sample")(study_sample.sample)
 app.command("settings")(settings.settings)
 
 

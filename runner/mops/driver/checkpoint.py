@@ -19,7 +19,8 @@ import pyarrow as pa
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog, Part
 from mops.storage.paths import JobPaths
-from mops.storage.tables import FAILURES, LOSSES, Encoded, GroupTable, PartEncoder, encode
+from mops.storage.tables import FAILURES, LOSSES, Encoded, PartEncoder, encode
+from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.worker.order import Failure, Loss, Outcome, Segment
 from mops.worker.parts import read_segment

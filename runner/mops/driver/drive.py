@@ -35,7 +35,7 @@ from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, Live, keep_reference, read_reference, write_live
 from mops.storage.log import Counts, JobLog, LogView, State
 from mops.storage.paths import JobPaths
-from mops.storage.tables import GroupTable
+from mops.study.groups import GroupTable
 from mops.worker.order import Context, Order, Outcome
 from mops.worker.tables import Kinds
 
@@ -236,7 +236,7 @@ class Runner:
         return Order(
             self._context,
             submit.number,
-            tuple(self._groups.group(index) for index in submit.groups),
+            self._groups.groups(submit.groups),
             self._reference,
             # Twice what was planned: a task that turns out long comes back at a border.
             seconds=2 * settings.task_seconds,

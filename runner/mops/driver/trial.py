@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from mops.driver.compare import Difference, Losses, differing_losses, differing_tables
 from mops.driver.drive import check_outputs
+from mops.study.groups import Group
 from mops.study.ids import replicate_seed
-from mops.study.schema import Group
 from mops.worker.order import Context, Failure, Order, Outcome
 from mops.worker.parts import read_segment
 from mops.worker.pool import Pool
@@ -110,7 +110,7 @@ def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[],
     context
         As for a job.
     groups
-        The study's; the first two are used.
+        The study's first two, or its only one.
     on_imported
         Called when the model is imported, before anything runs.
 

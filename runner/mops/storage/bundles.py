@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO
 
 from pathspec import GitIgnoreSpec
 
@@ -46,6 +47,7 @@ _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 _UNIX = 3
 _SHOWN = 20
 _BIGGEST_SHOWN = 5
+_COPY_BYTES = 1 << 20
 _LEFTOVER_AGE_S = 24 * 3600
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".unpacking-"
@@ -271,12 +273,17 @@ def _zipped(survey: _Survey) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, found in sorted(survey.found.items()):
             try:
-                data = found.path.read_bytes()
+                with found.path.open("rb") as file:
+                    _copy(file, archive, _zip_entry(name, executable=found.executable))
             except OSError as bad:
                 survey.problem(name, _reason(bad))
-                continue
-            archive.writestr(_zip_entry(name, executable=found.executable), data)
     return buffer.getvalue()
+
+
+def _copy(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Copy in pieces: a file of a million parameter sets is not to be in memory twice."""
+    with archive.open(entry, "w") as packed:
+        shutil.copyfileobj(file, packed, _COPY_BYTES)
 
 
 def _zip_entry(name: str, *, executable: bool) -> zipfile.ZipInfo:
@@ -398,15 +405,16 @@ def _extract(data: bytes, digest: str, tree: Path) -> None:
             entries = archive.infolist()
             _refuse_foreign(entries, digest)
             for entry in entries:
-                _write(tree / entry.filename, archive.read(entry), executable=bool(entry.external_attr >> 16 & 0o100))
+                with archive.open(entry) as packed:
+                    _write(tree / entry.filename, packed, executable=bool(entry.external_attr >> 16 & 0o100))
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, EOFError) as bad:
         raise BundleError(f"the bundle is not a zip file that mops wrote: {bad}", where=digest) from bad
 
 
-def _write(path: Path, content: bytes, *, executable: bool) -> None:
+def _write(path: Path, content: IO[bytes], *, executable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
-        file.write(content)
+        shutil.copyfileobj(content, file, _COPY_BYTES)
         # Without it, a power cut after the rename may leave a finished folder of empty files.
         file.flush()
         os.fsync(file.fileno())

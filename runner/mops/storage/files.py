@@ -31,11 +31,12 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
 from mops.errors import StorageError, StorageUnavailable, UsageError
+from mops.storage.spool import Spool
 
 AT_ONCE = 64
 """Requests that one call may have under way. At 20 ms each, thousands of records are read in seconds."""
 
-Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | list[bytes]
+Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | list[bytes] | Spool
 """A file's content, in one piece or in several."""
 
 T = TypeVar("T")
@@ -201,6 +202,23 @@ class Files:
         """
         return self._present(path, self._get(path))
 
+    def reader(self, path: str) -> pa.NativeFile:
+        """Return a file for reading at any position: itself where it is local, else a temporary copy without a name.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such file.
+        StorageError
+            The storage refuses, or is out of reach, or there is no room for the copy.
+        """
+        filesystem, inner = self.arrow(path)
+        if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
+            self.size(path)  # raises what is to be raised
+            return pa.OSFile(inner)
+        data = self.get(path)
+        return Spool(lambda copy: copy.write(data)).opened()
+
     def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of files, None for an absent one; :data:`AT_ONCE` requests at a time.
 
@@ -267,7 +285,7 @@ class Files:
 
 
 def _whole(data: Data) -> bytes:
-    return b"".join(data) if isinstance(data, list) else bytes(data)
+    return b"".join(data) if isinstance(data, list | Spool) else bytes(data)
 
 
 def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
@@ -346,7 +364,7 @@ def _written_beside(final: Path, data: Data) -> Iterator[Path]:
     temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
     try:
         with temporary.open("xb") as file:
-            file.writelines(data if isinstance(data, list) else [data])
+            file.writelines(data if isinstance(data, list | Spool) else [data])
             file.flush()
             os.fsync(file.fileno())
         yield temporary

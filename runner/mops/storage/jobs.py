@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import mops
@@ -14,10 +15,11 @@ from mops.storage.bundles import Bundle
 from mops.storage.files import Files
 from mops.storage.log import Counts
 from mops.storage.paths import JobPaths, bundle_path
-from mops.storage.tables import GroupTable, encode_groups, read_groups
+from mops.storage.tables import encode_groups, read_groups
+from mops.study.grouping import StudyGroups
+from mops.study.groups import GroupTable
 from mops.study.project import ModelSpec
 from mops.study.ranges import Ranges
-from mops.study.schema import Group
 
 FORMAT = 1
 Kinds = dict[str, dict[str, str]]
@@ -108,7 +110,7 @@ class JobRecord:
         return fields | {"parent": self.parent.to_json()} if self.parent else fields
 
 
-def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, groups: Sequence[Group]) -> None:
+def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, groups: StudyGroups) -> None:
     """Write a job; it exists when its record does, which comes last.
 
     Raises
@@ -120,12 +122,14 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, g
     """
     paths = JobPaths(record.job)
     taken = _taken(files, record.job)
-    text = _json({"format": FORMAT, "study": study})
+    params = encode_groups(groups)
+    # The digest: a study that names a file of sets is another one when the file is.
+    text = _json({"format": FORMAT, "study": study, "params_sha256": _sha256(params)})
     # The same study without a job record is what a killed submit leaves: the next one goes on from it.
     if not files.put_new(paths.study, text) and files.get(paths.study) != text:
         raise taken
     files.put_new(bundle_path(bundle.digest), bundle.data)  # named by content: another job's is the same
-    files.put_new(paths.params, encode_groups(groups).chunks)
+    files.put_new(paths.params, params)
     if not _put_record(files, record):
         raise taken
 
@@ -156,6 +160,13 @@ def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
 def _put_record(files: Files, record: JobRecord) -> bool:
     text = _json({"format": FORMAT, "mops": mops.__version__, **record.to_json()})
     return files.put_new(JobPaths(record.job).record, text)
+
+
+def _sha256(data: Iterable[bytes]) -> str:
+    digest = sha256()
+    for piece in data:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _taken(files: Files, job: str) -> JobError:
@@ -199,9 +210,9 @@ def list_jobs(files: Files) -> list[str]:
 
 
 def load_groups(files: Files, job: str) -> GroupTable:
-    """Return a job's groups."""
+    """Return a job's groups; pieces of them are read as they are needed."""
     path = JobPaths(job).params
-    return read_groups(files.get(path), f"{files.url}/{path}")
+    return read_groups(files.reader(path), f"{files.url}/{path}")
 
 
 def load_bundle(files: Files, digest: str) -> bytes:

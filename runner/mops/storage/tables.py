@@ -1,4 +1,4 @@
-"""Parquet: the parts of a job, and the table of its groups. In memory; where the bytes go is files.py's.
+"""Parquet: the parts of a job, and the table of its groups. Where the bytes go is files.py's.
 
 Parts are plain Parquet for any reader: identity columns in front (``param_id``, ``group``, ``replicate``,
 ``seed``), then the model's own. Widths of numbers may differ between parts; :func:`unified` finds the schema that
@@ -11,27 +11,22 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.errors import CorruptRecord
-from mops.study.ids import canonical_json
-from mops.study.schema import Group
+from mops.storage.spool import Spool
+from mops.study.grouping import StudyGroups
+from mops.study.groups import GroupTable, Piece
 
 ROW_GROUP_BYTES = 16 << 20
-_IDENTITY = [
-    pa.field("param_id", pa.string(), nullable=False),
-    pa.field("group", pa.int32(), nullable=False),
-    pa.field("replicate", pa.int32(), nullable=False),
-    pa.field("seed", pa.uint64(), nullable=False),
-]
-IDENTITY_FIELDS = tuple(_IDENTITY)
-
 LOSSES = pa.schema(
     [
         pa.field("param_id", pa.string(), nullable=False),
@@ -58,7 +53,13 @@ FAILURES = pa.schema(
 VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")
 """What ``reason`` of a failure can be."""
 
-_SEEDS = pa.list_(pa.uint64())
+_GROUPS = [
+    pa.field("param_id", pa.string(), nullable=False),
+    pa.field("group", pa.int32(), nullable=False),
+    pa.field("seeds", pa.list_(pa.uint64()), nullable=False),
+    pa.field("params", pa.string(), nullable=False),
+]
+_TYPES = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "str": pa.string()}
 
 
 @dataclass(frozen=True)
@@ -170,106 +171,113 @@ def encode(table: pa.Table) -> Encoded:
     return encoder.finish()
 
 
-class GroupTable:
-    """The groups of a job, as Arrow: what they are, in study order, without an object for each.
+def encode_groups(groups: StudyGroups) -> Spool:
+    """Return ``params.parquet``: identity as JSON and seeds, and typed columns for reading only.
 
-    Written once at submit (``params.parquet``); the only thing that a runner reads the study from.
+    It is written piece by piece and not held in memory, however many groups there are.
+
+    Raises
+    ------
+    StorageError
+        There is no room for it in the folder of temporary files.
     """
-
-    def __init__(self, table: pa.Table):
-        self._ids = table["param_id"].combine_chunks()
-        self._params = table["params"].combine_chunks()
-        seeds = table["seeds"].combine_chunks()
-        self._seeds = seeds.values.to_numpy()
-        self._starts = seeds.offsets.to_numpy()
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    @property
-    def n_simulations(self) -> int:
-        """Simulations of all groups."""
-        return int(self._starts[-1] - self._starts[0])
-
-    def n_replicates(self, index: int) -> int:
-        """Return how many simulations a group has."""
-        return int(self._starts[index + 1] - self._starts[index])
-
-    def group(self, index: int) -> Group:
-        """Return one group."""
-        start, stop = self._starts[index : index + 2]
-        params = json.loads(self._params[index].as_py())
-        return Group(index, self._ids[index].as_py(), params, tuple(map(int, self._seeds[start:stop])))
-
-    def param_ids(self, indices: Sequence[int]) -> pa.Array:
-        """Return the param_id of each index."""
-        return self._ids.take(pa.array(indices, pa.int64()))
-
-    def identity(self, simulations: Sequence[tuple[int, int]], rows: Sequence[int]) -> list[pa.Array]:
-        """Return the identity columns for runs of rows: ``rows[i]`` rows of (group, replicate) ``simulations[i]``.
-
-        Returns
-        -------
-        list of pyarrow.Array
-            param_id (dictionary-encoded), group, replicate, seed, each of length ``sum(rows)``.
-        """
-        pairs = np.asarray(simulations, dtype=np.int64).reshape(-1, 2)
-        groups, codes = np.unique(pairs[:, 0], return_inverse=True)
-        seeds = self._seeds[self._starts[pairs[:, 0]] + pairs[:, 1]]
-        ids = pa.array(np.repeat(codes.astype(np.int32), rows))
-        return [
-            pa.DictionaryArray.from_arrays(ids, self._ids.take(pa.array(groups))),
-            pa.array(np.repeat(pairs[:, 0].astype(np.int32), rows)),
-            pa.array(np.repeat(pairs[:, 1].astype(np.int32), rows)),
-            pa.array(np.repeat(seeds, rows)),
-        ]
-
-    def identify(self, table: pa.Table, simulations: Sequence[tuple[int, int]], rows: Sequence[int]) -> pa.Table:
-        """Return the table with its identity columns in front."""
-        columns = [*self.identity(simulations, rows), *table.columns]
-        fields = [f.with_type(c.type) for f, c in zip(_IDENTITY, columns, strict=False)]
-        return pa.table(columns, schema=pa.schema([*fields, *table.schema]))
+    return Spool(lambda file: _write_groups(groups, file))
 
 
-def encode_groups(groups: Iterable[Group]) -> Encoded:
-    """Return ``params.parquet``: identity as JSON and seeds, and typed columns for reading only."""
-    groups = list(groups)
-    identity = {
-        "param_id": pa.array([group.param_id for group in groups], pa.string()),
-        "group": pa.array([group.index for group in groups], pa.int32()),
-        "seeds": pa.array([group.seeds for group in groups], _SEEDS),
-        "params": pa.array([canonical_json(group.params) for group in groups], pa.string()),
-    }
-    names = dict.fromkeys(name for group in groups for name in group.params)
-    for name in names:
-        column = name if name not in identity else f"param.{name}"
-        identity[column] = _typed([group.params.get(name) for group in groups])
-    return encode(pa.table(identity))
+def _write_groups(groups: StudyGroups, file: IO[bytes]) -> None:
+    identity = {field.name for field in _GROUPS}
+    columns = [
+        pa.field(name if name not in identity else f"param.{name}", _type_of(kinds))
+        for name, kinds in groups.kinds.items()
+    ]
+    # zstd: the hexadecimal of an identity shrinks to its half, which snappy leaves as it is.
+    with pq.ParquetWriter(
+        file,
+        pa.schema([*_GROUPS, *columns]),
+        compression="zstd",
+        use_dictionary=[field.name for field in columns],
+        write_statistics=["group"],
+    ) as writer:
+        for piece in groups.pieces():
+            typed = _typed(piece.params, groups.kinds)
+            writer.write_table(pa.table([*_identity_of(piece), *typed], schema=writer.schema))
 
 
-def _typed(values: list[bool | int | float | str | None]) -> pa.Array:
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {bool} or kinds <= {str}:
-        return pa.array(values)
-    if kinds <= {int} and all(-(2**63) <= value < 2**63 for value in values if value is not None):  # type: ignore[operator]
-        return pa.array(values, pa.int64())
-    if float in kinds and kinds <= {int, float}:
-        return pa.array([None if value is None else float(value) for value in values], pa.float64())
-    return pa.array([None if value is None else json.dumps(value) for value in values], pa.string())
+def _identity_of(piece: Piece) -> list[pa.Array]:
+    numbers = pa.array(range(piece.start, piece.start + len(piece)), pa.int32())
+    seeds = pa.ListArray.from_arrays(pa.array(piece.offsets, pa.int32()), pa.array(piece.seeds))
+    return [piece.ids, numbers, seeds, piece.params]
 
 
-def read_groups(data: bytes, where: str) -> GroupTable:
-    """Read ``params.parquet``.
+def _type_of(kinds: set[str]) -> pa.DataType:
+    """Return the type of a parameter's column; values of several kinds, or too large, are there as JSON."""
+    if kinds == {"int", "float"}:
+        return pa.float64()
+    (kind, *others) = kinds
+    return pa.string() if others else _TYPES.get(kind, pa.string())
+
+
+def _typed(params: pa.Array, kinds: dict[str, set[str]]) -> list[pa.Array]:
+    """Return a column for each parameter."""
+    if not kinds:
+        return []
+    sets = json.loads(f"[{','.join(params.to_pylist())}]")
+    return [_column([values.get(name) for values in sets], kinds[name]) for name in kinds]
+
+
+def _column(values: list[Any], kinds: set[str]) -> pa.Array:
+    kind = _type_of(kinds)
+    if kind == pa.float64():  # an integer that no float holds exactly would be refused, unless converted here
+        return pa.array([None if value is None else float(value) for value in values], kind)
+    if kind == pa.string() and kinds != {"str"}:
+        values = [None if value is None else json.dumps(value) for value in values]
+    return pa.array(values, kind)
+
+
+class _StoredGroups:
+    """Loads pieces of ``params.parquet``: its row groups."""
+
+    def __init__(self, source: pa.NativeFile, where: str):
+        self._where = where
+        with self._readable():
+            self._file = pq.ParquetFile(source)
+            self._metadata = self._file.metadata
+            row_groups = [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
+            leaf = self._file.schema_arrow.names.index("seeds")
+            self.bounds = [0, *accumulate(row_group.num_rows for row_group in row_groups)]
+            # A list that is never empty nor null has as many values as there are elements.
+            self.n_simulations = sum(row_group.column(leaf).num_values for row_group in row_groups)
+
+    def load(self, number: int) -> Piece:
+        with self._readable():
+            table = self._file.read_row_group(number, columns=["param_id", "seeds", "params"], use_threads=False)
+            seeds = table["seeds"].combine_chunks()
+            return Piece(
+                self.bounds[number],
+                table["param_id"].combine_chunks(),
+                table["params"].combine_chunks(),
+                seeds.values.to_numpy(),
+                seeds.offsets.to_numpy().astype(np.int64),
+            )
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, KeyError, ValueError) as bad:
+            raise CorruptRecord(f"the table of groups cannot be read: {bad}", where=self._where) from bad
+
+
+def read_groups(source: pa.NativeFile, where: str) -> GroupTable:
+    """Read ``params.parquet``; pieces of it are read when they are looked into.
 
     Raises
     ------
     CorruptRecord
-        It is not what :func:`encode_groups` wrote.
+        It is not what :func:`encode_groups` wrote. Later reads raise it too.
     """
-    try:
-        return GroupTable(pq.read_table(io.BytesIO(data), columns=["param_id", "seeds", "params"]))
-    except (pa.ArrowException, KeyError) as bad:
-        raise CorruptRecord(f"the table of groups cannot be read: {bad}", where=where) from bad
+    stored = _StoredGroups(source, where)
+    return GroupTable(stored.bounds, stored.load, stored.n_simulations)
 
 
 def unified(schemas: Iterator[pa.Schema] | Sequence[pa.Schema], where: str) -> pa.Schema:

@@ -6,17 +6,23 @@ import json
 from collections.abc import Mapping
 from hashlib import blake2b
 
-_PREFIX = "contracts:param:v1|"
+_PREFIX = b"contracts:param:v1|"
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def canonical_json(params: Mapping[str, object]) -> str:
     """Return the parameters as canonical JSON: keys sorted, no spaces, not escaped."""
-    return json.dumps(params, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _canonical.encode(params)
+
+
+def identity_of(canonical: str) -> bytes:
+    """Return the BLAKE2b (32 bytes) of a parameter set, given as canonical JSON."""
+    return blake2b(_PREFIX + canonical.encode(), digest_size=32).digest()
 
 
 def param_id(params: Mapping[str, object]) -> str:
-    """Return the hexadecimal BLAKE2b (32 bytes) of a parameter set; 1 and 1.0 differ, -0.0 is kept."""
-    return blake2b((_PREFIX + canonical_json(params)).encode(), digest_size=32).hexdigest()
+    """Return the hexadecimal identity of a parameter set; 1 and 1.0 differ, -0.0 is kept."""
+    return identity_of(canonical_json(params)).hex()
 
 
 def replicate_seed(identity: str, replicate: int) -> int:

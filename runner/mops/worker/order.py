@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from mops.study.schema import Group
+from mops.study.groups import Group
 from mops.worker.tables import Kinds
 
 

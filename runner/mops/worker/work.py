@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mops.study.schema import Group
+from mops.study.groups import Group
 from mops.worker.order import ArrowPart, Failure, Loss, Order, Outcome, Segment
 from mops.worker.parts import Tables, read_segment
 from mops.worker.tables import Kinds

@@ -1,0 +1,193 @@
+"""How cells of CSV and columns of Parquet are read as parameters, by the rules of STUDY.md.
+
+Reading files is :mod:`mops.study.parameter_file`'s. A value leaves here as its canonical JSON, of which the param_id
+is made; None: the parameter is absent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from json.encoder import encode_basestring
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mops.study.problems import Checks, called
+from mops.study.values import SEED_LIMIT, SEED_RIGHT, kind_of, value_fault
+
+SEED = "seed"
+
+Texts = list[str | None]
+Place = Callable[[int], str]
+"""Names the place of the cell in row ``i`` of a column, for problems."""
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_ABSENT = "leave the cell empty where the parameter is absent"
+_READ_AS_TEXT = (
+    "is read as text, because JSON has no such number or boolean; write 0.5 and not .5, true and not True "
+    '(where text is meant: """True""")'
+)
+_RIGHT_TYPES = "a parameter is a boolean, a number or a string; convert the column before writing it"
+
+
+class Cell(NamedTuple):
+    """A cell of CSV, read: the value's JSON and kind, or what is wrong, or what may not be meant."""
+
+    text: str | None = None
+    kind: str | None = None
+    fault: str | None = None
+    note: str | None = None
+
+
+@lru_cache(maxsize=1 << 16)
+def read_cell(cell: str) -> Cell:
+    """Read a cell by itself, as JSON reads it; what JSON does not read is a string."""
+    bare = cell.strip(" \t\r\n")
+    if bare in ("", "null"):
+        return Cell()
+    if bare in ("true", "false"):
+        return Cell(bare, "bool")
+    if number := _NUMBER.fullmatch(bare):
+        return _number(bare, is_float=number.lastindex is not None)
+    if bare.startswith('"'):
+        return _quoted(bare)
+    return _unquoted(cell)
+
+
+def _number(text: str, *, is_float: bool) -> Cell:
+    try:
+        value = float(text) if is_float else int(text)
+    except ValueError:
+        return Cell(fault="has more digits than an integer may have")
+    fault = value_fault(value)
+    return Cell(fault=f"{fault}, or {_ABSENT}") if fault else Cell(repr(value), kind_of(value))
+
+
+def _quoted(text: str) -> Cell:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return Cell(encode_basestring(text), "str")
+    fault = value_fault(value)
+    return Cell(fault=fault) if fault else Cell(encode_basestring(value), "str")
+
+
+def _unquoted(cell: str) -> Cell:
+    text = Cell(encode_basestring(cell), "str")
+    try:
+        value = float(cell)
+    except ValueError:
+        return text._replace(note=_READ_AS_TEXT) if cell.strip().lower() in ("true", "false") else text
+    if math.isfinite(value):
+        return text._replace(note=_READ_AS_TEXT)
+    return Cell(fault=f"{cell.strip()} is not a finite number; write one, or {_ABSENT}")
+
+
+def csv_column(cells: Sequence[str], place: Place, check: Checks) -> tuple[Texts, set[str]]:
+    """Read a column of CSV; return each value's JSON, and the kinds of values."""
+    read = [read_cell(cell) for cell in cells]
+    for i, cell in enumerate(read):
+        if cell.fault:
+            check.add(place(i), cell.fault)
+        elif cell.note:
+            check.note(place(i), cell.note)
+    return [cell.text for cell in read], {cell.kind for cell in read if cell.kind}
+
+
+def csv_seeds(cells: Sequence[str], place: Place, check: Checks) -> list[int | None]:
+    """Read the column ``seed`` of CSV."""
+    seeds: list[int | None] = []
+    for i, cell in enumerate(cells):
+        read = read_cell(cell)
+        seed = int(read.text) if read.text and read.kind in ("int", "big") else None
+        if (read == Cell()) or (seed is not None and 0 <= seed < SEED_LIMIT):
+            seeds.append(seed)
+        else:
+            check.add(place(i), f"{called(cell) if seed is None else seed} is not {SEED_RIGHT}")
+    return seeds
+
+
+def type_fault(name: str, kind: pa.DataType) -> str | None:
+    """Say why a column of this type cannot be the parameter (or the seed) of this name; None: it can."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_null(kind) or pa.types.is_integer(kind):
+        return None
+    if name == SEED:
+        return (
+            f"is {kind}, and seeds are integers; write it as uint64 (pandas: astype('UInt64'), "
+            "which also keeps the rows without one)"
+        )
+    if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or _is_text(kind):
+        return None
+    return f"is {kind}, and {_RIGHT_TYPES}"
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def arrow_column(column: pa.Array, place: Place, check: Checks) -> tuple[Texts, set[str]]:
+    """Read a column of Parquet, of a type that :func:`type_fault` lets pass; return as :func:`csv_column`."""
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    if column.null_count == len(column):
+        return [None] * len(column), set()
+    if pa.types.is_boolean(column.type):
+        return _written(column, lambda value: "true" if value else "false"), {"bool"}
+    if pa.types.is_integer(column.type):
+        return _written(column, str), _kinds_of_integers(column)
+    if pa.types.is_floating(column.type):
+        _check_finite(column, place, check)
+        return _written(column, float.__repr__), {"float"}
+    return _written(column, encode_basestring), {"str"}
+
+
+def _written(column: pa.Array, write: Callable[..., str]) -> Texts:
+    values = column.to_pylist()
+    if not column.null_count:
+        return list(map(write, values))
+    return [None if value is None else write(value) for value in values]
+
+
+def _kinds_of_integers(column: pa.Array) -> set[str]:
+    if column.type != pa.uint64():
+        return {"int"}
+    return {kind_of(value) for value in column.to_pylist() if value is not None}
+
+
+def _check_finite(column: pa.Array, place: Place, check: Checks) -> None:
+    values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+    for i in np.flatnonzero(~np.isfinite(values)).tolist():
+        check.add(
+            place(i),
+            f"{called(float(values[i]))} is not a finite number; write one, or null where the parameter is absent",
+        )
+
+
+def arrow_seeds(column: pa.Array, place: Place, check: Checks) -> list[int | None]:
+    """Read the column ``seed`` of Parquet, of a type that :func:`type_fault` lets pass."""
+    column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    seeds: list[int | None] = column.to_pylist()
+    for i, seed in enumerate(seeds):
+        if seed is not None and seed < 0:
+            check.add(place(i), f"{seed} is not {SEED_RIGHT}")
+    return seeds
+
+
+def as_json(names: Sequence[str], columns: Sequence[Texts], n_rows: int) -> list[str]:
+    """Return the canonical JSON of each row: names sorted, absent parameters left out."""
+    if not names:
+        return ["{}"] * n_rows
+    ordered = sorted(range(len(names)), key=names.__getitem__)
+    keys = [f"{encode_basestring(names[i])}:" for i in ordered]
+    whole = "{" + ",".join(key.replace("%", "%%") + "%s" for key in keys) + "}"
+    rows = zip(*(columns[i] for i in ordered), strict=True)
+    return [_partly(keys, row) if None in row else whole % row for row in rows]
+
+
+def _partly(keys: Sequence[str], row: Sequence[str | None]) -> str:
+    return "{" + ",".join(key + text for key, text in zip(keys, row, strict=True) if text is not None) + "}"

@@ -1,0 +1,229 @@
+"""A study's groups without an object for each: pieces of them as Arrow, loaded when one is looked into.
+
+What a group is (which entries of a study make it, with which seeds) is :mod:`mops.study.grouping`'s; where pieces
+come from, that module's at submit and :mod:`mops.storage.tables`'s in a runner. Children import this module: it
+stays with numpy and pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mops.study.values import Params
+
+IDENTITY_FIELDS = (
+    pa.field("param_id", pa.string(), nullable=False),
+    pa.field("group", pa.int32(), nullable=False),
+    pa.field("replicate", pa.int32(), nullable=False),
+    pa.field("seed", pa.uint64(), nullable=False),
+)
+"""The columns that each row of an output has in front."""
+
+PIECE_GROUPS = 8192
+PIECE_SIMULATIONS = 1_000_000
+"""A piece has at most so many groups and simulations, but at least one group: about 2 MiB, at most 16 MiB."""
+
+_PIECES_KEPT = 8
+
+Indices = npt.NDArray[np.int64]
+Seeds = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A parameter set with all its replicates: replicate ``i`` has seed ``seeds[i]``."""
+
+    index: int
+    param_id: str
+    params: Params
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive groups.
+
+    Parameters
+    ----------
+    start
+        The index of the first.
+    ids, params
+        param_id and canonical JSON, as strings.
+    seeds, offsets
+        Group ``start + i`` has ``seeds[offsets[i]:offsets[i + 1]]``.
+    """
+
+    start: int
+    ids: pa.Array
+    params: pa.Array
+    seeds: Seeds
+    offsets: Indices
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def groups(self, first: int, last: int) -> list[Group]:
+        """Return the groups from ``first`` up to but not ``last``, counted in the piece."""
+        n = last - first
+        ids = self.ids.slice(first, n).to_pylist()
+        # One text of many sets is decoded in half the time of each by itself.
+        params = json.loads(f"[{','.join(self.params.slice(first, n).to_pylist())}]")
+        offsets = self.offsets[first : last + 1]
+        seeds = self.seeds[offsets[0] : offsets[-1]].tolist()
+        bounds = (offsets - offsets[0]).tolist()
+        begin = self.start + first
+        return [Group(begin + i, ids[i], params[i], tuple(seeds[bounds[i] : bounds[i + 1]])) for i in range(n)]
+
+
+class GroupTable:
+    """The groups of a study, in study order. May be used from several threads.
+
+    Of a million groups a few pieces are in memory: those that are looked into at present. A window moves through the
+    study in its order, so that each piece is loaded about once.
+
+    Parameters
+    ----------
+    bounds
+        The index of each piece's first group, and the number of groups.
+    load
+        Returns a piece by its number.
+    n_simulations
+        Simulations of all groups.
+    """
+
+    def __init__(self, bounds: Sequence[int], load: Callable[[int], Piece], n_simulations: int):
+        self._bounds, self._load = list(bounds), load
+        self.n_simulations = n_simulations
+        self._kept: OrderedDict[int, Piece] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._bounds[-1]
+
+    def pieces(self) -> Iterator[Piece]:
+        """Load each piece, in order; none is kept."""
+        return map(self._load, range(len(self._bounds) - 1))
+
+    def group(self, index: int) -> Group:
+        """Return one group."""
+        piece = self._piece_of(index)
+        return piece.groups(index - piece.start, index - piece.start + 1)[0]
+
+    def groups(self, indices: Sequence[int]) -> tuple[Group, ...]:
+        """Return the groups of these indices, in their order; runs of consecutive ones cost the least."""
+        found: list[Group] = []
+        for first, last in _runs(indices):
+            found += self._run(first, last)
+        return tuple(found)
+
+    def n_replicates(self, index: int) -> int:
+        """Return how many simulations a group has."""
+        piece = self._piece_of(index)
+        at = index - piece.start
+        return int(piece.offsets[at + 1] - piece.offsets[at])
+
+    def param_ids(self, indices: Sequence[int]) -> pa.Array:
+        """Return the param_id of each index."""
+        groups, codes = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
+        return self._ids(groups).take(pa.array(codes))
+
+    def identity(self, simulations: Sequence[tuple[int, int]], rows: Sequence[int]) -> list[pa.Array]:
+        """Return the identity columns for runs of rows: ``rows[i]`` rows of (group, replicate) ``simulations[i]``.
+
+        Returns
+        -------
+        list of pyarrow.Array
+            param_id (dictionary-encoded), group, replicate, seed, each of length ``sum(rows)``.
+        """
+        pairs = np.asarray(simulations, dtype=np.int64).reshape(-1, 2)
+        groups, codes = np.unique(pairs[:, 0], return_inverse=True)
+        seeds = self._seeds(groups, codes, pairs[:, 1])
+        return [
+            pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes.astype(np.int32), rows)), self._ids(groups)),
+            pa.array(np.repeat(pairs[:, 0].astype(np.int32), rows)),
+            pa.array(np.repeat(pairs[:, 1].astype(np.int32), rows)),
+            pa.array(np.repeat(seeds, rows)),
+        ]
+
+    def identify(self, table: pa.Table, simulations: Sequence[tuple[int, int]], rows: Sequence[int]) -> pa.Table:
+        """Return the table with its identity columns in front; param_id is dictionary-encoded."""
+        columns = [*self.identity(simulations, rows), *table.columns]
+        fields = [f.with_type(c.type) for f, c in zip(IDENTITY_FIELDS, columns, strict=False)]
+        return pa.table(columns, schema=pa.schema([*fields, *table.schema]))
+
+    def _run(self, first: int, last: int) -> Iterator[Group]:
+        while first < last:
+            piece = self._piece_of(first)
+            stop = min(last, piece.start + len(piece))
+            yield from piece.groups(first - piece.start, stop - piece.start)
+            first = stop
+
+    def _piece_of(self, index: int) -> Piece:
+        if not 0 <= index < len(self):
+            raise IndexError(f"there is no group {index} among {len(self)}")
+        number = bisect_right(self._bounds, index) - 1
+        with self._lock:
+            if number not in self._kept:
+                self._kept[number] = self._load(number)
+                if len(self._kept) > _PIECES_KEPT:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(number)
+            return self._kept[number]
+
+    def _spans(self, groups: Indices) -> Iterator[tuple[Piece, slice]]:
+        """Yield each piece that holds some of the sorted indices, and which of them those are."""
+        at = 0
+        while at < len(groups):
+            piece = self._piece_of(int(groups[at]))
+            stop = int(np.searchsorted(groups, piece.start + len(piece)))
+            yield piece, slice(at, stop)
+            at = stop
+
+    def _ids(self, groups: Indices) -> pa.Array:
+        found = [piece.ids.take(pa.array(groups[span] - piece.start)) for piece, span in self._spans(groups)]
+        if len(found) == 1:
+            return found[0]
+        return pa.concat_arrays([pa.array([], pa.string()), *found])
+
+    def _seeds(self, groups: Indices, codes: Indices, replicates: Indices) -> Seeds:
+        seeds = np.empty(len(codes), np.uint64)
+        for piece, span in self._spans(groups):
+            here = (codes >= span.start) & (codes < span.stop)
+            at = groups[codes[here]] - piece.start
+            seeds[here] = piece.seeds[piece.offsets[at] + replicates[here]]
+        return seeds
+
+
+def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the runs of consecutive indices, half-open."""
+    first = last = None
+    for index in indices:
+        if last is not None and index == last:
+            last += 1
+            continue
+        if first is not None and last is not None:
+            yield first, last
+        first, last = index, index + 1
+    if first is not None and last is not None:
+        yield first, last
+
+
+def bounds_of(counts: npt.NDArray[np.int64]) -> list[int]:
+    """Divide groups with these numbers of simulations into pieces: the index of each piece's first, and the end."""
+    ends = np.cumsum(counts)
+    bounds = [0]
+    while bounds[-1] < len(counts):
+        first = bounds[-1]
+        before = int(ends[first - 1]) if first else 0
+        by_simulations = int(np.searchsorted(ends, before + PIECE_SIMULATIONS, side="right"))
+        bounds.append(max(first + 1, min(first + PIECE_GROUPS, by_simulations, len(counts))))
+    return bounds

@@ -1,0 +1,252 @@
+"""Reads parameter sets from a CSV or Parquet file, some thousands at a time, into the builder of groups.
+
+A column for each parameter, and perhaps one of seeds. Every problem is collected with its place: what a cell may be
+is :mod:`mops.study.cells`'s, what becomes of the sets :mod:`mops.study.grouping`'s.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mops.study.cells import SEED, Place, Texts, arrow_column, arrow_seeds, as_json, csv_column, csv_seeds, type_fault
+from mops.study.grouping import GroupBuilder
+from mops.study.problems import Checks, called
+from mops.study.values import name_fault
+
+_ROWS_AT_ONCE = 16_384
+_READ_BYTES = 1 << 20
+_FIELD = "$.parameter_sets"
+_SAVE_AS = "save it as 'CSV UTF-8'"
+
+_ReadColumn = Callable[[Any, Place, Checks], tuple[Texts, set[str]]]
+_ReadSeeds = Callable[[Any, Place, Checks], list[int | None]]
+
+
+def read_sets(folder: Path, name: str, check: Checks, builder: GroupBuilder) -> Callable[[int], str]:
+    """Read the file that a study names; return how the place of an entry is called.
+
+    Parameters
+    ----------
+    folder
+        The study's: the name is relative to it.
+    check
+        Gets every problem, at the study's field (no such file) or at a place in the file.
+    builder
+        Gets the sets, as long as there is no problem.
+    """
+    read, row = {".csv": (_read_csv, "line"), ".parquet": (_read_parquet, "row")}.get(
+        Path(name).suffix.lower(), (None, "")
+    )
+    fault = _file_fault(folder / name, name)
+    if fault or read is None:
+        ending = f"{called(name)} is neither .csv nor .parquet; save the sets as one of them, or write them as a list"
+        check.add(_FIELD, ending if read is None else str(fault))
+    else:
+        read(folder / name, _Sets(name, row, check, builder))
+    return lambda number: f"{name}, {row} {number}"
+
+
+def _file_fault(path: Path, name: str) -> str | None:
+    if path.is_dir():
+        return f"{called(name)} is a folder; name a file in it"
+    if not path.is_file():
+        return f"there is no file {called(name)} beside the study; it is looked for as {path.absolute()}"
+    return None if os.access(path, os.R_OK) else f"{called(name)} may not be read; look at its owner and mode"
+
+
+class _Sets:
+    """Takes the rows of one file on their way to the builder."""
+
+    def __init__(self, name: str, row: str, check: Checks, builder: GroupBuilder):
+        self._name, self._row, self._check, self._builder = name, row, check, builder
+        self.names: list[str] = []
+
+    @property
+    def full(self) -> bool:
+        return self._builder.full
+
+    @property
+    def problems(self) -> int:
+        """Problems so far, the study's own included."""
+        return self._check.n_problems
+
+    def problem(self, message: str, number: int | None = None, column: object = None) -> None:
+        self._check.add(self.place(number, column), message)
+
+    def place(self, number: int | None = None, column: object = None) -> str:
+        row = "" if number is None else f", {self._row} {number}"
+        return f"{self._name}{row}" + ("" if column is None else f", column {column}")
+
+    def head(self, names: Sequence[str], number: int | None = None) -> bool:
+        """Take the names of the columns; False: they cannot be parameters."""
+        before = self._check.n_problems
+        counts = Counter(names)
+        for i, name in enumerate(names, 1):
+            if fault := _column_fault(name, i):
+                self.problem(fault, number, i)
+            elif counts[name] > 1 and names.index(name) < i - 1:
+                self.problem(f"the name {name!r} stands twice; keep one", number, i)
+        self.names = list(names)
+        return self._check.n_problems == before
+
+    def take(
+        self, columns: Sequence[Any], numbers: Sequence[int], read_column: _ReadColumn, read_seeds: _ReadSeeds
+    ) -> None:
+        """Take rows, given as columns."""
+        seeds: list[int | None] = [None] * len(numbers)
+        names, texts = [], []
+        for name, column in zip(self.names, columns, strict=True):
+            place = self._places(name, numbers)
+            if name == SEED:
+                seeds = read_seeds(column, place, self._check)
+                continue
+            read, kinds = read_column(column, place, self._check)
+            for kind in kinds:
+                self._builder.saw(name, kind)
+            names.append(name)
+            texts.append(read)
+        if not self._check.n_problems:
+            params = as_json(names, texts, len(numbers))
+            self._note_empty(names, params, numbers)
+            self._builder.add(params, seeds, numbers)
+
+    def _note_empty(self, names: Sequence[str], params: Sequence[str], numbers: Sequence[int]) -> None:
+        if names and "{}" in params:
+            for number in (number for number, text in zip(numbers, params, strict=True) if text == "{}"):
+                self._check.note(self.place(number), "has no value in any column, and is a set without parameters")
+
+    def _places(self, name: str, numbers: Sequence[int]) -> Place:
+        return lambda i: self.place(numbers[i], repr(name))
+
+
+def _column_fault(name: str, position: int) -> str | None:
+    if not name:
+        pandas = " (pandas writes its index there: to_csv(..., index=False))" if position == 1 else ""
+        return f"has no name; give it one, or leave the column out{pandas}"
+    if name.startswith("__index_level_"):
+        return f"{name!r} is the index of a pandas frame; write the file with to_parquet(..., index=False)"
+    if name != name.strip():
+        return f"the name {name!r} begins or ends with a space; write {name.strip()!r}"
+    return name_fault(name)
+
+
+def _read_csv(path: Path, sets: _Sets) -> None:
+    with path.open("rb") as file:
+        fault = _not_csv(file.read(4))
+        if fault:
+            sets.problem(fault)
+            return
+        file.seek(0)
+        lines = _Lines(file, sets)
+        reader = csv.reader(lines, strict=True)
+        try:
+            _read_rows(reader, lines, sets)
+        except csv.Error as bad:
+            open_quote = "a quote is opened and not closed" if "unexpected end" in str(bad) else bad
+            sets.problem(f"is not CSV: {open_quote}", reader.line_num)
+
+
+def _not_csv(begin: bytes) -> str | None:
+    if begin == b"PAR1":
+        return "is a Parquet file; name it .parquet"
+    if begin[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return f"is UTF-16 text; {_SAVE_AS}"
+    return None
+
+
+class _Lines:
+    """The lines of a file as text, up to the first that is none. A byte order mark is skipped."""
+
+    def __init__(self, lines: Iterator[bytes], sets: _Sets):
+        self._lines, self._sets = lines, sets
+        self.broken = False
+
+    def __iter__(self) -> Iterator[str]:
+        for number, line in enumerate(self._lines, 1):
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as bad:
+                self.broken = True
+                self._sets.problem(f"byte {bad.start + 1} of it is not UTF-8 text; {_SAVE_AS}", number)
+                return
+
+
+def _read_rows(reader: Any, lines: _Lines, sets: _Sets) -> None:
+    header = next(reader, None)
+    if header is None:
+        if not lines.broken:
+            sets.problem("is empty; its first line is to name the parameters")
+    elif _is_header(header, sets):
+        n_rows = 0
+        for rows, numbers in _row_batches(reader, len(header), sets):
+            n_rows += len(rows)
+            sets.take(list(zip(*rows, strict=True)), numbers, csv_column, csv_seeds)
+        if not n_rows and not sets.problems:
+            sets.problem("has a header and no rows")
+
+
+def _row_batches(reader: Any, n_cells: int, sets: _Sets) -> Iterator[tuple[list[list[str]], list[int]]]:
+    """Yield rows with their line numbers, some thousands at once; one with too many or too few cells is a problem."""
+    rows: list[list[str]] = []
+    numbers: list[int] = []
+    for row in reader:
+        if row and len(row) != n_cells:
+            sets.problem(f"has {_cells(len(row))} and the header {n_cells}", reader.line_num)
+        elif row:
+            rows.append(row)
+            numbers.append(reader.line_num)
+        if len(rows) == _ROWS_AT_ONCE:
+            yield rows, numbers
+            rows, numbers = [], []
+            if sets.full:
+                return
+    if rows:
+        yield rows, numbers
+
+
+def _is_header(header: list[str], sets: _Sets) -> bool:
+    for separator, called_so in ((";", "';'"), ("\t", "tabs")):
+        if len(header) == 1 and separator in header[0]:
+            sets.problem(f"its cells are separated by {called_so}; save it with commas, and with decimal points", 1)
+            return False
+    return sets.head(header, 1)
+
+
+def _cells(n: int) -> str:
+    return f"{n} cell{'' if n == 1 else 's'}"
+
+
+def _read_parquet(path: Path, sets: _Sets) -> None:
+    try:
+        with pq.ParquetFile(path, buffer_size=_READ_BYTES) as file:
+            _read_batches(file, sets)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as bad:
+        sets.problem(f"cannot be read as Parquet: {str(bad).splitlines()[0].rstrip('.')}")
+
+
+def _read_batches(file: pq.ParquetFile, sets: _Sets) -> None:
+    schema = file.schema_arrow
+    good = sets.head(schema.names)
+    for field in schema:
+        if fault := type_fault(field.name, field.type):
+            sets.problem(fault, column=repr(field.name))
+            good = False
+    if not schema.names or not file.metadata.num_rows:
+        sets.problem("has no rows" if schema.names else "has no columns")
+        return
+    if not good:
+        return
+    start = 1
+    for batch in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
+        sets.take(batch.columns, range(start, start + len(batch)), arrow_column, arrow_seeds)
+        start += len(batch)
+        if sets.full:
+            return

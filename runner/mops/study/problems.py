@@ -1,0 +1,88 @@
+"""What is wrong with a file that a user wrote, and what may not be meant: collected, counted, and shown at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mops.errors import Problem
+
+_PROBLEMS_SHOWN = 20
+_PLACES_SHOWN = 5
+
+
+@dataclass
+class _Note:
+    """Where a note applies: the first places, and how many more there are."""
+
+    places: list[str] = field(default_factory=list)
+    n: int = 0
+
+
+@dataclass
+class Checks:
+    """Collects problems, and notes on what is right but may not be meant.
+
+    A file of a million wrong rows costs no more than one of twenty: what is not shown is counted and not kept.
+    """
+
+    n_problems: int = 0
+    _first: list[Problem] = field(default_factory=list)
+    _notes: dict[str, _Note] = field(default_factory=dict)
+
+    def add(self, path: str, message: str) -> None:
+        """Take a problem."""
+        self.n_problems += 1
+        if len(self._first) < _PROBLEMS_SHOWN:
+            self._first.append(Problem(path, message))
+
+    def note(self, path: str, message: str) -> None:
+        """Take a note; the same message at many places is one warning."""
+        noted = self._notes.setdefault(message, _Note())
+        noted.n += 1
+        if len(noted.places) < _PLACES_SHOWN:
+            noted.places.append(path)
+
+    def shown(self) -> list[Problem]:
+        """Return the first problems, and a last one that counts the rest."""
+        more = self.n_problems - len(self._first)
+        return self._first + ([Problem("$", f"and {more:,} more problems")] if more else [])
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return each note with its places."""
+        return tuple(f"{_listed(noted)}: {message}" for message, noted in self._notes.items())
+
+
+def _listed(noted: _Note) -> str:
+    more = noted.n - len(noted.places)
+    return ", ".join(noted.places) + (f" and {more:,} more" if more else "")
+
+
+def shown(problems: Sequence[Problem]) -> list[Problem]:
+    """Return problems as they are shown: the first of them, and a last one that counts the rest."""
+    checks = Checks()
+    for problem in problems:
+        checks.add(problem.path, problem.message)
+    return checks.shown()
+
+
+def at(path: str, key: str) -> str:
+    """Return the JSON path of an object's key."""
+    return f"{path}.{key}" if key.isidentifier() else f"{path}[{json.dumps(key)}]"
+
+
+def called(value: object) -> str:
+    """Name a JSON value as its writer would."""
+    match value:
+        case None:
+            return "null"
+        case bool() | int() | float():
+            return json.dumps(value)
+        case str():
+            return repr(value) if len(value) <= 40 else repr(value[:37] + "...")
+        case list():
+            return "an empty list" if not value else "a list"
+        case dict():
+            return "an object"
+    return type(value).__name__

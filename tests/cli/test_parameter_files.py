@@ -1,0 +1,391 @@
+"""Sets in a CSV or Parquet file, by the real command: what is read, and what is said of a file that is wrong."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mops.study.ids import param_id, replicate_seed
+from mops.study.schema import parse_study
+
+from .conftest import Lab
+
+EMPTY_CELL = "write one, or leave the cell empty where the parameter is absent"
+SEED = "is not an integer from 0 to 2^64 - 1"
+CONVERT = "a parameter is a boolean, a number or a string; convert the column before writing it"
+UTF_8 = "save it as 'CSV UTF-8'"
+AS_TEXT = (
+    "is read as text, because JSON has no such number or boolean; write 0.5 and not .5, true and not True "
+    '(where text is meant: """True""")'
+)
+
+
+def message(lab: Lab, *problems: str) -> str:
+    listed = "".join(f"  {problem}\n" for problem in problems)
+    return f"error: the study is not valid\n{listed}  at: {lab.study}\n"
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+# The content of sets.csv, and every problem that is said of it.
+BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
+    "empty": ("", ["sets.csv: is empty; its first line is to name the parameters"]),
+    "no rows": ("a,b\n", ["sets.csv: has a header and no rows"]),
+    "semicolons": (
+        "a;b\n0,5;1\n",
+        ["sets.csv, line 1: its cells are separated by ';'; save it with commas, and with decimal points"],
+    ),
+    "tabs": (
+        "a\tb\n1\t2\n",
+        ["sets.csv, line 1: its cells are separated by tabs; save it with commas, and with decimal points"],
+    ),
+    "pandas' index": (
+        ",a\n0,1\n",
+        [
+            (
+                "sets.csv, line 1, column 1: has no name; give it one, or leave the column out "
+                "(pandas writes its index there: to_csv(..., index=False))"
+            )
+        ],
+    ),
+    "names": (
+        "a,a,, b\n1,2,3,4\n",
+        [
+            "sets.csv, line 1, column 2: the name 'a' stands twice; keep one",
+            "sets.csv, line 1, column 3: has no name; give it one, or leave the column out",
+            "sets.csv, line 1, column 4: the name ' b' begins or ends with a space; write 'b'",
+        ],
+    ),
+    "ragged rows": (
+        "a,b\n1\n\n1,2,3\n1,2\n",
+        ["sets.csv, line 2: has 1 cell and the header 2", "sets.csv, line 4: has 3 cells and the header 2"],
+    ),
+    "an open quote": ('a,b\n1,2\n"x,2\n', ["sets.csv, line 3: is not CSV: a quote is opened and not closed"]),
+    "Latin-1": ("a\nGenf\nGenève\n".encode("latin-1"), [f"sets.csv, line 3: byte 4 of it is not UTF-8 text; {UTF_8}"]),
+    "UTF-16": ("a\n1\n".encode("utf-16"), [f"sets.csv: is UTF-16 text; {UTF_8}"]),
+    "Parquet": (b"PAR1....PAR1", ["sets.csv: is a Parquet file; name it .parquet"]),
+    "not finite": (
+        "a,b\nNaN,1e999\n-Infinity,inf\n",
+        [
+            f"sets.csv, line 2, column 'a': NaN is not a finite number; {EMPTY_CELL}",
+            f"sets.csv, line 3, column 'a': -Infinity is not a finite number; {EMPTY_CELL}",
+            f"sets.csv, line 2, column 'b': Infinity is not a finite number; {EMPTY_CELL}",
+            f"sets.csv, line 3, column 'b': inf is not a finite number; {EMPTY_CELL}",
+        ],
+    ),
+    "too many digits": (
+        f"a\n{'1' * 5000}\n",
+        ["sets.csv, line 2, column 'a': has more digits than an integer may have"],
+    ),
+    "half a character": (
+        'a\n"""\\ud800"""\n',
+        ["sets.csv, line 2, column 'a': '\\ud800' holds half a character, which is no text; write it whole"],
+    ),
+    "seeds": (
+        "a,seed\n1,7\n2,7.0\n3,-1\n4,\n5,x\n6,18446744073709551616\n7,true\n",
+        [
+            f"sets.csv, line 3, column 'seed': '7.0' {SEED}",
+            f"sets.csv, line 4, column 'seed': -1 {SEED}",
+            f"sets.csv, line 6, column 'seed': 'x' {SEED}",
+            f"sets.csv, line 7, column 'seed': 18446744073709551616 {SEED}",
+            f"sets.csv, line 8, column 'seed': 'true' {SEED}",
+        ],
+    ),
+    "more than are shown": (
+        "a\n" + "nan\n" * 40_000,
+        [
+            *(f"sets.csv, line {i}, column 'a': nan is not a finite number; {EMPTY_CELL}" for i in range(2, 22)),
+            "$: and 39,980 more problems",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "problems"), BAD_CSV.values(), ids=BAD_CSV)
+def test_a_csv_that_is_wrong(lab: Lab, content: str | bytes, problems: list[str]) -> None:
+    (lab.project / "sets.csv").write_bytes(content.encode() if isinstance(content, str) else content)
+    lab.write_study(parameter_sets="sets.csv")
+    ran = lab.submit()
+    assert (ran.code, ran.out, ran.err) == (2, "", message(lab, *problems))
+    assert lab.stored() == []
+
+
+DAY = datetime.date(2026, 1, 1)
+# A table, and every problem that is said of it as sets.parquet.
+BAD_PARQUET: dict[str, tuple[pa.Table, list[str]]] = {
+    "no rows": (pa.table({"a": pa.array([], pa.int64())}), ["sets.parquet: has no rows"]),
+    "no columns": (pa.table({}), ["sets.parquet: has no columns"]),
+    "types": (
+        pa.table(
+            {
+                "when": [DAY],
+                "at": [datetime.datetime(2026, 1, 1)],
+                "list": [[1]],
+                "inner": [{"x": 1}],
+                "money": [decimal.Decimal("1.50")],
+                "raw": [b"x"],
+            }
+        ),
+        [
+            f"sets.parquet, column 'when': is date32[day], and {CONVERT}",
+            f"sets.parquet, column 'at': is timestamp[us], and {CONVERT}",
+            f"sets.parquet, column 'list': is list<element: int64>, and {CONVERT}",
+            f"sets.parquet, column 'inner': is struct<x: int64>, and {CONVERT}",
+            f"sets.parquet, column 'money': is decimal128(3, 2), and {CONVERT}",
+            f"sets.parquet, column 'raw': is binary, and {CONVERT}",
+        ],
+    ),
+    "float seeds": (
+        pa.table({"a": [1, 2], "seed": [1.0, None]}),
+        [
+            (
+                "sets.parquet, column 'seed': is double, and seeds are integers; write it as uint64 (pandas: "
+                "astype('UInt64'), which also keeps the rows without one)"
+            )
+        ],
+    ),
+    "negative seeds": (pa.table({"a": [1, 2], "seed": [7, -7]}), [f"sets.parquet, row 2, column 'seed': -7 {SEED}"]),
+    "not finite": (
+        pa.table({"a": [1.0, float("nan"), None, float("-inf")]}),
+        [
+            f"sets.parquet, row {row}, column 'a': {value} is not a finite number; write one, or null where the "
+            "parameter is absent"
+            for row, value in ((2, "NaN"), (4, "-Infinity"))
+        ],
+    ),
+    "pandas' index": (
+        pa.Table.from_pandas(pd.DataFrame({"a": [1]}, index=["x"])),
+        [
+            (
+                "sets.parquet, column 2: '__index_level_0__' is the index of a pandas frame; "
+                "write the file with to_parquet(..., index=False)"
+            )
+        ],
+    ),
+    "names": (
+        pa.Table.from_arrays([pa.array([1])] * 3, ["a", "a", ""]),
+        [
+            "sets.parquet, column 2: the name 'a' stands twice; keep one",
+            "sets.parquet, column 3: has no name; give it one, or leave the column out",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("table", "problems"), BAD_PARQUET.values(), ids=BAD_PARQUET)
+def test_a_parquet_file_that_is_wrong(lab: Lab, table: pa.Table, problems: list[str]) -> None:
+    pq.write_table(table, lab.project / "sets.parquet")
+    lab.write_study(parameter_sets="sets.parquet")
+    ran = lab.submit()
+    assert (ran.code, ran.out, ran.err) == (2, "", message(lab, *problems))
+    assert lab.stored() == []
+
+
+def test_what_is_no_parquet_file(lab: Lab) -> None:
+    lab.write("sets.parquet", "a,b\n1,2\n")
+    lab.write_study(parameter_sets="sets.parquet")
+    ran = lab.submit()
+    said = "cannot be read as Parquet: Parquet magic bytes not found in footer"
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"error: the study is not valid\n  sets.parquet: {said}")
+    assert ran.err.count("\n") == 3
+
+
+def test_a_parquet_file_that_was_cut_off_in_the_middle(lab: Lab) -> None:
+    pq.write_table(pa.table({"a": [i / 7 for i in range(1000)]}), lab.project / "sets.parquet")
+    content = (lab.project / "sets.parquet").read_bytes()
+    (lab.project / "sets.parquet").write_bytes(content[:8] + bytes(4000) + content[4008:])
+    lab.write_study(parameter_sets="sets.parquet")
+    ran = lab.submit()
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: the study is not valid\n  sets.parquet: cannot be read as Parquet: ")
+    assert lab.stored() == []
+
+
+def no_file(lab: Lab) -> tuple[str, str]:
+    return "sets.csv", f"there is no file 'sets.csv' beside the study; it is looked for as {lab.project}/sets.csv"
+
+
+def a_folder(lab: Lab) -> tuple[str, str]:
+    (lab.project / "sets.csv").mkdir()
+    return "sets.csv", "'sets.csv' is a folder; name a file in it"
+
+
+def a_workbook(lab: Lab) -> tuple[str, str]:
+    lab.write("sets.xlsx", "PK")
+    ending = "is neither .csv nor .parquet; save the sets as one of them, or write them as a list"
+    return "sets.xlsx", f"'sets.xlsx' {ending}"
+
+
+def no_name(_lab: Lab) -> tuple[str, str]:
+    return "", "'' is neither .csv nor .parquet; save the sets as one of them, or write them as a list"
+
+
+@pytest.mark.parametrize("case", [no_file, a_folder, a_workbook, no_name])
+def test_a_name_that_leads_to_no_file_of_sets(lab: Lab, case: Callable[[Lab], tuple[str, str]]) -> None:
+    name, said = case(lab)
+    lab.write_study(parameter_sets=name)
+    ran = lab.submit()
+    assert (ran.code, ran.out, ran.err) == (2, "", message(lab, f"$.parameter_sets: {said}"))
+    assert lab.stored() == []
+
+
+def test_problems_of_the_study_and_of_its_file_are_said_at_once(lab: Lab) -> None:
+    lab.write("sets.csv", "a\nnan\n")
+    lab.write_study(parameter_sets="sets.csv", n_replicates=0)
+    assert lab.submit().err == message(
+        lab,
+        "$.n_replicates: 0 is not an integer of at least 1",
+        f"sets.csv, line 2, column 'a': nan is not a finite number; {EMPTY_CELL}",
+    )
+
+
+# --- what is right ----------------------------------------------------------------------------------------------------
+
+
+def read(folder: Path, name: str, **fields: Any) -> tuple[list[Any], tuple[str, ...]]:
+    """Return the parameters and seeds of each group, and the warnings."""
+    study = {"model": "m:f", "parameter_sets": name, **fields}
+    got = parse_study(study, where="study.json", folder=folder)
+    return [(group.params, group.seeds) for group in got.groups.groups(range(len(got.groups)))], got.warnings
+
+
+def sets_of(path: Path, text: str) -> list[dict[str, Any]]:
+    path.write_text(text)
+    groups, _ = read(path.parent, path.name)
+    return [params for params, _ in groups]
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        *(("1", 1), ("1.0", 1.0), ("-0.0", -0.0), ("-0", 0), ("1e-07", 1e-07), ("1E+22", 1e22), (" 3 ", 3)),
+        *(("12345678901234567890", 12345678901234567890), ("true", True), ("false", False)),
+        *(("x y", "x y"), ("[1]", "[1]"), ('"""1"""', "1"), ('"a,b"', "a,b"), ("Genève", "Genève"), ("%s", "%s")),
+        *(("True", "True"), (".5", ".5"), ("1.", "1."), ("01", "01"), ("+1", "+1"), ("nano", "nano")),
+    ],
+)
+def test_a_cell_is_read_by_itself_as_json_reads_it(tmp_path: Path, cell: str, value: object) -> None:
+    (got,) = sets_of(tmp_path / "sets.csv", f"a\n{cell}\n")
+    assert (repr(got["a"]), type(got["a"])) == (repr(value), type(value))
+
+
+def test_values_of_one_column_keep_their_own_types(tmp_path: Path) -> None:
+    """A reader that infers a column's type gave 1 and 1.0 the same identity."""
+    got = sets_of(tmp_path / "sets.csv", "a\n1\n1.0\ntrue\nx\n")
+    assert [repr(params["a"]) for params in got] == ["1", "1.0", "True", "'x'"]
+
+
+def test_an_empty_cell_and_null_leave_the_parameter_out(tmp_path: Path) -> None:
+    assert sets_of(tmp_path / "sets.csv", "a,b\n1,\n,2\nnull,3\n") == [{"a": 1}, {"b": 2}, {"b": 3}]
+    pq.write_table(pa.table({"a": [1, None], "b": [None, "x"], "c": pa.nulls(2)}), tmp_path / "sets.parquet")
+    assert [params for params, _ in read(tmp_path, "sets.parquet")[0]] == [{"a": 1}, {"b": "x"}]
+
+
+def test_text_that_was_meant_as_a_value_is_mentioned(tmp_path: Path) -> None:
+    (tmp_path / "sets.csv").write_text("a,b\nTrue,.5\n1.5,x\n")
+    _, warnings = read(tmp_path, "sets.csv")
+    assert warnings == (f"sets.csv, line 2, column 'a', sets.csv, line 2, column 'b': {AS_TEXT}",)
+
+
+def test_a_row_without_values_is_a_set_and_mentioned(tmp_path: Path) -> None:
+    (tmp_path / "sets.csv").write_text("a,b\n1,2\n,\n")
+    groups, warnings = read(tmp_path, "sets.csv")
+    assert [params for params, _ in groups] == [{"a": 1, "b": 2}, {}]
+    assert warnings == ("sets.csv, line 3: has no value in any column, and is a set without parameters",)
+
+
+@pytest.mark.parametrize("text", ["\ufeffa,b\r\n1,2\r\n", 'a,"b"\n1,2', '"a","b"\n\n1,2\n\n'])
+def test_files_of_spreadsheets_are_read(tmp_path: Path, text: str) -> None:
+    assert sets_of(tmp_path / "sets.csv", text) == [{"a": 1, "b": 2}]
+
+
+def test_seeds_have_a_column(tmp_path: Path) -> None:
+    top = 2**64 - 1
+    (tmp_path / "sets.csv").write_text(f"seed,a\n{top},1\n,1\n0,2\n")
+    table = pa.table({"a": [1, 1, 2], "seed": pa.array([top, None, 0], pa.uint64())})
+    pq.write_table(table, tmp_path / "sets.parquet")
+    derived = [replicate_seed(param_id({"a": 1}), i) for i in range(2)]
+    for name in ("sets.csv", "sets.parquet"):
+        groups, warnings = read(tmp_path, name, n_replicates=2)
+        assert groups == [({"a": 1}, (top, *derived)), ({"a": 2}, (0,))]
+        assert warnings == ()
+
+
+def test_the_same_row_twice_is_mentioned_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "sets.csv").write_text('a,b\n1,"x\ny"\n\n1,"x\ny"\n')
+    groups, warnings = read(tmp_path, "sets.csv")
+    assert len(groups) == 1
+    assert warnings == ("sets.csv, line 6: the same parameters with the same seed are one simulation, and run once",)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (pa.array([1], pa.int8()), 1),
+        (pa.array([2**64 - 1], pa.uint64()), 2**64 - 1),
+        (pa.array([0.1], pa.float32()), 0.10000000149011612),
+        (pa.array([1.0], pa.float64()), 1.0),
+        (pa.array([True]), True),
+        (pa.array(["Genève"], pa.large_string()), "Genève"),
+        (pa.array(['a "b"']).dictionary_encode(), 'a "b"'),
+    ],
+)
+def test_in_parquet_the_type_of_the_column_counts(tmp_path: Path, column: pa.Array, value: object) -> None:
+    pq.write_table(pa.table({"a%": column}), tmp_path / "sets.parquet")
+    ((params, _),) = read(tmp_path, "sets.parquet")[0]
+    assert repr(params) == repr({"a%": value})
+
+
+def test_csv_parquet_and_a_list_of_the_same_sets_are_the_same_study(tmp_path: Path) -> None:
+    """40,000 sets: more than are read at once."""
+    sets = [{"beta": i / 7, "n": i, "on": i % 2 == 0, "name": f"é{i % 5}"} for i in range(40_000)]
+    pl.DataFrame(sets).write_parquet(tmp_path / "polars.parquet")
+    pd.DataFrame(sets).to_parquet(tmp_path / "pandas.parquet", index=False)
+    pl.DataFrame(sets).write_csv(tmp_path / "polars.csv")
+    wanted, _ = read(tmp_path, sets, n_replicates=2)  # type: ignore[arg-type]
+    assert len(wanted) == 40_000
+    for name in ("polars.parquet", "pandas.parquet", "polars.csv"):
+        assert read(tmp_path, name, n_replicates=2) == (wanted, ()), name
+
+
+def test_a_study_of_a_file_runs_as_one_of_a_list_does(lab: Lab) -> None:
+    lab.write("deep/sets.csv", "x,seed\n1,\n2.5,7\n")
+    lab.write_study(parameter_sets="deep/sets.csv")
+    ran = lab.submit("--name", "file", "--json")
+    assert ran.code == 0, ran.err
+    assert (ran.json["n_groups"], ran.json["n_simulations"]) == (2, 3)
+    params = pq.read_table(lab.storage / "jobs" / "file" / "params.parquet")
+    assert params["x"].to_pylist() == [1.0, 2.5]
+    assert params["params"].to_pylist() == ['{"x":1}', '{"x":2.5}']
+    assert params["seeds"].to_pylist()[1] == [7]
+
+
+def test_check_counts_what_a_file_holds(lab: Lab) -> None:
+    lab.write("sets.csv", "x\n" + "".join(f"{i}\n" for i in range(50)))
+    lab.write_study(parameter_sets="sets.csv")
+    ran = lab.run("study", "check", lab.study, "--json")
+    assert (ran.code, ran.json["parameter_sets"], ran.json["simulations"]) == (0, 50, 100)
+
+
+def test_a_killed_submit_does_not_lend_its_sets_to_another_file(lab: Lab) -> None:
+    """The study's text is the same; what its file holds is not."""
+    lab.write("sets.csv", "x\n1\n")
+    lab.write_study(parameter_sets="sets.csv")
+    assert lab.submit("--name", "job").code == 0
+    (lab.storage / "jobs" / "job" / "job.json").unlink()  # as a submit that was killed before its last write leaves it
+    lab.write("sets.csv", "x\n2\n")
+    ran = lab.submit("--name", "job")
+    assert ran.code == 2
+    assert "there is a job 'job' already" in ran.err
+    assert json.loads((lab.storage / "jobs" / "job" / "study.json").read_text())["params_sha256"]

@@ -1,0 +1,166 @@
+"""`mops study sample`, by the real command: what it writes runs as a study; a mistake is answered shortly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from mops.study.schema import parse_study
+
+from .conftest import Lab
+
+SPACE = {
+    "x": {"min": 0.5, "max": 2, "points": 3},
+    "kind": {"values": ["a", "1", "True", "b,c", "nan"]},
+    "on": {"values": [True, False]},
+    "n": {"min": 1, "max": 3, "type": "int"},
+    "fixed": 7,
+}
+
+
+@pytest.fixture
+def space(lab: Lab) -> Path:
+    return lab.write("space.json", json.dumps(SPACE))
+
+
+def sets_of(path: Path, **fields: Any) -> list[dict[str, Any]]:
+    study = {"model": "m:f", "parameter_sets": path.name} if path.suffix != ".json" else json.loads(path.read_text())
+    groups = parse_study(study | fields, where=str(path), folder=path.parent).groups
+    return [group.params for group in groups.groups(range(len(groups)))]
+
+
+def test_every_file_holds_the_same_sets(lab: Lab, space: Path) -> None:
+    """Text that looks like a number stays text in CSV."""
+    for name, more in (("s.json", ["--model", "model:run"]), ("s.parquet", []), ("s.csv", [])):
+        out = lab.project / name
+        ran = lab.run("study", "sample", space, "--method", "lhs", "-n", 50, "--seed", 3, "--out", out, *more)
+        assert (ran.code, ran.out) == (0, f"{out}\n"), ran.err
+    first = sets_of(lab.project / "s.json")
+    assert len(first) == 50
+    assert first == sets_of(lab.project / "s.parquet") == sets_of(lab.project / "s.csv")
+    assert {each["kind"] for each in first} == {"a", "1", "True", "b,c", "nan"}
+    about = json.loads(pq.read_schema(lab.project / "s.parquet").metadata[b"mops.sampling"])
+    assert about == {"method": "lhs", "seed": 3, "n": 50, "space": SPACE}
+
+
+def test_a_sampled_study_runs(lab: Lab, space: Path) -> None:
+    out = lab.project / "sampled.json"
+    arguments = ["--model", "model:run", "--target", "model:score", "--replicates", 2, "--out", out]
+    ran = lab.run("study", "sample", space, "-n", 8, *arguments)
+    assert (ran.code, ran.err) == (0, "8 sets of 5 parameters by sobol, seed 0\n")
+    study = json.loads(out.read_text())
+    assert study["sampling_method"] == "sobol"
+    assert study["metadata"]["sampling"]["n"] == 8
+    ran = lab.run("jobs", "submit", out, "--name", "sampled", "--json")
+    assert (ran.code, ran.json["n_groups"], ran.json["n_simulations"]) == (0, 8, 16), ran.err
+
+
+def test_a_study_is_sampled_anew_and_keeps_its_other_fields(lab: Lab, space: Path) -> None:
+    lab.write_study(metadata={"author": "x"}, outputs=["daily"], n_replicates=4)
+    ran = lab.run("study", "sample", space, "--method", "grid", "--study", lab.study, "--out", lab.study, "--overwrite")
+    assert ran.code == 0, ran.err
+    study = json.loads(lab.study.read_text())
+    assert len(study["parameter_sets"]) == 3 * 5 * 2 * 3
+    assert (study["model"], study["outputs"], study["n_replicates"]) == ("model:run", ["daily"], 4)
+    assert study["metadata"]["author"] == "x"
+
+
+def test_json_is_printed_on_request(lab: Lab, space: Path) -> None:
+    out = lab.project / "s.csv"
+    ran = lab.run("study", "sample", space, "-n", 100, "--out", out, "--json")
+    assert ran.json == {
+        "path": str(out),
+        "sets": 100,
+        "parameters": list(SPACE),
+        "method": "sobol",
+        "seed": 0,
+        "notes": ["100 is no power of two; Sobol sets are balanced for 64 or 128"],
+    }
+    assert ran.err == "note: 100 is no power of two; Sobol sets are balanced for 64 or 128\n"
+
+
+NAMES = "end it with .json, .parquet or .csv"
+# Arguments after the space, and the whole of what is said; {} is the file to write.
+WRONG: dict[str, tuple[list[object], str]] = {
+    "no number": (["--out", "s.csv"], "how many sets should 'sobol' draw?\n  at: -n\nhint: add -n, like -n 1024"),
+    "zero": (["-n", 0, "--out", "s.csv"], "0 is no number of sets\n  at: -n\nhint: it is from 1 to 10,000,000"),
+    "a grid's number": (
+        ["-n", 3, "--method", "grid", "--out", "s.csv"],
+        "a grid's size follows from the space\n  at: -n\nhint: leave -n out; use 'points'",
+    ),
+    "no ending": (["-n", 3, "--out", "s"], f"'s' does not say what to write\n  at: s\nhint: {NAMES}"),
+    "another ending": (
+        ["-n", 3, "--out", "s.xlsx"],
+        f"'s.xlsx' does not say what to write\n  at: s.x\nhint: {NAMES}",
+    ),
+    "a study without a model": (
+        ["-n", 3, "--out", "s.json"],
+        "which model should the study run?\n  at: s.json\nhint: add --model or --study",
+    ),
+    "sets with a model": (
+        ["-n", 3, "--out", "s.csv", "--model", "model:run"],
+        "a .csv file holds the sets alone\n  at: s.csv\nhint: write a study.json, or leave its fields out",
+    ),
+    "a wrong model": (
+        ["-n", 3, "--out", "s.json", "--model", "model run"],
+        (
+            "the study is not valid\n  $.model: 'model run' is not a module; write 'package.module', 'module:name' or "
+            "'path/file.py:name', relative to the project root\n  at: s.json"
+        ),
+    ),
+    "no such study": (
+        ["-n", 3, "--out", "s.json", "--study", "nothing.json"],
+        "there is no such study file\n  at: nothing.json\nhint: name a study file, like study.json",
+    ),
+    "a folder that is not there": (
+        ["-n", 4, "--out", "nowhere/s.csv"],
+        "this cannot be written (No such file or directory)\n  at: nowhere/s.csv\nhint: name another file with --out",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG)
+def test_arguments_that_cannot_be(lab: Lab, space: Path, arguments: list[object], said: str) -> None:
+    before = sorted(lab.root.rglob("*"))
+    ran = lab.run("study", "sample", space, *arguments)
+    assert (ran.code, ran.out, ran.err) == (4 if "nowhere" in said else 2, "", f"error: {said}\n")
+    assert sorted(lab.root.rglob("*")) == before
+
+
+def test_a_space_that_is_wrong_is_answered_with_every_problem(lab: Lab) -> None:
+    space = lab.write("space.json", '{"a": {"min": 2, "max": 1}, "b": {"mim": 0, "max": 1}, "c": [1]}')
+    ran = lab.run("study", "sample", space, "-n", 3, "--out", "s.csv")
+    forms = 'write a value, {"values": [...]} or {"min": ..., "max": ...}'
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "error: the space is not valid\n"
+        "  $.a: 'min' is 2 and 'max' 1; 'min' is to be less (one value: write it)\n"
+        "  $.b.mim: unknown key; did you mean 'min'?\n"
+        f"  $.b: 'min' missing; {forms}\n"
+        f"  $.c: a list is no parameter; {forms}\n"
+        f"  at: {space}\n"
+    )
+
+
+def test_a_space_file_that_is_not_there_or_not_json(lab: Lab) -> None:
+    ran = lab.run("study", "sample", "space.json", "-n", 3, "--out", "s.csv")
+    assert ran.err == "error: there is no such space file\n  at: space.json\nhint: name a space file, like space.json\n"
+    space = lab.write("space.json", '{"a": 1, "a": 2}')
+    ran = lab.run("study", "sample", space, "-n", 3, "--out", "s.csv")
+    assert ran.err == f"error: the space file is not JSON\n  $: the key 'a' stands twice; keep one\n  at: {space}\n"
+
+
+def test_nothing_is_replaced_unasked(lab: Lab, space: Path) -> None:
+    out = lab.write("s.csv", "mine")
+    ran = lab.run("study", "sample", space, "-n", 4, "--out", out)
+    assert (ran.code, ran.err) == (
+        2,
+        f"error: this file is there already\n  at: {out}\nhint: add --overwrite to replace it\n",
+    )
+    assert out.read_text() == "mine"
+    assert lab.run("study", "sample", space, "-n", 4, "--out", out, "--overwrite").code == 0
+    assert len(sets_of(out)) == 4

@@ -1,0 +1,214 @@
+"""What a space may say, and the sets that are drawn from it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mops.errors import StudyError, UsageError
+from mops.study.sampling import Method, draw, notes_on
+from mops.study.space import Choice, Range, parse_space
+
+FORMS = 'write a value, {"values": [...]} or {"min": ..., "max": ...}'
+SPACE: dict[str, Any] = {
+    "beta": {"min": 0.1, "max": 0.5, "points": 3},
+    "rate": {"min": 1e-4, "max": 1, "scale": "log", "points": 5},
+    "n": {"min": 1, "max": 4, "type": "int"},
+    "kind": {"values": ["a", "b", "c"]},
+    "on": True,
+}
+
+
+def sets(space: dict[str, Any], method: str, n: int | None = None, seed: int = 1) -> list[dict[str, Any]]:
+    parsed = parse_space(space, where="space.json")
+    return draw(parsed, Method(method), n=n, seed=seed, where="space.json").to_pylist()
+
+
+def test_every_form_of_a_parameter_is_read() -> None:
+    assert parse_space(SPACE, where="space.json") == {
+        "beta": Range(0.1, 0.5, points=3),
+        "rate": Range(1e-4, 1, is_log=True, points=5),
+        "n": Range(1, 4, is_int=True),
+        "kind": Choice(("a", "b", "c")),
+        "on": Choice((True,)),
+    }
+
+
+# An entry of the space, the path below it, and what is said.
+WRONG: list[tuple[Any, str, str]] = [
+    (None, "", f"null is no parameter; {FORMS}"),
+    ([1, 2], "", f"a list is no parameter; {FORMS}"),
+    (float("nan"), "", "NaN is not a finite number; write one"),
+    ({}, "", f"'min' and 'max' missing; {FORMS}"),
+    ({"min": 1}, "", f"'max' missing; {FORMS}"),
+    ({"mim": 1, "min": 1, "max": 2}, ".mim", "unknown key; did you mean 'min'?"),
+    (
+        {"min": 1, "max": 2, "colour": 3},
+        ".colour",
+        "unknown key; a parameter has 'values', 'min', 'max', 'type', 'scale', 'points'",
+    ),
+    ({"values": [1], "min": 1}, ".min", "belongs to a range and not to a list of values; keep one of the two"),
+    ({"values": []}, ".values", "an empty list is not a non-empty list of values"),
+    ({"values": 3}, ".values", "3 is not a non-empty list of values"),
+    ({"values": [1, None]}, ".values[1]", "null is no value; leave the parameter out"),
+    ({"values": [1, "a"]}, ".values", "are of several types; one parameter has booleans, numbers or strings"),
+    ({"values": [True, 1]}, ".values", "are of several types; one parameter has booleans, numbers or strings"),
+    ({"values": [1, 2, 1]}, ".values", "1 stands twice; keep one"),
+    ({"values": [2**64]}, ".values", "hold an integer beyond 64 bits; write it as a string"),
+    ({"min": "1", "max": 2}, ".min", "'1' is not a number"),
+    ({"min": 1, "max": True}, ".max", "true is not a number"),
+    ({"min": 1, "max": 10**400}, ".max", f"{10**400} is too large"),
+    ({"min": 2, "max": 2}, "", "'min' is 2 and 'max' 2; 'min' is to be less (one value: write it)"),
+    ({"min": -1e307, "max": 1.7e308}, ".max", "1.7e+308 is too large"),
+    (
+        {"min": 0, "max": 1, "scale": "log"},
+        ".min",
+        "0 has no logarithm; 'min' is to be above 0 where 'scale' is 'log'",
+    ),
+    ({"min": 0, "max": 1, "scale": "ln"}, ".scale", "'ln' is not 'linear' or 'log'"),
+    ({"min": 0, "max": 1, "type": "integer"}, ".type", "'integer' is not 'float' or 'int'"),
+    ({"min": 0.5, "max": 3, "type": "int"}, ".min", "0.5 is not an integer of at most 2^53, and 'type' is 'int'"),
+    ({"min": 0, "max": 1, "points": 1}, ".points", "1 is not an integer of at least 2"),
+    ({"min": 0, "max": 1, "points": 2.0}, ".points", "2.0 is not an integer of at least 2"),
+]
+
+
+@pytest.mark.parametrize(("entry", "path", "message"), WRONG)
+def test_a_wrong_entry_is_refused_at_its_path(entry: Any, path: str, message: str) -> None:
+    with pytest.raises(StudyError) as raised:
+        parse_space({"beta": entry}, where="space.json")
+    assert [(problem.path, problem.message) for problem in raised.value.problems] == [(f"$.beta{path}", message)]
+    assert (raised.value.what, raised.value.where) == ("the space is not valid", "space.json")
+
+
+@pytest.mark.parametrize(("data", "called"), [([], "an empty list"), ({}, "an object"), (3, "3")])
+def test_what_is_no_space_is_refused(data: object, called: str) -> None:
+    with pytest.raises(StudyError) as raised:
+        parse_space(data, where="space.json")
+    assert str(raised.value.problems[0]) == (
+        f'$: a space is a JSON object like {{"beta": {{"min": 0.1, "max": 0.5}}}}, not {called}'
+    )
+
+
+@pytest.mark.parametrize("method", ["sobol", "lhs"])
+def test_the_same_seed_gives_the_same_sets_and_another_one_others(method: str) -> None:
+    assert sets(SPACE, method, 64, seed=7) == sets(SPACE, method, 64, seed=7)
+    assert sets(SPACE, method, 64, seed=7) != sets(SPACE, method, 64, seed=8)
+
+
+def test_sets_stay_what_they_were() -> None:
+    """A study that is sampled again in a year is to be the same study."""
+    space = {"beta": {"min": 0, "max": 1}, "n": {"min": 1, "max": 9, "type": "int"}}
+    assert sets(space, "sobol", 2, seed=1) == [
+        {"beta": 0.28616916202008724, "n": 2},
+        {"beta": 0.5817833486944437, "n": 9},
+    ]
+    assert sets(space, "lhs", 2, seed=1) == [{"beta": 0.6504827262815822, "n": 4}, {"beta": 0.1774407339013528, "n": 8}]
+
+
+@pytest.mark.parametrize("method", ["sobol", "lhs"])
+def test_values_are_where_and_what_the_space_says(method: str) -> None:
+    drawn = sets(SPACE, method, 512)
+    assert [list(each) for each in drawn] == [list(SPACE)] * 512
+    assert all(0.1 <= each["beta"] <= 0.5 and 1e-4 <= each["rate"] <= 1 for each in drawn)
+    assert {each["n"] for each in drawn} == {1, 2, 3, 4}
+    assert {each["kind"] for each in drawn} == {"a", "b", "c"}
+    assert {type(value) for each in drawn for value in each.values()} == {float, int, str, bool}
+    assert all(each["on"] is True for each in drawn)
+
+
+@pytest.mark.parametrize("method", ["sobol", "lhs"])
+def test_values_cover_their_range_evenly(method: str) -> None:
+    """512 sets have one value in each 512th of a range, of logarithms where the scale is one."""
+    drawn = sets(SPACE, method, 512)
+    beta = np.array([(each["beta"] - 0.1) / 0.4 for each in drawn])
+    rate = np.array([1 + math.log10(each["rate"]) / 4 for each in drawn])
+    for unit in (beta, rate):
+        assert sorted(np.minimum(unit * 512, 511).astype(int)) == list(range(512))
+    assert [sum(each["n"] == n for each in drawn) for n in (1, 2, 3, 4)] == [128] * 4
+
+
+def test_integers_of_a_logarithmic_range_are_all_reached() -> None:
+    space = {"n": {"min": 1, "max": 8, "type": "int", "scale": "log"}}
+    counts = [sum(each["n"] == n for each in sets(space, "lhs", 3000)) for n in range(1, 9)]
+    assert min(counts) > 0
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_a_grid_has_every_combination_and_the_last_varies_fastest() -> None:
+    grid = sets(SPACE, "grid")
+    assert len(grid) == 3 * 5 * 4 * 3
+    assert [each["kind"] for each in grid[:4]] == ["a", "b", "c", "a"]
+    assert sorted({each["beta"] for each in grid}) == pytest.approx([0.1, 0.3, 0.5])
+    assert sorted({each["rate"] for each in grid}) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1])
+    assert {min(each["beta"] for each in grid), max(each["beta"] for each in grid)} == {0.1, 0.5}
+    assert len({tuple(each.values()) for each in grid}) == len(grid)
+
+
+def test_points_of_integers_are_integers_and_none_twice() -> None:
+    drawn = sets({"n": {"min": 1, "max": 1000, "type": "int", "scale": "log", "points": 7}}, "grid")
+    assert [each["n"] for each in drawn] == [1, 3, 10, 32, 100, 316, 1000]
+    assert len(sets({"n": {"min": 1, "max": 3, "type": "int", "points": 50}}, "grid")) == 3
+
+
+def test_numbers_among_floats_are_floats() -> None:
+    """One column of a file has one type: the sets are to be the same in every format."""
+    assert [repr(each["x"]) for each in sets({"x": {"values": [1, 2.5]}}, "grid")] == ["1.0", "2.5"]
+
+
+def test_a_grid_without_points_says_where() -> None:
+    with pytest.raises(StudyError, match="cannot be sampled by 'grid'") as raised:
+        sets({"a": {"min": 0, "max": 1}, "b": {"min": 0, "max": 1, "scale": "linear"}, "c": 1}, "grid")
+    assert [str(problem) for problem in raised.value.problems] == [
+        f"$.{name}: has no 'points': say how many a grid is to have" for name in "ab"
+    ]
+
+
+def test_a_grid_too_large_says_how_large() -> None:
+    space = {name: {"min": 0, "max": 1, "points": 1000} for name in "abc"}
+    with pytest.raises(StudyError) as raised:
+        sets(space, "grid")
+    assert str(raised.value.problems[0]) == (
+        "$: the grid has 1000 x 1000 x 1000 = 1,000,000,000 sets; 10,000,000 is the most"
+    )
+
+
+@pytest.mark.parametrize("n", [None, 0, -1, 10_000_001])
+def test_a_number_of_sets_that_cannot_be(n: int | None) -> None:
+    with pytest.raises(UsageError) as raised:
+        sets(SPACE, "sobol", n)
+    assert raised.value.where == "-n"
+
+
+def test_a_space_in_which_nothing_varies_has_no_sample() -> None:
+    with pytest.raises(StudyError) as raised:
+        sets({"a": 1, "b": {"values": ["x"]}}, "lhs", 5)
+    assert str(raised.value.problems[0]) == "$: nothing varies; give ranges, or lists of values"
+
+
+@pytest.mark.parametrize(
+    ("space", "method", "n", "notes"),
+    [
+        (SPACE, "sobol", 1024, []),
+        (SPACE, "sobol", 1000, ["1,000 is no power of two; Sobol sets are balanced for 512 or 1,024"]),
+        (SPACE, "lhs", 1000, []),
+        (
+            {"a": {"values": [1, 2]}, "b": {"min": 1, "max": 2, "type": "int"}},
+            "lhs",
+            100,
+            ["4 of the 100 sets differ; equal ones are one parameter set of the study"],
+        ),
+    ],
+)
+def test_what_may_not_be_meant_is_mentioned(space: dict[str, Any], method: str, n: int, notes: list[str]) -> None:
+    parsed = parse_space(space, where="space.json")
+    table = draw(parsed, Method(method), n=n, seed=0, where="space.json")
+    assert notes_on(table, parsed, Method(method)) == notes
+
+
+def test_a_million_sets_are_drawn() -> None:
+    parsed = parse_space(SPACE, where="space.json")
+    assert draw(parsed, Method.SOBOL, n=1 << 20, seed=0, where="space.json").num_rows == 1 << 20
