@@ -30,10 +30,12 @@ from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, create_derived, create_job, keep_reference, load_job
 from mops.storage.log import Counts, JobLog, Part, coverage_problems
 from mops.storage.paths import JobPaths
-from mops.storage.tables import FAILURES, IDENTITY_FIELDS, LOSSES, VERDICTS, encode
-from mops.study.groups import Group
+from mops.storage.tables import FAILURES, LOSSES, VERDICTS, encode
+from mops.study.groups import IDENTITY_FIELDS
+from mops.study.ids import param_id
 from mops.study.project import ModelSpec
 from mops.study.ranges import Ranges
+from mops.study.schema import parse_study
 
 TARGETS = ("t:one", "t:two")
 OUTPUT = "daily"
@@ -73,7 +75,8 @@ class World:
         self.truth: dict[int, tuple[str, Outcome]] = {}
 
     def first(self, outcomes: list[Outcome], commits: list[int]) -> Job:
-        groups = [Group(i, f"id{i}", {"x": i}, (10 * i, 10 * i + 1)) for i in range(self.n_groups)]
+        sets = [{"params": {"x": i}, "seed": 10 * i + replicate} for i in range(self.n_groups) for replicate in (0, 1)]
+        groups = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json").groups
         spec = ModelSpec("m:f", "baseline", TARGETS, None)
         record = JobRecord("first", "now", "0" * 64, spec, self.n_groups, 2 * self.n_groups)
         create_job(self.files, record, Bundle("0" * 64, b"zip", ()), {}, groups)
@@ -148,7 +151,7 @@ def same(one: pa.Table, other: pa.Table) -> bool:
 
 
 def _head(group: int) -> dict[str, Any]:
-    return {"param_id": f"id{group}", "group": group}
+    return {"param_id": param_id({"x": group}), "group": group}
 
 
 def _outputs(group: int, job: str, outcome: Outcome) -> Iterator[dict[str, Any]]:
