@@ -87,7 +87,8 @@ def test_a_job_with_failures_is_partial_and_says_why(lab: Lab) -> None:
 
 
 def test_a_killed_job_is_interrupted_and_resumes(lab: Lab) -> None:
-    lab.write_study(parameter_sets=[{"x": x, "sleep": 0.4} for x in range(8)], n_replicates=1)
+    sets = [{"x": x, "sleep": 0.4} for x in range(40)]  # far longer than it takes to ask for the status
+    lab.write_study(parameter_sets=sets, n_replicates=1)
     with lab.start("jobs", "submit", lab.study, "--name", "killed", MODELOPS_JOB_CHECKPOINT_SECONDS="0") as runner:
         wait_for(lab, "killed", lambda status: status["groups"] >= 1)
         running = lab.run("jobs", "status", "killed", "--json").json
@@ -99,9 +100,9 @@ def test_a_killed_job_is_interrupted_and_resumes(lab: Lab) -> None:
     committed = lab.run("jobs", "status", "killed", "--json").json["groups"]
     resumed = lab.run("jobs", "resume", "killed")
     assert resumed.code == 0
-    assert f"goes on: {committed} of 8 parameter sets" in resumed.err
+    assert f"goes on: {committed} of 40 parameter sets" in resumed.err
     end = lab.run("jobs", "status", "killed", "--json").json
-    assert (end["state"], end["attempt"], end["groups"]) == ("succeeded", 2, 8)
+    assert (end["state"], end["attempt"], end["groups"]) == ("succeeded", 2, 40)
 
 
 def test_ctrl_c_commits_what_is_finished_and_ends_with_130(lab: Lab) -> None:
