@@ -25,8 +25,15 @@ LAYERS = {
     "driver": {"errors", "settings", "study", "storage", "worker"},
     "job": {"errors", "settings", "study", "storage"},
     "export": {"errors", "job"},
+    "listing": {"errors", "storage", "job"},
+    "textlog": {"errors", "storage", "job"},
+    "tidy": {"errors", "storage", "job"},
+    "deletion": {"errors", "storage", "job", "tidy"},
     "launch": {"errors", "settings", "study", "storage", "driver", "job"},
-    "cli": {"mops", "errors", "settings", "study", "storage", "driver", "job", "export", "launch"},
+    "cli": {
+        *("mops", "errors", "settings", "study", "storage", "driver", "job", "export", "launch"),
+        *("listing", "textlog", "tidy", "deletion"),
+    },
     "mops": {"job", "launch"},  # on first use: `mops.submit`, `mops.open_job`
 }
 

@@ -206,12 +206,11 @@ def resume(
     job: Job,
     *,
     settings: Settings | None = None,
+    take_over: bool = False,
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
 ) -> str:
     """Go on with a job from what is committed; return its state.
-
-    A runner that is still at it meets the new attempt's claim and stops.
 
     Parameters
     ----------
@@ -219,6 +218,8 @@ def resume(
         The job, not complete.
     settings
         None: from the environment, read afresh.
+    take_over
+        Also if a runner is at the job: it meets the new attempt's claim, stops, and commits nothing more.
     on_start
         Called before anything runs, with a line for each setting that the attempt before had otherwise.
     on_progress
@@ -227,7 +228,7 @@ def resume(
     Raises
     ------
     JobError
-        The job is complete: there is nothing to resume.
+        The job is complete: there is nothing to resume. Or a runner is at it.
     """
     settings = settings or Settings.from_environment()
     record = load_job(job.files, job.name)
@@ -238,6 +239,8 @@ def resume(
             where=job.files.url,
             hint=f"read it with: mops jobs results {job.name}",
         )
+    if not take_over:
+        job.require_no_runner(f"stop it with: mops jobs cancel {job.name}; or supersede it with --take-over")
     before = read_live(job.files, JobPaths(job.name), view.attempt)
     changes = settings.changes_since(before.settings) if before else []
     unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())

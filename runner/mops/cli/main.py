@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 import mops
-from mops.cli import jobs_cancel, jobs_results, jobs_resume, jobs_status, jobs_submit, settings, study_check, terminal
+from mops.cli import (
+    jobs_cancel,
+    jobs_clean,
+    jobs_delete,
+    jobs_list,
+    jobs_logs,
+    jobs_results,
+    jobs_resume,
+    jobs_status,
+    jobs_submit,
+    jobs_verify,
+    settings,
+    study_check,
+    terminal,
+)
 from mops.errors import MopsError
 
 app = typer.Typer(
@@ -25,10 +39,15 @@ app.add_typer(jobs, name="jobs")
 app.add_typer(study, name="study")
 
 jobs.command("submit")(jobs_submit.submit)
+jobs.command("list")(jobs_list.list_)
 jobs.command("status")(jobs_status.status)
+jobs.command("logs")(jobs_logs.logs)
 jobs.command("results")(jobs_results.results)
 jobs.command("resume")(jobs_resume.resume)
 jobs.command("cancel")(jobs_cancel.cancel)
+jobs.command("verify")(jobs_verify.verify)
+jobs.command("clean")(jobs_clean.clean)
+jobs.command("delete")(jobs_delete.delete_)
 study.command("check")(study_check.check)
 app.command("settings")(settings.settings)
 
