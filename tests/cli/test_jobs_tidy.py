@@ -308,8 +308,8 @@ WRONG = {
     "an unknown state": (
         ["list", "--state", "runing"],
         (
-            "error: no job is ever 'runing'\n  at: --state\nhint: did you mean running? states are: submitted, running, "
-            "interrupted, succeeded, partial, failed, cancelled, unreadable\n"
+            "error: no job is ever 'runing'\n  at: --state\nhint: did you mean running? states are: submitted, "
+            "running, interrupted, succeeded, partial, failed, cancelled, unreadable\n"
         ),
     ),
     "an attempt that was not": (
