@@ -213,3 +213,10 @@ def test_changes_since_an_earlier_attempt_are_named_by_variable() -> None:
     before = Settings(batch_size=7).to_json()
     assert Settings(batch_size=9).changes_since(before) == ["MODELOPS_JOB_BATCH_SIZE: 7 before, 9 now"]
     assert Settings(batch_size=7).changes_since(before) == []
+
+
+def test_settings_pass_through_an_environment_unchanged() -> None:
+    """A detached runner reads what was given as an object."""
+    given = Settings(slots=2, checkpoint_bytes=3 << 20, checkpoint_seconds=0.5, sim_timeout=None, storage="abfs://a/b")
+    assert Settings.from_environment(given.to_environment()) == given
+    assert Settings().to_environment() == {}

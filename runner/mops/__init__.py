@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mops.job import Job, open_job
-    from mops.launch import resume, submit
+    from mops.launch import resume, retry, submit
 
-__all__ = ["Job", "open_job", "resume", "submit"]
+__all__ = ["Job", "open_job", "resume", "retry", "submit"]
 __version__ = "0.1.0"
 
-_HOMES = {"Job": "mops.job", "open_job": "mops.job", "resume": "mops.launch", "submit": "mops.launch"}
+_HOMES = {
+    **dict.fromkeys(("Job", "open_job"), "mops.job"),
+    **dict.fromkeys(("resume", "retry", "submit"), "mops.launch"),
+}
 
 
 def __getattr__(name: str) -> object:

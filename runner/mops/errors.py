@@ -6,6 +6,7 @@
     ├── UsageError                 2     what was asked for cannot be done; nothing was written
     │   ├── StudyError             2     problems of a study file, all at once
     │   ├── SettingsError          2     problems of MODELOPS_* variables, all at once
+    │   ├── OptionsError           2     problems of --env and --python, all at once
     │   ├── BundleError            2     the project folder cannot be packed
     │   ├── ModelError             2     the model or a target cannot be found, imported or called
     │   └── JobError               2     no such job, or the job's state does not allow it
@@ -15,6 +16,8 @@
     ├── NewerFormat                2     a record was written by a newer mops
     ├── ClusterError               4     the Dask cluster is out of reach
     ├── JobFailed                  1     the job ended in state ``failed``
+    ├── RunnerEnded                its   a detached runner ended before it had begun
+    ├── TrialFailed                1     the simulation that ``study check`` ran failed
     └── Superseded                 5     a newer attempt owns the job; nothing is to be restarted
 
 Only the command line turns an error into an exit code; anything outside this tree is a bug and keeps its
@@ -112,6 +115,13 @@ class SettingsError(_Problems):
     """Problems of the environment's MODELOPS_* variables, all of them."""
 
 
+class OptionsError(_Problems):
+    """Problems of ``--env`` and ``--python``, all of them."""
+
+    def __init__(self, problems: Sequence[Problem], *, where: str | None = None, hint: str | None = None):
+        super().__init__("simulations cannot be started with these options", problems, where=where, hint=hint)
+
+
 class BundleError(UsageError):
     """The project folder cannot be packed, or a bundle cannot be unpacked."""
 
@@ -150,6 +160,30 @@ class ClusterError(MopsError):
 
 class JobFailed(MopsError):
     """The job ended in state ``failed``."""
+
+    exit_code = 1
+
+
+class RunnerEnded(MopsError):
+    """A detached runner ended before it had begun.
+
+    Parameters
+    ----------
+    returncode
+        Its exit code, which becomes this error's; negative: the signal that ended it.
+    said
+        What it wrote.
+    """
+
+    def __init__(self, returncode: int, said: str, *, where: str, hint: str):
+        how = f"with exit code {returncode}" if returncode >= 0 else f"by signal {-returncode}"
+        what = f"the runner ended {how} before it had begun; it said: {said.strip() or '(nothing)'}"
+        super().__init__(what, where=where, hint=hint)
+        self.exit_code = returncode if returncode >= 0 else 128 - returncode
+
+
+class TrialFailed(MopsError):
+    """The simulation that ``mops study check`` ran, or a target of its set, failed."""
 
     exit_code = 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections import Counter
@@ -19,10 +20,12 @@ import pyarrow.parquet as pq
 
 from mops.errors import JobError
 from mops.settings import Settings
+from mops.storage.derived import Rows, Source, ancestors, parts, verify_job
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, Live, driven_here, load_job, read_live, read_reference
-from mops.storage.log import Claim, Counts, JobLog, LogView, Part, verify
+from mops.storage.log import Claim, Counts, JobLog, LogView
 from mops.storage.paths import JobPaths
+from mops.storage.rows import FilteredFile, filtered
 from mops.storage.tables import FAILURES, IDENTITY_FIELDS, LOSSES, unified
 from mops.study.project import find_root
 
@@ -48,6 +51,8 @@ class Status:
         Committed simulations and targets.
     live
         The runner's last sign of life, which also counts what is not durable yet; None where no runner is due.
+    parent
+        The job that this one takes rows over from; what is taken over is committed.
     """
 
     job: str
@@ -59,6 +64,15 @@ class Status:
     counts: Counts
     created: str
     live: Live | None
+    parent: str | None = None
+
+
+@dataclass(frozen=True)
+class FilteredPart:
+    """A part whose rows count, but those of the groups ``without``: intervals, each from its start up to its stop."""
+
+    path: str
+    without: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,10 @@ class Table:
         ``outputs`` and the model's name for it, or twice ``losses`` or ``failures``.
     folder
         Where its parts lie. Parts that a killed runner left there too do not count: ``paths`` has those that do.
+    paths
+        Parts of which every row counts.
+    filtered
+        Of a derived job: parts of an ancestor in which the rows of some groups do not count.
     """
 
     kind: str
@@ -79,6 +97,7 @@ class Table:
     bytes: int
     folder: str
     paths: tuple[str, ...]
+    filtered: tuple[FilteredPart, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,6 +162,16 @@ class Job:
     def _view(self) -> LogView:
         return JobLog(self.files, self._paths).read()
 
+    @functools.cached_property
+    def _ancestors(self) -> list[Source]:
+        return ancestors(self.files, self.record)  # complete jobs: read once
+
+    def _sources(self) -> list[Source]:
+        return [*self._ancestors, Source(self.name, self._view())]
+
+    def _rows(self, kind: str, output: str | None = None) -> list[Rows]:
+        return parts(self._sources(), kind, output)
+
     def status(self) -> Status:
         """Return where the job stands."""
         record, view = self.record, self._view()
@@ -151,12 +180,13 @@ class Job:
             job=self.name,
             state=state,
             attempt=view.attempt,
-            groups=len(view.committed),
+            groups=len(record.taken_over) + len(view.committed),
             n_groups=record.n_groups,
             n_simulations=record.n_simulations,
-            counts=view.counts,
+            counts=record.taken_over_counts + view.counts,
             created=record.created,
             live=live,
+            parent=record.parent.job if record.parent else None,
         )
 
     def require_no_runner(self, hint: str) -> LogView:
@@ -181,7 +211,7 @@ class Job:
 
     def verify(self) -> list[str]:
         """Check the job's log and read every part; return a sentence for each thing that is wrong."""
-        return verify(self.files, self._paths, self.record.n_groups)
+        return verify_job(self.files, self.name)
 
     def cancel(self) -> bool:
         """Ask the job's runner to commit what is finished and stop; False: it was complete already."""
@@ -195,30 +225,37 @@ class Job:
         return [name for name in reference if keep is None or name in keep]
 
     def paths(self, output: str) -> list[str]:
-        """Return the paths, in the storage, of an output's committed parts."""
-        return [part.path for part in self._parts(self._view(), output)]
+        """Return the paths, in the storage, of an output's committed parts.
+
+        Those of a derived job's ancestors are among them, with rows that do not count: :meth:`outputs` leaves them out.
+        """
+        return [rows.part.path for rows in self._output(output)]
 
     def tables(self) -> list[Table]:
         """Return what is committed, by table: the outputs, the losses, the failures."""
-        view = self._view()
+        sources = self._sources()
         named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
-        return [self._table(kind, name, view.parts_of(kind, name)) for kind, name in named]
+        return [self._table(kind, name, parts(sources, kind, name)) for kind, name in named]
 
-    def _table(self, kind: str, name: str | None, parts: Sequence[Part]) -> Table:
+    def _table(self, kind: str, name: str | None, rows: Sequence[Rows]) -> Table:
+        url = self.files.url
+        whole = [some.part for some in rows if not some.without]
+        mixed = [some for some in rows if some.without]
         return Table(
             kind=kind,
             name=name or kind,
-            rows=sum(part.rows for part in parts),
-            bytes=sum(part.bytes for part in parts),
-            folder=f"{self.files.url}/{self._paths.folder(kind, name)}",
-            paths=tuple(f"{self.files.url}/{part.path}" for part in parts),
+            rows=sum(part.rows for part in whole) + self._dataset(mixed, pa.schema([])).count_rows(),
+            bytes=sum(some.part.bytes for some in rows),
+            folder=f"{url}/{self._paths.folder(kind, name)}",
+            paths=tuple(f"{url}/{part.path}" for part in whole),
+            filtered=tuple(FilteredPart(f"{url}/{some.part.path}", some.without.intervals) for some in mixed),
         )
 
-    def _parts(self, view: LogView, output: str) -> Sequence[Part]:
+    def _output(self, output: str) -> Sequence[Rows]:
         if output not in (names := self.output_names()):
             has = f"it has: {', '.join(names)}" if names else "no simulation has finished yet"
             raise JobError(f"job {self.name!r} has no output {output!r}", where=self.files.url, hint=has)
-        return view.parts_of("outputs", output)
+        return self._rows("outputs", output)
 
     def outputs(self, output: str) -> ds.Dataset:
         """Return an output's committed rows: param_id, group, replicate, seed, and the model's columns.
@@ -230,29 +267,39 @@ class Job:
         JobError
             The job has no such output; its outputs are named.
         """
-        return self._dataset(self._parts(self._view(), output), pa.schema(IDENTITY_FIELDS))
+        return self._dataset(self._output(output), pa.schema(IDENTITY_FIELDS))
 
-    def _dataset(self, parts: Sequence[Part], empty: pa.Schema) -> ds.Dataset:
-        if not parts:
+    def _dataset(self, rows: Sequence[Rows], empty: pa.Schema) -> ds.Dataset:
+        if not rows:
             return ds.dataset(empty.empty_table())
-        filesystem, _ = self.files.arrow(parts[0].path)
-        paths = [self.files.arrow(part.path)[1] for part in parts]
+        filesystem, _ = self.files.arrow(rows[0].part.path)
+        paths = [self.files.arrow(some.part.path)[1] for some in rows]
         with ThreadPoolExecutor(_READERS) as pool:
             schemas = list(pool.map(lambda path: pq.read_schema(path, filesystem=filesystem), paths))
-        schema = unified(schemas, f"{self.files.url}/{parts[0].path}")
+        schema = unified(schemas, f"{self.files.url}/{rows[0].part.path}")
+        if any(some.without for some in rows):
+            files = [FilteredFile(path, some.job, some.without) for path, some in zip(paths, rows, strict=True)]
+            return filtered(files, schema, filesystem)
         return ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem)
 
     def losses(self, *, params: bool = False) -> pa.Table:
         """Return param_id, group, target, name, loss and n_replicates; with ``params`` the parameters too."""
-        losses = self._dataset(self._view().parts_of("losses"), LOSSES).to_table()
+        losses = self._dataset(self._rows("losses"), LOSSES).to_table()
         if not params:
             return losses
         typed = self.params().drop_columns(["group", "seeds", "params"])
         return losses.join(typed, "param_id", right_suffix=".param").sort_by([("group", "ascending")])
 
-    def failures(self) -> pa.Table:
-        """Return a row for each simulation and each target that failed: who, why, and how often it was tried."""
-        table = self._dataset(self._view().parts_of("failures"), FAILURES).to_table()
+    def failures(self, *, texts: bool = True) -> pa.Table:
+        """Return a row for each simulation and each target that failed: who, why, and how often it was tried.
+
+        Parameters
+        ----------
+        texts
+            With the columns ``message`` and ``traceback``.
+        """
+        columns = [name for name in FAILURES.names if texts or name not in ("message", "traceback")]
+        table = self._dataset(self._rows("failures"), FAILURES).to_table(columns=columns)
         return table.take(pc.sort_indices(table, [("group", "ascending"), ("replicate", "ascending")]))
 
     def reasons(self) -> list[Reason]:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mops import derive, detached
+from mops.detached import Detached
 from mops.driver.attempt import Attempt, children, context_of
 from mops.driver.progress import Snapshot
+from mops.driver.trial import Trial, try_out
 from mops.errors import JobError, StudyError, UsageError
 from mops.job import Job, open_files
-from mops.settings import Settings
+from mops.settings import PREFIX, Settings
 from mops.storage.bundles import Bundle, cache_folder, pack, unpack
-from mops.storage.jobs import JobRecord, create_job, load_bundle, load_job, read_live
-from mops.storage.log import JobLog
+from mops.storage.jobs import JobRecord, create_derived, create_job, load_bundle, load_job, read_live
+from mops.storage.log import By, JobLog, LogView, Settled, settled_state
 from mops.storage.paths import JobPaths
 from mops.study.project import ModelSpec, find_root, read_registry, resolve
 from mops.study.schema import Study, parse_study, read_json
+from mops.worker.environment import Variables
+from mops.worker.order import Context
+from mops.worker.surroundings import Surroundings, surroundings
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME_LIMIT = 60
@@ -106,8 +113,17 @@ def _project(folder: str | Path) -> Path:
 def job_name(study_path: Path, root: Path, now: datetime) -> str:
     """Return a new name: the study's (or its project's) name, the date, and four random characters."""
     stem = study_path.stem if study_path.stem != "study" else root.name
-    slug = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:30].strip("-") or "study"
-    return f"{slug}-{now:%y%m%d}-{secrets.token_hex(2)}"
+    return f"{_slug(stem) or 'study'}-{now:%y%m%d}-{secrets.token_hex(2)}"
+
+
+def retry_name(parent: str, now: datetime) -> str:
+    """Return a new name for a job derived from another one, which may be a retry itself."""
+    stem = re.sub(r"(-retry)?-\d{6}-[0-9a-f]{4}$", "", parent)
+    return f"{_slug(stem) or 'job'}-retry-{now:%y%m%d}-{secrets.token_hex(2)}"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:30].strip("-")
 
 
 def submit(
@@ -116,9 +132,13 @@ def submit(
     project: str | Path | None = None,
     storage: str | None = None,
     name: str | None = None,
+    env: Variables | None = None,
+    python: str | Path | None = None,
     settings: Settings | None = None,
+    detach: bool = False,
     on_start: Callable[[Prepared, Job], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
+    on_detach: Callable[[Job, Detached], None] = lambda *_: None,
 ) -> Job:
     """Run a study on an embedded cluster and return its job when it has ended.
 
@@ -132,28 +152,41 @@ def submit(
         URL or folder for the results; None: ``MODELOPS_STORAGE``, else ``mops-storage`` in the project.
     name
         The job's name (lower-case letters, digits and single hyphens); None: made from the study's.
+    env
+        Variables for the model. A value is kept with the job; None: it is taken from the environment of whoever
+        runs or resumes the job, and never kept.
+    python
+        The interpreter that runs simulations, if it is to be another one: it needs numpy and pyarrow, and what the
+        model imports, but not mops.
     settings
         None: from the environment.
+    detach
+        Return as soon as a runner of its own has begun, which outlives this process.
     on_start
         Called when the job exists and before it runs.
     on_progress
-        Called about four times a second.
+        Called about four times a second, unless detached.
+    on_detach
+        Called when the detached runner has begun.
 
     Raises
     ------
     UsageError
-        The study, the settings, the project or the model; nothing was written.
+        The study, the settings, the project, the model or what it is to be started with; nothing was written.
     StorageError
         The storage is out of reach, or full; ``mops.resume(mops.open_job(name))`` goes on.
+    RunnerEnded
+        The detached runner ended before it had begun; the job is there to be resumed.
     """
     settings = settings or Settings.from_environment()
+    given = surroundings(env, python)
     prepared = prepare(study, project, storage or settings.storage)
     name = _checked(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
     files = open_files(storage or settings.storage, prepared.root)
     files.brief().list(JobPaths(name).root)  # out of reach? said before the model is imported, and within seconds
     job = Job(files, name)
-    record = _record(name, prepared)
-    context = context_of(name, prepared.bundle.digest, files.url, prepared.spec, settings)
+    record = replace(_record(name, prepared), env=dict(env or {}), python=given.python)
+    context = given.of(context_of(name, prepared.bundle.digest, files.url, prepared.spec, settings))
     pending = [prepared]
     del prepared
 
@@ -163,8 +196,28 @@ def submit(
         create_job(files, record, study.bundle, study.raw, study.study.groups)
         on_start(study, job)
 
-    Attempt(files, record, context, settings, create, on_progress).run()
+    attempt = Attempt(files, record, context, settings, create, on_progress, _first(detach))
+    _carry_out(attempt, on_detach if detach else None)
     return job
+
+
+def _first(detach: bool) -> By:
+    """Tell who claims a new job: one that is cancelled before its detached runner has begun is to stay so."""
+    return "auto" if detach else "person"
+
+
+def _carry_out(attempt: Attempt, on_detach: Callable[[Job, Detached], None] | None) -> str:
+    """Run an attempt here, or start a runner for it; return the job's state."""
+    if on_detach is None:
+        return attempt.run()
+    files, name = attempt.files, attempt.record.job
+    detached.refuse_memory(files)
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+    with detached.open_log(name) as log:
+        attempt.create_only()
+        runner = detached.start(files, name, log, inherited | attempt.settings.to_environment(), attempt.by)
+    on_detach(Job(files, name), runner)
+    return "running"
 
 
 def _checked(name: str) -> str:
@@ -188,7 +241,7 @@ def _record(name: str, prepared: Prepared) -> JobRecord:
     )
 
 
-def check_model(prepared: Prepared, settings: Settings) -> None:
+def check_model(prepared: Prepared, settings: Settings, given: Surroundings) -> None:
     """Import the model and the targets in a child, from the bundle.
 
     Raises
@@ -196,10 +249,31 @@ def check_model(prepared: Prepared, settings: Settings) -> None:
     ModelError
         They cannot be imported, or are not what STUDY.md asks for.
     """
-    here = settings.model_copy(update={"scheduler": None})
-    context = context_of("check", prepared.bundle.digest, "", prepared.spec, here)
-    with children(context, warm=False) as pool:
+    with children(_context_of_check(prepared, settings, given), warm=False) as pool:
         pool.check()
+
+
+def try_model(
+    prepared: Prepared, settings: Settings, given: Surroundings, on_imported: Callable[[], None] = lambda: None
+) -> Trial:
+    """Run the study's first simulation three times, from the bundle; nothing is stored.
+
+    Parameters
+    ----------
+    on_imported
+        Called when the model is imported, before anything runs.
+
+    Raises
+    ------
+    ModelError
+        The model or a target cannot be imported, or is not what STUDY.md asks for.
+    """
+    return try_out(_context_of_check(prepared, settings, given), prepared.study.groups, on_imported)
+
+
+def _context_of_check(prepared: Prepared, settings: Settings, given: Surroundings) -> Context:
+    here = settings.model_copy(update={"scheduler": None})
+    return given.of(context_of("check", prepared.bundle.digest, "", prepared.spec, here))
 
 
 def resume(
@@ -207,8 +281,10 @@ def resume(
     *,
     settings: Settings | None = None,
     take_over: bool = False,
+    detach: bool = False,
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
+    on_detach: Callable[[Job, Detached], None] = lambda *_: None,
 ) -> str:
     """Go on with a job from what is committed; return its state.
 
@@ -220,15 +296,23 @@ def resume(
         None: from the environment, read afresh.
     take_over
         Also if a runner is at the job: it meets the new attempt's claim, stops, and commits nothing more.
+    detach
+        Return as soon as a runner of its own has begun, which outlives this process.
     on_start
         Called before anything runs, with a line for each setting that the attempt before had otherwise.
     on_progress
-        Called about four times a second.
+        Called about four times a second, unless detached.
+    on_detach
+        Called when the detached runner has begun.
 
     Raises
     ------
     JobError
         The job is complete: there is nothing to resume. Or a runner is at it.
+    RunnerEnded
+        The detached runner ended before it had begun.
+    OptionsError
+        A variable that the job takes from this environment is not set in it, or its interpreter is not what it was.
     """
     settings = settings or Settings.from_environment()
     record = load_job(job.files, job.name)
@@ -241,8 +325,113 @@ def resume(
         )
     if not take_over:
         job.require_no_runner(f"stop it with: mops jobs cancel {job.name}; or supersede it with --take-over")
+    changes = _changes(job, view, settings)
+    attempt = _attempt(job, record, settings, lambda: on_start(job, changes), on_progress)
+    return _carry_out(attempt, on_detach if detach else None)
+
+
+def _changes(job: Job, view: LogView, settings: Settings) -> list[str]:
+    """Return a line for each setting that the job's last attempt had otherwise."""
     before = read_live(job.files, JobPaths(job.name), view.attempt)
-    changes = settings.changes_since(before.settings) if before else []
+    return settings.changes_since(before.settings) if before else []
+
+
+def _attempt(
+    job: Job,
+    record: JobRecord,
+    settings: Settings,
+    create: Callable[[], None],
+    on_progress: Callable[[Snapshot], None],
+    by: By = "person",
+) -> Attempt:
+    """Return an attempt of a job whose bundle is stored."""
     unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())
-    context = context_of(job.name, record.bundle, job.files.url, record.spec, settings)
-    return Attempt(job.files, record, context, settings, lambda: on_start(job, changes), on_progress).run()
+    given = surroundings(record.env, record.python, where=f"job {job.name}")
+    context = given.of(context_of(job.name, record.bundle, job.files.url, record.spec, settings))
+    return Attempt(job.files, record, context, settings, create, on_progress, by)
+
+
+def run(
+    job: Job,
+    *,
+    by: By = "auto",
+    settings: Settings | None = None,
+    on_progress: Callable[[Snapshot], None] = lambda _: None,
+) -> str:
+    """Run a job that exists and return its state: what a runner does that nobody watches.
+
+    Parameters
+    ----------
+    by
+        ``auto``: a job that was cancelled or has ended stays so.
+    settings
+        None: from the environment.
+
+    Raises
+    ------
+    Settled
+        There is nothing to run.
+    """
+    settings = settings or Settings.from_environment()
+    view = JobLog(job.files, JobPaths(job.name)).read()
+    if (state := settled_state(view, by)) is not None:
+        raise Settled(state, view, where=job.files.url)
+    return _attempt(job, job.record, settings, lambda: None, on_progress, by).run()
+
+
+def retry(
+    job: Job,
+    verdicts: str | Iterable[str],
+    *,
+    name: str | None = None,
+    settings: Settings | None = None,
+    detach: bool = False,
+    on_start: Callable[[Job, list[str]], None] = lambda *_: None,
+    on_progress: Callable[[Snapshot], None] = lambda _: None,
+    on_detach: Callable[[Job, Detached], None] = lambda *_: None,
+) -> Job:
+    """Run the parameter sets with some failures again, in a new job that takes over all others.
+
+    Parameters
+    ----------
+    job
+        The job, complete. It stays as it is.
+    verdicts
+        The failures meant, by their ``reason``: names, ``"oom,timeout"``, or ``"all"``.
+    name
+        The new job's name; None: made from the job's.
+    settings
+        None: from the environment, read afresh.
+    detach
+        Return as soon as a runner of its own has begun, which outlives this process.
+    on_start
+        Called when the new job exists and before it runs, with a line for each setting that the old one had otherwise.
+    on_progress
+        Called about four times a second, unless detached.
+    on_detach
+        Called when the detached runner has begun.
+
+    Raises
+    ------
+    UsageError
+        There is no such verdict.
+    JobError
+        The job is not complete, or has no such failure.
+    StorageError, RunnerEnded
+        As for :func:`submit`.
+    """
+    settings = settings or Settings.from_environment()
+    record, view = job.record, JobLog(job.files, JobPaths(job.name)).read()
+    parent = derive.parent(job, record, view, derive.wanted(verdicts))
+    now = datetime.now(UTC)
+    name = _checked(name) if name else retry_name(job.name, now)
+    derived = replace(record, job=name, created=now.isoformat(timespec="seconds"), parent=parent)
+    child, changes = Job(job.files, name), _changes(job, view, settings)
+
+    def create() -> None:
+        create_derived(job.files, derived, parent)
+        on_start(child, changes)
+
+    attempt = _attempt(child, derived, settings, create, on_progress, _first(detach))
+    _carry_out(attempt, on_detach if detach else None)
+    return child

@@ -122,7 +122,8 @@ def _one(files: Files, job: JobRecord | Listed, end: End | None) -> Listed | Non
     if isinstance(job, Listed):
         return job
     if end is not None:
-        return Listed(job.job, end.state, job.n_groups, job.n_groups, end.totals.simulations_failed, job.created)
+        counts = job.taken_over_counts + end.totals
+        return Listed(job.job, end.state, job.n_groups, job.n_groups, counts.simulations_failed, job.created)
     try:
         now = Job(files, job.job).status()
     except (CorruptRecord, NewerFormat) as bad:

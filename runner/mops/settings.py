@@ -108,6 +108,11 @@ class Settings(BaseModel):
             if now[field] != before.get(field)
         ]
 
+    def to_environment(self) -> dict[str, str]:
+        """Return the variables from which :meth:`from_environment` makes these settings."""
+        given = {_variable(field): getattr(self, field) for field in self.model_fields_set}
+        return {name: str(value) for name, value in given.items() if value is not None}
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; ``Settings.model_validate`` reads them."""
         return self.model_dump(mode="json")

@@ -112,7 +112,8 @@ class Lab:
 def make_lab(root: Path, cache: Path) -> Lab:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MODELOPS_", "AZURE_", "MOPS_"))}
     # A width, so that what is asserted does not depend on the terminal that tests run in.
-    lab = Lab(root, clean | {"XDG_CACHE_HOME": str(cache), "MODELOPS_STORAGE": str(root / "storage"), "COLUMNS": "100"})
+    folders = {"XDG_CACHE_HOME": str(cache), "XDG_STATE_HOME": str(root / "state")}
+    lab = Lab(root, clean | folders | {"MODELOPS_STORAGE": str(root / "storage"), "COLUMNS": "100"})
     lab.write("mops.toml", "")
     lab.write("model.py", MODEL)
     lab.write_study()

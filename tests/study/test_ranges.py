@@ -79,3 +79,10 @@ def test_a_million_numbers_in_a_row_are_one_interval() -> None:
     assert ranges.intervals == ((0, 1_000_000),)
     assert 999_999 in ranges
     assert 1_000_000 not in ranges
+
+
+@given(numbers, numbers)
+def test_what_two_sets_share(one: set[int], other: set[int]) -> None:
+    shared = Ranges.of(one) & Ranges.of(other)
+    assert is_normal(shared)
+    assert set(shared) == one & other

@@ -167,6 +167,7 @@ class Lab:
     folder: Path
     study: dict[str, Any] = field(default_factory=dict)
     runners: list[Runner] = field(default_factory=list)
+    more_env: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shutil.copytree(WILD, self.project)
@@ -198,6 +199,8 @@ class Lab:
             "MOPS_TEST_HOLD": str(self.folder / f"hold-{number}.txt"),
             "MOPS_TEST_MARKER": f"{self.folder.name}-{os.getpid()}-{time.monotonic_ns()}",
             "XDG_CACHE_HOME": str(self.folder / "cache"),
+            **self.more_env,
+            "XDG_STATE_HOME": str(self.folder / "state"),
             **{f"MODELOPS_JOB_{name}": str(value) for name, value in settings.items() if name != "hold"},
         }
         if (hold := settings.get("hold")) is not None:

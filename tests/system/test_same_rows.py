@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import re
+from typing import Any
+
 import pytest
 from study_lab import Lab, Rows, betas, rows_of
+
+from mops.job import Job
 
 SETTINGS = [(batch, slots) for batch in (1, 7, 200) for slots in (1, 2)]
 
@@ -25,3 +31,50 @@ def test_batch_size_and_slots_do_not_change_a_row(study: Lab) -> None:
         given[batch, slots] = rows_of(study.job(name))
         study.assert_sound(name)
     assert {setting: rows == expected for setting, rows in given.items()} == dict.fromkeys(SETTINGS, True)
+
+
+def test_groups_run_in_pieces_give_the_rows_of_whole_ones_and_so_does_a_shuffled_study(lab: Lab) -> None:
+    sets = betas(12, sleep=0.02)
+    lab.write("counted:simulate", sets, n_replicates=5, targets=["scores:order", "targets:number"], outputs=["daily"])
+    expected = lab.serial()
+    split = lab.run("split", TASK_SECONDS=0.045, SLOTS=2)
+    assert rows_of(lab.job("split")) == expected
+    assert set(lab.called(split).values()) == {1}
+    assert "warning" not in split.said, "nothing is left of pieces, nor of what their targets were given"
+    lab.run("at-once", TASK_SECONDS=0.045, SLOTS=2, CHECKPOINT_SECONDS=0)
+    assert rows_of(lab.job("at-once")) == expected
+    order = list(range(12))
+    random.Random(1).shuffle(order)
+    lab.write(
+        "counted:simulate", [sets[i] for i in order], n_replicates=5, targets=lab.study["targets"], outputs=["daily"]
+    )
+    lab.run("shuffled", TASK_SECONDS=0.045)
+    assert by_param_id(lab.job("shuffled")) == by_param_id(lab.job("split"))
+
+
+def by_param_id(job: Job) -> list[list[dict[str, Any]]]:
+    """Return a job's rows without their group's number, which is its place in the study."""
+    tables = [job.outputs("daily").to_table(), job.losses()]
+    keys = [["param_id", "replicate", "day"], ["param_id", "target", "name"]]
+    return [
+        table.drop_columns("group")
+        .sort_by([(key, "ascending") for key in names if key in table.schema.names])
+        .to_pylist()
+        for table, names in zip(tables, keys, strict=True)
+    ]
+
+
+def test_failures_in_groups_run_in_pieces_are_those_of_whole_ones(lab: Lab) -> None:
+    whats = ("good", "raises", "system_exit", "os_exit", "segfault", "returns_none", "good")
+    sets = [{"what": what, "place": place, "sick": 1, "sleep": 0.02} for place, what in enumerate(whats)]
+    lab.write("sometimes:simulate", sets, n_replicates=4, targets=["scores:rows"])
+    lab.run("whole", exit_code=3, TASK_SECONDS=1.0, RETRIES=0, SLOTS=2)
+    lab.run("split", exit_code=3, TASK_SECONDS=0.03, RETRIES=0, SLOTS=2)
+    names = ["group", "replicate", "seed", "target", "reason", "message", "attempts"]
+    failures = [lab.job(name).failures().select(names).to_pylist() for name in ("whole", "split")]
+    for rows in failures:
+        for row in rows:
+            row["message"] = re.sub(r"after [\d.]+ s", "", row["message"])
+    assert failures[0] == failures[1]
+    assert failures[0]
+    assert rows_of(lab.job("whole")) == rows_of(lab.job("split"))

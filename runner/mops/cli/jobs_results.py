@@ -34,8 +34,11 @@ def results(
     if to is not None:
         _show_exported(export(found, to, file_format, overwrite=overwrite), as_json=as_json)
         return
-    _show_tables(found.tables(), as_json=as_json)
+    tables = found.tables()
+    _show_tables(tables, as_json=as_json)
     if not as_json:
+        if found.record.parent is not None:
+            terminal.say("parts of the jobs that it was derived from are among these: --json names them")
         terminal.say(f"all of it as files: mops jobs results {job} --to FOLDER; in Python: mops.open_job({job!r})")
 
 
@@ -44,7 +47,13 @@ def _show_tables(tables: list[Table], *, as_json: bool) -> None:
         terminal.data_json([asdict(table) for table in tables])
         return
     rows = [
-        (table.name, f"{table.rows:,}", f"{len(table.paths):,}", terminal.size(table.bytes), table.folder)
+        (
+            table.name,
+            f"{table.rows:,}",
+            f"{len(table.paths) + len(table.filtered):,}",
+            terminal.size(table.bytes),
+            table.folder,
+        )
         for table in tables
     ]
     terminal.data_table(("name", "rows", "parts", "size", "folder"), rows, right=("rows", "parts", "size"))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import running
-from mops.cli.jobs_submit import JobArgument, JsonOption, StorageOption
+from mops.cli.jobs_submit import DetachOption, JobArgument, JsonOption, StorageOption
 from mops.job import open_job
 from mops.launch import resume as resume_job
 
@@ -17,6 +17,7 @@ def resume(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Also if a runner is at it: it is superseded and stops.")
     ] = False,
+    detach: DetachOption = False,
     storage: StorageOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -26,5 +27,13 @@ def resume(
     """
     with running.shown(as_json=as_json) as shown:
         found = open_job(job, storage)
-        resume_job(found, take_over=take_over, on_start=shown.resumed, on_progress=shown.progress)
-        shown.ended(found)
+        resume_job(
+            found,
+            take_over=take_over,
+            detach=detach,
+            on_start=shown.resumed,
+            on_progress=shown.progress,
+            on_detach=shown.detached,
+        )
+        if not detach:
+            shown.ended(found)

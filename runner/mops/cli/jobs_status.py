@@ -29,6 +29,8 @@ def _fields(job: Job, now: Status) -> Iterator[tuple[str, str]]:
     yield "job", now.job
     yield "state", now.state
     yield "submitted", now.created
+    if now.parent is not None:
+        yield "derived from", now.parent
     yield "attempts", str(now.attempt)
     yield from running.counts_of(now)
     yield from running.reasons_of(job.reasons())

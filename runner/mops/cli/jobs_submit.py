@@ -9,12 +9,34 @@ import typer
 
 from mops.cli import running
 from mops.launch import submit as submit_study
+from mops.worker.environment import read_variables
 
 StorageOption = Annotated[
     str | None,
     typer.Option("--storage", help="Folder or URL of the results; else MODELOPS_STORAGE, else mops-storage/."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="Return as soon as a runner has begun that outlives this terminal.")
+]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        help="A variable for the model; may be repeated. NAME=VALUE is kept with the job; NAME alone takes the value "
+        "from the environment each time that the job runs, for secrets.",
+    ),
+]
+PythonOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--python",
+        metavar="PATH",
+        help="The interpreter for simulations, like .venv/bin/python; it needs numpy, pyarrow and the model's "
+        "libraries, but not mops.",
+    ),
+]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as submit printed it.")]
 
 
@@ -22,7 +44,10 @@ def submit(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file (study.json).")],
     project: Annotated[Path | None, typer.Option(help="The folder with the model; else found from the study.")] = None,
     name: Annotated[str | None, typer.Option(help="The job's name; else made from the study's.")] = None,
+    detach: DetachOption = False,
     storage: StorageOption = None,
+    env: EnvOption = None,
+    python: PythonOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a study here, and keep its results as they come.
@@ -35,7 +60,12 @@ def submit(
             project=project,
             name=name,
             storage=storage,
+            detach=detach,
+            env=read_variables(env or []),
+            python=python,
             on_start=shown.started,
             on_progress=shown.progress,
+            on_detach=shown.detached,
         )
-        shown.ended(job)
+        if not detach:
+            shown.ended(job)

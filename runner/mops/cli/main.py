@@ -16,6 +16,8 @@ from mops.cli import (
     jobs_logs,
     jobs_results,
     jobs_resume,
+    jobs_retry,
+    jobs_run,
     jobs_status,
     jobs_submit,
     jobs_verify,
@@ -45,6 +47,8 @@ jobs.command("logs")(jobs_logs.logs)
 jobs.command("results")(jobs_results.results)
 jobs.command("resume")(jobs_resume.resume)
 jobs.command("cancel")(jobs_cancel.cancel)
+jobs.command("retry")(jobs_retry.retry)
+jobs.command("run", hidden=True)(jobs_run.run)
 jobs.command("verify")(jobs_verify.verify)
 jobs.command("clean")(jobs_clean.clean)
 jobs.command("delete")(jobs_delete.delete_)

@@ -12,6 +12,7 @@ from pathlib import Path
 import typer
 
 from mops.cli import terminal
+from mops.detached import Detached
 from mops.driver.progress import Snapshot
 from mops.job import Job, Reason, Status, default_files
 from mops.launch import Prepared
@@ -44,6 +45,28 @@ class Shown:
         terminal.say(f"job {job.name} goes on: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
         for change in changes:
             terminal.say(f"setting {change}")
+
+    def derived(self, job: Job, changes: list[str]) -> None:
+        """Say what runs again."""
+        record = job.record
+        assert record.parent is not None
+        terminal.say(
+            f"job {job.name}: {len(record.due):,} of {counted(record.n_groups, 'parameter set')} run again, "
+            f"{len(record.taken_over):,} are taken over from {record.parent.job}"
+        )
+        for change in changes:
+            terminal.say(f"setting {change}")
+
+    def detached(self, job: Job, runner: Detached) -> None:
+        """Say how a runner is met again that runs by itself."""
+        if self._as_json:
+            terminal.data_json(asdict(runner))
+        else:
+            terminal.data(runner.job)
+        terminal.say(f"process {runner.pid} runs it and outlives this terminal")
+        named = {"watch": "status", "stop": "cancel", "go on after a stop or a crash": "resume"}
+        commands = [(meaning, command(verb, job)) for meaning, verb in named.items()]
+        terminal.say_fields([*commands, ("what it prints", nearby(runner.log))])
 
     def progress(self, now: Snapshot) -> None:
         """Show where it stands."""

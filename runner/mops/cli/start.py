@@ -16,3 +16,7 @@ def main() -> None:
     command = importlib.import_module("mops.cli.main")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     command.main()
+
+
+if __name__ == "__main__":
+    main()

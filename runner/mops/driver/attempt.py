@@ -21,7 +21,7 @@ from mops.errors import UsageError
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, check_still_there, driving, load_groups
-from mops.storage.log import JobLog
+from mops.storage.log import By, JobLog
 from mops.storage.paths import JobPaths
 from mops.study.project import ModelSpec
 from mops.worker.order import Context
@@ -105,6 +105,8 @@ class Attempt:
         Called once the model is imported and before anything else is written: a new job's records.
     on_progress
         Called with a :class:`Snapshot` about four times a second.
+    by
+        Who claims: with ``auto``, a job that has ended stays so.
     """
 
     files: Files
@@ -113,6 +115,19 @@ class Attempt:
     settings: Settings
     create: Callable[[], None] = lambda: None
     on_progress: Callable[[Snapshot], None] = lambda _: None
+    by: By = "person"
+
+    def create_only(self) -> None:
+        """Import the model and create the job, for a runner that is started by itself.
+
+        Raises
+        ------
+        ModelError
+            The model cannot be imported; nothing was written.
+        """
+        with children(self.context, warm=False) as pool:
+            pool.check()
+            self.create()
 
     def run(self) -> str:
         """Run until the job ends or is stopped; return the state.
@@ -136,7 +151,7 @@ class Attempt:
                 close_pool(self.context.run)  # the cluster's workers have children of their own
             self.create()
             log = JobLog(self.files, JobPaths(self.record.job), host=socket.gethostname())
-            log.claim(by="person")
+            log.claim(self.by)
             check_still_there(self.files, self.record)
             groups = load_groups(self.files, self.record.job)
             with collecting() as text_log:

@@ -18,7 +18,7 @@ from distributed.protocol.pickle import dumps
 
 from mops.errors import ClusterError, UsageError
 from mops.settings import Settings
-from mops.worker.task import close_pool, stop_pool
+from mops.worker.task import leave_pool, stop_pool
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,9 @@ def embedded(run: str, slots: int) -> Iterator[Embedded]:
 
 
 def _quiet() -> None:
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it knows of our tasks, our own errors say
+    """Silence Dask's own log: what it knows of our tasks and connections, our own errors say."""
+    for name in ["distributed", *(name for name in logging.root.manager.loggerDict if name.startswith("distributed."))]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class EndChildren(SchedulerPlugin):
@@ -150,7 +152,7 @@ class EndChildren(SchedulerPlugin):
         """Note that a connection has ended."""
         if client != self._client:
             return
-        message = {"op": "run", "function": dumps(close_pool), "args": dumps((self._run,)), "wait": False}
+        message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._run,)), "wait": True}
         self._ending = asyncio.ensure_future(scheduler.broadcast(msg=message, on_error="ignore"))
         scheduler.remove_plugin(self.name)
 

@@ -6,7 +6,6 @@ of their own; deciding is :mod:`mops.driver.plan`'s, durability :mod:`mops.drive
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import logging
@@ -14,16 +13,17 @@ import math
 import os
 import queue
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distributed import CancelledError, Client, Future, KilledWorker
-
 from mops.driver import drain
 from mops.driver.checkpoint import Checkpointer, Committed, Limits
 from mops.driver.cluster import Cluster
+from mops.driver.crew import Crew
+from mops.driver.dispatch import Connected, Dispatch, Failed, Lost
 from mops.driver.half_done import HalfDone
 from mops.driver.joblog import JobLogBuffer
 from mops.driver.lost import given_up, is_single
@@ -38,7 +38,6 @@ from mops.storage.paths import JobPaths
 from mops.storage.tables import GroupTable
 from mops.worker.order import Context, Order, Outcome
 from mops.worker.tables import Kinds
-from mops.worker.task import run_order
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +59,8 @@ class _StopAsked:
 
 
 @dataclass
-class _Fetched:
-    """An event: an order of whole groups is in the open checkpoint and its future is released."""
+class _Whole:
+    """An event: what an order of whole groups gave is in the open checkpoint."""
 
     number: int
     done: frozenset[int]
@@ -72,7 +71,7 @@ class _Fetched:
 
 @dataclass
 class _Piece:
-    """An event: what an order gave that ran a piece of a group; its future is released."""
+    """An event: what an order gave that ran a piece of a group."""
 
     number: int
     outcome: Outcome
@@ -84,26 +83,6 @@ class _Closed:
 
     group: int
     counts: Counts
-
-
-@dataclass
-class _Lost:
-    """An event: an order did not come back."""
-
-    number: int
-    why: str
-    blamed: bool = False
-
-
-@dataclass
-class _Failed:
-    """An event: a task raised, so that nothing can run."""
-
-    error: BaseException
-
-
-class _Connected:
-    """An event: the cluster is there again."""
 
 
 class Runner:
@@ -139,11 +118,14 @@ class Runner:
         self._inherited = log.view
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._reference = read_reference(files, self._paths)
-        self._futures: dict[int, tuple[Future[Outcome], ...]] = {}
+        self._dispatch = Dispatch(cluster, self._deliver, self._events.put)
+        self._crew = Crew(cluster, settings, record.job, len(groups))
+        self._plan = self._new_plan()
         self._half_done = HalfDone(groups.n_replicates, has_targets=bool(context.targets))
         self._reconnecting = False
         self._n_lost = 0
-        self._progress = Progress(record.job, groups.n_simulations, log.view.counts)
+        self._blamed: Counter[tuple[int, tuple[int, ...] | None]] = Counter()
+        self._progress = Progress(record.job, groups.n_simulations, record.taken_over_counts + log.view.counts)
         self._batches = Batches(settings.batch_size)
         self._stopping = False
         self._stop_by = math.inf
@@ -172,21 +154,16 @@ class Runner:
         JobFailed, UsageError
             Nothing can run; the log says ``failed``.
         """
-        with (
-            ThreadPoolExecutor(1, "mops-fetch") as self._fetcher,
-            ThreadPoolExecutor(1, "mops-drain") as self._drainer,
-            ThreadPoolExecutor(1, "mops-connect") as self._connector,
-        ):
-            checkpointer = self._checkpointer()
-            self._checkpoints = checkpointer
+        self._checkpoints = self._checkpointer()
+        with ThreadPoolExecutor(1, "mops-drain") as self._drainer, contextlib.closing(self._dispatch):
             try:
                 failure = self._drive()
-                checkpointer.finish()
+                self._checkpoints.finish()
                 self._take_commits()
                 self._check_drained(self._batches.rest())
             except BaseException:
                 self._cluster.stop(0.0)
-                checkpointer.abandon()
+                self._checkpoints.abandon()
                 raise
             return self._end(failure)
 
@@ -208,62 +185,51 @@ class Runner:
 
     def _drive(self) -> MopsError | None:
         """Run the pilot and the window; return why it cannot go on, if it cannot."""
-        todo = self._inherited.committed.complement(len(self._groups))
-        plan = Plan(
-            todo,
-            len(todo),
-            self._groups.n_replicates,
-            batch_size=self._settings.batch_size,
-            slots=self._cluster.slots,
-            task_seconds=self._settings.task_seconds,
-            # Where each group is to be committed as it finishes, none waits for another in its task.
-            fuse=self._settings.checkpoint_seconds > 0,
-        )
-        self._plan = plan
         try:
-            while not plan.over and time.monotonic() < self._stop_by:
-                self._count_slots()
+            while not self._plan.over and time.monotonic() < self._stop_by:
+                self._follow_cluster()
                 if not self._reconnecting:
-                    self._send(plan.fill(pilot=self._reference is None))
+                    self._send(self._plan.fill(pilot=self._reference is None))
                 self._take(self._next_event())
         except (JobFailed, UsageError, ClusterError) as failure:
             self._cluster.stop(0.0)
             return failure
         return None
 
-    def _count_slots(self) -> None:
-        """Follow the cluster's size, and its loss."""
-        if not (self._cluster.alive or self._reconnecting):
-            self._reconnect()
-        slots = max(self._cluster.slots, 1)
-        if slots != self._plan.slots:
-            logger.info("%s: %d simulations at once, %d before", self._record.job, slots, self._plan.slots)
-            self._plan.slots = slots
+    def _new_plan(self) -> Plan:
+        todo = self._record.todo(self._inherited.committed)
+        return Plan(
+            todo,
+            len(todo),
+            self._groups.n_replicates,
+            batch_size=self._settings.batch_size,
+            slots=self._crew.slots,
+            task_seconds=self._settings.task_seconds,
+            # Where each group is to be committed as it finishes, none waits for another in its task.
+            fuse=self._settings.checkpoint_seconds > 0,
+        )
 
-    def _reconnect(self) -> None:
-        """Take back what is in flight, and look for the cluster in a thread: commits go on, and a stop is heard."""
-        logger.warning("%s: the connection to the Dask scheduler is lost", self._record.job)
-        self._reconnecting = True
-        for number in list(self._plan.flying):
-            if self._futures.pop(number, None) is not None:  # else its result is being fetched: that decides
-                self._plan.lost(number)
-        self._connector.submit(self._connect)
-
-    def _connect(self) -> None:
-        try:
-            self._cluster.reconnect()
-        except Exception as error:  # noqa: BLE001 - carried to the loop, which raises it
-            self._events.put(_Failed(error))
+    def _follow_cluster(self) -> None:
+        """Take its size; where the connection is lost, look for it in a thread: commits go on, a stop is heard."""
+        if self._reconnecting:
+            self._crew.rest()
+        elif self._cluster.alive:
+            self._plan.slots = self._crew.look()
         else:
-            self._events.put(_Connected())
+            n, job = len(self._plan.flying), self._record.job
+            logger.warning("%s: the connection to the Dask scheduler is lost; %d tasks run again", job, n)
+            self._reconnecting = True
+            for submit in self._dispatch.take_back(list(self._plan.flying.values())):
+                self._plan.lost(submit.number)
+            self._dispatch.reconnect()
 
-    def _send(self, orders: list[Submit]) -> None:
-        for submit in orders:
-            order, client = self._order(submit), self._cluster.client
-            given = self._given(order, client)
-            future = client.submit(run_order, order, *given, key=order.key, pure=False)
-            self._futures[submit.number] = (future, *given)
-            future.add_done_callback(lambda done, submit=submit: self._came_back(submit, done))
+    def _send(self, submits: list[Submit]) -> None:
+        for submit in submits:
+            order = self._order(submit)
+            if order.replicates == ():
+                self._dispatch.send_targets(submit, order, self._half_done.parts(submit.groups[0]))
+            else:
+                self._dispatch.send(submit, order)
 
     def _order(self, submit: Submit) -> Order:
         settings = self._settings
@@ -278,58 +244,25 @@ class Runner:
             replicates=submit.replicates,
         )
 
-    def _given(self, order: Order, client: Client) -> tuple[Future[Any], ...]:
-        """Send a group's replicates to where its targets are to run."""
-        if order.replicates != ():
-            return ()
-        key = f"given-{order.key}"
-        return (client.scatter({key: self._half_done.parts(order.groups[0].index)}, hash=False)[key],)
-
-    def _came_back(self, submit: Submit, future: Future[Outcome]) -> None:
-        """Have an outcome fetched. Runs in Dask's thread for callbacks."""
-        with contextlib.suppress(RuntimeError):  # the fetching thread has ended with this attempt: nobody waits for it
-            self._fetcher.submit(self._fetch, submit, future)
-
-    def _fetch(self, submit: Submit, future: Future[Outcome]) -> None:
-        """Bring an outcome to where it goes, then release its future. Runs in the fetching thread."""
-        if self._futures.pop(submit.number, None) is None:
-            return  # taken back meanwhile, and running again: it must not count twice
-        try:
-            if future.status == "finished":
-                event = self._delivered(submit, future.result())
-                _release(future)
-                self._events.put(event)
-            else:
-                self._events.put(_not_finished(submit.number, future))
-        except (CancelledError, OSError, TimeoutError) as lost:  # the connection, while the result was on its way
-            self._events.put(_Lost(submit.number, repr(lost)))
-        except Exception as error:  # noqa: BLE001 - carried to the loop, which raises it
-            self._events.put(_Failed(error))
-
-    def _delivered(self, submit: Submit, outcome: Outcome) -> _Fetched | _Piece:
+    def _deliver(self, submit: Submit, outcome: Outcome) -> _Whole | _Piece:
+        """Bring whole groups into the open checkpoint. Runs in the fetching thread."""
         if self._reference is None and outcome.reference is not None:
             outcome = self._pilot_done(outcome)
         self._text_log.add(outcome.prints)
         if submit.replicates is not None:
             return _Piece(submit.number, outcome)
         counts = self._checkpoints.put(outcome)
-        return _Fetched(submit.number, outcome.done, outcome.seconds, outcome.reference, counts)
+        return _Whole(submit.number, outcome.done, outcome.seconds, outcome.reference, counts)
 
-    def _close(self, group: int, outcome: Outcome) -> None:
+    def _close(self, group: int, outcome: Outcome) -> _Closed:
         """Bring a group that was run in pieces into the open checkpoint. Runs in the fetching thread."""
-        self._events.put(_Closed(group, self._checkpoints.put(outcome)))
+        return _Closed(group, self._checkpoints.put(outcome))
 
     def _pilot_done(self, outcome: Outcome) -> Outcome:
         """Make the first good simulation's schema the job's; another attempt may have been first."""
         assert outcome.reference is not None
         kept = keep_reference(self._files, self._paths, outcome.reference)
-        unknown = [name for name in self._context.outputs or () if name not in kept]
-        if unknown:
-            raise UsageError(
-                f"the model has no output {', '.join(map(repr, unknown))}; it has: {', '.join(kept)}",
-                where="$.outputs",
-                hint="name outputs that the model returns, or leave 'outputs' out to keep all",
-            )
+        check_outputs(self._context.outputs, kept)
         if kept == outcome.reference:
             return outcome
         # Judged by another schema than the job's: these groups run again under the job's own.
@@ -337,15 +270,14 @@ class Runner:
         return replace(outcome, parts=[], failures=[], losses=[], reference=kept, **nothing)
 
     def _next_event(self) -> object:
-        while True:
-            try:
-                return self._events.get(timeout=_TICK_SECONDS)
-            except queue.Empty:
-                self._show()
+        """Return the next event, or None after a quarter of a second without one."""
+        with contextlib.suppress(queue.Empty):
+            return self._events.get(timeout=_TICK_SECONDS)
+        return None
 
     def _take(self, event: object) -> None:
         match event:
-            case _Fetched():
+            case _Whole():
                 self._finished(event)
             case _Piece():
                 self._piece_finished(event.number, event.outcome)
@@ -353,22 +285,22 @@ class Runner:
                 self._plan.closed(event.group)
                 # Its simulations were counted as they came.
                 self._progress.took(replace(event.counts, simulations_good=0, simulations_failed=0))
-            case _Lost():
+            case Lost():
                 self._lost(event)
-            case _Connected():
+            case Connected():
                 logger.warning("%s: connected again, %d slots", self._record.job, self._cluster.slots)
                 self._reconnecting = False
             case Committed():
                 self._committed(event)
             case _StopAsked():
                 self._stop(event.grace_s)
-            case _Failed():
+            case Failed():
                 raise event.error
             case BaseException():
                 raise event
         self._show()
 
-    def _finished(self, event: _Fetched) -> None:
+    def _finished(self, event: _Whole) -> None:
         self._n_lost = 0
         self._plan.finished(event.number, event.done, event.seconds)
         self._reference = self._reference or event.reference
@@ -383,11 +315,12 @@ class Runner:
         whole = self._half_done.add(group, outcome)
         self._plan.piece_finished(number, outcome.replicates, outcome.seconds)
         if whole is not None:
-            self._fetcher.submit(self._close, group, whole)
+            self._plan.closing(group)
+            self._dispatch.deliver_later(lambda: self._close(group, whole))
         elif outcome.replicates and self._half_done.targets_due(group):
             self._plan.targets_due(group)
 
-    def _lost(self, event: _Lost) -> None:
+    def _lost(self, event: Lost) -> None:
         """Have it run again; where a single simulation has taken down its workers again and again, it has failed."""
         self._n_lost += 1
         if self._n_lost > _LOST_LIMIT:
@@ -396,13 +329,21 @@ class Runner:
                 where=self._record.job,
                 hint="look at the workers' logs; mops jobs resume goes on from what is committed",
             )
-        submit = self._plan.flying[event.number]
-        if event.blamed and is_single(submit, self._groups.n_replicates):
-            outcome = given_up(self._order(submit), event.why)
-            self._fetcher.submit(lambda: self._events.put(self._delivered(submit, outcome)))
+        submit = event.submit
+        single = event.blamed and is_single(submit, self._groups.n_replicates)
+        if single and (n_times := self._blamed_again(submit)) > self._context.retries:
+            outcome = given_up(self._order(submit), event.why, n_times)
+            self._dispatch.deliver_later(lambda: self._deliver(submit, outcome))
             return
-        logger.warning("%s: task %d is lost and runs again: %s", self._record.job, event.number, event.why)
-        self._plan.lost(event.number, blamed=event.blamed)
+        level = logging.WARNING if event.blamed else logging.INFO
+        logger.log(level, "%s: task %d is lost and runs again: %s", self._record.job, submit.number, event.why)
+        self._plan.lost(submit.number, blamed=event.blamed)
+
+    def _blamed_again(self, submit: Submit) -> int:
+        """Count how often this simulation, or these targets, took down its workers."""
+        work = submit.groups[0], submit.replicates
+        self._blamed[work] += 1
+        return self._blamed[work]
 
     def _committed(self, event: Committed) -> None:
         self._progress.committed(event.counts)
@@ -436,7 +377,7 @@ class Runner:
         if failure is not None:
             self._log.end("failed", totals=view.counts)
             raise failure
-        state = end_state(view, len(self._groups))
+        state = end_state(self._record, view)
         self._log.end(state, totals=view.counts)
         self._keep_finished()
         return state
@@ -475,35 +416,30 @@ class Runner:
         self._on_progress(self._progress.snapshot())
 
 
-def end_state(view: LogView, n_groups: int) -> State:
+def check_outputs(wanted: Iterable[str] | None, kinds: Kinds) -> None:
+    """Look whether the model returns the outputs that the study keeps.
+
+    Raises
+    ------
+    UsageError
+        It does not: which it has.
+    """
+    unknown = [name for name in wanted or () if name not in kinds]
+    if unknown:
+        raise UsageError(
+            f"the model has no output {', '.join(map(repr, unknown))}; it has: {', '.join(kinds)}",
+            where="$.outputs",
+            hint="name outputs that the model returns, or leave 'outputs' out to keep all",
+        )
+
+
+def end_state(record: JobRecord, view: LogView) -> State:
     """Return the state that an attempt ends with when nothing prevented it."""
-    if len(view.committed) < n_groups:
+    if record.todo(view.committed):
         return "cancelled"
-    return "partial" if view.counts.failed else "succeeded"
+    return "partial" if (record.taken_over_counts + view.counts).failed else "succeeded"
 
 
 def _warn_of_fault(checked: concurrent.futures.Future[bool]) -> None:
     if (error := checked.exception()) is not None:
         logger.warning("the drain check itself failed", exc_info=error)
-
-
-def _not_finished(number: int, future: Future[Outcome]) -> _Lost | _Failed:
-    """Say what became of a task that has no result."""
-    # exception() and not result(): a raised error's frames would pin every future (FACTS, Dask).
-    error: BaseException | None = future.exception() if future.status == "error" else None
-    if isinstance(error, KilledWorker):
-        return _Lost(number, f"{error.allowed_failures + 1} workers died while they ran it", blamed=True)
-    if error is not None:
-        return _Failed(error)
-    return _Lost(number, f"Dask says {future.status!r}")
-
-
-def _release(future: Future[Outcome]) -> None:
-    """Give a result up on the cluster.
-
-    A release takes two turns of the client's loop to be sent, a submit one: without a turn between them the next tasks
-    reach the scheduler first, and more than the window is there.
-    """
-    future.release()
-    with contextlib.suppress(RuntimeError, CancelledError, OSError, TimeoutError):  # closed: nothing is there any more
-        future.client.sync(asyncio.sleep, 0)

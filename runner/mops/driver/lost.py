@@ -19,18 +19,18 @@ def is_single(submit: Submit, n_replicates: Callable[[int], int]) -> bool:
     return len(submit.groups) == 1 and n_replicates(submit.groups[0]) == 1
 
 
-def given_up(order: Order, why: str) -> Outcome:
+def given_up(order: Order, why: str, attempts: int) -> Outcome:
     """Return the outcome of an order that cannot be made smaller and is not sent again: ``lost``."""
     (group,), targets = order.groups, order.context.targets
     if order.replicates == ():
-        failures = [Failure(group.index, None, None, target, "lost", why, "", 1) for target in targets]
+        failures = [Failure(group.index, None, None, target, "lost", why, "", attempts) for target in targets]
     else:
         replicate = order.replicates[0] if order.replicates else 0
-        failures = [Failure(group.index, replicate, group.seeds[replicate], None, "lost", why, "", 1)]
+        failures = [Failure(group.index, replicate, group.seeds[replicate], None, "lost", why, "", attempts)]
         if targets and order.replicates is None:
             failures.append(no_losses(failures))
     return Outcome(
-        keys=(order.key,),
+        keys=order.keys,
         done=frozenset() if order.replicates else frozenset({group.index}),
         replicates=frozenset(order.replicates or ()),
         seconds=0.0,

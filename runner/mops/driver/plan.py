@@ -67,11 +67,8 @@ class _Split:
 
     left: list[int] = field(default_factory=list)  # a heap: replicates that are not sent
     targets_due: bool = False
+    closing: bool = False
     one_by_one: bool = False
-
-    @property
-    def waits(self) -> bool:
-        return bool(self.left) or self.targets_due
 
 
 class Plan:
@@ -133,7 +130,9 @@ class Plan:
     @property
     def over(self) -> bool:
         """Whether nothing is in flight and nothing will be sent."""
-        return not self._flying and (self._stopped or not (self._n_left or self._split))
+        if self._flying or any(split.targets_due or split.closing for split in self._split.values()):
+            return False
+        return self._stopped or not (self._n_left or self._split)
 
     @property
     def seconds_per_group(self) -> float | None:
@@ -189,6 +188,10 @@ class Plan:
         """Note that a group in pieces has all its replicates, and is to be scored."""
         self._split[group].targets_due = True
 
+    def closing(self, group: int) -> None:
+        """Note that a group that was run in pieces is on its way into the open checkpoint."""
+        self._split[group].closing = True
+
     def closed(self, group: int) -> None:
         """Note that a group that was run in pieces has left: its results are in the open checkpoint."""
         del self._split[group]
@@ -215,7 +218,7 @@ class Plan:
         self._return_replicates(group, sent)
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Send nothing more but the targets of groups that have all their replicates."""
         self._stopped = True
 
     def _isolate(self, groups: tuple[int, ...]) -> None:
@@ -248,11 +251,11 @@ class Plan:
             heapq.heappush(self._split[group].left, replicate)
 
     def _next(self) -> Submit | None:
+        for group, split in self._split.items():
+            if split.targets_due or (split.left and not self._stopped):
+                return self._next_piece(group, split)
         if self._stopped:
             return None
-        for group, split in self._split.items():
-            if split.waits:
-                return self._next_piece(group, split)
         if self._n_left and self.in_flight < self._batch_size:
             return self._next_groups()
         return None

@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import mops
@@ -17,10 +17,42 @@ from mops.storage.log import Counts, End, parse_record
 from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
 from mops.storage.tables import GroupTable, encode_groups, read_groups
 from mops.study.project import ModelSpec
+from mops.study.ranges import Ranges
 from mops.study.schema import Group
 
 FORMAT = 1
 Kinds = dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The complete job that a derived one takes rows over from (docs/storage.md, "Derived jobs").
+
+    Parameters
+    ----------
+    k, nonce
+        Its last record: by these it is known again.
+    groups
+        Groups that run again; every other is taken over.
+    counts
+        What is taken over.
+    """
+
+    job: str
+    k: int
+    nonce: str
+    groups: Ranges
+    counts: Counts
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields as JSON values."""
+        return {**vars(self), "groups": self.groups.to_json(), "counts": vars(self.counts)}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Parent:
+        """Return what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it is not that."""
+        plain = {name: fields[name] for name in ("job", "k", "nonce")}
+        return cls(**plain, groups=Ranges.from_json(fields["groups"]), counts=Counts(**fields["counts"]))
 
 
 @dataclass(frozen=True)
@@ -33,6 +65,12 @@ class JobRecord:
         When it was submitted (UTC, ISO 8601).
     bundle
         The bundle's digest.
+    parent
+        Of a derived job.
+    env
+        Variables for the model; None: its value is the runner's and is not kept.
+    python
+        The interpreter that runs simulations, an absolute path; None: the worker's own.
     """
 
     job: str
@@ -41,6 +79,34 @@ class JobRecord:
     spec: ModelSpec
     n_groups: int
     n_simulations: int
+    parent: Parent | None = None
+    env: dict[str, str | None] = field(default_factory=dict)
+    python: str | None = None
+
+    @property
+    def due(self) -> Ranges:
+        """The groups that the job's own log is to commit."""
+        return self.parent.groups if self.parent else Ranges().complement(self.n_groups)
+
+    @property
+    def taken_over(self) -> Ranges:
+        """The groups that the job has from its parent."""
+        return self.due.complement(self.n_groups)
+
+    @property
+    def taken_over_counts(self) -> Counts:
+        """Simulations and targets of the groups taken over."""
+        return self.parent.counts if self.parent else Counts()
+
+    def todo(self, committed: Ranges) -> Ranges:
+        """Return the groups that are left to run when the job's own log has committed these."""
+        return self.due & committed.complement(self.n_groups)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields as JSON values."""
+        fields = {**vars(self), "spec": self.spec.to_json()}
+        del fields["parent"]
+        return fields | {"parent": self.parent.to_json()} if self.parent else fields
 
 
 def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, groups: Sequence[Group]) -> None:
@@ -55,15 +121,14 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, g
     """
     paths = JobPaths(record.job)
     refuse_deleted(files, paths)
-    taken = JobError(f"there is a job {record.job!r} already", where=files.url, hint="choose another name")
+    taken = _taken(files, record.job)
     text = _json({"format": FORMAT, "study": study})
     # The same study without a job record is what a killed submit leaves: the next one goes on from it.
     if not files.put_new(paths.study, text) and files.get(paths.study) != text:
         raise taken
     files.put_new(bundle_path(bundle.digest), bundle.data)  # named by content: another job's is the same
     files.put_new(paths.params, encode_groups(groups).chunks)
-    fields = asdict(record) | {"spec": record.spec.to_json()}
-    if not files.put_new(paths.record, _json({"format": FORMAT, "mops": mops.__version__, **fields})):
+    if not _put_record(files, record):
         raise taken
     withdraw_deleted(files, paths)
 
@@ -172,6 +237,44 @@ def driven_here(files: Files, job: str) -> bool:
     return (files.url, job) in _driven
 
 
+def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
+    """Write a derived job: what its parent is, copied, and its record last.
+
+    Raises
+    ------
+    JobError
+        There is a job of this name, or what is left of one that was deleted; or the parent is deleted meanwhile.
+    StorageError
+        The storage refuses.
+    """
+    own, its = JobPaths(record.job), JobPaths(parent.job)
+    refuse_deleted(files, own)
+    copied = [(own.study, its.study), (own.params, its.params)]
+    if read_reference(files, its) is not None:  # none: not one simulation of the parent was good
+        copied.append((own.schema, its.schema))
+    for path, source in copied:
+        data = files.get(source)
+        # The same bytes without a job record are what a killed retry leaves.
+        if not files.put_new(path, data) and files.get(path) != data:
+            raise _taken(files, record.job)
+    if not _put_record(files, record):
+        raise _taken(files, record.job)
+    withdraw_deleted(files, own)
+    # A deletion removes the parent's record and then looks for derived jobs: at least one of the two sees the other.
+    if files.get_many([its.record])[0] is None:
+        files.remove([own.record])
+        raise JobError(f"job {parent.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
+
+
+def _put_record(files: Files, record: JobRecord) -> bool:
+    text = _json({"format": FORMAT, "mops": mops.__version__, **record.to_json()})
+    return files.put_new(JobPaths(record.job).record, text)
+
+
+def _taken(files: Files, job: str) -> JobError:
+    return JobError(f"there is a job {job!r} already", where=files.url, hint="choose another name")
+
+
 def load_job(files: Files, job: str) -> JobRecord:
     """Return a job's record.
 
@@ -195,9 +298,10 @@ def parse_job(data: bytes, where: str) -> JobRecord:
     fields = parse_object(data, where)
     try:
         spec = ModelSpec.from_json(fields["spec"])
-        names = ("job", "created", "bundle", "n_groups", "n_simulations")
-        return JobRecord(spec=spec, **{name: fields[name] for name in names})
-    except (KeyError, TypeError) as bad:
+        names = ("job", "created", "bundle", "n_groups", "n_simulations", "env", "python")
+        parent = Parent.from_json(fields["parent"]) if fields.get("parent") else None
+        return JobRecord(spec=spec, parent=parent, **{name: fields[name] for name in names})
+    except (KeyError, TypeError, ValueError) as bad:
         raise CorruptRecord(f"the job's record lacks {bad}", where=where) from bad
 
 

@@ -31,6 +31,8 @@ COMPLETE = ("succeeded", "partial")
 """States of an end that nothing follows."""
 _STATES: tuple[State, ...] = ("succeeded", "partial", "cancelled", "failed")
 
+_NOTHING = Ranges()
+
 _PARTS_AT_ONCE = 4  # verify holds this many parts in memory, each of at most about 64 MiB
 _Kind = TypeVar("_Kind")
 
@@ -70,6 +72,14 @@ class Counts:
             self.simulations_failed + other.simulations_failed,
             self.targets_good + other.targets_good,
             self.targets_failed + other.targets_failed,
+        )
+
+    def __sub__(self, other: Counts) -> Counts:
+        return Counts(
+            self.simulations_good - other.simulations_good,
+            self.simulations_failed - other.simulations_failed,
+            self.targets_good - other.targets_good,
+            self.targets_failed - other.targets_failed,
         )
 
     @property
@@ -355,10 +365,15 @@ class LogView:
     def parts(self) -> dict[tuple[str, str | None], tuple[Part, ...]]:
         """The parts of all commits in their order, by (kind, output): ``("losses", None)``."""
         found = defaultdict(list)
-        for commit in _commits(self._chain):
+        for commit in self.commits:
             for part in commit.parts:
                 found[table_of(part.path)].append(part)
         return {table: tuple(parts) for table, parts in found.items()}
+
+    @property
+    def commits(self) -> Iterator[Commit]:
+        """All commits, in their order."""
+        return _commits(self._chain)
 
     def parts_of(self, kind: str, output: str | None = None) -> tuple[Part, ...]:
         """Return the parts of one table; kind and output as for :meth:`JobPaths.part`."""
@@ -649,8 +664,13 @@ class JobLog:
         return f"{self._files.url}/{self._paths.log_record(k)}"
 
 
-def verify(files: Files, paths: JobPaths, total_groups: int) -> list[str]:
+def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges = _NOTHING) -> list[str]:
     """Check a job's log and parts (rule 14); reads every part.
+
+    Parameters
+    ----------
+    taken_over
+        The groups that a derived job has from its parent: its own log is to hold all others.
 
     Returns
     -------
@@ -666,7 +686,7 @@ def verify(files: Files, paths: JobPaths, total_groups: int) -> list[str]:
     """
     records, problems = _readable(files, paths)
     problems += order_problems(records)
-    problems += coverage_problems(records, total_groups)
+    problems += coverage_problems(records, total_groups, taken_over)
     return problems + _part_problems(files, [part for record in records for part in getattr(record, "parts", ())])
 
 
@@ -707,7 +727,7 @@ def _misplaced(view: LogView, record: Record) -> Iterator[str]:
         yield f"a {record.kind} while no attempt runs"
 
 
-def coverage_problems(records: Iterable[Record], total_groups: int) -> list[str]:
+def coverage_problems(records: Iterable[Record], total_groups: int, taken_over: Ranges = _NOTHING) -> list[str]:
     """Say which groups are in two commits or none, and whether the totals add up: rules 7 and 11."""
     commits = [record for record in records if isinstance(record, Commit)]
     spans = sorted((*span, commit.k) for commit in commits for span in commit.ranges.intervals)
@@ -719,7 +739,12 @@ def coverage_problems(records: Iterable[Record], total_groups: int) -> list[str]
     for (_, before, one), (start, stop, other) in itertools.pairwise(spans):
         if start < before:
             problems.append(f"records {one} and {other}: both commit groups {start} to {min(before, stop) - 1}")
-    return problems + _end_problems(records, commits, total_groups)
+    problems += [
+        f"record {commit.k}: commits groups {start} to {stop - 1}, which are the parent's"
+        for commit in commits
+        for start, stop in (commit.ranges & taken_over).intervals
+    ]
+    return problems + _end_problems(records, commits, total_groups - len(taken_over))
 
 
 def _end_problems(records: Iterable[Record], commits: Sequence[Commit], total_groups: int) -> list[str]:

@@ -55,6 +55,9 @@ FAILURES = pa.schema(
         pa.field("attempts", pa.int32(), nullable=False),
     ]
 )
+VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")
+"""What ``reason`` of a failure can be."""
+
 _SEEDS = pa.list_(pa.uint64())
 
 

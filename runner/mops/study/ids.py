@@ -21,5 +21,13 @@ def param_id(params: Mapping[str, object]) -> str:
 
 def replicate_seed(identity: str, replicate: int) -> int:
     """Return the seed of a replicate: 32 bits of BLAKE2b over ``<param_id>:<replicate>``."""
-    digest = blake2b(f"{identity}:{replicate}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % 2**32
+    return _seed(f"{identity}:{replicate}")
+
+
+def target_seed(identity: str, target: str) -> int:
+    """Return what generators are seeded with for a target: 32 bits of BLAKE2b over ``<param_id>:<target>``."""
+    return _seed(f"{identity}:{target}")
+
+
+def _seed(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") % 2**32

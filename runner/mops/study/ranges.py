@@ -33,6 +33,18 @@ class Ranges:
     def __or__(self, other: Ranges) -> Ranges:
         return Ranges.joined((*self.intervals, *other.intervals))
 
+    def __and__(self, other: Ranges) -> Ranges:
+        return Ranges(tuple(shared for interval in self.intervals for shared in other._within(*interval)))
+
+    def _within(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield what the set has of one interval: found by bisection, however many others there are."""
+        for i in range(max(bisect_right(self.intervals, (start, float("inf"))) - 1, 0), len(self.intervals)):
+            first, last = self.intervals[i]
+            if first >= stop:
+                return
+            if last > start:
+                yield max(first, start), min(last, stop)
+
     def __contains__(self, number: int) -> bool:
         at = bisect_right(self.intervals, (number, float("inf"))) - 1
         return at >= 0 and number < self.intervals[at][1]

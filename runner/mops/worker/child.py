@@ -39,6 +39,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from mops.study.ids import param_id, target_seed
 from mops.worker.load import CannotLoad, load_model, load_target
 from mops.worker.parts import PartWriter, tables_of
 from mops.worker.tables import InvalidOutput, Reference, as_tables, kinds_of
@@ -122,6 +123,7 @@ class _Bundle:
         os.chdir(root)
         sys.path.insert(0, self.root)
         self.model = load_model(load["model"], load["scenario"], root)
+        self.target_names: list[str] = load["targets"]
         self.targets = [load_target(text, root) for text in load["targets"]]
         self.outputs = load["outputs"]
 
@@ -193,7 +195,7 @@ class _Run:
 
     def run(self) -> None:
         for group in self._order["groups"]:
-            if self._enough(self._out.groups_done):
+            if group["sims"] and self._enough(self._out.groups_done):
                 break
             self._group(group)
         self._page.idle()
@@ -244,11 +246,13 @@ class _Run:
             self._out.failed(place, replicate, None, _failure(error))
             return None
         finally:
-            self._connected_still()
+            self._leave_unit()
         self._out.finished(place, replicate, tables)
         return tables
 
-    def _connected_still(self) -> None:
+    def _leave_unit(self) -> None:
+        # A timer that the model started and left would end a later simulation, which would be blamed for it.
+        signal.alarm(0)
         if not self._channel.intact:
             # While this unit still counts as running, so that no other is blamed for the silence.
             with contextlib.suppress(OSError):
@@ -267,13 +271,14 @@ class _Run:
         self._page.begin(place, n_replicates + target)
         try:
             os.chdir(self._bundle.root)
+            _seed_generators(target_seed(param_id(params), self._bundle.target_names[target]))
             losses = self._bundle.targets[target](params, [dict(tables) for tables in ordered])
         except BaseException as error:  # noqa: BLE001 - as for the model
             self._out.failed(place, None, target, _failure(error))
         else:
             self._out.scored(place, target, losses)
         finally:
-            self._connected_still()
+            self._leave_unit()
 
     def _hand_over_in_time(self) -> None:
         if time.monotonic() - self._handed_over >= HANDOVER_SECONDS or self._out.bytes_open >= HANDOVER_BYTES:
@@ -282,7 +287,3 @@ class _Run:
     def _hand_over(self) -> None:
         self._out.flush()
         self._handed_over = time.monotonic()
-
-
-if __name__ == "__main__":
-    main()

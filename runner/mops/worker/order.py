@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -34,6 +35,10 @@ class Context:
         How often a unit whose process died is tried again.
     held_bytes
         Bytes of finished, unfetched results above which a worker starts no further order.
+    env
+        Variables for the children, on top of the worker's own. Not in the representation: some are secrets.
+    python
+        The children's interpreter; None: the worker's own.
     """
 
     job: str
@@ -49,6 +54,8 @@ class Context:
     timeout_s: float | None = None
     retries: int = 1
     held_bytes: int = 256 << 20
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    python: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,16 @@ class Order:
         """
         word = "targets" if self.replicates == () else "sim"
         return f"{word}-{self.context.job}-{self.context.run}-{self.number}"
+
+    @property
+    def given_key(self) -> str:
+        """The Dask key of the replicates that are handed over beside an order of targets alone."""
+        return f"given-{self.key}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every Dask key of this order."""
+        return (self.key, self.given_key) if self.replicates == () else (self.key,)
 
     @property
     def part_name(self) -> str:

@@ -14,7 +14,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,8 @@ from dataclasses import dataclass
 
 from mops.errors import ClusterError, ModelError
 from mops.worker import held
+from mops.worker.environment import environment
+from mops.worker.interpreter import cannot_start, command
 from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.parts import send_tables
 from mops.worker.wire import Channel, Message, ProgressPage, Unit
@@ -29,15 +30,6 @@ from mops.worker.work import Verdict, Work
 
 logger = logging.getLogger(__name__)
 
-_THREAD_LIMITS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "POLARS_MAX_THREADS",
-    "MOPS_CHILD_THREADS",
-)
 _POLL_SECONDS = 0.25
 _PRINTS_LIMIT = 64 << 10
 _READS_LEFT = 32  # of 64 KiB: what any pipe may hold, and an end where somebody never stops printing
@@ -83,15 +75,7 @@ class Child:
             self._lifeline, their_lifeline = socket.socketpair()
             with theirs, their_lifeline:
                 passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
-                self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
-                    [sys.executable, "-P", "-m", "mops.worker.child", *map(str, passed)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=passed,
-                    env=_environment(context.threads),
-                    start_new_session=True,
-                )
+                self._process = _start(context, passed)
             on_failure.pop_all()
         os.close(page_fd)
         self._guard = threading.RLock()
@@ -146,7 +130,7 @@ class Child:
                 raise ModelError(
                     f"the model cannot be loaded: {message['message']}{trace}",
                     where=self._context.model,
-                    hint="what runs is the packed project: mops study check shows what is in it",
+                    hint=_where_to_look(message["message"], self._context.python),
                 )
             self._loaded = True
             return None
@@ -301,6 +285,30 @@ class Child:
         self._lifeline.close()
 
 
+def _start(context: Context, passed: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own program, no shell
+            [*command(context.python), "mops.worker.child", *map(str, passed)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=passed,
+            env=environment(context.env, n_threads=context.threads, python=context.python),
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError) as gone:
+        if context.python is None:
+            raise
+        raise cannot_start(context.python, gone) from gone
+
+
+def _where_to_look(message: str, python: str | None) -> str:
+    packed = "what runs is the packed project: mops study check shows what is in it"
+    if not message.startswith("ModuleNotFoundError"):
+        return packed
+    return f"{packed}; a library must be installed for {command(python)[0]}, or for another that --python names"
+
+
 def _last_words(printed: str) -> str:
     """Return the end of what a child printed; where faulthandler wrote, its start, which names the line."""
     _, fatal, trace = printed.rpartition("Fatal Python error: ")
@@ -310,11 +318,6 @@ def _last_words(printed: str) -> str:
     what, _, frames = trace.partition("\nExtension modules:")[0].partition("\n\n")
     others, current, own = frames.partition("Current thread")
     return f"{fatal}{what}\n\n{current}{own or others}"[:_TAIL_LIMIT].strip()
-
-
-def _environment(threads: int) -> dict[str, str]:
-    limits = dict.fromkeys(_THREAD_LIMITS, str(threads))
-    return {**os.environ, **limits, "PYTHONHASHSEED": "0"}
 
 
 class Pool:
@@ -336,7 +339,7 @@ class Pool:
         self._returned = threading.Condition(self._lock)
         self._idle: list[Child] = []
         self._children: set[Child] = set()
-        self._stopping = False
+        self._stopping = self._ended = False
         self._killer: threading.Timer | None = None
 
     def warm(self) -> None:
@@ -394,7 +397,7 @@ class Pool:
                 held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
             deaths_between = 0
             while True:
-                with self._lent() as child:
+                with self._lent(last=order.replicates == ()) as child:
                     if child is None:
                         break
                     # A child that dies while it starts is no verdict on the model: an earlier one has imported it.
@@ -409,10 +412,17 @@ class Pool:
         return work.outcome(prints)
 
     @contextlib.contextmanager
-    def _lent(self) -> Iterator[Child | None]:
-        """Lend a child, None once the pool is stopped; keep it only if it is fit for the next order."""
+    def _lent(self, *, last: bool = False) -> Iterator[Child | None]:
+        """Lend a child, None once the pool is stopped; keep it only if it is fit for the next order.
+
+        Parameters
+        ----------
+        last
+            It only scores what is there: also while a stop gives time, for its group would be lost without it.
+        """
         with self._lock:
-            child = None if self._stopping else self._idle.pop() if self._idle else self._start()
+            over = self._ended if last else self._stopping
+            child = None if over else self._idle.pop() if self._idle else self._start()
         fit = False
         try:
             yield child
@@ -465,13 +475,14 @@ class Pool:
 
     def _kill_all(self) -> None:
         with self._lock:
+            self._ended = True
             for child in self._children:
                 child.kill()
 
     def close(self) -> None:
         """End every child; who drives one meanwhile sees it die, and has an outcome without an error."""
         with self._returned:
-            self._stopping = True
+            self._stopping = self._ended = True
             if self._killer is not None:
                 self._killer.cancel()
             idle, self._idle = self._idle, []

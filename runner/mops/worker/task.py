@@ -44,7 +44,7 @@ def pool_of(context: Context) -> Pool:
     ClusterError
         The bundle does not reach this worker.
     """
-    root, slots = str(_bundle(context)), _slots(context)
+    root, slots = str(bundle_folder(context)), _slots(context)
     with _lock:
         if context.run not in _pools:
             _pools[context.run] = Pool(context, root, slots)
@@ -57,7 +57,7 @@ def _slots(context: Context) -> int:
     return context.slots or max(get_worker().state.nthreads // context.threads, 1)
 
 
-def _bundle(context: Context) -> Path:
+def bundle_folder(context: Context) -> Path:
     """Return the folder of the unpacked bundle; it comes through the storage unless it is in this machine's cache."""
     there = cache_folder() / context.bundle
     if there.is_dir():
@@ -89,6 +89,11 @@ def close_pool(run: str) -> None:
         pool = _pools.pop(run, None)
     if pool is not None:
         pool.close()
+
+
+def leave_pool(run: str) -> None:
+    """End this attempt's children here, without waiting for them: for a worker's event loop."""
+    threading.Thread(target=close_pool, args=(run,), name="mops-leave").start()
 
 
 def child_pids(run: str) -> list[int]:

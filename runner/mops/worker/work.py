@@ -213,7 +213,7 @@ class Work:
         done = [progress for progress in self._groups if progress.done or self._in_pieces]
         settled = {i for progress in done for i in (*progress.good, *progress.failed)}
         return Outcome(
-            keys=(self._order.key,),
+            keys=self._order.keys,
             done=frozenset() if self._in_pieces else frozenset(progress.group.index for progress in done),
             replicates=frozenset(settled) if self._in_pieces else frozenset(),
             seconds=self.seconds,

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import time
 
 import nasty
 
 
 def simulate(params, seed):
     """Misbehave in the way `what`: always, or with `sick` in that replicate; return a good table otherwise."""
+    time.sleep(params.get("sleep", 0))
     if "sick" in params and seed != seed_of(params, params["sick"]):
         return nasty.good()
     return nasty.simulate({"what": params["what"]}, seed)

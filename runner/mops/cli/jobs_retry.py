@@ -1,0 +1,45 @@
+"""``mops jobs retry``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mops.cli import running
+from mops.cli.jobs_submit import DetachOption, JobArgument, JsonOption, StorageOption
+from mops.job import open_job
+from mops.launch import retry as retry_job
+
+
+def retry(
+    job: JobArgument,
+    verdict: Annotated[
+        str,
+        typer.Option(
+            help="Failures to run again: oom, crashed, timeout, error, invalid_output, lost (a,b,...), or all."
+        ),
+    ],
+    name: Annotated[str | None, typer.Option(help="The new job's name; else made from the job's.")] = None,
+    detach: DetachOption = False,
+    storage: StorageOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the parameter sets with such failures again, in a new job that takes over all others.
+
+    The job itself, which must be complete, stays as it is. Bundle, study and seeds are the job's; settings are read
+    afresh, so that a timeout can be retried with more time.
+    """
+    with running.shown(as_json=as_json) as shown:
+        found = open_job(job, storage)
+        child = retry_job(
+            found,
+            verdict,
+            name=name,
+            detach=detach,
+            on_start=shown.derived,
+            on_progress=shown.progress,
+            on_detach=shown.detached,
+        )
+        if not detach:
+            shown.ended(child)

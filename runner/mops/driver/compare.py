@@ -1,0 +1,122 @@
+"""Whether two runs of one simulation gave the same, exactly: rows in order, types, every bit; NaN equals NaN. Pure.
+
+The order of outputs and of columns does not count: a job stores them in the order of its reference schema.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Tables = Mapping[str, pa.Table]
+Losses = Mapping[tuple[str, str], float]
+"""Loss by target and name."""
+
+_ABSENT = "absent"
+_SHOWN = 80  # characters of a value
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs.
+
+    Parameters
+    ----------
+    what
+        Where it is: ``output 'daily', column 'y', row 3``.
+    first, second
+        What was there, for people.
+    """
+
+    what: str
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.first} the first time, {self.second} the second"
+
+
+def differing_tables(first: Tables, second: Tables) -> list[Difference]:
+    """Return what differs between the outputs of two runs: for each column its first differing row."""
+    return [difference for name in {**first, **second} for difference in _of_output(name, first, second)]
+
+
+def differing_losses(first: Losses, second: Losses) -> list[Difference]:
+    """Return the losses that differ between two runs of the targets."""
+    return [
+        Difference(f"target {target!r}, loss {name!r}", _loss(first, target, name), _loss(second, target, name))
+        for target, name in {**first, **second}
+        if _loss(first, target, name) != _loss(second, target, name)
+    ]
+
+
+def _loss(losses: Losses, target: str, name: str) -> str:
+    return repr(losses[target, name]) if (target, name) in losses else _ABSENT
+
+
+def _of_output(output: str, first: Tables, second: Tables) -> Iterator[Difference]:
+    what = f"output {output!r}"
+    if output not in first or output not in second:
+        yield Difference(what, *("there" if output in tables else _ABSENT for tables in (first, second)))
+        return
+    a, b = first[output], second[output]
+    if a.num_rows != b.num_rows:
+        yield Difference(f"{what}, rows", str(a.num_rows), str(b.num_rows))
+    for column in dict.fromkeys([*a.column_names, *b.column_names]):
+        yield from _of_column(f"{what}, column {column!r}", _column(a, column), _column(b, column))
+
+
+def _column(table: pa.Table, name: str) -> pa.Array | None:
+    return table[name].combine_chunks() if name in table.column_names else None
+
+
+def _of_column(what: str, a: pa.Array | None, b: pa.Array | None) -> Iterator[Difference]:
+    if a is None or b is None or a.type != b.type:
+        yield Difference(what, *(_ABSENT if column is None else str(column.type) for column in (a, b)))
+        return
+    n_rows = min(len(a), len(b))
+    row = _first_row(a.slice(0, n_rows), b.slice(0, n_rows))
+    if row is not None:
+        yield Difference(f"{what}, row {row}", _shown(a[row]), _shown(b[row]))
+
+
+def _first_row(a: pa.Array, b: pa.Array) -> int | None:
+    """Return the first row in which two arrays of one type and length differ."""
+    if pa.types.is_floating(a.type):
+        rows = np.flatnonzero(_floats_differ(a, b))
+        return int(rows[0]) if len(rows) else None
+    if a.equals(b):
+        return None
+    if pa.types.is_nested(a.type):  # in which a NaN may be, which Arrow holds for unequal
+        pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
+        return next((row for row, (x, y) in enumerate(pairs) if not _same(x, y)), None)
+    return bisect_left(range(len(a)), True, key=lambda row: not a.slice(0, row + 1).equals(b.slice(0, row + 1)))
+
+
+def _floats_differ(a: pa.Array, b: pa.Array) -> Any:
+    x, y = (column.to_numpy(zero_copy_only=False) for column in (a, b))
+    bits = f"u{x.itemsize}"
+    differing_bits = (x.view(bits) != y.view(bits)) & ~(np.isnan(x) & np.isnan(y))
+    nulls_differ = np.asarray(pc.is_null(a)) != np.asarray(pc.is_null(b))
+    return differing_bits | nulls_differ
+
+
+def _same(x: object, y: object) -> bool:
+    if isinstance(x, dict) and isinstance(y, dict):
+        return x.keys() == y.keys() and all(_same(x[key], y[key]) for key in x)
+    if isinstance(x, list | tuple) and isinstance(y, list | tuple):
+        return len(x) == len(y) and all(map(_same, x, y))
+    return repr(x) == repr(y)  # exact for floats, and NaN is like NaN
+
+
+def _shown(value: pa.Scalar) -> str:
+    if pa.types.is_temporal(value.type) and value.is_valid:  # nanoseconds are more than Python's own types hold
+        return str(value.cast(pa.string()).as_py())
+    text = repr(value.as_py())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,72 @@
+"""The cluster's size, as the runner follows it: says what is too few, gives up where nothing comes any more."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from mops.driver.cluster import Cluster
+from mops.errors import ClusterError
+from mops.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+class Crew:
+    """Slots that come and go.
+
+    Parameters
+    ----------
+    job
+        For messages.
+    n_groups
+        How many groups the job has.
+    """
+
+    def __init__(self, cluster: Cluster, settings: Settings, job: str, n_groups: int):
+        self._cluster, self._settings, self._job, self._n_groups = cluster, settings, job, n_groups
+        self._seen_at = time.monotonic()
+        self._said_empty = False
+        self.slots = max(cluster.slots, 1)
+        self._warn_if_starved()
+
+    def look(self) -> int:
+        """Return the slots to plan for now, at least one: without workers, tasks wait for the first that comes.
+
+        Raises
+        ------
+        ClusterError
+            There was no worker for MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
+        """
+        counted = self._cluster.slots
+        if counted:
+            self._seen_at = time.monotonic()
+        else:
+            self._wait()
+        self._said_empty = not counted
+        if counted and counted != self.slots:
+            logger.info("%s: %d simulations at once, %d before", self._job, counted, self.slots)
+            self.slots = counted
+            self._warn_if_starved()
+        return self.slots
+
+    def rest(self) -> None:
+        """Count the time without workers from now: the connection was lost, which is another wait."""
+        self._seen_at = time.monotonic()
+
+    def _wait(self) -> None:
+        patience_s = self._settings.cluster_timeout
+        if time.monotonic() - self._seen_at > patience_s:
+            raise ClusterError(
+                f"the Dask cluster has had no workers for {patience_s:g} s",
+                where=self._settings.scheduler,
+                hint="start workers; mops jobs resume goes on from what is committed",
+            )
+        if not self._said_empty:
+            logger.warning("%s: all workers are gone; waiting up to %g s for one", self._job, patience_s)
+
+    def _warn_if_starved(self) -> None:
+        batch_size, enough = self._settings.batch_size, 2 * self.slots
+        if batch_size < min(enough, self._n_groups):
+            message = "%s: MODELOPS_JOB_BATCH_SIZE=%d cannot keep %d slots busy; %d would"
+            logger.warning(message, self._job, batch_size, self.slots, enough)

@@ -1,0 +1,120 @@
+"""Which parts a job's rows are in: its own, and of a derived job those of its ancestors, less what ran again.
+
+docs/storage.md, "Derived jobs", has the rules. How rows are filtered is rows.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from mops.errors import CorruptRecord, JobError
+from mops.storage.files import Files
+from mops.storage.jobs import JobRecord, Parent, load_job
+from mops.storage.log import JobLog, LogView, Part, verify
+from mops.storage.paths import JobPaths, table_of
+from mops.study.ranges import Ranges
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that count: those of a part but some groups'.
+
+    Parameters
+    ----------
+    job
+        Whose part it is.
+    without
+        Groups of this part whose rows do not count; empty: the whole part counts.
+    """
+
+    part: Part
+    job: str
+    without: Ranges
+
+
+@dataclass(frozen=True)
+class Source:
+    """A job that rows come from: what its log says, and the groups that ran again in jobs derived from it."""
+
+    job: str
+    view: LogView
+    again: Ranges = field(default_factory=Ranges)
+
+    def rows(self, kind: str, output: str | None = None) -> Iterator[Rows]:
+        """Yield the rows of one table; kind and output as for :meth:`JobPaths.part`."""
+        for commit in self.view.commits:
+            without = commit.ranges & self.again
+            if len(without) < len(commit.ranges):
+                named = (part for part in commit.parts if table_of(part.path) == (kind, output))
+                yield from (Rows(part, self.job, without) for part in named)
+
+
+def ancestors(files: Files, record: JobRecord) -> list[Source]:
+    """Return where a derived job's rows come from besides its own parts, the oldest job first.
+
+    Raises
+    ------
+    CorruptRecord
+        A parent is gone, or is another job than the one that this one was derived from.
+    """
+    found, again = [], Ranges()
+    while record.parent is not None:
+        parent, child = record.parent, record.job
+        again = again | parent.groups
+        found.append(Source(parent.job, _view(files, parent, child), again))
+        record = _record(files, parent, child)
+    return found[::-1]
+
+
+def _view(files: Files, parent: Parent, child: str) -> LogView:
+    view = JobLog(files, JobPaths(parent.job)).read()
+    if view.k != parent.k or view.end is None or view.end.nonce != parent.nonce:
+        raise _lost(files, parent, child)
+    return view
+
+
+def _record(files: Files, parent: Parent, child: str) -> JobRecord:
+    try:
+        return load_job(files, parent.job)
+    except JobError as gone:
+        raise _lost(files, parent, child) from gone
+
+
+def _lost(files: Files, parent: Parent, child: str) -> CorruptRecord:
+    return CorruptRecord(
+        f"job {child!r} takes rows over from job {parent.job!r}, which is gone or has been replaced",
+        where=f"{files.url}/{JobPaths(parent.job).root}",
+        hint="restore that folder from a backup or the storage's own history, or submit the study again",
+    )
+
+
+def parts(sources: Iterable[Source], kind: str, output: str | None = None) -> list[Rows]:
+    """Return the rows of one table over all sources, in their order."""
+    return [rows for source in sources for rows in source.rows(kind, output)]
+
+
+def verify_job(files: Files, job: str) -> list[str]:
+    """Check a job's log and parts, and those of every job that it takes rows over from; reads every part.
+
+    Returns
+    -------
+    list[str]
+        One sentence for each thing that is wrong.
+
+    Raises
+    ------
+    JobError
+        There is no such job.
+    NewerFormat, StorageError
+        As for :func:`mops.storage.log.verify`.
+    """
+    record = load_job(files, job)
+    problems = verify(files, JobPaths(job), record.n_groups, record.taken_over)
+    if record.parent is None:
+        return problems
+    try:
+        _view(files, record.parent, job)
+        return problems + verify_job(files, record.parent.job)
+    except (CorruptRecord, JobError) as bad:
+        return [*problems, f"{JobPaths(job).record}: {bad.what}"]

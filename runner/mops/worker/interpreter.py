@@ -1,0 +1,158 @@
+"""The interpreter of the children: the worker's own, or one that ``--python`` names, which needs no mops.
+
+What a child needs of it is Python, numpy and pyarrow; the oldest versions are those with which the tests of children
+were run (docs/decisions.md).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mops.errors import ModelError, Problem
+
+NEEDED = {"python": (3, 11), "numpy": (1, 23), "pyarrow": (18, 0)}
+_START = str(Path(__file__).with_name("start.py"))
+_ANSWER_SECONDS = 120.0  # the first import from a network folder may take this long
+_MARK = "mops-interpreter:"
+# Any Python reads this, 2.7 too: what it cannot do, it is to tell. The folder that it runs in holds nothing to import.
+_PROBE = """
+import json, sys
+found = {"python": list(sys.version_info[:3])}
+for name in ("numpy", "pyarrow"):
+    try:
+        found[name] = __import__(name).__version__
+    except BaseException as error:
+        found[name] = [type(error).__name__, str(error)]
+print("\\n%s%s" % ("MARK", json.dumps(found)))
+""".replace("MARK", _MARK)
+
+
+def command(python: str | None) -> list[str]:
+    """Return how a child is started; a module of mops and its arguments follow.
+
+    Parameters
+    ----------
+    python
+        The interpreter; None: this process's own.
+    """
+    return [python or sys.executable, "-P", _START]
+
+
+def cannot_start(python: str, error: OSError) -> ModelError:
+    """Return what to say where a job's interpreter was found at submit and cannot be started now."""
+    return ModelError(
+        f"the interpreter of the simulations cannot be started: {error.strerror}",
+        where=python,
+        hint="--python names a path that is there on every machine that runs simulations",
+    )
+
+
+def absolute(python: str | Path) -> str:
+    """Return the path that is kept with a job: absolute, links kept (a virtual environment's Python is one)."""
+    return str(Path(python).expanduser().absolute())
+
+
+def problems_of(python: str, environment: Mapping[str, str]) -> list[Problem]:
+    """Start an interpreter, and return every reason why it cannot run simulations.
+
+    Parameters
+    ----------
+    python
+        Its absolute path.
+    environment
+        The variables that children get.
+    """
+    return [Problem(f"--python {python}", message) for message in _wrong(python, environment)]
+
+
+def _wrong(python: str, environment: Mapping[str, str]) -> Iterator[str]:
+    path = Path(python)
+    if path.is_dir():
+        yield "it is a folder; name the interpreter in it" + _near(path)
+    elif not path.exists():
+        yield "there is no such file" + _elsewhere(path)
+    elif not os.access(path, os.X_OK):
+        yield "it may not be executed; name an interpreter, like .venv/bin/python"
+    else:
+        answer = _ask(python, environment)
+        yield from [answer] if isinstance(answer, str) else _lacking(python, answer)
+
+
+def _near(folder: Path) -> str:
+    inside = folder / "bin" / "python"
+    return f": {inside}" if inside.exists() else ", like .venv/bin/python"
+
+
+def _elsewhere(path: Path) -> str:
+    """Advise on a path that leads nowhere: a command's name, or a near one in the same folder."""
+    if path.parent == Path.cwd() and (found := shutil.which(path.name)):
+        return f"; did you mean {found}?"
+    there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, there, 1)
+    return f"; did you mean {path.parent / near[0]}?" if near else "; name an interpreter, like .venv/bin/python"
+
+
+def _ask(python: str, environment: Mapping[str, str]) -> dict[str, Any] | str:
+    """Return what the interpreter answers, or what is wrong with it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="mops-") as empty:
+            ran = subprocess.run(  # noqa: S603 - the user's interpreter, no shell
+                [python, "-c", _PROBE],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                cwd=empty,
+                env=dict(environment),
+                timeout=_ANSWER_SECONDS,
+                check=False,
+            )
+    except OSError as error:
+        return f"it cannot be started: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return f"it did not answer within {_ANSWER_SECONDS:g} s; does it wait for something?"
+    _, marked, answer = ran.stdout.decode(errors="replace").rpartition(_MARK)
+    if marked:
+        return dict(json.loads(answer))
+    said = (ran.stderr or ran.stdout).decode(errors="replace").strip().rpartition("\n")[2]
+    return f"it is no Python: asked for its version, it ended with exit code {ran.returncode} and said {said[:120]!r}"
+
+
+def _lacking(python: str, answer: dict[str, Any]) -> Iterator[str]:
+    """Say what an interpreter lacks that answered."""
+    if tuple(answer["python"]) < NEEDED["python"]:
+        version, needed = _text(answer["python"]), _text(NEEDED["python"])
+        yield f"it is Python {version}; simulations need {needed} or newer: make an environment with a newer one"
+        return
+    wrong = [text for name in ("numpy", "pyarrow") if (text := _wrong_library(name, answer[name]))]
+    if wrong:
+        wanted = " ".join(f"'{name}>={_text(NEEDED[name])}'" for name in ("pyarrow", "numpy"))
+        yield f"{'; '.join(wrong)}; install what simulations need: {python} -m pip install {wanted}"
+
+
+def _wrong_library(name: str, found: str | list[str]) -> str | None:
+    if isinstance(found, list):
+        kind, message = found
+        absent = kind in ("ModuleNotFoundError", "ImportError") and message == f"No module named {name!r}"
+        return f"it has no {name}" if absent else f"its {name} cannot be imported ({kind}: {message[:200]})"
+    if _numbers(found) < NEEDED[name]:
+        return f"its {name} is {found}, and simulations need {_text(NEEDED[name])} or newer"
+    return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: 16.1.0.dev3 is (16, 1, 0)."""
+    parts = version.split(".")
+    n_numbers = next((i for i, part in enumerate(parts) if not part.isdigit()), len(parts))
+    return tuple(map(int, parts[:n_numbers]))
+
+
+def _text(version: tuple[int, ...] | list[int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,59 @@
+"""What the simulations' processes get besides the bundle: variables and an interpreter, checked together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mops.errors import OptionsError
+from mops.worker import environment, interpreter
+from mops.worker.environment import Variables
+from mops.worker.order import Context
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Checked variables and a checked interpreter.
+
+    Parameters
+    ----------
+    env
+        Variables with their values, of which some are secrets.
+    python
+        The interpreter, an absolute path; None: the worker's own.
+    """
+
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+    python: str | None = None
+
+    def of(self, context: Context) -> Context:
+        """Return the context with these surroundings."""
+        return replace(context, env=self.env, python=self.python)
+
+
+def surroundings(env: Variables | None, python: str | Path | None, *, where: str | None = None) -> Surroundings:
+    """Check what simulations are to be started with; the interpreter is started once.
+
+    Parameters
+    ----------
+    env
+        Variables for the model; None as a value: it is taken from this process's environment.
+    python
+        The interpreter; None: the worker's own.
+    where
+        Names the job in errors.
+
+    Raises
+    ------
+    OptionsError
+        Every problem of the variables and of the interpreter.
+    """
+    problems = environment.problems_of(env or {})
+    hint = environment.HINT if problems else None
+    values = environment.values_of(env or {}) if not problems else {}
+    path = interpreter.absolute(python) if python is not None else None
+    if path is not None:
+        problems += interpreter.problems_of(path, environment.environment(values, n_threads=1, python=path))
+    if problems:
+        raise OptionsError(problems, where=where, hint=hint)
+    return Surroundings(values, path)

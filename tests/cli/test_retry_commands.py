@@ -1,0 +1,239 @@
+"""``mops jobs retry``: what it prints, what its job's readers show, and whole messages for what cannot be."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import mops
+from mops.storage.log import JobLog
+from mops.storage.paths import JobPaths
+
+from .conftest import Lab, make_lab
+
+MODEL = """
+import os
+from pathlib import Path
+
+def run(params, seed):
+    if params["x"] < 0 and Path(params["ward"]).exists():
+        if params["x"] == -2:
+            os._exit(7)
+        raise ValueError("x is negative")
+    return {"daily": {"day": [0, 1], "y": [params["x"], seed % 7]}}
+
+def score(params, replicates):
+    return params["x"] * len(replicates)
+"""
+
+
+@pytest.fixture(scope="module")
+def partly(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Lab:
+    """A job ``partly`` of five sets in one commit: one ended with an error, one crashed; both are well by now."""
+    lab = make_lab(tmp_path_factory.mktemp("partly"), cache)
+    ward = lab.root / "ward"
+    ward.touch()
+    lab.write("model.py", MODEL)
+    sets = [{"x": x, "ward": str(ward)} for x in (1, -1, 2, -2, 3)]
+    lab.write_study(parameter_sets=sets, targets=["model:score"])
+    assert lab.submit("--name", "partly", MODELOPS_JOB_RETRIES="0").code == 3
+    ward.unlink()
+    return lab
+
+
+@pytest.fixture(scope="module")
+def mended(partly: Lab) -> Lab:
+    """The same, and a job ``mended`` derived from it in which nothing failed."""
+    assert partly.run("jobs", "retry", "partly", "--verdict", "all", "--name", "mended").code == 0
+    return partly
+
+
+@pytest.fixture
+def copied(mended: Lab, tmp_path: Path) -> Lab:
+    """A copy of their storage, to be harmed."""
+    shutil.copytree(mended.storage, tmp_path / "storage")
+    return Lab(tmp_path, mended.environment | {"MODELOPS_STORAGE": str(tmp_path / "storage")})
+
+
+def test_retry_says_what_runs_again_and_a_retry_of_it_completes_the_study(partly: Lab) -> None:
+    ran = partly.run("jobs", "retry", "partly", "--verdict", "error", MODELOPS_JOB_BATCH_SIZE="9")
+    assert ran.code == 3
+    assert re.fullmatch(r"partly-retry-\d{6}-[0-9a-f]{4}", ran.name)
+    for said in (
+        f"job {ran.name}: 1 of 5 parameter sets run again, 4 are taken over from partly\n",
+        "setting MODELOPS_JOB_BATCH_SIZE: 200 before, 9 now\n",
+        "setting MODELOPS_JOB_RETRIES: 0 before, 1 now\n",
+        "partial in",
+        "8 good, 2 failed, of 10",
+        "4 scored, 1 failed",
+        "2 x crashed: the process that ran it ended by itself with exit code 7",
+        f"mops jobs results {ran.name}",
+    ):
+        assert said in ran.err
+    assert "ValueError" not in ran.err
+    assert json.loads((partly.storage / "jobs" / ran.name / "job.json").read_text())["parent"]["groups"] == [[1, 2]]
+    job = mops.open_job(ran.name, str(partly.storage))
+    assert list(JobLog(job.files, JobPaths(ran.name)).read().committed) == [1]
+
+    again = partly.run("jobs", "retry", ran.name, "--verdict", "oom,crashed", "--json")
+    assert again.code == 0
+    end = again.json
+    assert (end["state"], end["groups"], end["n_groups"], end["parent"]) == ("succeeded", 5, 5, ran.name)
+    assert re.fullmatch(r"partly-retry-\d{6}-[0-9a-f]{4}", end["job"]), "the name of a retry of a retry does not grow"
+    status = partly.run("jobs", "status", end["job"]).out
+    assert re.search(rf"derived from +{ran.name}\n", status)
+    assert re.search(r"simulations +10 good, 0 failed, of 10\n", status)
+
+
+def test_results_of_a_derived_job_are_those_of_the_whole_study(mended: Lab, tmp_path: Path) -> None:
+    assert mended.submit("--name", "whole").code == 0
+    listed = mended.run("jobs", "results", "mended")
+    assert re.search(r"daily +20 +2 ", listed.out)
+    assert re.search(r"losses +5 +2 ", listed.out)
+    assert "parts of the jobs that it was derived from are among these" in listed.err
+    for job in ("mended", "whole"):
+        assert mended.run("jobs", "results", job, "--to", tmp_path / job, "--format", "csv").code == 0
+    for name in ("daily.csv", "losses.csv", "failures.csv", "params.csv"):
+        one, other = [sorted(csv.reader((tmp_path / job / name).open())) for job in ("mended", "whole")]
+        assert one == other
+
+
+def test_json_names_the_parts_and_the_groups_in_them_that_do_not_count(mended: Lab) -> None:
+    daily, _losses, failures = mended.run("jobs", "results", "mended", "--json").json
+    assert [part["without"] for part in daily["filtered"]] == [[[1, 2], [3, 4]]]
+    assert "/jobs/partly/outputs/daily/" in daily["filtered"][0]["path"]
+    assert all("/jobs/mended/" in path for path in daily["paths"])
+    assert (failures["rows"], len(failures["filtered"])) == (0, 1)
+
+
+def test_in_python_verdicts_are_names_and_the_job_comes_back(partly: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in partly.environment.items():
+        monkeypatch.setenv(name, value)
+    job = mops.retry(mops.open_job("partly"), ["error", "crashed"], name="in-python")
+    assert (job.name, job.status().state) == ("in-python", "succeeded")
+    assert sorted(job.losses()["loss"].to_pylist()) == [-4.0, -2.0, 2.0, 4.0, 6.0]
+
+
+# what cannot be
+
+
+def assert_says(lab: Lab, *arguments: object, error: str, at: object, hint: str) -> None:
+    jobs = sorted(path.name for path in lab.storage.joinpath("jobs").iterdir())
+    ran = lab.run("jobs", "retry", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"error: {error}\n  at: {at}\nhint: {hint}\n"
+    assert sorted(path.name for path in lab.storage.joinpath("jobs").iterdir()) == jobs
+
+
+@pytest.fixture(scope="module")
+def read_only(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Lab:
+    """A job ``partly`` with an error and one ``done`` without, from which nothing may be derived."""
+    lab = make_lab(tmp_path_factory.mktemp("retry"), cache)
+    assert lab.submit("--name", "done").code == 0
+    lab.write_study(parameter_sets=[{"x": 1}, {"x": -1}])
+    assert lab.submit("--name", "partly").code == 3
+    return lab
+
+
+@pytest.mark.parametrize(
+    ("verdict", "error"),
+    [
+        ("oomed", "there is no verdict 'oomed'"),
+        ("oom,crash, all of them", "there is no verdict 'crash', 'all of them'"),
+        (" , ", "no verdict is named"),
+        ("", "no verdict is named"),
+    ],
+)
+def test_a_verdict_that_does_not_exist(read_only: Lab, verdict: str, error: str) -> None:
+    hint = "there are: oom, crashed, timeout, error, invalid_output, lost; and all, for any of them"
+    assert_says(read_only, "partly", "--verdict", verdict, error=error, at="the verdicts to retry", hint=hint)
+
+
+def test_no_verdict_option(read_only: Lab) -> None:
+    ran = read_only.run("jobs", "retry", "partly")
+    assert ran.code == 2
+    assert "Missing option '--verdict'" in ran.err
+
+
+def test_a_job_without_such_a_failure(read_only: Lab) -> None:
+    assert_says(
+        read_only,
+        *("partly", "--verdict", "timeout,oom"),
+        error="no failure of job 'partly' is oom or timeout",
+        at=read_only.storage,
+        hint="parameter sets with failures: 1 with error",
+    )
+
+
+def test_a_job_without_failures(read_only: Lab) -> None:
+    assert_says(
+        read_only,
+        *("done", "--verdict", "all"),
+        error="no simulation or target of job 'done' has failed",
+        at=read_only.storage,
+        hint="nothing is to be done; read it with: mops jobs results done",
+    )
+
+
+def test_a_name_that_is_taken(read_only: Lab) -> None:
+    assert_says(
+        read_only,
+        *("partly", "--verdict", "all", "--name", "done"),
+        error="there is a job 'done' already",
+        at=read_only.storage,
+        hint="choose another name",
+    )
+
+
+def test_a_name_that_no_job_can_have(read_only: Lab) -> None:
+    assert_says(
+        read_only,
+        *("partly", "--verdict", "all", "--name", "My Job"),
+        error="'My Job' cannot name a job",
+        at="the job's name",
+        hint="use lower-case letters, digits and single hyphens, at most 60 characters",
+    )
+
+
+def test_a_job_that_does_not_exist(read_only: Lab) -> None:
+    assert_says(
+        read_only,
+        *("party", "--verdict", "all"),
+        error="there is no job 'party'",
+        at=read_only.storage,
+        hint="there are: partly",
+    )
+
+
+def test_a_job_that_is_not_complete(copied: Lab) -> None:
+    log = copied.storage / "jobs" / "partly" / "log"
+    max(log.iterdir()).unlink()  # as if its runner had been killed before the end
+    assert_says(
+        copied,
+        *("partly", "--verdict", "all"),
+        error="job 'partly' is interrupted: only a complete job can be retried",
+        at=copied.storage,
+        hint="complete it first, then retry: mops jobs resume partly",
+    )
+
+
+def test_a_setting_that_cannot_be_is_said_before_anything_is_written(read_only: Lab) -> None:
+    ran = read_only.run("jobs", "retry", "partly", "--verdict", "all", MODELOPS_JOB_RETIRES="2")
+    assert ran.code == 2
+    assert "MODELOPS_JOB_RETIRES: unknown setting; did you mean MODELOPS_JOB_RETRIES?" in ran.err
+
+
+def test_a_derived_job_whose_parent_was_removed_by_hand(copied: Lab) -> None:
+    shutil.rmtree(copied.storage / "jobs" / "partly")
+    ran = copied.run("jobs", "results", "mended")
+    assert (ran.code, ran.out) == (4, "")
+    assert ran.err == (
+        "error: job 'mended' takes rows over from job 'partly', which is gone or has been replaced\n"
+        f"  at: {copied.storage}/jobs/partly\n"
+        "hint: restore that folder from a backup or the storage's own history, or submit the study again\n"
+    )

@@ -1,0 +1,250 @@
+"""`mops study check` runs a simulation three times and says whether it is the same, how long it takes, what fails."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from .conftest import Lab, Ran
+
+MODEL = """
+import ctypes, os, random, time
+from pathlib import Path
+import numpy as np
+
+unseeded_generator = np.random.default_rng()
+AT_IMPORT = time.time_ns()
+seen = []
+
+def seeded(params, seed):
+    print("a model prints")
+    rng = np.random.default_rng(seed)
+    drawn = [random.random(), np.random.standard_normal(), float("nan")]
+    return {"daily": {"y": rng.random(3), "drawn": drawn, "text": ["a", None, "c"]}, "total": {"n": [3]}}
+
+def unseeded(params, seed):
+    return {"daily": {"day": [0, 1, 2], "y": np.append(1.0, unseeded_generator.random(2))}}
+
+def counts(params, seed):
+    seen.append(seed)
+    return {"daily": {"n": [len(seen)]}}
+
+def remembers_others(params, seed):
+    if (params["x"], seed) not in seen:
+        seen.append((params["x"], seed))
+    return {"daily": {"n": [len(seen)]}}
+
+def of_the_import(params, seed):
+    return {"daily": {"when": [AT_IMPORT]}}
+
+def grows(params, seed):
+    seen.append(seed)
+    return {"daily": {"n": list(range(len(seen)))}}
+
+def fails_later(params, seed):
+    seen.append(seed)
+    if len(seen) == 2:
+        raise RuntimeError("the file is there already")
+    return {"n": 1}
+
+def fails(params, seed):
+    print("just before")
+    raise ValueError("beta is missing")
+
+def fails_elsewhere(params, seed):
+    if params["x"] == 2:
+        raise ValueError("x is 2")
+    return {"n": params["x"]}
+
+def crashes(params, seed):
+    ctypes.string_at(0)
+
+def hangs(params, seed):
+    time.sleep(600)
+
+def noted(params, seed):
+    with open(os.environ["NOTES"], "a") as notes:
+        notes.write(f"{os.getpid()} {params['x']} {seed}\\n")
+    return {"n": 1}
+
+def draws(params, replicates):
+    return {"loss": random.random() + np.random.random(), "n": len(replicates)}
+
+def draws_unseeded(params, replicates):
+    return unseeded_generator.random()
+
+def cannot_score(params, replicates):
+    return replicates[0]["nothing"]
+"""
+
+
+@pytest.fixture
+def check(lab: Lab) -> Any:
+    lab.write("model.py", MODEL)
+
+    def check(model: str, *arguments: object, fields: dict[str, Any] | None = None, **variables: str) -> Ran:
+        lab.write_study(model=f"model:{model}", **(fields or {}))
+        return lab.run("study", "check", lab.study, *arguments, **variables)
+
+    return check
+
+
+def test_a_seeded_model_is_reproducible(check: Any, lab: Lab) -> None:
+    ran = check("seeded", fields={"targets": ["model:draws"]})
+    assert (ran.code, "warning" in ran.err) == (0, False), ran.err
+    assert re.search(r"^reproducible +yes$", ran.out, re.MULTILINE)
+    assert re.search(
+        r"^one simulation +\d.* in a fresh process, \d.* again in the same process$", ran.out, re.MULTILINE
+    )
+    assert re.search(r"^output daily +3 rows, \d+ B as Arrow$", ran.out, re.MULTILINE)
+    assert re.search(r"^target model:draws +n = 2$", ran.out, re.MULTILINE)
+    assert "a model prints" not in ran.out + ran.err
+    assert lab.stored() == []
+
+
+def test_json_holds_all_of_the_trial(check: Any) -> None:
+    trial = check("seeded", "--json", fields={"targets": ["model:draws"]}).json["trial"]
+    assert trial["reproducible"] is True
+    assert (trial["varying"], trial["varying_losses"], trial["failures"], trial["other_failure"]) == (
+        None,
+        [],
+        [],
+        None,
+    )
+    assert [(output["name"], output["rows"]) for output in trial["outputs"]] == [("daily", 3), ("total", 1)]
+    assert all(output["bytes"] > 0 for output in trial["outputs"])
+    assert min(trial[f"{what}_seconds"] for what in ("import", "first", "warm")) > 0
+    assert [loss["name"] for loss in trial["losses"]] == ["loss", "n"]
+
+
+# The model, when it differs, what differs first, and the advice.
+VARYING = {
+    "unseeded": ("again in the same process", r"output 'daily', column 'y', row 1: 0\.\d+ the .*, 0\.\d+ the", "seed"),
+    "of_the_import": ("in another process", r"output 'daily', column 'when', row 0: \d+ the .*, \d+ the", "seed"),
+    "counts": ("again in the same process", r"output 'daily', column 'n', row 0: 1 the first time, 2 the s", "stays"),
+    "remembers_others": ("after another simulation", r"output 'daily', column 'n', row 0: 1 the .*, 2 the s", "stays"),
+    "grows": ("again in the same process", r"output 'daily', rows: 1 the first time, 2 the second", "stays"),
+}
+
+
+@pytest.mark.parametrize("model", VARYING)
+def test_what_is_not_the_same_each_time_is_a_warning_with_its_cause(check: Any, model: str) -> None:
+    when, differs, advice = VARYING[model]
+    ran = check(model)
+    assert ran.code == 0
+    warning, first, *_, hint = ran.err.splitlines()[1:]
+    assert warning == f"warning: the model is not reproducible: the same simulation differs {when}"
+    assert re.match("  " + differs, first), first
+    assert hint.startswith("hint: fresh processes " + {"seed": "differ too", "stays": "agree"}[advice])
+    assert advice in hint
+    assert re.search(r"^reproducible +no$", ran.out, re.MULTILINE)
+
+
+def test_a_simulation_that_fails_when_it_runs_again_is_a_failure_and_not_reproducible(check: Any) -> None:
+    ran = check("fails_later")
+    assert ran.code == 1
+    assert "  the simulation: good the first time, error (RuntimeError: the file is there already) the sec" in ran.err
+    assert "error: the trial failed: the simulation with seed " in ran.err
+
+
+def test_json_names_the_cause_and_each_difference(check: Any) -> None:
+    trial = check("counts", "--json").json["trial"]
+    assert trial["reproducible"] is False
+    assert trial["varying"] == {
+        "when": "again in the same process",
+        "cause": "kept",
+        "differences": [{"what": "output 'daily', column 'n', row 0", "first": "1", "second": "2"}],
+    }
+
+
+def test_a_study_of_one_simulation_has_another_seed_in_between(check: Any) -> None:
+    ran = check("remembers_others", fields={"parameter_sets": [{"x": 1}], "n_replicates": 1})
+    assert "differs after another simulation" in ran.err
+
+
+def test_a_target_that_scores_the_same_tables_differently_is_named(check: Any) -> None:
+    """Also where the model itself is not reproducible: each target gets the same tables twice."""
+    ran = check("unseeded", fields={"targets": ["model:draws", "model:draws_unseeded"]})
+    assert ran.code == 0
+    assert "warning: a target is not reproducible: it scores the same tables differently" in ran.err
+    assert re.search(
+        r"^  target 'model:draws_unseeded', loss 'loss': 0\.\d+ the first time, 0\.\d+ t", ran.err, re.MULTILINE
+    )
+    assert "target 'model:draws'," not in ran.err
+
+
+def test_a_simulation_that_fails_is_said_as_it_will_be_recorded(check: Any, lab: Lab) -> None:
+    ran = check("fails", "--json")
+    assert ran.code == 1
+    trial = ran.json["trial"]
+    (failure,) = trial["failures"]
+    assert (failure["reason"], failure["message"]) == ("error", "ValueError: beta is missing")
+    assert "raise ValueError" in failure["traceback"]
+    assert (trial["reproducible"], trial["warm_seconds"], trial["outputs"]) == (None, None, [])
+    seed = trial["seed"]
+    said, *trace = ran.err.splitlines()[1:]
+    assert said == f"error: the trial failed: the simulation with seed {seed}: error: ValueError: beta is missing"
+    assert "in fails" in trace[0]
+    assert trace[-2:] == ['  at: the first parameter set, {"x":1}', "hint: its last output: just before"]
+    assert lab.stored() == []
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("crashes", "crashed: the process that ran it was ended by SIGSEGV"), ("hangs", "timeout: ran for more than 1 s")],
+)
+def test_a_crash_and_a_hang_have_their_verdicts_and_lines(check: Any, model: str, said: str) -> None:
+    ran = check(model, MODELOPS_JOB_SIM_TIMEOUT="1")
+    assert ran.code == 1
+    assert said in ran.err
+    assert f"in {model}" in ran.err
+    assert "warning" not in ran.err
+    assert ran.err.count("Fatal Python error") == 1
+
+
+def test_a_target_that_fails_is_as_bad_as_a_simulation(check: Any) -> None:
+    ran = check("seeded", fields={"targets": ["model:cannot_score"]})
+    assert ran.code == 1
+    assert "error: the trial failed: target model:cannot_score: error: KeyError: 'nothing'" in ran.err
+    assert ran.err.count("KeyError") == 1
+
+
+def test_a_failure_of_the_simulation_in_between_is_a_warning(check: Any) -> None:
+    ran = check("fails_elsewhere")
+    assert ran.code == 0
+    assert "warning: the simulation that ran in between failed: error: ValueError: x is 2" in ran.err
+    assert re.search(r"^reproducible +yes$", ran.out, re.MULTILINE)
+
+
+def test_outputs_that_the_study_does_not_keep_do_not_count(check: Any) -> None:
+    ran = check("seeded", "--json", fields={"outputs": ["total"]})
+    assert [output["name"] for output in ran.json["trial"]["outputs"]] == ["total"]
+
+
+def test_an_unknown_output_is_refused_before_any_job(check: Any) -> None:
+    ran = check("seeded", fields={"outputs": ["dayly"]})
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[1:] == [
+        "error: the model has no output 'dayly'; it has: daily, total",
+        "  at: $.outputs",
+        "hint: name outputs that the model returns, or leave 'outputs' out to keep all",
+    ]
+
+
+def test_the_simulation_runs_twice_in_one_fresh_process_and_once_in_another(check: Any, lab: Lab) -> None:
+    notes = lab.root / "notes"
+    assert check("noted", "--env", f"NOTES={notes}").code == 0
+    (a, *first), (b, *again), (c, *other), (d, *after) = map(str.split, notes.read_text().splitlines())
+    assert (a == b, c == d, a == c) == (True, True, False)
+    assert first == again == after
+    assert (first[0], other[0]) == ("1", "2")
+
+
+def test_no_run_imports_the_model_only(check: Any, lab: Lab) -> None:
+    notes = lab.root / "notes"
+    ran = check("noted", "--no-run", "--json", "--env", f"NOTES={notes}")
+    assert (ran.code, ran.json["trial"]) == (0, None)
+    assert not notes.exists()
+    assert check("nothing", "--no-run").code == 2

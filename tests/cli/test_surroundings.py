@@ -1,0 +1,381 @@
+"""What reaches the simulations' processes: variables by --env, and another interpreter by --python."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pyarrow
+import pytest
+
+import mops
+from mops.settings import Settings
+
+from .conftest import Lab
+from .test_commands import wait_for
+from .test_wrong_input import refused, refused_and_nothing_written
+
+SECRET = "c2VjcmV0-value"
+NO_OPTIONS = "error: simulations cannot be started with these options"
+KEPT = "--env NAME=VALUE is kept with the job; --env NAME takes the value from the environment each time that it runs"
+ENV_HINT = f"hint: {KEPT}"
+MODEL = """
+import os, time
+
+def run(params, seed):
+    time.sleep(params.get("sleep", 0))
+    return {name: os.environ.get(name, "(unset)") for name in ("MODE", "API_TOKEN", "EMPTY", "OMP_NUM_THREADS")}
+"""
+IN_ANOTHER = """
+import importlib.util, os, sys
+import only_there
+
+def run(params, seed):
+    here = [name for name in ("dask", "distributed", "pydantic", "fsspec", "typer") if importlib.util.find_spec(name)]
+    loaded = {name.partition(".")[0] for name in sys.modules if name[0] != "_"} - sys.stdlib_module_names
+    foreign = [path for path in sys.path if path.startswith(params["ours"])]
+    return {
+        "value": only_there.VALUE, "executable": sys.executable, "prefix": sys.prefix, "here": " ".join(here),
+        "loaded": " ".join(sorted(loaded)), "foreign": " ".join(foreign), "mops": sys.modules["mops"].__file__,
+        "pythonpath": os.environ.get("PYTHONPATH", ""),
+    }
+
+def score(params, replicates):
+    return float(len(replicates))
+"""
+
+
+@pytest.fixture
+def model(lab: Lab) -> Lab:
+    lab.write("model.py", MODEL)
+    return lab
+
+
+def row(lab: Lab, job: str, output: str = "output") -> dict[str, Any]:
+    """Return one row of a job, which are all the same but for the seed."""
+    return mops.open_job(job, str(lab.storage)).outputs(output).to_table().to_pylist()[0]
+
+
+# --env
+
+
+def test_variables_reach_the_model_and_their_values_are_kept_or_not(model: Lab) -> None:
+    ran = model.submit("--name", "j", "--env", "MODE=a=b c", "--env", "API_TOKEN", "--env", "EMPTY=", API_TOKEN=SECRET)
+    assert ran.code == 0, ran.err
+    found = row(model, "j")
+    assert (found["MODE"], found["API_TOKEN"], found["EMPTY"]) == ("a=b c", SECRET, "")
+    record = json.loads((model.storage / "jobs" / "j" / "job.json").read_text())
+    assert record["env"] == {"MODE": "a=b c", "API_TOKEN": None, "EMPTY": ""}
+    outputs = model.storage / "jobs" / "j" / "outputs"  # where the model itself has written it
+    written = [path for path in model.storage.rglob("*") if path.is_file() and not path.is_relative_to(outputs)]
+    assert not [path for path in written if SECRET.encode() in path.read_bytes()]
+    assert SECRET not in ran.out + ran.err
+
+
+def test_a_resume_has_kept_values_and_takes_the_others_from_its_own_environment(model: Lab) -> None:
+    model.write_study(parameter_sets=[{"x": x, "sleep": 0.4} for x in range(8)], n_replicates=1)
+    variables = {"API_TOKEN": SECRET, "MODELOPS_JOB_CHECKPOINT_SECONDS": "0"}
+    submit = ("jobs", "submit", model.study, "--name", "j", "--env", "MODE=slow", "--env", "API_TOKEN")
+    with model.start(*submit, **variables) as runner:
+        wait_for(model, "j", lambda status: status["groups"] >= 1)
+        runner.send_signal(signal.SIGKILL)
+    committed = model.stored()
+    without = model.run("jobs", "resume", "j")
+    assert (without.code, without.out) == (2, "")
+    assert without.err.splitlines() == [
+        NO_OPTIONS,
+        "  --env API_TOKEN: it is not set in this environment; set it, or write NAME=VALUE",
+        "  at: job j",
+        ENV_HINT,
+    ]
+    assert model.stored() == committed
+    assert model.run("jobs", "resume", "j", API_TOKEN="another").code == 0
+    table = mops.open_job("j", str(model.storage)).outputs("output").to_table()
+    assert set(table["API_TOKEN"].to_pylist()) == {SECRET, "another"}
+    assert set(table["MODE"].to_pylist()) == {"slow"}
+
+
+def test_python_callers_give_a_mapping(model: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_TOKEN", SECRET)
+    settings = Settings(slots=1, storage=str(model.storage))
+    job = mops.submit(model.study, env={"MODE": "x", "API_TOKEN": None}, settings=settings)
+    found = job.outputs("output").to_table().to_pylist()[0]
+    assert (found["MODE"], found["API_TOKEN"]) == ("x", SECRET)
+
+
+NO_NAME = "no name of a variable: it has letters, digits and underscores, and begins with no digit"
+NO_TEXT = "its value is not text: it has bytes that are not UTF-8, or a null character"
+SET_BY_MOPS = "mops sets it for each simulation, from MODELOPS_JOB_SIM_THREADS; set that in the environment instead"
+
+A_SETTING = "it is a setting of mops, not of the model; set it in the environment of the command instead"
+
+
+def of_a_secret(name: str) -> str:
+    return f"values of such names are secrets and are not kept with a job; write --env {name}, and set it here"
+
+
+# What is given, and the lines that say what is wrong.
+BAD_ENV: dict[str, tuple[list[str], list[str]]] = {
+    "not set": (["MODE"], ["--env MODE: it is not set in this environment; set it, or write NAME=VALUE"]),
+    "no name": (["=x"], [f"--env: {NO_NAME}"]),
+    "a digit first": (["1X=x"], [f"--env 1X: {NO_NAME}"]),
+    "a hyphen": (["MY-MODE=x"], [f"--env MY-MODE: {NO_NAME}"]),
+    "a value for a name": (["c2VjcmV0/long+value/of=="], [f"--env c2Vj...: {NO_NAME}"]),
+    "a key": ([f"OpenAI_Api_Key={SECRET}"], [f"--env OpenAI_Api_Key: {of_a_secret('OpenAI_Api_Key')}"]),
+    "a token": ([f"TOKEN={SECRET}"], [f"--env TOKEN: {of_a_secret('TOKEN')}"]),
+    "a secret": ([f"MY_SECRET_ID={SECRET}"], [f"--env MY_SECRET_ID: {of_a_secret('MY_SECRET_ID')}"]),
+    "a password": ([f"PGPASSWORD={SECRET}"], [f"--env PGPASSWORD: {of_a_secret('PGPASSWORD')}"]),
+    "threads": (["OMP_NUM_THREADS=4"], [f"--env OMP_NUM_THREADS: {SET_BY_MOPS}"]),
+    "threads, without a value": (["POLARS_MAX_THREADS"], [f"--env POLARS_MAX_THREADS: {SET_BY_MOPS}"]),
+    "the hash seed": (
+        ["PYTHONHASHSEED=1"],
+        ["--env PYTHONHASHSEED: mops sets it to 0 for each simulation, so that sets have the same order in each"],
+    ),
+    "a setting": (["MODELOPS_JOB_SLOTS=1"], [f"--env MODELOPS_JOB_SLOTS: {A_SETTING}"]),
+    "twice": (["MODE=a", "MODE=b"], ["--env MODE: it is given twice; keep one"]),
+    "bytes": (["MODE=" + os.fsdecode(b"\xff")], [f"--env MODE: {NO_TEXT}"]),
+    "all at once": (
+        ["A=1", "A=2", "B-C=1", "TOKEN=x"],
+        ["--env A: it is given twice; keep one", f"--env B-C: {NO_NAME}", f"--env TOKEN: {of_a_secret('TOKEN')}"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "said"), BAD_ENV.values(), ids=BAD_ENV)
+def test_a_variable_that_cannot_be(lab: Lab, given: list[str], said: list[str]) -> None:
+    ran = lab.submit(*(part for text in given for part in ("--env", text)))
+    refused_and_nothing_written(lab, ran, where="hint: ")
+    assert ran.err.splitlines() == [NO_OPTIONS, *(f"  {line}" for line in said), ENV_HINT]
+    assert SECRET not in ran.err
+
+
+def test_check_refuses_what_submit_refuses(lab: Lab) -> None:
+    ran = lab.run("study", "check", lab.study, "--env", "MODE", "--env", f"TOKEN={SECRET}")
+    refused(ran, "--env MODE: it is not set", "--env TOKEN: values of such names", where="hint: ")
+
+
+def test_values_in_python_are_strings(lab: Lab) -> None:
+    with pytest.raises(mops.errors.OptionsError) as raised:
+        mops.submit(lab.study, env={"N": 3, "NUL": "a\0b"}, settings=Settings(storage=str(lab.storage)))  # type: ignore[dict-item]
+    assert [str(problem) for problem in raised.value.problems] == [
+        "--env N: its value is a int; write it as a string",
+        f"--env NUL: {NO_TEXT}",
+    ]
+    assert lab.stored() == []
+
+
+# --python
+
+
+@pytest.fixture(scope="session")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with nothing in it."""
+    folder = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, capture_output=True)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with numpy, pyarrow and a library of the model's, and nothing of mops's."""
+    folder = tmp_path_factory.mktemp("other") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, capture_output=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for library in (numpy, pyarrow):
+        for source in Path(library.__file__).parents[1].glob(f"{library.__name__}*"):
+            (packages / source.name).symlink_to(source)
+    (packages / "only_there.py").write_text("VALUE = 'from the other environment'\n")
+    return folder / "bin" / "python"
+
+
+@pytest.fixture
+def elsewhere(lab: Lab) -> Lab:
+    lab.write("model.py", IN_ANOTHER)
+    ours = str(Path(pyarrow.__file__).parents[1])
+    lab.write_study(parameter_sets=[{"ours": ours}, {"ours": ours, "x": 2}], targets=["model:score"])
+    return lab
+
+
+def test_simulations_run_in_another_interpreter_without_our_libraries(elsewhere: Lab, other_python: Path) -> None:
+    ran = elsewhere.submit("--name", "j", "--python", other_python, PYTHONPATH=os.pathsep.join(sys.path))
+    assert ran.code == 0, ran.err
+    found = row(elsewhere, "j")
+    assert found["value"] == "from the other environment"
+    assert (found["executable"], found["prefix"]) == (str(other_python), str(other_python.parents[1]))
+    assert (found["here"], found["foreign"], found["pythonpath"]) == ("", "", "")
+    assert set(found["loaded"].split()) <= {"mops", "numpy", "pyarrow", "cython_runtime", "model", "only_there"}
+    assert found["mops"] == mops.__file__
+    assert json.loads((elsewhere.storage / "jobs" / "j" / "job.json").read_text())["python"] == str(other_python)
+
+
+def test_the_interpreter_is_kept_for_a_resume_as_an_absolute_path(elsewhere: Lab, other_python: Path) -> None:
+    relative = os.path.relpath(other_python, elsewhere.root)
+    variables = {"MODELOPS_JOB_CHECKPOINT_SECONDS": "0", "MODELOPS_JOB_SLOTS": "1"}
+    sets = [{"ours": "/", "x": x} for x in range(200)]
+    elsewhere.write_study(parameter_sets=sets, n_replicates=1)
+    with elsewhere.start("jobs", "submit", elsewhere.study, "--name", "j", "--python", relative, **variables) as runner:
+        wait_for(elsewhere, "j", lambda status: status["groups"] >= 1)
+        runner.send_signal(signal.SIGKILL)
+    if elsewhere.run("jobs", "status", "j", "--json").json["state"] != "succeeded":
+        resumed = elsewhere.run("jobs", "resume", "j")
+        assert resumed.code == 0, resumed.err
+    executables = mops.open_job("j", str(elsewhere.storage)).outputs("output").to_table()["executable"]
+    assert {os.path.realpath(path) for path in executables.to_pylist()} == {os.path.realpath(other_python)}
+    assert len(executables) == 200
+
+
+def test_variables_that_tell_one_python_its_libraries_reach_another_when_named(
+    elsewhere: Lab, other_python: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "lib").mkdir()
+    ran = elsewhere.submit("--name", "j", "--python", other_python, "--env", f"PYTHONPATH={tmp_path / 'lib'}")
+    assert ran.code == 0, ran.err
+    assert row(elsewhere, "j")["pythonpath"] == str(tmp_path / "lib")
+
+
+def test_check_runs_in_the_other_interpreter(elsewhere: Lab, other_python: Path) -> None:
+    without = elsewhere.run("study", "check", elsewhere.study)
+    refused(without, "No module named 'only_there'", f"installed for {sys.executable}, or for another that --python")
+    ran = elsewhere.run("study", "check", elsewhere.study, "--python", other_python, "--env", "MODE=x", "--json")
+    assert ran.code == 0, ran.err
+    assert (ran.json["python"], ran.json["env"]) == (str(other_python), {"MODE": "x"})
+    assert ran.json["trial"]["reproducible"] is True
+
+
+def test_an_interpreter_that_is_gone_is_said_at_resume(elsewhere: Lab, other_python: Path) -> None:
+    variables = {"MODELOPS_JOB_CHECKPOINT_SECONDS": "0", "MODELOPS_JOB_SLOTS": "1"}
+    elsewhere.write("model.py", MODEL)
+    elsewhere.write_study(parameter_sets=[{"x": x, "sleep": 0.4} for x in range(8)], n_replicates=1)
+    venv_link = elsewhere.root / "venv"
+    venv_link.symlink_to(other_python.parents[1])
+    python = venv_link / "bin" / "python"
+    with elsewhere.start("jobs", "submit", elsewhere.study, "--name", "j", "--python", python, **variables) as runner:
+        wait_for(elsewhere, "j", lambda status: status["groups"] >= 1)
+        runner.send_signal(signal.SIGKILL)
+    venv_link.unlink()
+    ran = elsewhere.run("jobs", "resume", "j")
+    assert ran.code == 2
+    assert ran.err.splitlines() == [
+        NO_OPTIONS,
+        f"  --python {python}: there is no such file; name an interpreter, like .venv/bin/python",
+        "  at: job j",
+    ]
+
+
+def a_folder(root: Path) -> tuple[Path, str]:
+    return root, "it is a folder; name the interpreter in it, like .venv/bin/python"
+
+
+def nothing(root: Path) -> tuple[Path, str]:
+    return root / "nothing", "there is no such file; name an interpreter, like .venv/bin/python"
+
+
+def not_executable(root: Path) -> tuple[Path, str]:
+    (root / "text").write_text("")
+    return root / "text", "it may not be executed; name an interpreter, like .venv/bin/python"
+
+
+def no_program(root: Path) -> tuple[Path, str]:
+    path = script(root, "not a program")
+    return path, "it cannot be started: Exec format error"
+
+
+def no_python(root: Path) -> tuple[Path, str]:
+    path = script(root, "#!/bin/sh\necho something >&2\nexit 3\n")
+    return path, "it is no Python: asked for its version, it ended with exit code 3 and said 'something'"
+
+
+def answering(root: Path, **versions: object) -> Path:
+    """Make a program that answers as an interpreter of these versions: not every one is on every machine."""
+    answer = json.dumps({"python": [3, 12, 1], "numpy": "2.4.6", "pyarrow": "26.0.1"} | versions)
+    return script(root, f"#!/bin/sh\necho 'mops-interpreter:{answer}'\n")
+
+
+def script(root: Path, text: str) -> Path:
+    path = root / "program"
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def install(path: Path) -> str:
+    return f"install what simulations need: {path} -m pip install 'pyarrow>=18.0' 'numpy>=1.23'"
+
+
+def old_python(root: Path) -> tuple[Path, str]:
+    path = answering(root, python=[3, 10, 13])
+    return path, "it is Python 3.10.13; simulations need 3.11 or newer: make an environment with a newer one"
+
+
+def old_libraries(root: Path) -> tuple[Path, str]:
+    path = answering(root, numpy="1.22.4", pyarrow="17.0.0.dev3")
+    return path, (
+        "its numpy is 1.22.4, and simulations need 1.23 or newer; "
+        f"its pyarrow is 17.0.0.dev3, and simulations need 18.0 or newer; {install(path)}"
+    )
+
+
+def broken_library(root: Path) -> tuple[Path, str]:
+    path = answering(root, numpy=["ImportError", "libblas.so.3: cannot open shared object file"])
+    return path, (
+        "its numpy cannot be imported (ImportError: libblas.so.3: cannot open shared object file); " + install(path)
+    )
+
+
+BAD_PYTHONS = [
+    a_folder,
+    nothing,
+    not_executable,
+    no_program,
+    no_python,
+    old_python,
+    old_libraries,
+    broken_library,
+]
+
+
+@pytest.mark.parametrize("bad", BAD_PYTHONS, ids=[case.__name__ for case in BAD_PYTHONS])
+def test_an_interpreter_that_cannot_be(lab: Lab, tmp_path: Path, bad: Any) -> None:
+    folder = tmp_path / "pythons"
+    folder.mkdir()
+    path, said = bad(folder)
+    ran = lab.submit("--python", path)
+    refused_and_nothing_written(lab, ran, where=f"--python {path}")
+    assert ran.err.splitlines() == [NO_OPTIONS, f"  --python {path}: {said}"]
+
+
+def test_an_interpreter_without_numpy_and_pyarrow(lab: Lab, bare_python: Path) -> None:
+    ran = lab.run("study", "check", lab.study, "--python", bare_python)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines() == [
+        NO_OPTIONS,
+        f"  --python {bare_python}: it has no numpy; it has no pyarrow; {install(bare_python)}",
+    ]
+
+
+def test_a_folder_of_an_environment_names_its_interpreter(lab: Lab, bare_python: Path) -> None:
+    ran = lab.submit("--python", bare_python.parents[1])
+    assert ran.err.splitlines()[1].endswith(f"it is a folder; name the interpreter in it: {bare_python}")
+
+
+def test_a_near_name_and_a_commands_name_are_advised(lab: Lab, bare_python: Path) -> None:
+    misspelled = bare_python.with_name("pyhton")
+    assert lab.submit("--python", misspelled).err.splitlines()[1].endswith(f"; did you mean {bare_python}?")
+    named = lab.submit("--python", "sh").err.splitlines()[1]
+    assert named.startswith(f"  --python {lab.root / 'sh'}: there is no such file; did you mean /")
+
+
+def test_problems_of_variables_and_interpreter_are_said_at_once(lab: Lab, tmp_path: Path) -> None:
+    ran = lab.submit("--env", "MODE", "--python", tmp_path / "nothing")
+    assert ran.err.splitlines() == [
+        NO_OPTIONS,
+        "  --env MODE: it is not set in this environment; set it, or write NAME=VALUE",
+        f"  --python {tmp_path / 'nothing'}: there is no such file; name an interpreter, like .venv/bin/python",
+        ENV_HINT,
+    ]

@@ -1,0 +1,144 @@
+"""A Dask cluster of processes of their own, as an operator starts them: ``dask scheduler``, ``dask worker``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+DASK = Path(sys.executable).with_name("dask")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@dataclass
+class DaskProcesses:
+    """The processes, and the file in which the model's calls on their workers are tallied.
+
+    Each worker has a cache folder of its own, as another machine would.
+    """
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    env: dict[str, str] = field(default_factory=dict)
+    scheduler: subprocess.Popen[bytes] | None = None
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    n_started: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    @property
+    def calls_file(self) -> Path:
+        return self.folder / "calls.txt"
+
+    @property
+    def tally(self) -> list[tuple[str, int]]:
+        """The model's calls so far: parameters as JSON, seed."""
+        lines = self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
+        return [(key, int(seed)) for key, seed, _ in map(str.split, lines)]
+
+    def start_scheduler(self) -> None:
+        """Start the scheduler, always on the same port."""
+        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard")
+
+    def add_worker(self, *options: str, threads: int = 1) -> subprocess.Popen[bytes]:
+        """Start a worker; without ``--nanny`` it is one process."""
+        nanny = [] if "--nanny" in options else ["--no-nanny"]
+        arguments = [self.address, "--nthreads", str(threads), "--memory-limit", "0", "--no-dashboard", *nanny]
+        self.workers.append(self._start("worker", *arguments, *options))
+        return self.workers[-1]
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        self.n_started += 1
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MODELOPS_", "MOPS_"))}
+        env = kept | {
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "1.0",
+            "XDG_CACHE_HOME": str(self.folder / f"cache-{self.n_started}"),
+            "MOPS_TEST_CALLS": str(self.calls_file),
+            **self.env,
+        }
+        with (self.folder / f"dask-{self.n_started}.log").open("wb") as log:
+            return subprocess.Popen(
+                [str(DASK), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """End a process as the kernel or a power cut would."""
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if process in self.workers:
+            self.workers.remove(process)
+
+    def children(self) -> list[int]:
+        """Return the processes that run simulations."""
+        found = []
+        for process in self._below():
+            with suppress(psutil.NoSuchProcess):
+                if "mops.worker.child" in " ".join(process.cmdline()):
+                    found.append(process.pid)
+        return found
+
+    def _below(self) -> list[psutil.Process]:
+        living = [psutil.Process(worker.pid) for worker in self.workers if worker.poll() is None]
+        return [process for worker in living for process in worker.children(recursive=True)]
+
+    def await_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for a worker that lost its scheduler: it ends itself."""
+        process.wait(60)
+        self.workers.remove(process)
+
+    def end(self) -> None:
+        """End everything."""
+        for process in [*self.workers, *([self.scheduler] if self.scheduler else [])]:
+            if process.poll() is None:
+                for below in psutil.Process(process.pid).children(recursive=True):
+                    below.kill()
+                process.kill()
+            process.wait()
+
+
+@contextmanager
+def dask_in(folder: Path, n_workers: int = 2, **env: str) -> Iterator[DaskProcesses]:
+    """Start a scheduler and workers of one thread; end them."""
+    folder.mkdir()
+    processes = DaskProcesses(folder, env=env)
+    try:
+        processes.start_scheduler()
+        for _ in range(n_workers):
+            processes.add_worker()
+        yield processes
+    finally:
+        processes.end()
+
+
+def gone(pid: int, within_s: float) -> bool:
+    """Tell whether a process ends in time."""
+    deadline = time.monotonic() + within_s
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

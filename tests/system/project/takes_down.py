@@ -1,0 +1,21 @@
+"""A model of which one simulation kills the Dask worker that it runs under, each time."""
+
+import hashlib
+import json
+import os
+import signal
+
+
+def simulate(params, seed):
+    """Return a row; with `kills`, kill the worker in the first replicate."""
+    if params["kills"] and seed == first_seed(params):
+        os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()
+    return {"x": [seed]}
+
+
+def first_seed(params):
+    """Return the seed that the contract gives replicate 0."""
+    text = "contracts:param:v1|" + json.dumps(params, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    identity = hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+    return int.from_bytes(hashlib.blake2b(f"{identity}:0".encode(), digest_size=8).digest(), "big") % 2**32

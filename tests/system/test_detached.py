@@ -1,0 +1,261 @@
+"""``mops jobs submit --detach``: a runner that the terminal's end, Ctrl-C and the user's logging out do not reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from study_lab import MOPS, Lab, Runner, betas, rows_of, wait_for
+
+import mops
+from mops.settings import Settings
+from mops.storage.log import Claim
+
+HELD = 9
+FAILS_AT_SECOND_IMPORT = """
+from pathlib import Path
+
+BEEN_HERE = Path({flag!r})
+if BEEN_HERE.exists():
+    {what}
+BEEN_HERE.touch()
+
+def simulate(params, seed):
+    return {{"n": seed}}
+"""
+
+
+@pytest.fixture
+def study(lab: Lab) -> Lab:
+    lab.write("held:simulate", betas(60), n_replicates=2, targets=["scores:order"])
+    return lab
+
+
+def detached(lab: Lab, *arguments: str, **settings: object) -> tuple[Runner, int]:
+    """Submit with --detach; return the command, which has ended, and the process id of the runner."""
+    submit = lab.start("submit", str(lab.project / "study.json"), "--name", "job", "--detach", *arguments, **settings)
+    assert submit.wait() == 0, submit.said
+    pids = [pid for pid, line in submit.alive().items() if "jobs run job" in line]
+    assert len(pids) == 1, submit.alive()
+    return submit, pids[0]
+
+
+def printed(lab: Lab) -> str:
+    return (lab.folder / "state" / "mops" / "job.log").read_text()
+
+
+def test_the_command_returns_when_the_runner_has_claimed(study: Lab) -> None:
+    submit, pid = detached(study, hold=0)
+    assert (study.folder / "stdout-1.txt").read_text() == "job\n"
+    for said in ("60 parameter sets", f"process {pid} runs it", "mops jobs status job", "mops jobs cancel job"):
+        assert said in submit.said
+    claims = [record.by for record in study.records() if isinstance(record, Claim)]
+    assert claims == ["auto"]
+    links = [Path(f"/proc/{pid}/fd/{number}").readlink() for number in range(3)]
+    assert os.getsid(pid) == pid != os.getsid(0)
+    assert links[0] == Path(os.devnull)
+    assert set(links[1:]) == {study.folder / "state" / "mops" / "job.log"}
+    submit.let_go()
+    wait_for(lambda: study.job().status().state == "succeeded")
+    wait_for(lambda: not submit.alive())
+    assert "succeeded in" in printed(study)
+    assert rows_of(study.job()) == study.serial()
+
+
+@pytest.mark.parametrize("how", ["typed", "closed"])
+def test_neither_ctrl_c_nor_the_terminals_end_reaches_the_runner(study: Lab, how: str) -> None:
+    """A real terminal: a shell on it detaches a job, then ^C is typed, or the terminal is closed (SIGHUP)."""
+    lab = study.start("status", "nothing", hold=0)  # for the environment of this lab's commands
+    lab.wait()
+    command = f"{MOPS} jobs submit {study.project / 'study.json'} --name job --detach; echo RETURNED; exec sleep 600"
+    shell, terminal = pty.fork()
+    if shell == 0:
+        os.chdir(study.folder)
+        os.execvpe("bash", ["bash", "-c", command], lab.env)
+    said = b""
+    while b"RETURNED" not in said:
+        said += os.read(terminal, 4096)
+    assert b"runs it and outlives this terminal" in said
+    pids = [pid for pid, line in lab.alive().items() if "jobs run job" in line]
+    if how == "typed":
+        os.write(terminal, b"\x03")  # the terminal sends SIGINT to its foreground group: the sleep ends by it
+    else:
+        os.close(terminal)
+    ended_by = {"typed": signal.SIGINT, "closed": signal.SIGHUP}[how]
+    assert os.waitstatus_to_exitcode(os.waitpid(shell, 0)[1]) == -ended_by
+    if how == "typed":
+        os.close(terminal)
+    assert [pid for pid, line in lab.alive().items() if "jobs run job" in line] == pids
+    lab.let_go()
+    wait_for(lambda: study.job().status().state == "succeeded")
+    assert rows_of(study.job()) == study.serial()
+    assert "SIG" not in printed(study)
+
+
+def test_cancel_stops_it_and_resume_detached_goes_on(study: Lab) -> None:
+    submit, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
+    wait_for(lambda: len(study.view().committed) >= 1)
+    assert study.start("cancel", "job").wait() == 0
+    allowed = HELD
+    while pid in submit.alive():  # it notices when it next looks at the log; one call at a time until then
+        allowed += 1
+        submit.hold_after(allowed)
+        time.sleep(0.2)
+    assert study.job().status().state == "cancelled"
+    committed = set(study.view().committed)
+    by_itself = study.start("run", "job")
+    assert by_itself.wait() == 130, "a job that was cancelled stays so until a person resumes it"
+    assert "job job has ended (cancelled): there is nothing to run" in by_itself.said
+    resumed = study.start("resume", "job", "--detach")
+    assert resumed.wait() == 0, resumed.said
+    assert f"goes on: {len(committed)} of 60 parameter sets are committed" in resumed.said
+    wait_for(lambda: study.job().status().state == "succeeded")
+    assert not {group for group, _ in study.called(resumed)} & committed
+    assert rows_of(study.job()) == study.serial()
+    assert "cancelled in" in printed(study)
+    assert "succeeded in" in printed(study)
+    study.assert_sound()
+
+
+def test_kill_of_a_detached_runner_leaves_nothing_and_resume_goes_on(study: Lab) -> None:
+    submit, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
+    wait_for(lambda: len(study.view().committed) >= 1)
+    os.kill(pid, signal.SIGKILL)
+    study.assert_nothing_lives(submit, 3.0)
+    assert study.job().status().state == "interrupted"
+    committed = set(study.view().committed)
+    resumed = study.resume()
+    assert resumed.wait() == 0, resumed.said
+    assert not {group for group, _ in study.called(resumed)} & committed
+    assert rows_of(study.job()) == study.serial()
+
+
+def test_as_json_it_is_a_name_a_process_and_a_file(study: Lab) -> None:
+    submit, pid = detached(study, "--json")
+    told = json.loads((study.folder / "stdout-1.txt").read_text())
+    assert told == {"job": "job", "pid": pid, "log": str(study.folder / "state" / "mops" / "job.log")}
+    wait_for(lambda: not submit.alive())
+
+
+def test_a_runner_that_dies_before_it_has_begun_is_shown_with_its_exit_code(study: Lab) -> None:
+    """The model could be imported here, and not in the runner: the job stands, and is resumed when that is mended."""
+    flag = str(study.folder / "flag")
+    text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="raise OSError('the licence server is gone')")
+    (study.project / "fickle.py").write_text(text)
+    study.write("fickle:simulate", betas(2))
+    submit = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach", SLOTS=1)
+    assert submit.wait() == 2
+    assert (study.folder / "stdout-1.txt").read_text() == ""
+    assert "error: the runner ended with exit code 2 before it had begun; it said: error: " in submit.said
+    assert "the licence server is gone" in submit.said
+    assert f"at: {study.folder}/state/mops/job.log" in submit.said
+    assert "hint: when that is mended: mops jobs resume job" in submit.said
+    assert not submit.alive()
+    assert study.job().status().state == "submitted"
+    Path(flag).unlink()
+    assert study.resume(SLOTS=1).wait() == 0
+
+
+def test_ctrl_c_while_the_runner_begins_leaves_no_runner(study: Lab) -> None:
+    flag = str(study.folder / "flag")
+    text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="__import__('time').sleep(600)")
+    (study.project / "fickle.py").write_text(text)
+    study.write("fickle:simulate", betas(2))
+    submit = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach", SLOTS=1)
+    wait_for(lambda: any("jobs run job" in line for line in submit.alive().values()), of=submit)
+    submit.signal(signal.SIGINT, whole_group=True)
+    assert submit.wait() == 130
+    wait_for(lambda: not submit.alive())
+    assert study.job().status().state == "submitted"
+
+
+def test_what_is_wrong_is_said_here_and_nothing_is_written(study: Lab) -> None:
+    study.write("held:nothing", betas(2))
+    submit = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach")
+    assert submit.wait() == 2
+    assert "no 'nothing'" in submit.said
+    assert not study.storage.joinpath("jobs").exists()
+    assert not submit.alive()
+
+
+def test_retry_detaches_too(study: Lab) -> None:
+    study.write("ill:simulate", [{"beta": 0.3, "ward": str(study.folder / "ward")}])
+    (study.folder / "ward").write_text("0.3 error\n")
+    study.run(exit_code=3)
+    (study.folder / "ward").unlink()
+    retry = study.start("retry", "job", "--verdict", "error", "--name", "again", "--detach")
+    assert retry.wait() == 0, retry.said
+    wait_for(lambda: study.job("again").status().state == "succeeded")
+    wait_for(lambda: not retry.alive())
+
+
+def test_in_python_the_job_comes_at_once_and_runs_with_the_settings_given(
+    study: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runner of its own reads the environment: settings that were given as an object were lost."""
+    folders = {"XDG_STATE_HOME": study.folder / "state", "XDG_CACHE_HOME": study.folder / "cache"}
+    for name, value in folders.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MODELOPS_JOB_BATCH_SIZE", "7")
+    (study.folder / "hold").write_text("0")
+    monkeypatch.setenv("MOPS_TEST_HOLD", str(study.folder / "hold"))
+    monkeypatch.setenv("MOPS_TEST_CALLS", str(study.folder / "calls"))
+    runners: list[int] = []
+    given = Settings(slots=1, checkpoint_bytes=2 << 20)
+    job = mops.submit(
+        study.project / "study.json",
+        storage=str(study.storage),
+        settings=given,
+        detach=True,
+        on_detach=lambda _job, runner: runners.append(runner.pid),
+    )
+    try:
+        live = wait_for(lambda: job.status().live)
+        assert (live.pid, live.settings) == (runners[0], given.to_json())
+        (study.folder / "hold").unlink()
+        wait_for(lambda: job.status().state == "succeeded")
+        wait_for(lambda: not Path(f"/proc/{runners[0]}").exists())  # waited for: no zombie stays
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(runners[0], signal.SIGKILL)
+
+
+def test_memory_cannot_be_detached_from(study: Lab) -> None:
+    submit = study.start("submit", str(study.project / "study.json"), "--detach", "--storage", "memory://here")
+    assert submit.wait() == 2
+    assert submit.said == (
+        "error: a detached runner cannot see what is in this process's memory\n"
+        "  at: memory://here\n"
+        "hint: choose a folder or a URL that outlives this process with --storage, or do not detach\n"
+    )
+
+
+def test_a_state_folder_that_cannot_be_written_is_said_before_the_job_is_created(study: Lab) -> None:
+    (study.folder / "state").write_text("a file in the way")
+    submit = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach")
+    assert submit.wait() == 2
+    assert submit.said == (
+        "error: the detached runner's output cannot be written (Not a directory)\n"
+        f"  at: {study.folder}/state/mops/job.log\n"
+        "hint: make the folder writable, or name another one by XDG_STATE_HOME\n"
+    )
+    assert not study.exists()
+
+
+def test_a_runner_of_a_complete_job_ends_with_its_state(study: Lab) -> None:
+    """Rule 5: a restarted pod of a job that is over does nothing and says so by the same exit code."""
+    study.write("counted:simulate", betas(1))
+    study.run()
+    again = subprocess.run(
+        [MOPS, "jobs", "run", "job"], env=study.runners[0].env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (again.returncode, again.stdout) == (0, "")
+    assert again.stderr == "job job has ended (succeeded): there is nothing to run\n"
+    assert sum(isinstance(record, Claim) for record in study.records()) == 1

@@ -1,0 +1,268 @@
+"""The same jobs on a Dask cluster of real processes, which die at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dask_processes import DaskProcesses, dask_in, free_port, gone
+from study_lab import MOPS, Lab, Runner, betas, rows_of, wait_for
+
+JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, 30, 5
+GONE_SECONDS = 3.0
+
+
+@pytest.fixture
+def dask(lab: Lab, tmp_path: Path) -> Iterator[DaskProcesses]:
+    with dask_in(tmp_path / "dask") as processes:
+        lab.more_env = {"MODELOPS_SCHEDULER": processes.address}
+        yield processes
+
+
+def test_whole_and_split_groups_give_the_same_rows_as_a_plain_loop(lab: Lab, dask: DaskProcesses) -> None:
+    lab.write("counted:simulate", betas(24, sleep=0.01), n_replicates=4, targets=["scores:order", "targets:number"])
+    expected = lab.serial()
+    for name, settings in {"fused": {"BATCH_SIZE": 7}, "split": {"TASK_SECONDS": 0.025}}.items():
+        lab.run(name, **settings)
+        assert rows_of(lab.job(name)) == expected
+        lab.assert_sound(name)
+    assert len(dask.tally) == 2 * 24 * 4
+    caches = [path.name for path in dask.folder.glob("cache-*/mops/bundles/*")]
+    assert len(caches) == 2, "each worker has its own copy of the bundle"
+    assert set(caches) == {lab.job("fused").record.bundle}
+    wait_for(lambda: dask.children() == [])
+
+
+def places(lab: Lab) -> dict[int, int]:
+    """Return each seed's group."""
+    return {seed: group for group, seeds in enumerate(lab.seeds()) for seed in seeds}
+
+
+class Committed:
+    """Watches that no group runs again once it is committed."""
+
+    def __init__(self, lab: Lab, dask: DaskProcesses, name: str):
+        self.lab, self.dask, self.name = lab, dask, name
+        self.groups: set[int] = set()
+        self.n_calls = len(dask.tally)
+        self.places = places(lab)
+
+    def look(self) -> None:
+        tally = self.dask.tally
+        again = {self.places[seed] for _, seed in tally[self.n_calls :]} & self.groups
+        assert not again, f"committed groups ran again: {again}"
+        # The log first: a call that is tallied after it belongs to a group that it does not name.
+        self.groups = set(self.lab.view(self.name).committed) if self.lab.exists(self.name) else set()
+        self.n_calls = len(self.dask.tally)
+
+
+@pytest.mark.timeout(280)
+def test_thirty_kills_of_workers_lose_nothing_and_repeat_nothing_that_is_committed(
+    lab: Lab, dask: DaskProcesses
+) -> None:
+    rng = random.Random(20261121)
+    lab.write("counted:simulate", betas(200, sleep=0.03), n_replicates=3, targets=["scores:order"])
+    expected = lab.serial()
+    ways: list[dict[str, object]] = [{"TASK_SECONDS": 0.2}, {"TASK_SECONDS": 0.06}, {"CHECKPOINT_SECONDS": 0}]
+    for number, settings in enumerate(ways):
+        name = f"job-{number}"
+        runner = lab.submit(name, **{"CHECKPOINT_SECONDS": 1} | settings)
+        wait_for(lambda name=name: lab.exists(name) and lab.view(name).attempt, of=runner)
+        committed = Committed(lab, dask, name)
+        kills = 0
+        while kills < WORKER_KILLS // JOBS and runner.process.poll() is None:
+            least = len(dask.tally) + 1  # something ran since the last one, or a simulation would seem to be to blame
+            wait_for(lambda least=least: len(dask.tally) >= least, of=runner)
+            time.sleep(rng.uniform(0, 0.5))
+            dask.kill(rng.choice(dask.workers))
+            dask.add_worker()
+            kills += 1
+            committed.look()
+        assert runner.wait() == 0, runner.said
+        assert kills == WORKER_KILLS // JOBS, "the job was over too soon for this test"
+        committed.look()
+        assert rows_of(lab.job(name)) == expected
+        lab.assert_sound(name)
+
+
+@pytest.mark.timeout(280)
+def test_five_kills_of_the_scheduler_are_survived_by_one_runner(lab: Lab, dask: DaskProcesses) -> None:
+    rng = random.Random(20261122)
+    lab.write("counted:simulate", betas(150, sleep=0.02), n_replicates=3, targets=["scores:order"])
+    runner = lab.submit(CHECKPOINT_SECONDS=1, TASK_SECONDS=0.05)
+    wait_for(lambda: lab.exists() and lab.view().attempt, of=runner)
+    committed = Committed(lab, dask, "job")
+    for _ in range(SCHEDULER_KILLS):
+        least = len(dask.tally) + rng.randint(1, 60)
+        wait_for(lambda least=least: len(dask.tally) >= least, of=runner)
+        assert dask.scheduler is not None
+        dask.kill(dask.scheduler)
+        for worker in list(dask.workers):
+            dask.await_end(worker)
+        committed.look()
+        dask.start_scheduler()
+        dask.add_worker()
+        dask.add_worker()
+    assert runner.wait() == 0, runner.said
+    committed.look()
+    assert rows_of(lab.job()) == lab.serial()
+    lab.assert_sound()
+    assert lab.view().attempt == 1
+    assert "connected again" in runner.said
+
+
+def test_the_children_of_a_killed_runner_end_though_their_workers_live(lab: Lab, dask: DaskProcesses) -> None:
+    lab.write("counted:simulate", betas(20, sleep=60))
+    runner = lab.submit()
+    children = wait_for(lambda: len(dask.tally) >= 1 and dask.children(), of=runner)
+    runner.signal(signal.SIGKILL)
+    assert all(gone(pid, GONE_SECONDS) for pid in children)
+    assert all(worker.poll() is None for worker in dask.workers)
+
+
+def test_ctrl_c_ends_what_runs_on_workers_and_resume_goes_on(lab: Lab, dask: DaskProcesses) -> None:
+    lab.write("counted:simulate", betas(300, sleep=0.02), targets=["scores:order"])
+    runner = lab.submit(CHECKPOINT_SECONDS=0)
+    wait_for(lambda: lab.exists() and len(lab.view().committed) > 3, of=runner)
+    runner.signal(signal.SIGINT)
+    assert runner.wait() == 130, runner.said
+    wait_for(lambda: dask.children() == [])
+    again = lab.resume()
+    assert again.wait() == 0, again.said
+    assert rows_of(lab.job()) == lab.serial()
+    assert len(dask.tally) == 300, "what was finished was committed"
+
+
+def test_slots_follow_the_workers_that_come(lab: Lab, dask: DaskProcesses) -> None:
+    lab.write("counted:simulate", betas(400, sleep=0.05))
+    runner = lab.start("submit", str(lab.project / "study.json"), "--name", "job", BATCH_SIZE=40, CHECKPOINT_SECONDS=1)
+    wait_for(lambda: len(dask.tally) >= 1, of=runner)
+    dask.add_worker(threads=3)
+    wait_for(lambda: len(dask.children()) == 5, of=runner)
+    assert runner.wait() == 0, runner.said
+    text = "".join(path.read_text() for path in lab.storage.glob("jobs/job/logs/*.txt"))
+    assert "5 simulations at once, 2 before" in text
+
+
+@pytest.mark.timeout(240)
+def test_a_simulation_that_kills_its_workers_is_found_and_the_others_have_their_rows(lab: Lab, tmp_path: Path) -> None:
+    with dask_in(tmp_path / "dask", n_workers=0, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as dask:
+        lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
+        for _ in range(2):
+            dask.add_worker("--nanny")
+        sets = [{"a": i, "kills": int(i == 5)} for i in range(12)]
+        lab.write("takes_down:simulate", sets, n_replicates=2, targets=["scores:rows"])
+        runner = lab.run(exit_code=3)
+    failures = lab.job().failures().to_pylist()
+    of_simulations = [row for row in failures if row["target"] is None]
+    named = [(row["group"], row["replicate"], row["reason"], row["attempts"]) for row in of_simulations]
+    assert named == [(5, 0, "lost", 2)], runner.said
+    assert failures[0]["message"] == "2 workers died while they ran it"
+    rows = lab.job().outputs("output").to_table()
+    assert sorted(zip(rows["group"].to_pylist(), rows["replicate"].to_pylist(), strict=True)) == [
+        (group, replicate) for group in range(12) for replicate in range(2) if (group, replicate) != (5, 0)
+    ]
+
+
+def test_a_cluster_without_workers_is_waited_for(lab: Lab, tmp_path: Path) -> None:
+    with dask_in(tmp_path / "dask", n_workers=0) as dask:
+        lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
+        lab.write("counted:simulate", betas(4))
+        runner = lab.submit()
+        wait_for(lambda: "has no workers; waiting up to" in runner.said, of=runner)
+        dask.add_worker()
+        assert runner.wait() == 0, runner.said
+
+
+def test_workers_that_all_go_for_good_end_the_attempt_and_resume_goes_on(lab: Lab, dask: DaskProcesses) -> None:
+    lab.write("counted:simulate", betas(100, sleep=0.05), targets=["scores:order"])
+    runner = lab.submit(CHECKPOINT_SECONDS=1, CLUSTER_TIMEOUT=3)
+    wait_for(lambda: lab.exists() and len(lab.view().committed) > 3, of=runner)
+    for worker in list(dask.workers):
+        dask.kill(worker)
+    assert runner.wait() == 4, runner.said
+    assert "has had no workers for 3 s" in runner.said
+    assert lab.job().status().state == "interrupted"
+    dask.add_worker()
+    again = lab.resume()
+    assert again.wait() == 0, again.said
+    assert rows_of(lab.job()) == lab.serial()
+
+
+def error_of(runner: Runner) -> list[str]:
+    lines = runner.said.splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("error:"))
+    return lines[first:]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "storage", "exit_code", "expected"),
+    [
+        (
+            "localhost:8786",
+            None,
+            2,
+            [
+                "error: 'localhost:8786' is not the address of a Dask scheduler",
+                "  at: MODELOPS_SCHEDULER",
+                "hint: write it as Dask does, like tcp://host:8786; leave it unset to run on this machine",
+            ],
+        ),
+        (
+            "tcp://127.0.0.1:8786",
+            "memory://here",
+            2,
+            [
+                "error: memory:// belongs to one process, and the workers are others",
+                "  at: memory://here",
+                "hint: use a folder that all share, or abfs://container/prefix; or unset MODELOPS_SCHEDULER",
+            ],
+        ),
+        (
+            "tcp://127.0.0.1:{free}",
+            None,
+            4,
+            [
+                "error: the Dask scheduler at tcp://127.0.0.1:{free} does not answer, for 1 s",
+                "  at: tcp://127.0.0.1:{free}",
+                "hint: start it, or correct MODELOPS_SCHEDULER; MODELOPS_JOB_CLUSTER_TIMEOUT is how long to wait",
+            ],
+        ),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_said_before_anything_is_written(
+    lab: Lab, scheduler: str, storage: str | None, exit_code: int, expected: list[str]
+) -> None:
+    free = str(free_port())
+    lab.more_env = {"MODELOPS_SCHEDULER": scheduler.format(free=free)}
+    lab.write("counted:simulate", betas(4))
+    more = ["--storage", storage] if storage else []
+    runner = lab.start("submit", str(lab.project / "study.json"), "--name", "job", *more, CLUSTER_TIMEOUT=1)
+    assert runner.wait() == exit_code, runner.said
+    assert error_of(runner) == [line.format(free=free) for line in expected]
+    assert not lab.exists()
+
+
+def test_a_storage_that_workers_cannot_read_is_named(lab: Lab, dask: DaskProcesses) -> None:
+    """The runner's folder is under a mount of its own, as a laptop's is for a cluster."""
+    lab.write("counted:simulate", betas(4))
+    lab.storage.mkdir()
+    private = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+    mounted = f"mount -t tmpfs none {lab.storage} && exec {MOPS} jobs submit {lab.project}/study.json --name job"
+    try:
+        subprocess.run([*private, f"mount -t tmpfs none {lab.storage}"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this machine allows no private mounts")
+    env = (
+        os.environ | lab.more_env | {"MODELOPS_STORAGE": str(lab.storage), "XDG_CACHE_HOME": str(lab.folder / "cache")}
+    )
+    ran = subprocess.run([*private, mounted], check=False, capture_output=True, text=True, env=env, timeout=90)
+    assert ran.returncode == 4, ran.stderr
+    assert "a worker cannot read the job's bundle" in ran.stderr
+    assert "give a storage that every worker reaches under this name" in ran.stderr

@@ -1,0 +1,60 @@
+"""``mops jobs retry``: what failed runs again in a job that shows the whole study, as if nothing had ever failed."""
+
+from __future__ import annotations
+
+import signal
+
+from study_lab import Lab, betas, rows_of, wait_for
+
+from mops.storage.derived import verify_job
+
+N = 24
+ILL = {3: "error", 4: "error", 9: "crashed", 10: "timeout", 15: "target", 23: "error"}
+LIMITS = {"SIM_TIMEOUT": 2, "RETRIES": 0, "CHECKPOINT_SECONDS": 0}
+
+
+def admit(lab: Lab, ill: dict[int, str]) -> None:
+    """Let these groups be ill."""
+    lines = [f"{lab.study['parameter_sets'][group]['beta']} {how}\n" for group, how in ill.items()]
+    (lab.folder / "ward.txt").write_text("".join(lines))
+
+
+def write(lab: Lab) -> None:
+    sets = [{**params, "ward": str(lab.folder / "ward.txt")} for params in betas(N)]
+    lab.write("ill:simulate", sets, n_replicates=2, targets=["ill:score"])
+
+
+def test_retries_of_retries_end_with_the_rows_of_a_study_that_never_failed(lab: Lab) -> None:
+    write(lab)
+    admit(lab, ILL)
+    lab.run("first", exit_code=3, **LIMITS)
+    assert lab.job("first").status().counts.simulations_failed == 2 * 5
+    admit(lab, {3: "error", 4: "error", 15: "target", 23: "error"})
+
+    second = lab.start("retry", "first", "--verdict", "crashed,timeout", "--name", "second", **LIMITS)
+    assert second.wait() == 3, second.said
+    assert "2 of 24 parameter sets run again, 22 are taken over from first" in second.said
+    assert lab.called(second).keys() == {(group, i) for group in (9, 10) for i in (0, 1)}
+    status = lab.job("second").status()
+    assert (status.counts.simulations_failed, status.counts.targets_failed) == (2 * 3, 4)
+
+    admit(lab, {})
+    third = lab.start("retry", "second", "--verdict", "all", "--name", "third", hold=4, **LIMITS)
+    wait_for(lambda: len(third.calls) >= 5 and len(lab.view("third").committed) >= 1, of=third)
+    third.signal(signal.SIGKILL)
+    third.wait()
+    committed = set(lab.view("third").committed)
+    resumed = lab.resume("third")
+    assert resumed.wait() == 0, resumed.said
+    assert lab.called(resumed).keys() == {(group, i) for group in {3, 4, 15, 23} - committed for i in (0, 1)}
+
+    assert rows_of(lab.job("third")) == lab.serial()
+    assert lab.job("third").failures().num_rows == 0
+    assert lab.job("third").status().state == "succeeded"
+    for name in ("first", "second", "third"):
+        assert verify_job(lab.job(name).files, name) == []
+
+    lab.run("whole")
+    assert rows_of(lab.job("third")) == rows_of(lab.job("whole"))
+    assert lab.job("third").status().counts == lab.job("whole").status().counts
+    assert rows_of(lab.job("first")).losses.num_rows == 2 * (N - len(ILL)), "the parent has changed"

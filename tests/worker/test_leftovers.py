@@ -1,0 +1,91 @@
+"""What one simulation or target leaves in its process does not reach the next where mops can help it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mops.study.ids import param_id, target_seed
+from mops.study.schema import Group
+from mops.worker.order import Context, Order, Outcome
+from mops.worker.pool import Pool
+
+DRAWS = """
+import random
+import numpy as np
+
+def run(params, seed):
+    random.random(), np.random.standard_normal()  # an odd number, so that numpy keeps a second one for the next call
+    return {"x": 1}
+
+def first(params, replicates):
+    return {"random": random.gauss(0, 1), "numpy": np.random.standard_normal()}
+
+def second(params, replicates):
+    return first(params, replicates)
+"""
+ALARMS = """
+import signal, time
+
+def run(params, seed):
+    if params["a"] == 0:
+        {start}
+    else:
+        time.sleep(0.6)
+    return {{"x": params["a"]}}
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Any]:
+    pools: list[Pool] = []
+
+    def run(code: str, sets: list[dict[str, Any]], n_replicates: int = 1, targets: tuple[str, ...] = ()) -> Outcome:
+        (tmp_path / "model.py").write_text(code)
+        context = Context("job", "1", "bundle", "storage", "model:run", "baseline", targets, None, slots=1, retries=0)
+        pools.append(Pool(context, str(tmp_path), 1))
+        groups = tuple(Group(i, param_id(s), s, tuple(range(n_replicates))) for i, s in enumerate(sets))
+        return pools[-1].run(Order(context, 1, groups, None, seconds=600.0, bytes=1 << 40))
+
+    yield run
+    for pool in pools:
+        pool.close()
+
+
+def losses(outcome: Outcome, target: str) -> dict[int, tuple[float, float]]:
+    found: dict[int, dict[str, float]] = {}
+    for loss in outcome.losses:
+        if loss.target == target:
+            found.setdefault(loss.group, {})[loss.name] = loss.loss
+    return {group: (named["random"], named["numpy"]) for group, named in found.items()}
+
+
+def test_a_target_draws_the_same_whatever_ran_before_it(run: Any) -> None:
+    """A target that bootstraps with numpy.random gave another loss in another order of the study."""
+    sets = [{"a": 1}, {"a": 2}]
+    there = run(DRAWS, sets, targets=("model:first", "model:second"))
+    back = run(DRAWS, sets[::-1], n_replicates=3, targets=("model:second", "model:first"))
+    for target in ("model:first", "model:second"):
+        assert losses(there, target) == dict(zip((0, 1), (losses(back, target)[i] for i in (1, 0)), strict=True))
+
+
+def test_targets_and_sets_draw_apart(run: Any) -> None:
+    outcome = run(DRAWS, [{"a": 1}, {"a": 2}], targets=("model:first", "model:second"))
+    drawn = {*losses(outcome, "model:first").values(), *losses(outcome, "model:second").values()}
+    assert len(drawn) == 4
+
+
+def test_the_seed_of_a_target_is_fixed() -> None:
+    assert target_seed(param_id({"beta": 0.3, "gamma": 0.1}), "model:score") == 2117364323
+
+
+@pytest.mark.parametrize(
+    "start", ["signal.setitimer(signal.ITIMER_REAL, 0.3)", "signal.setitimer(signal.ITIMER_REAL, 0.3, 0.1)"]
+)
+def test_a_timer_that_a_simulation_left_does_not_end_the_next(run: Any, start: str) -> None:
+    """The kernel ended the process in the next simulation, and that one was recorded as crashed."""
+    outcome = run(ALARMS.format(start=start), [{"a": 0}, {"a": 1}])
+    assert (outcome.done, outcome.failures) == ({0, 1}, [])
