@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 
 from mops.errors import JobError
 from mops.settings import Settings
-from mops.storage.derived import Rows, Source, ancestors, parts
+from mops.storage.derived import Rows, Source, ancestors, parts, verify_job
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, Live, load_job, read_live, read_reference
-from mops.storage.log import Counts, JobLog, LogView
+from mops.storage.jobs import JobRecord, Live, driven_here, load_job, read_live, read_reference
+from mops.storage.log import Claim, Counts, JobLog, LogView
 from mops.storage.paths import JobPaths
 from mops.storage.rows import FilteredFile, filtered
 from mops.storage.tables import FAILURES, LOSSES, unified
@@ -120,6 +120,11 @@ def open_files(storage: str | None, root: Path) -> Files:
     return Files.open(storage or str(root / DEFAULT_STORAGE))
 
 
+def open_storage(storage: str | None) -> Files:
+    """Open a storage by its URL or folder; None: :func:`default_files`."""
+    return Files.open(storage) if storage else default_files()
+
+
 def open_job(name: str, storage: str | None = None) -> Job:
     """Open a job.
 
@@ -135,7 +140,7 @@ def open_job(name: str, storage: str | None = None) -> Job:
     JobError
         There is no such job; the nearest names are given.
     """
-    files = Files.open(storage) if storage else default_files()
+    files = open_storage(storage)
     load_job(files.brief(), name)
     return Job(files, name)
 
@@ -171,19 +176,43 @@ class Job:
     def status(self) -> Status:
         """Return where the job stands."""
         record, view = self.record, self._view()
-        live = read_live(self.files, self._paths, view.attempt) if view.attempt else None
+        state, live = standing(self.files, self.name, view)
         return Status(
             job=self.name,
-            state=_state(view, live),
+            state=state,
             attempt=view.attempt,
             groups=len(record.taken_over) + len(view.committed),
             n_groups=record.n_groups,
             n_simulations=record.n_simulations,
             counts=record.taken_over_counts + view.counts,
             created=record.created,
-            live=live if view.state is None else None,
+            live=live,
             parent=record.parent.job if record.parent else None,
         )
+
+    def require_no_runner(self, hint: str) -> LogView:
+        """Refuse what must not be done to a job that runs; return the log that shows that it does not.
+
+        Parameters
+        ----------
+        hint
+            What the user can do instead.
+
+        Raises
+        ------
+        JobError
+            A runner is at the job; it says where that runs, and when it was last seen.
+        """
+        view = self._view()
+        state, live = standing(self.files, self.name, view)
+        if state == "running":
+            what = f"job {self.name!r} is running: {_runner(view.claim, live)}"
+            raise JobError(what, where=self.files.url, hint=hint)
+        return view
+
+    def verify(self) -> list[str]:
+        """Check the job's log and read every part; return a sentence for each thing that is wrong."""
+        return verify_job(self.files, self.name)
 
     def cancel(self) -> bool:
         """Ask the job's runner to commit what is finished and stop; False: it was complete already."""
@@ -286,18 +315,41 @@ class Job:
         return pq.read_table(path, filesystem=filesystem)
 
 
-def _state(view: LogView, live: Live | None) -> str:
+def standing(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
+    """Return the state of a job whose log says ``view``, and where a runner is due its last sign of life, if any."""
     if view.state is not None:
-        return str(view.state)
-    if not view.attempt:
-        return "submitted"
-    return "running" if live is None or _breathes(live) else "interrupted"
+        return str(view.state), None
+    if view.claim is None:
+        return "submitted", None
+    live, here = read_live(files, JobPaths(job), view.attempt), driven_here(files, job)
+    # A claim says no more than its host and its time: until the first sign of life only time tells.
+    running = breathes(live, here=here) if live else here or time.time() - view.claim.time < SILENT_SECONDS
+    return "running" if running else "interrupted", live
 
 
-def _breathes(live: Live) -> bool:
-    """Tell whether a runner is alive: on this host by its process, elsewhere by the age of its last sign."""
+def _runner(claim: Claim | None, live: Live | None) -> str:
+    if live:
+        return f"process {live.pid} on {live.host}, last seen {_ago(live.at)}"
+    assert claim is not None
+    return f"on {claim.host}, begun {_ago(claim.time)}"
+
+
+def _ago(at: float) -> str:
+    return f"{max(time.time() - at, 0):.0f} s ago"
+
+
+def breathes(live: Live, *, here: bool) -> bool:
+    """Tell whether a runner is alive: on this host by its process, elsewhere by the age of its last sign.
+
+    Parameters
+    ----------
+    here
+        Whether this process itself runs the job.
+    """
     if live.host != os.uname().nodename:
         return time.time() - live.at < SILENT_SECONDS
+    if live.pid == os.getpid():
+        return here
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(live.pid)
         # A process that began after the last sign only has the same number.

@@ -272,6 +272,7 @@ def resume(
     job: Job,
     *,
     settings: Settings | None = None,
+    take_over: bool = False,
     detach: bool = False,
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
@@ -279,14 +280,14 @@ def resume(
 ) -> str:
     """Go on with a job from what is committed; return its state.
 
-    A runner that is still at it meets the new attempt's claim and stops.
-
     Parameters
     ----------
     job
         The job, not complete.
     settings
         None: from the environment, read afresh.
+    take_over
+        Also if a runner is at the job: it meets the new attempt's claim, stops, and commits nothing more.
     detach
         Return as soon as a runner of its own has begun, which outlives this process.
     on_start
@@ -299,7 +300,7 @@ def resume(
     Raises
     ------
     JobError
-        The job is complete: there is nothing to resume.
+        The job is complete: there is nothing to resume. Or a runner is at it.
     RunnerEnded
         The detached runner ended before it had begun.
     OptionsError
@@ -314,6 +315,8 @@ def resume(
             where=job.files.url,
             hint=f"read it with: mops jobs results {job.name}",
         )
+    if not take_over:
+        job.require_no_runner(f"stop it with: mops jobs cancel {job.name}; or supersede it with --take-over")
     changes = _changes(job, view, settings)
     attempt = _attempt(job, record, settings, lambda: on_start(job, changes), on_progress)
     return _carry_out(attempt, on_detach if detach else None)

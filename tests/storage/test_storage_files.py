@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from servers import CuttingProxy
 
+from mops.storage import files as storage_files
 from mops.storage.files import Entry, Files
 
 N_WRITERS = 8
@@ -140,6 +142,72 @@ def test_a_listing_has_every_file_below_a_folder_and_no_other(storage, files):
     assert files.list("job") == [Entry("job/a/1", 7), Entry("job/a/2", 7), Entry("job/b", 5)]
     assert [entry.path for entry in files.list("")] == ["jo", "job/a/1", "job/a/2", "job/b", "job2/c"]
     assert files.list("nowhere") == []
+
+
+def test_the_folders_of_a_folder_are_those_directly_below_it_that_hold_files(storage, files):
+    for path in ("jobs/b/job.json", "jobs/b/log/1", "jobs/a/outputs/daily/1-1", "jobs/c.d/x", "jobs/file", "jobs2/e/x"):
+        storage.lay(path, b"x")
+    assert files.folders("jobs") == ["a", "b", "c.d"]
+    assert files.folders("jobs/a") == ["outputs"]
+    assert files.folders("") == ["jobs", "jobs2"]
+    assert files.folders("jobs/b/log") == files.folders("nowhere") == files.folders("jobs/file") == []
+    storage.drop("jobs/a/outputs/daily/1-1")
+    assert files.folders("jobs") == ["b", "c.d"]
+
+
+def test_a_pruned_folder_keeps_its_files_and_a_file_can_be_put_where_it_was(storage, files):
+    for path in ("job/log/1", "job/outputs/daily/1-1", "other/x"):
+        storage.lay(path, b"x")
+    files.remove(["job/outputs/daily/1-1"])
+    files.prune("job")
+    assert [entry.path for entry in files.list("")] == ["job/log/1", "other/x"]
+    files.remove(["job/log/1"])
+    files.prune("job")
+    files.prune("nowhere")
+    assert [entry.path for entry in files.list("")] == ["other/x"]
+    files.put("job/log/1", b"again")
+    assert storage.bytes_at("job/log/1") == b"again"
+
+
+def test_pruning_leaves_no_empty_folder_on_a_disk(local):
+    files = Files.open(local.url)
+    for path in ("job/log/1", "job/outputs/a/1", "job/outputs/b/1"):
+        local.lay(path, b"x")
+    files.remove(["job/outputs/a/1", "job/log/1"])
+    files.prune("job")
+    assert sorted(path.name for path in Path(local.url).rglob("*")) == ["1", "b", "job", "outputs"]
+    files.remove(["job/outputs/b/1"])
+    files.prune("job")
+    assert list(Path(local.url).iterdir()) == []
+
+
+def test_a_file_is_put_though_its_empty_folder_is_pruned_meanwhile(local, monkeypatch):
+    """A submit of the name of a job that is deleted just then met a folder that was there, and was not."""
+    files, make, pruned = Files.open(local.url), storage_files._make_folder, []
+
+    def make_and_prune(folder: Path) -> None:
+        make(folder)
+        if not pruned:
+            pruned.append(folder)
+            files.prune("jobs/a")
+
+    monkeypatch.setattr(storage_files, "_make_folder", make_and_prune)
+    files.put("jobs/a/1", b"x")
+    assert pruned
+    assert local.bytes_at("jobs/a/1") == b"x"
+
+
+def test_what_a_killed_writer_left_is_found_by_its_age_and_can_be_removed(local):
+    files = Files.open(local.url)
+    for path in ("job/.part.0a.tmp", "job/deep/.part.0b.tmp", "job/deep/.hidden", "job/not.tmp", "other/.part.0c.tmp"):
+        local.lay(path, b"left")
+    old = time.time() - 100
+    os.utime(Path(local.url, "job/.part.0a.tmp"), (old, old))
+    assert files.scraps("job", 50) == [Entry("job/.part.0a.tmp", 4)]
+    assert [entry.path for entry in files.scraps("job", 0)] == ["job/.part.0a.tmp", "job/deep/.part.0b.tmp"]
+    files.remove([entry.path for entry in files.scraps("job", 0)])
+    assert [entry.path for entry in files.list("job")] == ["job/deep/.hidden", "job/not.tmp"]
+    assert files.scraps("job", 0) == files.scraps("nowhere", 0) == []
 
 
 def test_what_is_removed_is_gone_and_what_is_absent_is_no_error(storage, files):

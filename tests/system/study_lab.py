@@ -223,9 +223,9 @@ class Lab:
         """Start ``mops jobs submit``."""
         return self.start("submit", str(self.project / "study.json"), "--name", name, **settings)
 
-    def resume(self, name: str = "job", **settings: object) -> Runner:
+    def resume(self, name: str = "job", *, take_over: bool = False, **settings: object) -> Runner:
         """Start ``mops jobs resume``."""
-        return self.start("resume", name, **settings)
+        return self.start("resume", name, *(["--take-over"] if take_over else []), **settings)
 
     def run(self, name: str = "job", *, exit_code: int = 0, **settings: object) -> Runner:
         """Submit and wait for the end."""

@@ -13,7 +13,7 @@ def test_two_runners_at_once_give_one_set_of_rows(lab: Lab) -> None:
     wait_for(lambda: len(lab.view().committed) >= 5 if lab.exists() else False, of=killed)
     killed.signal(signal.SIGKILL)
     killed.wait()
-    both = [lab.resume(CHECKPOINT_SECONDS=0, hold=10) for _ in range(2)]
+    both = [lab.resume(take_over=True, CHECKPOINT_SECONDS=0, hold=10) for _ in range(2)]
     wait_for(lambda: lab.view().attempt == 3)
     for runner in both:
         runner.let_go()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from mops.cli import running
 from mops.cli.jobs_submit import DetachOption, JobArgument, JsonOption, StorageOption
 from mops.job import open_job
@@ -9,17 +13,23 @@ from mops.launch import resume as resume_job
 
 
 def resume(
-    job: JobArgument, detach: DetachOption = False, storage: StorageOption = None, as_json: JsonOption = False
+    job: JobArgument,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Also if a runner is at it: it is superseded and stops.")
+    ] = False,
+    detach: DetachOption = False,
+    storage: StorageOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Go on with a job that was stopped or killed.
 
-    What is committed stays, the rest runs. A runner that is still at it is superseded. Settings are read afresh;
-    bundle, study and seeds are the job's.
+    What is committed stays, the rest runs. Settings are read afresh; bundle, study and seeds are the job's.
     """
     with running.shown(as_json=as_json) as shown:
         found = open_job(job, storage)
         resume_job(
             found,
+            take_over=take_over,
             detach=detach,
             on_start=shown.resumed,
             on_progress=shown.progress,

@@ -10,12 +10,17 @@ import typer
 import mops
 from mops.cli import (
     jobs_cancel,
+    jobs_clean,
+    jobs_delete,
+    jobs_list,
+    jobs_logs,
     jobs_results,
     jobs_resume,
     jobs_retry,
     jobs_run,
     jobs_status,
     jobs_submit,
+    jobs_verify,
     settings,
     study_check,
     study_sample,
@@ -37,12 +42,17 @@ app.add_typer(jobs, name="jobs")
 app.add_typer(study, name="study")
 
 jobs.command("submit")(jobs_submit.submit)
+jobs.command("list")(jobs_list.list_)
 jobs.command("status")(jobs_status.status)
+jobs.command("logs")(jobs_logs.logs)
 jobs.command("results")(jobs_results.results)
 jobs.command("resume")(jobs_resume.resume)
 jobs.command("cancel")(jobs_cancel.cancel)
 jobs.command("retry")(jobs_retry.retry)
 jobs.command("run", hidden=True)(jobs_run.run)
+jobs.command("verify")(jobs_verify.verify)
+jobs.command("clean")(jobs_clean.clean)
+jobs.command("delete")(jobs_delete.delete_)
 study.command("check")(study_check.check)
 study.command("sample")(study_sample.sample)
 app.command("settings")(settings.settings)

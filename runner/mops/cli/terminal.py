@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mops.driver.progress import Snapshot
-from mops.errors import MopsError
+from mops.errors import MopsError, UsageError
 
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 EXIT_CODES = {"succeeded": 0, "partial": 3, "failed": 1, "cancelled": 130}
@@ -26,6 +27,12 @@ _PIPE_COLUMNS = 100_000  # a program that reads lines wants each record on one
 def data(text: str) -> None:
     """Print data."""
     sys.stdout.write(text + "\n")
+
+
+def data_text(text: str) -> None:
+    """Print text as it is, at once: somebody may be reading along."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def data_json(value: object) -> None:
@@ -57,6 +64,27 @@ def data_fields(fields: Iterable[tuple[str, str]]) -> None:
     """Print names with their values, aligned."""
     for line in _aligned(fields):
         data(line)
+
+
+def confirmed(question: str, *, unasked: str) -> bool:
+    """Ask somebody at the terminal; no answer is no.
+
+    Parameters
+    ----------
+    unasked
+        The option with which nobody is asked.
+
+    Raises
+    ------
+    UsageError
+        Nobody is there to answer.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "this asks before it does anything, and stdin is no terminal", where="stdin", hint=f"say so with {unasked}"
+        )
+    talk.print(f"{question} [y/N] ", markup=False, end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def say(text: str) -> None:
@@ -93,6 +121,11 @@ def set_up_logging(verbose: int) -> None:
     logger = logging.getLogger("mops")
     logger.setLevel(min(logging.INFO, logging.WARNING - 10 * verbose))  # the job's log takes INFO in any case
     logger.handlers = [_Talk(logging.WARNING - 10 * verbose)]
+
+
+def moment(iso: str) -> str:
+    """Return a moment (ISO 8601, with its zone) as people here write it."""
+    return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M}"
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ from mops.driver.progress import Snapshot
 from mops.errors import UsageError
 from mops.settings import Settings
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, load_groups
+from mops.storage.jobs import JobRecord, check_still_there, driving, load_groups
 from mops.storage.log import By, JobLog
 from mops.storage.paths import JobPaths
 from mops.study.project import ModelSpec
@@ -137,17 +137,22 @@ class Attempt:
         ModelError
             The model cannot be imported; nothing was written.
         JobError
-            The job is complete already.
+            The job is complete already, or was deleted meanwhile.
         Superseded, StorageError, JobFailed
             As in :meth:`mops.driver.drive.Runner.run`.
         """
-        with children(self.context) as pool, cluster_of(self.context, self.settings) as cluster:
+        with (
+            driving(self.files, self.record.job),
+            children(self.context) as pool,
+            cluster_of(self.context, self.settings) as cluster,
+        ):
             pool.check()
             if self.context.slots is None:
                 close_pool(self.context.run)  # the cluster's workers have children of their own
             self.create()
             log = JobLog(self.files, JobPaths(self.record.job), host=socket.gethostname())
             log.claim(self.by)
+            check_still_there(self.files, self.record)
             groups = load_groups(self.files, self.record.job)
             with collecting() as text_log:
                 runner = Runner(

@@ -29,10 +29,10 @@ from mops.driver.joblog import JobLogBuffer
 from mops.driver.lost import given_up, is_single
 from mops.driver.plan import Batches, Plan, Submit
 from mops.driver.progress import Progress, Snapshot
-from mops.errors import ClusterError, JobFailed, MopsError, UsageError
+from mops.errors import ClusterError, JobFailed, MopsError, StorageError, UsageError
 from mops.settings import Settings
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, Live, keep_reference, read_reference, write_live
+from mops.storage.jobs import JobRecord, Live, keep_finished, keep_reference, read_reference, write_live
 from mops.storage.log import Counts, JobLog, LogView, State
 from mops.storage.paths import JobPaths
 from mops.study.groups import GroupTable
@@ -379,7 +379,18 @@ class Runner:
             raise failure
         state = end_state(self._record, view)
         self._log.end(state, totals=view.counts)
+        self._keep_finished()
         return state
+
+    def _keep_finished(self) -> None:
+        """Write the copy that makes lists quick; it decides nothing, so that without it the job is as complete."""
+        end = self._log.view.end
+        if end is None or not end.complete:
+            return
+        try:
+            keep_finished(self._files.brief(), self._record, end)
+        except StorageError as refused:
+            logger.warning("the job is complete; the copy of its end, for quick listing, is missing: %s", refused)
 
     def _tick_storage(self) -> None:
         """Write the live record; learn of a cancel. Runs in the checkpointing thread."""

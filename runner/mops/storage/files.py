@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -48,6 +48,9 @@ class Entry:
 
     path: str
     size: int
+
+
+Entries: TypeAlias = list[Entry]  # in classes with a method of that name, `list` is the method
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,15 @@ class Backend(Protocol):
 
     def list(self, folder: str) -> list[Entry]:
         """As :meth:`Files.list`, in any order."""
+
+    def folders(self, folder: str) -> set[str]:
+        """As :meth:`Files.folders`."""
+
+    def scraps(self, folder: str, age_s: float) -> Entries:
+        """As :meth:`Files.scraps`, in any order."""
+
+    def prune(self, folder: str) -> None:
+        """As :meth:`Files.prune`."""
 
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
@@ -244,6 +256,44 @@ class Files:
         found = self._answered(folder, lambda: self._backend.list(folder))
         return sorted(found, key=lambda entry: entry.path)
 
+    def folders(self, folder: str) -> Sequence[str]:
+        """Return the names of the folders directly below a folder ("": the root) that hold files, in order.
+
+        What lies in them is not looked through: this is quick where :meth:`list` would bring millions of files.
+
+        Raises
+        ------
+        StorageError
+            The storage refuses, or is out of reach.
+        """
+        return sorted(self._answered(folder, lambda: self._backend.folders(folder)))
+
+    def scraps(self, folder: str, age_s: float) -> Sequence[Entry]:
+        """Return what killed writers left below a folder, which :meth:`list` does not show; by path.
+
+        Parameters
+        ----------
+        age_s
+            Only what nobody has written to for so many seconds.
+
+        Raises
+        ------
+        StorageError
+            The storage refuses, or is out of reach.
+        """
+        found = self._answered(folder, lambda: self._backend.scraps(folder, age_s))
+        return sorted(found, key=lambda entry: entry.path)
+
+    def prune(self, folder: str) -> None:
+        """Remove a folder and those in it, as far as no file is left in them.
+
+        Raises
+        ------
+        StorageError
+            The storage refuses, or is out of reach.
+        """
+        self._answered(folder, lambda: self._backend.prune(folder))
+
     def remove(self, paths: Sequence[str]) -> None:
         """Remove files; one that is absent already is fine.
 
@@ -346,8 +396,28 @@ class _Local:
         return None if stat.S_ISDIR(found.st_mode) else found.st_size
 
     def list(self, folder: str) -> list[Entry]:
-        found = _walk(str(self._root / folder))
-        return [Entry(Path(path).relative_to(self._root).as_posix(), size) for path, size in found]
+        return [self._entry(path, found) for path, found in self._files(folder) if not _is_scrap(path)]
+
+    def folders(self, folder: str) -> set[str]:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._root / folder) as entries:
+            return {entry.name for entry in entries if entry.is_dir() and any(_walk(entry.path))}
+        return set()
+
+    def scraps(self, folder: str, age_s: float) -> Entries:
+        before = time.time() - age_s
+        found = self._files(folder)
+        return [self._entry(path, file) for path, file in found if _is_scrap(path) and file.st_mtime <= before]
+
+    def prune(self, folder: str) -> None:
+        _prune(self._root / folder)
+
+    def _files(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+        for path in _walk(str(self._root / folder)):
+            with suppress(FileNotFoundError):
+                yield path, Path(path).stat()
+
+    def _entry(self, path: str, found: os.stat_result) -> Entry:
+        return Entry(Path(path).relative_to(self._root).as_posix(), found.st_size)
 
     def remove(self, path: str) -> None:
         with suppress(NotADirectoryError):
@@ -363,13 +433,21 @@ def _written_beside(final: Path, data: Data) -> Iterator[Path]:
     _make_folder(final.parent)
     temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
     try:
-        with temporary.open("xb") as file:
+        with _created(temporary) as file:
             file.writelines(data if isinstance(data, list | Spool) else [data])
             file.flush()
             os.fsync(file.fileno())
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _created(temporary: Path) -> BinaryIO:
+    try:
+        return temporary.open("xb")
+    except FileNotFoundError:  # its folder was empty, and went with a job that was deleted just now
+        _make_folder(temporary.parent)
+        return temporary.open("xb")
 
 
 def _make_folder(folder: Path) -> None:
@@ -390,15 +468,32 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _walk(folder: str) -> Iterator[tuple[str, int]]:
-    """Yield path and size of each file; what vanishes is left out. ``os.walk`` would hide faults."""
+def _walk(folder: str) -> Iterator[str]:
+    """Yield the path of each file; what vanishes is left out. ``os.walk`` would hide faults."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
                 yield from _walk(entry.path)
-            elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
-                with suppress(FileNotFoundError):
-                    yield entry.path, entry.stat().st_size
+            else:
+                yield entry.path
+
+
+def _is_scrap(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def _prune(folder: Path) -> None:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        with os.scandir(folder) as entries:
+            inner = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for one in inner:
+            _prune(one)
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
 
 class _SharedMemory(MemoryFileSystem):  # type: ignore[misc]
@@ -444,6 +539,18 @@ class _Memory:
     def list(self, folder: str) -> list[Entry]:
         found = self._fs.find(f"{self._root}/{folder}", detail=True)
         return [Entry(path.removeprefix(f"{self._root}/"), info["size"]) for path, info in found.items()]
+
+    def folders(self, folder: str) -> set[str]:
+        below = f"{folder}/".lstrip("/")
+        # A "folder" that is a file lists itself.
+        inner = [entry.path.removeprefix(below) for entry in self.list(folder) if entry.path.startswith(below)]
+        return {path.partition("/")[0] for path in inner if "/" in path}
+
+    def scraps(self, folder: str, age_s: float) -> Entries:
+        return []  # a file is written at once
+
+    def prune(self, folder: str) -> None:
+        pass  # folders are only parts of names
 
     def remove(self, path: str) -> None:
         with self._lock, suppress(FileNotFoundError):
@@ -509,6 +616,21 @@ class _Azure:
             return [Entry(self._path(blob.name), blob.size) async for blob in blobs if not _is_folder(blob)]
 
         return list(sync(self._fs.loop, entries))
+
+    def folders(self, folder: str) -> set[str]:
+        async def names() -> set[str]:
+            found = self._fs.service_client.get_container_client(self._container).walk_blobs(
+                name_starts_with=f"{self._key(folder)}/".lstrip("/"), delimiter="/", retry_total=0
+            )
+            return {item.name[:-1].rpartition("/")[2] async for item in found if item.name.endswith("/")}
+
+        return set(sync(self._fs.loop, names))
+
+    def scraps(self, folder: str, age_s: float) -> Entries:
+        return []  # a blob is there whole or not at all
+
+    def prune(self, folder: str) -> None:
+        pass  # folders are only parts of names
 
     def remove(self, path: str) -> None:
         self._unless_absent(lambda: self._ask(self._blob(path).delete_blob))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -13,8 +14,8 @@ import mops
 from mops.errors import CorruptRecord, JobError, NewerFormat
 from mops.storage.bundles import Bundle
 from mops.storage.files import Files
-from mops.storage.log import Counts
-from mops.storage.paths import JobPaths, bundle_path
+from mops.storage.log import Counts, End, parse_record
+from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
 from mops.storage.tables import encode_groups, read_groups
 from mops.study.grouping import StudyGroups
 from mops.study.groups import GroupTable
@@ -116,11 +117,12 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, g
     Raises
     ------
     JobError
-        There is a job of this name.
+        There is a job of this name, or what is left of one that was deleted.
     StorageError
         The storage refuses.
     """
     paths = JobPaths(record.job)
+    refuse_deleted(files, paths)
     taken = _taken(files, record.job)
     params = encode_groups(groups)
     # The digest: a study that names a file of sets is another one when the file is.
@@ -132,6 +134,111 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: object, g
     files.put_new(paths.params, params)
     if not _put_record(files, record):
         raise taken
+    withdraw_deleted(files, paths)
+
+
+def withdraw_deleted(files: Files, paths: JobPaths) -> None:
+    """Take a new job's record back if the name is being deleted: the last step of creating a job.
+
+    A deletion first writes ``deleted.json`` and then looks for the record. Here the order is the other one, so that
+    at least one of the two sees the other and gives way.
+
+    Raises
+    ------
+    JobError
+        As for :func:`refuse_deleted`.
+    """
+    try:
+        refuse_deleted(files, paths)
+    except JobError:
+        files.remove([paths.record])
+        raise
+
+
+def refuse_deleted(files: Files, paths: JobPaths) -> None:
+    """Refuse a name under which something of a deleted job is left: the first step of creating a job.
+
+    Raises
+    ------
+    JobError
+        Something is left.
+    """
+    deletion = read_deletion(files, paths)
+    if deletion is None:
+        return
+    where = f"{files.url}/{paths.deleted}"
+    if deletion.hosts:
+        what = f"a job {paths.job!r} was deleted whose runner on {', '.join(deletion.hosts)} may still be alive"
+        raise JobError(what, where=where, hint="choose another name")
+    hint = f"finish that with: mops jobs delete {paths.job}; or choose another name"
+    raise JobError(f"a job {paths.job!r} is deleted in part", where=where, hint=hint)
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """What stands while a job's files are removed, and after it where a runner of it may still be alive.
+
+    Parameters
+    ----------
+    hosts
+        Where such a runner may be: it is to meet the claims of the log, which stay, and nobody uses the name again.
+    """
+
+    who: str
+    at: str
+    hosts: tuple[str, ...]
+
+
+def write_deletion(files: Files, paths: JobPaths, deletion: Deletion) -> None:
+    """Say that the job is being deleted."""
+    files.put(paths.deleted, _json({"format": FORMAT, **asdict(deletion)}))
+
+
+def read_deletion(files: Files, paths: JobPaths) -> Deletion | None:
+    """Return what is said of the job's deletion; None: it is not being deleted."""
+    try:
+        fields = read_record(files, paths.deleted)
+    except FileNotFoundError:
+        return None
+    try:
+        return Deletion(fields["who"], fields["at"], tuple(fields["hosts"]))
+    except (KeyError, TypeError) as bad:
+        raise CorruptRecord("this record is not what mops wrote", where=f"{files.url}/{paths.deleted}") from bad
+
+
+def check_still_there(files: Files, record: JobRecord) -> None:
+    """Look, behind a claim, whether this job was deleted since its record was read.
+
+    A deletion removes the record and then looks for new claims: at least one of the two sees the other.
+
+    Raises
+    ------
+    JobError
+        It was.
+    """
+    path = JobPaths(record.job).record
+    data = files.get_many([path])[0]
+    if data is None or parse_job(data, f"{files.url}/{path}").created != record.created:
+        raise JobError(f"job {record.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
+
+
+# The jobs that runners of this very process are at. Their processes' lives say nothing about them: a notebook lives on.
+_driven: list[tuple[str, str]] = []
+
+
+@contextmanager
+def driving(files: Files, job: str) -> Iterator[None]:
+    """Note, for :func:`driven_here`, that this process runs a job in the body."""
+    _driven.append((files.url, job))
+    try:
+        yield
+    finally:
+        _driven.remove((files.url, job))
+
+
+def driven_here(files: Files, job: str) -> bool:
+    """Tell whether this process is running a job."""
+    return (files.url, job) in _driven
 
 
 def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
@@ -140,11 +247,12 @@ def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
     Raises
     ------
     JobError
-        There is a job of this name.
+        There is a job of this name, or what is left of one that was deleted; or the parent is deleted meanwhile.
     StorageError
         The storage refuses.
     """
     own, its = JobPaths(record.job), JobPaths(parent.job)
+    refuse_deleted(files, own)
     copied = [(own.study, its.study), (own.params, its.params)]
     if read_reference(files, its) is not None:  # none: not one simulation of the parent was good
         copied.append((own.schema, its.schema))
@@ -155,6 +263,11 @@ def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
             raise _taken(files, record.job)
     if not _put_record(files, record):
         raise _taken(files, record.job)
+    withdraw_deleted(files, own)
+    # A deletion removes the parent's record and then looks for derived jobs: at least one of the two sees the other.
+    if files.get_many([its.record])[0] is None:
+        files.remove([own.record])
+        raise JobError(f"job {parent.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
 
 
 def _put_record(files: Files, record: JobRecord) -> bool:
@@ -185,28 +298,41 @@ def load_job(files: Files, job: str) -> JobRecord:
     """
     path = JobPaths(job).record
     try:
-        fields = read_record(files, path)
+        data = files.get(path)
     except FileNotFoundError:
         raise _no_job(files, job) from None
+    return parse_job(data, f"{files.url}/{path}")
+
+
+def parse_job(data: bytes, where: str) -> JobRecord:
+    """Return the job's record that these bytes are; raises as :func:`load_job`."""
+    fields = parse_object(data, where)
     try:
         spec = ModelSpec.from_json(fields["spec"])
         names = ("job", "created", "bundle", "n_groups", "n_simulations", "env", "python")
         parent = Parent.from_json(fields["parent"]) if fields.get("parent") else None
         return JobRecord(spec=spec, parent=parent, **{name: fields[name] for name in names})
     except (KeyError, TypeError, ValueError) as bad:
-        raise CorruptRecord(f"the job's record lacks {bad}", where=f"{files.url}/{path}") from bad
+        raise CorruptRecord(f"the job's record lacks {bad}", where=where) from bad
 
 
 def _no_job(files: Files, job: str) -> JobError:
-    there = list_jobs(files)
-    near = difflib.get_close_matches(job, there, 3) or there[-3:]
-    hint = f"there are: {', '.join(near)}" if near else "this storage holds no jobs: name another by MODELOPS_STORAGE"
+    names = job_names(files)
+    near = difflib.get_close_matches(job, names, 3) or names[-3:]
+    records = files.get_many([JobPaths(name).record for name in near])
+    there = [name for name, record in zip(near, records, strict=True) if record is not None]
+    if there:
+        hint = f"there are: {', '.join(there)}"
+    elif names:
+        hint = "what there is: mops jobs list"
+    else:
+        hint = "this storage holds no jobs: name another by MODELOPS_STORAGE"
     return JobError(f"there is no job {job!r}", where=files.url, hint=hint)
 
 
-def list_jobs(files: Files) -> list[str]:
-    """Return the names of the jobs in a storage."""
-    return sorted(entry.path.split("/")[1] for entry in files.list("jobs") if entry.path.endswith("/job.json"))
+def job_names(files: Files) -> list[str]:
+    """Return the names under which something lies in a storage: a job, or what a killed submit or delete left."""
+    return [name for name in files.folders(JOBS) if is_job_name(name)]
 
 
 def load_groups(files: Files, job: str) -> GroupTable:
@@ -275,6 +401,21 @@ def read_live(files: Files, paths: JobPaths, attempt: int) -> Live | None:
     return Live(counts=Counts(**fields["counts"]), **{name: fields[name] for name in names})
 
 
+def keep_finished(files: Files, record: JobRecord, end: End) -> None:
+    """Keep a copy of the complete end, for quick listing; ``created`` tells this job from another of its name."""
+    files.put(JobPaths(record.job).finished, _json({**end.to_json(), "created": record.created}))
+
+
+def parse_finished(data: bytes, record: JobRecord) -> End | None:
+    """Return the end that these bytes are a copy of; None: they are none of this job's, and the log is to be read."""
+    try:
+        end = parse_record(data, None, JobPaths(record.job).finished)
+        of_this_job = json.loads(data)["created"] == record.created
+    except (CorruptRecord, NewerFormat, KeyError):
+        return None
+    return end if of_this_job and isinstance(end, End) and end.complete else None
+
+
 def read_record(files: Files, path: str) -> dict[str, Any]:
     """Return a JSON record.
 
@@ -285,15 +426,20 @@ def read_record(files: Files, path: str) -> dict[str, Any]:
     NewerFormat, CorruptRecord
         It is of a newer mops, or no JSON object.
     """
+    return parse_object(files.get(path), f"{files.url}/{path}")
+
+
+def parse_object(data: bytes, where: str) -> dict[str, Any]:
+    """Return the JSON record that these bytes are; raises as :func:`read_record`."""
     try:
-        fields = json.loads(files.get(path))
+        fields = json.loads(data)
         newer = fields["format"] > FORMAT
     except (ValueError, KeyError, TypeError) as bad:
-        raise CorruptRecord("this record is not what mops wrote", where=f"{files.url}/{path}") from bad
+        raise CorruptRecord("this record is not what mops wrote", where=where) from bad
     if newer:
         raise NewerFormat(
             f"this record has format {fields['format']}, and this mops reads {FORMAT}",
-            where=f"{files.url}/{path}",
+            where=where,
             hint=f"install mops {fields.get('mops', 'of a newer version')} or newer",
         )
     return dict(fields)

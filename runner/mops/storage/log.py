@@ -183,13 +183,13 @@ def encode_record(record: Record) -> bytes:
     return json.dumps(record.to_json(), separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def parse_record(data: bytes, k: int, where: str) -> Record:
+def parse_record(data: bytes, k: int | None, where: str) -> Record:
     """Return the record that these bytes are.
 
     Parameters
     ----------
     k
-        The number that the file's name gives it.
+        The number that the file's name gives it; None: the file's name gives it none.
     where
         What errors name.
 
@@ -207,7 +207,7 @@ def parse_record(data: bytes, k: int, where: str) -> Record:
         record = _KINDS[fields["kind"]](fields, _head(fields))
     except (KeyError, TypeError, ValueError) as bad:
         raise CorruptRecord(f"this record of the log is malformed ({bad!r})", where=where, hint=_RESTORE) from bad
-    if record.k != k:
+    if k not in (record.k, None):
         raise CorruptRecord(f"this record says that it is number {record.k}", where=where, hint=_RESTORE)
     return record
 
@@ -286,22 +286,19 @@ class LogView:
         How many records were read.
     attempt
         The number of claims.
-    owner
-        The nonce of the last claim; None: nobody has claimed.
     committed
         The groups of all commits.
-    mark
-        The last record that is no commit.
+    marks
+        The records that are no commits: claims, cancels, ends.
     cancelled
         Whether a cancel stands behind the last claim.
     """
 
     k: int = 0
     attempt: int = 0
-    owner: str | None = None
     committed: Ranges = field(default_factory=Ranges)
     counts: Counts = Counts()
-    mark: Record | None = None
+    marks: tuple[Record, ...] = ()
     cancelled: bool = False
     _chain: _Chain = field(default=None, repr=False)
 
@@ -318,13 +315,36 @@ class LogView:
         return LogView(
             k=self.k + len(records),
             attempt=self.attempt + len(claims),
-            owner=claims[-1].nonce if claims else self.owner,
             committed=_union([self.committed, *(commit.ranges for commit in commits)]),
             counts=sum((commit.counts for commit in commits), self.counts),
-            mark=marks[-1] if marks else self.mark,
+            marks=(*self.marks, *marks),
             cancelled=(self.cancelled and not claims) or any(isinstance(mark, Cancel) for mark in since_claim),
             _chain=(self._chain, commits) if commits else self._chain,
         )
+
+    @property
+    def mark(self) -> Record | None:
+        """The last record that is no commit."""
+        return self.marks[-1] if self.marks else None
+
+    @property
+    def claim(self) -> Claim | None:
+        """The last claim; None: nobody has claimed."""
+        return next((mark for mark in reversed(self.marks) if isinstance(mark, Claim)), None)
+
+    @property
+    def owner(self) -> str | None:
+        """The nonce of the last claim."""
+        return self.claim.nonce if self.claim else None
+
+    @property
+    def unended(self) -> list[Claim]:
+        """The claims of attempts without an end: their runners live, were killed, or have met a newer attempt."""
+        found = {mark.n: mark for mark in self.marks if isinstance(mark, Claim)}
+        for mark in self.marks:
+            if isinstance(mark, End):
+                found.pop(mark.n, None)
+        return list(found.values())
 
     @property
     def end(self) -> End | None:
@@ -457,13 +477,15 @@ class JobLog:
             window = min(2 * window, AT_ONCE)
         return self._view
 
-    def claim(self, by: By) -> LogView:
+    def claim(self, by: By, *, after: int | None = None) -> LogView:
         """Become the owner (rule 5).
 
         Parameters
         ----------
         by
             ``person``: somebody asked for it. ``auto``: a pod was restarted; a job that has ended stays so.
+        after
+            Only if this attempt is the last one (0: there was none): who has looked whether it lives knows no other.
 
         Returns
         -------
@@ -474,13 +496,22 @@ class JobLog:
         ------
         Settled
             There is nothing to run.
+        JobError
+            There is a newer attempt than ``after``.
         StorageUnavailable
             No answer in time. The claim may still land: end the process.
         """
         if self._claim is not None:
             raise RuntimeError("this process has claimed already")
         self.read()
-        self._claim = self._append(lambda head: self._decide_claim(by, head))
+
+        def draw_up(head: dict[str, Any]) -> Claim:
+            claim = self._decide_claim(by, head)
+            if after not in (self._view.attempt, None):
+                raise self._gone_on()
+            return claim
+
+        self._claim = self._append(draw_up)
         return self._view
 
     def commit(self, ranges: Ranges, parts: Iterable[Part], counts: Counts) -> None:
@@ -539,6 +570,10 @@ class JobLog:
         if state is not None:
             raise Settled(state, self._view, where=self._where(self._view.k))
         return Claim(by=by, **{**head, "n": self._view.attempt + 1})
+
+    def _gone_on(self) -> JobError:
+        what = f"somebody has gone on with job {self._paths.job!r} meanwhile"
+        return JobError(what, where=self._where(self._view.k), hint=f"look: mops jobs status {self._paths.job}")
 
     def _owned(self, record: _Kind) -> _Kind:
         self._fence()

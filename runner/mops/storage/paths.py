@@ -10,6 +10,7 @@
     jobs/<job>/logs/<n>-<c>.txt  events/<n>-<c>.json
     jobs/<job>/live/<n>.json                                         the only object that is overwritten
     jobs/<job>/finished.json                                         a copy of the end; decides nothing
+    jobs/<job>/deleted.json                                          while the job is deleted, and perhaps after it
 
 ``n`` is the number of the attempt, ``c`` a number that its runner uses once.
 """
@@ -28,6 +29,7 @@ PART_KINDS = ("outputs", "losses", "failures")
 
 # What every storage takes as one segment of a path, a URL and a Kubernetes label.
 _JOB = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_NUMBERED = re.compile(r"(\d+)-(\d+)\.(?:parquet|txt|json)", re.ASCII)
 
 
 def bundle_path(digest: str) -> str:
@@ -53,7 +55,7 @@ class JobPaths:
     job: str
 
     def __post_init__(self) -> None:
-        if not _JOB.fullmatch(self.job):
+        if not is_job_name(self.job):
             raise JobError(
                 f"no job can be named {self.job!r}",
                 where="the job's name",
@@ -91,6 +93,11 @@ class JobPaths:
         return f"{self.root}/finished.json"
 
     @property
+    def deleted(self) -> str:
+        """Says that the job is being deleted, or was; no job of this name is created over it."""
+        return f"{self.root}/deleted.json"
+
+    @property
     def log(self) -> str:
         """The folder of the log's records."""
         return f"{self.root}/log"
@@ -117,9 +124,14 @@ class JobPaths:
         """Return where part ``c`` of attempt ``n`` lies; kind and output as for :meth:`folder`."""
         return f"{self.folder(kind, output)}/{n}-{c}.parquet"
 
+    @property
+    def texts(self) -> str:
+        """The folder of the text log's pieces."""
+        return f"{self.root}/logs"
+
     def text(self, n: int, c: int) -> str:
         """Return where piece ``c`` of the text log of attempt ``n`` lies."""
-        return f"{self.root}/logs/{n}-{c}.txt"
+        return f"{self.texts}/{n}-{c}.txt"
 
     def events(self, n: int, c: int) -> str:
         """Return where samples ``c`` of memory and rate of attempt ``n`` lie."""
@@ -128,6 +140,17 @@ class JobPaths:
     def live(self, n: int) -> str:
         """Return where the sign of life of attempt ``n`` lies."""
         return f"{self.root}/live/{n}.json"
+
+
+def is_job_name(name: str) -> bool:
+    """Tell whether a job can have this name."""
+    return bool(_JOB.fullmatch(name))
+
+
+def numbers_of(path: str) -> tuple[int, int] | None:
+    """Return (n, c) of the path of a part, a text or events: the attempt and its number; None: it is no such path."""
+    found = _NUMBERED.fullmatch(path.rpartition("/")[2])
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def table_of(part: str) -> tuple[str, str | None]:

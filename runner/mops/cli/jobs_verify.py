@@ -1,0 +1,25 @@
+"""``mops jobs verify``."""
+
+from __future__ import annotations
+
+import typer
+
+from mops.cli import running, terminal
+from mops.cli.jobs_submit import JobArgument, JsonOption, StorageOption
+from mops.job import open_job
+
+
+def verify(job: JobArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
+    """Check a job's log, and every part of its results by size and SHA-256.
+
+    Problems are printed, one a line. Exit code 1: there are some.
+    """
+    problems = open_job(job, storage).verify()
+    if as_json:
+        terminal.data_json({"job": job, "problems": problems})
+    else:
+        for problem in problems:
+            terminal.data(problem)
+    found = running.counted(len(problems), "problem")
+    terminal.say(f"job {job} has {found}" if problems else f"job {job} is sound")
+    raise typer.Exit(1 if problems else 0)

@@ -1,0 +1,356 @@
+"""``mops jobs list``, ``logs``, ``verify``, ``clean``, ``delete`` and ``resume --take-over``, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import mops
+
+from .conftest import MOPS, Lab
+
+
+@contextmanager
+def running(lab: Lab, name: str = "runs") -> Iterator[subprocess.Popen[str]]:
+    """A job that runs until the body ends, at least one group committed."""
+    lab.write_study(parameter_sets=[{"x": x, "sleep": 0.3} for x in range(400)], n_replicates=1)
+    with lab.start("jobs", "submit", lab.study, "--name", name, MODELOPS_JOB_CHECKPOINT_SECONDS="0") as runner:
+        try:
+            wait_until(lab, name, lambda status: status.live is not None and status.groups)
+            yield runner
+        finally:
+            runner.kill()
+            runner.communicate()
+
+
+def wait_until(lab: Lab, name: str, true) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        there = (lab.storage / "jobs" / name / "job.json").exists()
+        if there and true(mops.open_job(name, str(lab.storage)).status()):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"{name} did not get there in 60 s")
+
+
+def leave_a_part(lab: Lab, job: str, name: str = "1-99.parquet") -> Path:
+    """Write what a runner leaves that is killed between a part and its commit."""
+    path = lab.storage / "jobs" / job / "outputs" / "daily" / name
+    path.write_bytes(b"left")
+    return path
+
+
+# list
+
+
+def test_a_list_has_a_line_for_each_job_and_the_newest_first(lab: Lab) -> None:
+    lab.write_study(parameter_sets=[{"x": 1}, {"x": -1}])
+    lab.submit("--name", "old")
+    lab.write_study()
+    time.sleep(1)  # names are told apart by seconds
+    lab.submit("--name", "new")
+    lines = lab.run("jobs", "list").out.splitlines()
+    assert lines[0].split() == ["job", "state", "sets", "failed", "submitted"]
+    assert [line.split()[:4] for line in lines[1:]] == [
+        ["new", "succeeded", "2/2", "0"],
+        ["old", "partial", "2/2", "2"],
+    ]
+    assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d$", lines[1])
+    assert [job["job"] for job in lab.run("jobs", "list", "--state", "failed,partial", "--json").json] == ["old"]
+    assert [job["job"] for job in lab.run("jobs", "list", "-n", "1", "--json").json] == ["new"]
+
+
+def test_an_empty_list_is_empty_and_says_where_it_looked(lab: Lab) -> None:
+    ran = lab.run("jobs", "list")
+    assert (ran.code, ran.out, ran.err) == (0, "", f"no jobs in {lab.storage}\n")
+    assert lab.run("jobs", "list", "--json").json == []
+    assert lab.run("jobs", "list", "--state", "running").err == f"no running jobs in {lab.storage}\n"
+
+
+def test_a_job_that_cannot_be_read_is_listed_with_its_error(lab: Lab) -> None:
+    lab.submit("--name", "good")
+    lab.submit("--name", "bad")
+    record = lab.storage / "jobs" / "bad" / "job.json"
+    record.write_text("{")
+    ran = lab.run("jobs", "list")
+    assert ran.code == 0
+    assert [line.split()[:2] for line in ran.out.splitlines()[1:]] == [["good", "succeeded"], ["bad", "unreadable"]]
+    assert f"warning: job bad cannot be read: this record is not what mops wrote\n  at: {record}" in ran.err
+
+
+# logs
+
+
+def test_the_log_is_what_the_models_printed_on_stdout(finished: tuple[Lab, str]) -> None:
+    lab, job = finished
+    ran = lab.run("jobs", "logs", job)
+    assert (ran.code, ran.out, ran.err) == (0, "a model prints\n" * 4, "")
+    assert lab.run("jobs", "logs", job, "-n", "1").out == "a model prints\n"
+    assert lab.run("jobs", "logs", job, "--attempt", "1", "--tail", "0").out == ""
+    followed = lab.run("jobs", "logs", job, "-f")
+    assert (followed.out, followed.err) == (ran.out, "job done is succeeded\n")
+
+
+def test_following_a_log_ends_with_the_job(lab: Lab) -> None:
+    with running(lab) as runner:
+        with lab.start("jobs", "logs", "runs", "--follow") as follower:
+            assert follower.stdout.readline() == "a model prints\n"
+            runner.send_signal(signal.SIGINT)
+            out, err = follower.communicate(timeout=60)
+        runner.wait(60)
+    assert "SIGINT: running simulations get" in out
+    assert err == "job runs is cancelled\n"
+    assert follower.returncode == 0
+
+
+def test_ctrl_c_ends_following_and_not_the_job(lab: Lab) -> None:
+    with running(lab):
+        with lab.start("jobs", "logs", "runs", "-f", "-n", "1") as follower:
+            assert follower.stdout.readline() == "a model prints\n"
+            follower.send_signal(signal.SIGINT)
+            _, err = follower.communicate(timeout=60)
+        assert follower.returncode == 130
+        assert err == "no longer followed; the job itself goes on: mops jobs status runs\n"
+        assert mops.open_job("runs", str(lab.storage)).status().state == "running"
+
+
+def test_a_reader_of_the_log_may_leave_early(finished: tuple[Lab, str]) -> None:
+    lab, job = finished
+    pieces = lab.storage / "jobs" / job / "logs"
+    (pieces / "1-99.txt").write_text("a line of some length\n" * 100_000)
+    ran = subprocess.run(
+        f"{MOPS} jobs logs {job} | head -n 1", shell=True, capture_output=True, text=True, env=lab.environment
+    )
+    (pieces / "1-99.txt").unlink()
+    assert (ran.stdout, ran.stderr) == ("a model prints\n", "")
+
+
+# verify
+
+
+def test_a_sound_job_is_said_to_be_and_a_changed_part_is_named(lab: Lab) -> None:
+    lab.submit("--name", "job")
+    ran = lab.run("jobs", "verify", "job")
+    assert (ran.code, ran.out, ran.err) == (0, "", "job job is sound\n")
+    (part,) = (lab.storage / "jobs" / "job" / "outputs" / "daily").iterdir()
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    ran = lab.run("jobs", "verify", "job")
+    problem = f"jobs/job/outputs/daily/{part.name}: its SHA-256 is not the one that was committed"
+    assert (ran.code, ran.out, ran.err) == (1, problem + "\n", "job job has 1 problem\n")
+    ran = lab.run("jobs", "verify", "job", "--json")
+    assert (ran.code, ran.json) == (1, {"job": "job", "problems": [problem]})
+
+
+# clean
+
+
+def test_cleaning_lists_what_it_removes(lab: Lab) -> None:
+    lab.submit("--name", "job")
+    left = leave_a_part(lab, "job")
+    name = left.relative_to(lab.storage).as_posix()
+    ran = lab.run("jobs", "clean", "job", "--dry-run")
+    assert (ran.code, ran.out, ran.err) == (0, f"{name}\n", "would remove 1 file, 4 B\n")
+    assert left.exists()
+    ran = lab.run("jobs", "clean", "job")
+    assert (ran.code, ran.out, ran.err) == (0, f"{name}\n", "removed 1 file, 4 B\n")
+    assert not left.exists()
+    assert lab.run("jobs", "verify", "job").code == 0
+    ran = lab.run("jobs", "clean", "job", "--json")
+    assert ran.json == {"job": "job", "paths": [], "bytes": 0, "kept": 0, "dry_run": False}
+
+
+def test_cleaning_a_killed_job_keeps_what_may_count_and_says_how_it_goes(lab: Lab) -> None:
+    with running(lab):
+        leave_a_part(lab, "runs", "1-9999.parquet")
+        ran = lab.run("jobs", "clean", "runs", "--last-attempt")
+        assert ran.code == 2
+        assert re.fullmatch(
+            r"error: job 'runs' is running: process \d+ on \S+, last seen \d+ s ago\n"
+            rf"  at: {lab.storage}\n"
+            r"hint: without --last-attempt it can be cleaned while it runs: mops jobs clean runs\n",
+            ran.err,
+        )
+    ran = lab.run("jobs", "clean", "runs")
+    assert re.search(r"removed 0 files, 0 B\n\d+ files? of the last attempt may yet count, and stay", ran.err)
+    ran = lab.run("jobs", "clean", "runs", "--last-attempt")
+    assert "jobs/runs/outputs/daily/1-9999.parquet\n" in ran.out
+    status = mops.open_job("runs", str(lab.storage)).status()
+    assert (status.state, status.attempt) == ("cancelled", 2)
+    assert lab.run("jobs", "verify", "runs").code == 0
+
+
+# delete
+
+
+def test_a_deletion_asks_at_a_terminal_and_no_is_no(lab: Lab) -> None:
+    lab.submit("--name", "job")
+    before = lab.stored()
+    for answer in ("n\n", "\n", "\x04"):
+        code, shown = at_a_terminal(lab, ["jobs", "delete", "job"], answer)
+        assert re.search(r"job job: succeeded, \d+ files, \d+ KiB", shown)
+        assert "delete 1 job for good? [y/N]" in shown
+        assert (code, "nothing is deleted" in shown) == (1, True)
+        assert lab.stored() == before
+    code, shown = at_a_terminal(lab, ["jobs", "delete", "job"], "y\n")
+    assert (code, "job job is deleted" in shown) == (0, True)
+    assert [name.partition("/")[0] for name in lab.stored()] == ["bundles"]
+    assert lab.submit("--name", "job").code == 0
+
+
+def at_a_terminal(lab: Lab, arguments: list[str], typed: str) -> tuple[int, str]:
+    ours, theirs = os.openpty()
+    environment = lab.environment | {"TERM": "xterm"}
+    with subprocess.Popen([MOPS, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+                if b"[y/N] " in shown and typed:
+                    os.write(ours, typed.encode())
+                    typed = ""
+        except OSError:  # Linux says so when the last writer is gone
+            pass
+        process.wait(60)
+    os.close(ours)
+    return process.returncode, shown.decode()
+
+
+def test_where_nobody_can_answer_nothing_is_deleted(lab: Lab) -> None:
+    lab.submit("--name", "job")
+    before = lab.stored()
+    with subprocess.Popen(
+        [MOPS, "jobs", "delete", "job"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=lab.environment,
+    ) as process:
+        out, err = process.communicate("y\n", timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert err.partition("\n")[2] == (
+        "error: this asks before it does anything, and stdin is no terminal\n  at: stdin\nhint: say so with --yes\n"
+    )
+    assert lab.stored() == before
+
+
+def test_several_jobs_are_deleted_at_once(lab: Lab) -> None:
+    for name in ("one", "two"):
+        lab.submit("--name", name)
+    ran = lab.run("jobs", "delete", "one", "two", "--yes", "--json")
+    assert ran.code == 0
+    assert [(job["job"], job["hosts"]) for job in ran.json] == [("one", []), ("two", [])]
+    assert lab.run("jobs", "list", "--json").json == []
+
+
+def test_a_running_job_is_not_deleted_and_a_killed_one_is(lab: Lab) -> None:
+    with running(lab):
+        ran = lab.run("jobs", "delete", "runs", "--yes")
+        assert (ran.code, ran.out) == (2, "")
+        assert re.fullmatch(
+            r"error: job 'runs' is running: process \d+ on \S+, last seen \d+ s ago\n"
+            rf"  at: {lab.storage}\n"
+            r"hint: stop it first: mops jobs cancel runs\n",
+            ran.err,
+        )
+    assert lab.run("jobs", "delete", "runs", "--yes").code == 0
+    assert [name.partition("/")[0] for name in lab.stored()] == ["bundles"]
+
+
+def test_a_parent_is_not_deleted(lab: Lab) -> None:
+    for name in ("parent", "child"):
+        lab.submit("--name", name)
+    record = lab.storage / "jobs" / "child" / "job.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"parent": {"job": "parent"}}))
+    ran = lab.run("jobs", "delete", "parent", "--yes")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "error: job 'parent' is the parent of child: rows are read from there\n"
+        f"  at: {lab.storage}\n"
+        "hint: delete the derived jobs first, or name all of them at once\n"
+    )
+
+
+# resume
+
+
+def test_a_running_job_is_resumed_only_by_taking_it_over(lab: Lab) -> None:
+    with running(lab) as runner:
+        ran = lab.run("jobs", "resume", "runs")
+        assert ran.code == 2
+        assert re.fullmatch(
+            rf"error: job 'runs' is running: process {runner.pid} on \S+, last seen \d+ s ago\n"
+            rf"  at: {lab.storage}\n"
+            r"hint: stop it with: mops jobs cancel runs; or supersede it with --take-over\n",
+            ran.err,
+        )
+        assert mops.open_job("runs", str(lab.storage)).status().attempt == 1
+        with lab.start("jobs", "resume", "runs", "--take-over") as second:
+            _, err = runner.communicate(timeout=60)
+            second.send_signal(signal.SIGINT)
+            second.communicate(timeout=60)
+    assert runner.returncode == 5
+    assert "superseded by attempt 2" in err
+    assert second.returncode == 130
+
+
+WRONG = {
+    "an unknown state": (
+        ["list", "--state", "runing"],
+        (
+            "error: no job is ever 'runing'\n  at: --state\nhint: did you mean running? states are: submitted, "
+            "running, interrupted, succeeded, partial, failed, cancelled, unreadable\n"
+        ),
+    ),
+    "an attempt that was not": (
+        ["logs", "done", "--attempt", "4"],
+        "error: job 'done' has no attempt 4\n  at: {storage}\nhint: its attempts are 1 to 1\n",
+    ),
+    **{
+        f"{verb} of no job": (
+            [verb, "dome", *more],
+            "error: there is no job 'dome'\n  at: {storage}\nhint: there are: done\n",
+        )
+        for verb, more in {"logs": [], "verify": [], "clean": [], "delete": ["--yes"]}.items()
+    },
+    "several at once": (
+        ["delete", "dome", "../x", "done", "--yes"],
+        (
+            "error: 2 jobs cannot be deleted:\n  there is no job 'dome'\n  no job can be named '../x'\n"
+            "  at: {storage}\nhint: what there is, and what runs: mops jobs list\n"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG)
+def test_wrong_input_is_answered_in_three_lines(finished: tuple[Lab, str], arguments: list[str], said: str) -> None:
+    lab, _ = finished
+    before = lab.stored()
+    ran = lab.run("jobs", *arguments)
+    assert (ran.code, ran.out, ran.err) == (2, "", said.format(storage=lab.storage))
+    assert lab.stored() == before
+
+
+@pytest.mark.parametrize("arguments", [["list", "-n", "0"], ["logs", "done", "--tail", "-1"], ["delete"]])
+def test_arguments_that_cannot_be_read(lab: Lab, arguments: list[str]) -> None:
+    ran = lab.run("jobs", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert "Error: " in ran.err
+
+
+@pytest.mark.parametrize("verb", ["list", "clean"])
+def test_help_fits_a_terminal(lab: Lab, verb: str) -> None:
+    ran = lab.run("jobs", verb, "--help", COLUMNS="80")
+    assert (ran.code, ran.err) == (0, "")
+    assert all(len(line) <= 80 for line in ran.out.splitlines())

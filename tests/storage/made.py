@@ -1,0 +1,83 @@
+"""Jobs made by the storage's own functions: as a runner leaves them, without one."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+from mops.storage.bundles import Bundle
+from mops.storage.files import Files
+from mops.storage.jobs import JobRecord, Live, create_job, keep_finished, write_live
+from mops.storage.log import Counts, JobLog, Part, State
+from mops.storage.paths import JobPaths
+from mops.study.project import ModelSpec
+from mops.study.ranges import Ranges
+from mops.study.schema import Group
+
+N_GROUPS = 3
+BUNDLE = Bundle("00" * 32, b"a zip", ("model.py",))
+
+
+def created(files: Files, name: str = "job", at: str = "2026-01-02T03:04:05+00:00") -> JobRecord:
+    """Submit a job."""
+    record = JobRecord(name, at, BUNDLE.digest, ModelSpec("model:run", "baseline", (), None), N_GROUPS, N_GROUPS)
+    create_job(files, record, BUNDLE, {"study": "of " + name}, [Group(n, f"p{n}", {"x": n}, (n,)) for n in range(3)])
+    return record
+
+
+def claimed(files: Files, name: str = "job", host: str = "elsewhere", at: float | None = None) -> JobLog:
+    """Begin an attempt, long ago unless said otherwise."""
+    when = time.time() - 1000 if at is None else at
+    log = JobLog(files, JobPaths(name), host=host, clock=lambda: when)
+    log.claim("person")
+    return log
+
+
+def part(files: Files, name: str, n: int, c: int, data: bytes = b"rows") -> Part:
+    """Write a part; it counts when a commit names it."""
+    path = JobPaths(name).part("outputs", "daily", n, c)
+    files.put(path, data)
+    return Part(path, 3, len(data), hashlib.sha256(data).hexdigest())
+
+
+def commit(files: Files, log: JobLog, name: str, *groups: int, failed: int = 0) -> None:
+    """Commit groups of one simulation each, the last ``failed`` of which have failed, each group with a part."""
+    for i, group in enumerate(groups):
+        bad = i >= len(groups) - failed
+        log.commit(Ranges.of([group]), [part(files, name, log.view.attempt, group)], Counts(not bad, int(bad)))
+
+
+def lives(files: Files, name: str, n: int, *, host: str = "elsewhere", pid: int = 1, age_s: float = 1000.0) -> None:
+    """Leave a sign of life."""
+    write_live(files, JobPaths(name), n, Live(time.time() - age_s, host, pid, Counts(), 0.0, 0, {}))
+
+
+def texts(files: Files, name: str, **pieces: str) -> None:
+    """Write pieces of the text log: ``a2_10="text"`` is number 10 of attempt 2."""
+    for number, text in pieces.items():
+        n, c = map(int, number.removeprefix("a").split("_"))
+        files.put(JobPaths(name).text(n, c), text.encode())
+
+
+def finished(files: Files, name: str = "job", *, failed: int = 0, at: str | None = None) -> JobRecord:
+    """Submit a job and complete it, as a runner does."""
+    record = created(files, name, *([at] if at else []))
+    log = claimed(files, name)
+    lives(files, name, 1)
+    commit(files, log, name, *range(N_GROUPS), failed=failed)
+    texts(files, name, a1_9="began\nended\n")
+    ended(files, log, record, "partial" if failed else "succeeded")
+    return record
+
+
+def ended(files: Files, log: JobLog, record: JobRecord, state: State) -> None:
+    """End an attempt."""
+    log.end(state, log.view.counts)
+    if log.view.complete:
+        keep_finished(files, record, log.view.end)
+
+
+def below(files: Files, name: str = "job") -> list[str]:
+    """Return the paths of all that lies under a job's name, from its folder on."""
+    root = JobPaths(name).root
+    return [entry.path.removeprefix(f"{root}/") for entry in (*files.list(root), *files.scraps(root, 0))]

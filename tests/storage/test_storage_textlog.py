@@ -1,0 +1,111 @@
+"""A job's text log is printed in the order in which it was written, whole, its end, or as it comes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import claimed, commit, created, ended, finished, lives, texts
+
+from mops import textlog
+from mops.errors import JobError
+from mops.job import Job
+from mops.textlog import _last_lines, read
+
+
+def whole(files, *arguments, **options) -> str:
+    return "".join(read(Job(files, "job"), *arguments, **options))
+
+
+def two_attempts(files) -> None:
+    record = created(files, "job")
+    claimed(files)
+    texts(files, "job", a1_2="one\n", a1_10="two\nthr", a1_11="ee\n")
+    log = claimed(files)
+    texts(files, "job", a2_1="four\n")
+    files.put("jobs/job/logs/notes.txt", b"mine\n")
+    ended(files, log, record, "cancelled")
+
+
+def test_pieces_come_in_the_order_of_their_numbers(files):
+    two_attempts(files)
+    assert whole(files) == "one\ntwo\nthree\nfour\n"
+    assert whole(files, 1) == "one\ntwo\nthree\n"
+    assert whole(files, 2) == "four\n"
+
+
+def test_the_tail_crosses_pieces(files):
+    two_attempts(files)
+    ends = ["", "four\n", "three\nfour\n", "two\nthree\nfour\n", "one\ntwo\nthree\nfour\n"]
+    assert [whole(files, tail=n) for n in range(5)] == ends
+    assert whole(files, 1, tail=1) == "three\n"
+    assert whole(files, tail=1000) == whole(files)
+
+
+@given(st.lists(st.text("a\n", max_size=6)), st.integers(0, 10))
+def test_the_last_lines_are_those_of_the_whole(pieces, n):
+    lines = "".join(pieces).splitlines(keepends=True)
+    assert _last_lines(reversed(pieces), n) == "".join(lines[len(lines) - min(n, len(lines)) :])
+
+
+def test_an_attempt_that_was_not_is_refused(files):
+    two_attempts(files)
+    for attempt in (0, 3):
+        with pytest.raises(JobError, match=f"no attempt {attempt}\n.*\nhint: its attempts are 1 to 2"):
+            whole(files, attempt)
+    created(files, "new")
+    with pytest.raises(JobError, match="it has not begun"):
+        list(read(Job(files, "new"), 1))
+
+
+def test_a_log_that_is_not_there_yet_is_empty(files):
+    created(files, "job")
+    assert whole(files) == whole(files, tail=3) == ""
+
+
+def test_bytes_that_are_no_text_are_shown_all_the_same(storage, files):
+    finished(files)
+    storage.lay("jobs/job/logs/1-12.txt", b"caf\xe9\n")
+    assert whole(files) == "began\nended\ncaf\N{REPLACEMENT CHARACTER}\n"
+
+
+def test_a_followed_log_ends_with_all_that_the_job_has_said(files, monkeypatch):
+    monkeypatch.setattr(textlog, "LOOK_SECONDS", 0.01)
+    record = created(files, "job")
+    log, shown = claimed(files), []
+    texts(files, "job", a1_1="old\n", a1_2="one\n")
+    lives(files, "job", 1, age_s=0)
+    came = {text: threading.Event() for text in ("one\n", "two\n")}
+
+    def follow() -> None:
+        for text in read(Job(files, "job"), tail=1, follow=True):
+            shown.append(text)
+            if text in came:
+                came[text].set()
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    assert came["one\n"].wait(30)
+    texts(files, "job", a1_5="two\n")
+    assert came["two\n"].wait(30)
+    commit(files, log, "job", 0, 1, 2)
+    texts(files, "job", a1_6="three\n")
+    ended(files, log, record, "succeeded")
+    follower.join(30)
+    assert not follower.is_alive()
+    assert "".join(shown) == "one\ntwo\nthree\n"
+
+
+def test_following_ends_where_nothing_more_comes(files, monkeypatch):
+    monkeypatch.setattr(textlog, "LOOK_SECONDS", 0.01)
+    finished(files, "job")
+    assert whole(files, follow=True) == "began\nended\n"
+    created(files, "killed")
+    claimed(files, "killed")
+    lives(files, "killed", 1, age_s=1000)
+    assert list(read(Job(files, "killed"), follow=True)) == []
+    claimed(files, "killed")
+    lives(files, "killed", 2, age_s=0)
+    assert list(read(Job(files, "killed"), 1, follow=True)) == []

@@ -1,0 +1,182 @@
+"""Cleaning removes what no commit names and none can name any more, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from made import below, claimed, commit, created, ended, finished, lives, part
+
+from mops.errors import JobError, Superseded
+from mops.job import Job
+from mops.storage.files import Files
+from mops.storage.log import JobLog, verify
+from mops.storage.paths import JobPaths
+from mops.tidy import Cleaned, clean
+
+LOG = JobPaths("job").log
+
+
+def outputs(files: Files) -> list[str]:
+    return [entry.path.rpartition("/")[2] for entry in files.list("jobs/job/outputs")]
+
+
+def two_attempts(files: Files) -> JobLog:
+    """The first has committed 1-0 and left 1-7, the second has committed 2-1 and is at 2-8."""
+    created(files, "job")
+    commit(files, claimed(files), "job", 0)
+    part(files, "job", 1, 7, b"left behind")
+    log = claimed(files)
+    commit(files, log, "job", 1)
+    part(files, "job", 2, 8)
+    return log
+
+
+def test_what_dead_attempts_left_goes_and_what_the_last_one_may_yet_commit_stays(files):
+    log = two_attempts(files)
+    lives(files, "job", 2, age_s=0)
+    assert clean(Job(files, "job")) == Cleaned("job", ("jobs/job/outputs/daily/1-7.parquet",), 11, kept=1)
+    assert outputs(files) == ["1-0.parquet", "2-1.parquet", "2-8.parquet"]
+    commit(files, log, "job", 2)
+    assert verify(files, JobPaths("job"), 3) == []
+    assert clean(Job(files, "job")) == Cleaned("job", (), 0, kept=1)
+
+
+def test_a_dry_run_says_the_same_and_removes_nothing(files):
+    two_attempts(files)
+    before = below(files)
+    foreseen = clean(Job(files, "job"), dry_run=True)
+    assert below(files) == before
+    assert clean(Job(files, "job")) == foreseen
+
+
+def test_after_a_complete_end_all_goes_that_no_commit_names(files):
+    finished(files)
+    part(files, "job", 1, 77)
+    files.put("jobs/job/losses/1-78.parquet", b"rows")
+    found = clean(Job(files, "job"))
+    assert (found.paths, found.kept) == (
+        ("jobs/job/outputs/daily/1-77.parquet", "jobs/job/losses/1-78.parquet"),
+        0,
+    )
+    assert verify(files, JobPaths("job"), 3) == []
+    assert Job(files, "job").status().state == "succeeded"
+
+
+def test_files_that_mops_did_not_write_stay(storage, files):
+    finished(files)
+    mine = ["outputs/daily/notes.parquet", "outputs/daily/1-2.csv", "outputs/1-1.parquet.bak", "outputs/x-1.parquet"]
+    for name in (*mine, "report.html"):
+        storage.lay(f"jobs/job/{name}", b"mine")
+    assert clean(Job(files, "job")).paths == ()
+
+
+@pytest.mark.parametrize("ended_as", ["cancelled", "failed", None])
+def test_the_last_attempt_of_a_stopped_job_is_cleaned_behind_a_claim_and_the_state_stays(files, ended_as):
+    record = created(files, "job")
+    log = claimed(files)
+    commit(files, log, "job", 0)
+    part(files, "job", 1, 7)
+    if ended_as:
+        ended(files, log, record, ended_as)
+    assert clean(Job(files, "job")).kept == 1
+    foreseen = clean(Job(files, "job"), last_attempt=True, dry_run=True)
+    assert JobLog(files, JobPaths("job")).read().attempt == 1
+    assert foreseen == Cleaned("job", ("jobs/job/outputs/daily/1-7.parquet",), 4, kept=0)
+    assert clean(Job(files, "job"), last_attempt=True) == foreseen
+    status = Job(files, "job").status()
+    assert (status.state, status.attempt, status.groups) == (ended_as or "cancelled", 2, 1)
+    assert verify(files, JobPaths("job"), 3) == []
+    if ended_as is None:
+        with pytest.raises(Superseded):  # it was only silent
+            commit(files, log, "job", 1)
+
+
+def test_of_a_complete_or_a_new_job_the_last_attempt_needs_no_claim(files):
+    finished(files, "job")
+    part(files, "job", 1, 7)
+    assert len(clean(Job(files, "job"), last_attempt=True).paths) == 1
+    created(files, "new")
+    assert clean(Job(files, "new"), last_attempt=True).paths == ()
+    assert Job(files, "new").status().state == "submitted"
+
+
+def test_the_last_attempt_of_a_running_job_is_refused(files):
+    two_attempts(files)
+    lives(files, "job", 2, host="far-away", pid=7, age_s=0)
+    before = below(files)
+    with pytest.raises(JobError) as caught:
+        clean(Job(files, "job"), last_attempt=True)
+    assert str(caught.value) == (
+        "job 'job' is running: process 7 on far-away, last seen 0 s ago\n"
+        f"  at: {files.url}\n"
+        "hint: without --last-attempt it can be cleaned while it runs: mops jobs clean job"
+    )
+    assert below(files) == before
+
+
+def test_who_resumes_a_job_just_before_it_is_claimed_for_cleaning_is_not_fenced(files, monkeypatch):
+    two_attempts(files)
+    part(files, "job", 2, 9)
+    claim, resumed = JobLog.claim, []
+
+    def late_claim(self, by, **how):
+        if not resumed:
+            resumed.append(claimed)
+            claim(JobLog(files, JobPaths("job"), host="faster"), "person")
+        return claim(self, by, **how)
+
+    monkeypatch.setattr(JobLog, "claim", late_claim)
+    with pytest.raises(JobError, match="somebody has gone on with job 'job' meanwhile"):
+        clean(Job(files, "job"), last_attempt=True)
+    assert JobLog(files, JobPaths("job")).read().claim.host == "faster"
+    assert "2-9.parquet" in outputs(files)
+
+
+def test_old_temporary_files_go_new_ones_stay_and_the_log_is_never_touched(local):
+    files = Files.open(local.url)
+    two_attempts(files)
+    old, new = "outputs/daily/.1-9.parquet.0a.tmp", "outputs/daily/.2-9.parquet.0b.tmp"
+    in_log = "log/.00000009.json.0c.tmp"
+    for name in (old, new, in_log):
+        local.lay(f"jobs/job/{name}", b"half")
+    long_ago = time.time() - 7200
+    for name in (old, in_log):
+        os.utime(Path(local.url, "jobs/job", name), (long_ago, long_ago))
+    log_before = sorted(Path(local.url, LOG).iterdir())
+    assert clean(Job(files, "job")).paths == ("jobs/job/outputs/daily/1-7.parquet", f"jobs/job/{old}")
+    assert Path(local.url, "jobs/job", new).exists()
+    assert sorted(Path(local.url, LOG).iterdir()) == log_before
+
+
+def test_cleaning_again_and_again_beside_runners_that_take_over_costs_no_committed_part(files):
+    """Many attempts after each other, each with parts on the way when the next one claims."""
+    created(files, "job")
+    over, errors = threading.Event(), []
+
+    def cleaner() -> None:
+        while not over.is_set():
+            try:
+                clean(Job(files, "job"))
+            except Exception as error:
+                errors.append(error)
+                return
+
+    thread = threading.Thread(target=cleaner)
+    thread.start()
+    for group in range(3):
+        older = claimed(files)
+        part(files, "job", older.view.attempt, 90 + group)
+        newer = claimed(files)
+        commit(files, newer, "job", group)
+        with pytest.raises(Superseded):
+            older.poll()
+    over.set()
+    thread.join()
+    assert errors == []
+    clean(Job(files, "job"))
+    assert verify(files, JobPaths("job"), 3) == []
+    assert outputs(files) == ["2-0.parquet", "4-1.parquet", "6-2.parquet"]
