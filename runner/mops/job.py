@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from mops.storage.jobs import JobRecord, Live, load_job, read_live, read_referen
 from mops.storage.log import Counts, JobLog, LogView
 from mops.storage.paths import JobPaths
 from mops.storage.rows import FilteredFile, filtered
+from mops.storage.samples import as_table, read_samples
 from mops.storage.tables import FAILURES, IDENTITY_FIELDS, LOSSES, unified
 from mops.study.project import find_root
 
@@ -53,6 +54,8 @@ class Status:
         The runner's last sign of life, which also counts what is not durable yet; None where no runner is due.
     parent
         The job that this one takes rows over from; what is taken over is committed.
+    seconds, peak_bytes
+        How long the last attempt took so far, and its peak memory; None before its first sign of life.
     """
 
     job: str
@@ -65,6 +68,8 @@ class Status:
     created: str
     live: Live | None
     parent: str | None = None
+    seconds: float | None = None
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,14 @@ class Job:
 
     def status(self) -> Status:
         """Return where the job stands."""
-        record, view = self.record, self._view()
+        return self._status(self.record, self._view())
+
+    def follower(self) -> Callable[[], Status]:
+        """Return what tells again and again where the job stands, and reads only what is new since it was asked."""
+        record, log = self.record, JobLog(self.files, self._paths)
+        return lambda: self._status(record, log.read())
+
+    def _status(self, record: JobRecord, view: LogView) -> Status:
         live = read_live(self.files, self._paths, view.attempt) if view.attempt else None
         return Status(
             job=self.name,
@@ -182,6 +194,8 @@ class Job:
             created=record.created,
             live=live if view.state is None else None,
             parent=record.parent.job if record.parent else None,
+            seconds=live.seconds if live else None,
+            peak_bytes=live.peak_bytes if live else None,
         )
 
     def cancel(self) -> bool:
@@ -279,6 +293,19 @@ class Job:
         counted = Counter((row["reason"], row["message"].partition("\n")[0]) for row in rows)
         return [Reason(n, verdict, message) for (verdict, message), n in counted.most_common()]
 
+    def samples(self, newest: int | None = None) -> pa.Table:
+        """Return where the job stood about every 10 s: counts, rate, memory, groups in flight, verdicts so far.
+
+        Columns: :data:`mops.storage.samples.SAMPLES`; counts are of the whole job, in the order in which they were
+        taken, earlier attempts first.
+
+        Parameters
+        ----------
+        newest
+            Only so many of the objects that hold them, the last ones; each holds about a minute.
+        """
+        return as_table(read_samples(self.files, self._paths, newest))
+
     def params(self) -> pa.Table:
         """Return the groups: param_id, group, seeds, the canonical JSON, and a typed column for each parameter."""
         filesystem, path = self.files.arrow(self._paths.params)
@@ -290,7 +317,9 @@ def _state(view: LogView, live: Live | None) -> str:
         return str(view.state)
     if not view.attempt:
         return "submitted"
-    return "running" if live is None or _breathes(live) else "interrupted"
+    if live is None:  # a runner that has just claimed, or one that ended before its first sign of life
+        return "running" if view.mark is None or time.time() - view.mark.time < SILENT_SECONDS else "interrupted"
+    return "running" if _breathes(live) else "interrupted"
 
 
 def _breathes(live: Live) -> bool:

@@ -16,6 +16,7 @@ from mops.cli import (
     jobs_run,
     jobs_status,
     jobs_submit,
+    jobs_watch,
     settings,
     study_check,
     terminal,
@@ -37,6 +38,7 @@ app.add_typer(study, name="study")
 
 jobs.command("submit")(jobs_submit.submit)
 jobs.command("status")(jobs_status.status)
+jobs.command("watch")(jobs_watch.watch)
 jobs.command("results")(jobs_results.results)
 jobs.command("resume")(jobs_resume.resume)
 jobs.command("cancel")(jobs_cancel.cancel)
