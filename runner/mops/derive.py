@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -92,14 +93,14 @@ def counts_of(groups: Ranges, failures: pa.Table, table: GroupTable, n_targets: 
     Parameters
     ----------
     failures
-        The job's failures: columns ``group`` and ``target``.
+        The job's failures: columns ``group``, ``target`` and ``reason``.
     table
         The job's groups.
     n_targets
         How many targets each group has.
     """
     theirs = failures.filter(pc.is_in(failures["group"], pa.array(list(groups), pa.int32())))
-    rows = {kind["values"]: kind["counts"] for kind in pc.value_counts(theirs["target"]).to_pylist()}
+    rows = _counted(theirs["target"])
     simulations_failed = rows.pop(None, 0)
     without_losses = rows.pop("*", 0)  # one row for all targets of a group
     targets_failed = without_losses * n_targets + sum(rows.values())
@@ -108,4 +109,9 @@ def counts_of(groups: Ranges, failures: pa.Table, table: GroupTable, n_targets: 
         simulations_failed=simulations_failed,
         targets_good=len(groups) * n_targets - targets_failed,
         targets_failed=targets_failed,
+        verdicts=_counted(theirs.filter(pc.fill_null(pc.not_equal(theirs["target"], "*"), fill_value=True))["reason"]),
     )
+
+
+def _counted(values: pa.ChunkedArray) -> dict[Any, int]:
+    return {kind["values"]: kind["counts"] for kind in pc.value_counts(values).to_pylist()}

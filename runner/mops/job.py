@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from mops.storage.jobs import JobRecord, Live, driven_here, load_job, read_live,
 from mops.storage.log import Claim, Counts, JobLog, LogView
 from mops.storage.paths import JobPaths
 from mops.storage.rows import FilteredFile, filtered
+from mops.storage.samples import as_table, read_samples
 from mops.storage.tables import FAILURES, LOSSES, unified
 from mops.study.groups import IDENTITY_FIELDS
 from mops.study.project import find_root
@@ -54,6 +55,8 @@ class Status:
         The runner's last sign of life, which also counts what is not durable yet; None where no runner is due.
     parent
         The job that this one takes rows over from; what is taken over is committed.
+    seconds, peak_bytes
+        How long the last attempt took so far, and its peak memory; None before its first sign of life.
     """
 
     job: str
@@ -66,6 +69,8 @@ class Status:
     created: str
     live: Live | None
     parent: str | None = None
+    seconds: float | None = None
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -175,8 +180,16 @@ class Job:
 
     def status(self) -> Status:
         """Return where the job stands."""
-        record, view = self.record, self._view()
+        return self._status(self.record, self._view())
+
+    def follower(self) -> Callable[[], Status]:
+        """Return what tells again and again where the job stands, and reads only what is new since it was asked."""
+        record, log = self.record, JobLog(self.files, self._paths)
+        return lambda: self._status(record, log.read())
+
+    def _status(self, record: JobRecord, view: LogView) -> Status:
         state, live = standing(self.files, self.name, view)
+        last = live if live or not view.attempt else read_live(self.files, self._paths, view.attempt)
         return Status(
             job=self.name,
             state=state,
@@ -188,6 +201,8 @@ class Job:
             created=record.created,
             live=live,
             parent=record.parent.job if record.parent else None,
+            seconds=last.seconds if last else None,
+            peak_bytes=last.peak_bytes if last else None,
         )
 
     def require_no_runner(self, hint: str) -> LogView:
@@ -308,6 +323,19 @@ class Job:
         rows = self.failures().select(["reason", "message"]).to_pylist()
         counted = Counter((row["reason"], row["message"].partition("\n")[0]) for row in rows)
         return [Reason(n, verdict, message) for (verdict, message), n in counted.most_common()]
+
+    def samples(self, newest: int | None = None) -> pa.Table:
+        """Return where the job stood about every 10 s: counts, rate, memory, groups in flight, verdicts so far.
+
+        Columns: :data:`mops.storage.samples.SAMPLES`; counts are of the whole job, in the order in which they were
+        taken, earlier attempts first.
+
+        Parameters
+        ----------
+        newest
+            Only so many of the objects that hold them, the last ones; each holds about a minute.
+        """
+        return as_table(read_samples(self.files, self._paths, newest))
 
     def params(self) -> pa.Table:
         """Return the groups: param_id, group, seeds, the canonical JSON, and a typed column for each parameter."""

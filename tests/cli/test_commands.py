@@ -46,6 +46,7 @@ def test_submit_as_json_holds_the_end(lab: Lab) -> None:
         "simulations_failed": 0,
         "targets_good": 0,
         "targets_failed": 0,
+        "verdicts": {},
     }
     assert end["peak_bytes"] > 0
     assert end["seconds"] > 0
@@ -152,7 +153,7 @@ def test_results_are_a_table_for_people(finished: tuple[Lab, str]) -> None:
     ran = lab.run("jobs", "results", job)
     rows = {line.split()[0]: line.split() for line in ran.out.splitlines()}
     assert rows["name"] == ["name", "rows", "parts", "size", "folder"]
-    assert rows["daily"][1:3] == ["8", "1"]
+    assert rows["daily"][1:3] == ["8", "2"]
     assert rows["losses"][1] == "2"
     assert rows["failures"][1:3] == ["0", "0"]
     assert f"mops.open_job('{job}')" in ran.err

@@ -82,7 +82,7 @@ def test_losses_and_failures_are_tables_with_identity(groups: GroupTable) -> Non
 
 def test_each_target_of_a_group_without_losses_has_failed(groups: GroupTable) -> None:
     taken = outcome({0, 1, 2}, failures=[failure(1, 0), failure(1, None, "*"), failure(2, None, "t:f")])
-    assert counted(taken, groups, 3) == Counts(5, 1, 5, 4)
+    assert counted(taken, groups, 3) == Counts(5, 1, 5, 4, {"error": 2})
 
 
 def test_a_schema_of_its_own_gets_a_part_of_its_own(groups: GroupTable) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -347,3 +348,13 @@ def test_local_urls_name_folders(tmp_path, monkeypatch):
         files.put("x", url.encode())
         assert Path(tmp_path, "sub folder", "x").read_bytes() == url.encode()
         assert Files.open(files.url).get("x") == url.encode()
+
+
+def test_a_folder_tells_how_much_room_there_is_also_before_it_is_made(tmp_path):
+    free = Files.open(str(tmp_path / "not" / "made" / "yet")).free_bytes()
+    assert free is not None
+    assert 0 <= free <= shutil.disk_usage(tmp_path).total
+
+
+def test_other_storages_cannot_tell_how_much_room_there_is(storage, files):
+    assert (files.free_bytes() is None) == (not storage.url.startswith("/"))

@@ -35,14 +35,19 @@ def _fields(job: Job, now: Status) -> Iterator[tuple[str, str]]:
     yield from running.counts_of(now)
     yield from running.reasons_of(job.reasons())
     if now.live is not None:
-        yield "runner", _last_sign(now.live)
+        yield from _runner(now.live)
     if now.state in ("interrupted", "cancelled", "submitted"):
         yield "go on", running.command("resume", job)
 
 
-def _last_sign(live: Live) -> str:
+def _runner(live: Live) -> Iterator[tuple[str, str]]:
     age = terminal.duration(max(time.time() - live.at, 0))
-    return (
-        f"process {live.pid} on {live.host}, last seen {age} ago: {live.counts.simulations:,} simulations, "
-        f"{live.rate:,.1f}/s, {terminal.size(live.memory_bytes)}"
+    yield "runner", f"process {live.pid} on {live.host}, last seen {age} ago"
+    done = (
+        f"{live.counts.simulations:,} simulations finished, {live.counts.simulations - live.durable:,} not durable yet"
     )
+    yield "", f"{done}, {terminal.rate(live.rate)}"
+    yield "", f"{running.counted(live.in_flight, 'parameter set')} in flight, {live.slots:,} simulations at once"
+    yield "", f"{terminal.size(live.memory_bytes)}, at most {terminal.size(live.peak_bytes)}"
+    if live.counts.verdicts:
+        yield "", f"failed: {running.verdicts(live.counts)}"

@@ -21,6 +21,7 @@ from mops.cli import (
     jobs_status,
     jobs_submit,
     jobs_verify,
+    jobs_watch,
     settings,
     study_check,
     study_sample,
@@ -45,6 +46,7 @@ jobs.command("submit")(jobs_submit.submit)
 jobs.command("list")(jobs_list.list_)
 jobs.command("status")(jobs_status.status)
 jobs.command("logs")(jobs_logs.logs)
+jobs.command("watch")(jobs_watch.watch)
 jobs.command("results")(jobs_results.results)
 jobs.command("resume")(jobs_resume.resume)
 jobs.command("cancel")(jobs_cancel.cancel)

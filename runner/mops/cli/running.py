@@ -13,9 +13,11 @@ import typer
 
 from mops.cli import terminal
 from mops.detached import Detached
+from mops.driver.expected import Expected
 from mops.driver.progress import Snapshot
 from mops.job import Job, Reason, Status, default_files
 from mops.launch import Prepared
+from mops.storage.log import Counts
 
 _REASONS_SHOWN = 5
 _MESSAGE_COLUMNS = 120
@@ -64,12 +66,15 @@ class Shown:
         else:
             terminal.data(runner.job)
         terminal.say(f"process {runner.pid} runs it and outlives this terminal")
-        named = {"watch": "status", "stop": "cancel", "go on after a stop or a crash": "resume"}
+        named = {"watch": "watch", "stop": "cancel", "go on after a stop or a crash": "resume"}
         commands = [(meaning, command(verb, job)) for meaning, verb in named.items()]
         terminal.say_fields([*commands, ("what it prints", nearby(runner.log))])
 
     def progress(self, now: Snapshot) -> None:
-        """Show where it stands."""
+        """Show where it stands, and once what to expect."""
+        if now.expected is not None and (self._last is None or self._last.expected is None):
+            more = "still expected" if now.expected.more else "expected"
+            terminal.say(f"{more}: {expectation(now.expected)}")
         self._last = now
         self._show(now)
 
@@ -132,6 +137,18 @@ def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
         yield ("" if i else "failures"), f"{reason.n:,} x {reason.verdict}: {reason.message[:_MESSAGE_COLUMNS]}"
     if len(reasons) > _REASONS_SHOWN:
         yield "", f"and {counted(len(reasons) - _REASONS_SHOWN, 'other reason')}"
+
+
+def verdicts(counts: Counts) -> str:
+    """Return how many failed, by verdict, the most frequent first."""
+    most_first = sorted(counts.verdicts.items(), key=lambda found: -found[1])
+    return ", ".join(f"{n:,} {verdict}" for verdict, n in most_first)
+
+
+def expectation(it: Expected) -> str:
+    """Return what a job will take and give."""
+    time = f"{terminal.about(it.seconds)}, " if it.seconds is not None else ""
+    return f"{time}{it.rows:,} rows, {terminal.size(it.bytes)} of Parquet"
 
 
 @contextmanager

@@ -40,6 +40,11 @@ def data_json(value: object) -> None:
     data(json.dumps(value, indent=2, default=str))
 
 
+def json_line(value: object) -> str:
+    """Return a value as one line of JSON."""
+    return json.dumps(value, separators=(",", ":"), default=str)
+
+
 def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
     """Print a table; on a terminal long cells are folded, elsewhere each row is one line.
 
@@ -148,6 +153,19 @@ def size(n_bytes: int) -> str:
     return f"{n_bytes / 2**10:.0f} KiB" if n_bytes >= 1 << 10 else f"{n_bytes} B"
 
 
+def rate(per_second: float) -> str:
+    """Return simulations per second as people write them."""
+    return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"
+
+
+def about(seconds: float) -> str:
+    """Return roughly how long something will take: what is not known to the second is not said to the second."""
+    for limit, unit_s, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"about {max(round(seconds / unit_s), 1)} {unit}"
+    return f"about {seconds / 86_400:.1f} days"
+
+
 @contextmanager
 def progress() -> Iterator[Callable[[Snapshot], None]]:
     """Show a running job: live on a terminal, else a plain line every 10 s."""
@@ -193,7 +211,7 @@ def figures(now: Snapshot) -> str:
         f"{now.left:,} left",
     ]
     if now.rate:
-        parts.append(f"{now.rate:,.0f}/s" if now.rate >= 10 else f"{now.rate:.1f}/s")
+        parts.append(rate(now.rate))
     if now.seconds_left is not None and now.left:
         parts.append(f"{duration(now.seconds_left)} to go")
     if now.memory_bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -123,7 +123,8 @@ def counted(outcome: Outcome, groups: GroupTable, n_targets: int) -> Counts:
     n_simulations = sum(groups.n_replicates(group) for group in outcome.done)
     n_without = n_targets * len(without)
     n_scored = n_targets * len(outcome.done) - n_without - failed_targets
-    return Counts(n_simulations - len(failed), len(failed), n_scored, n_without + failed_targets)
+    verdicts = Counter(failure.reason for failure in outcome.failures if failure.target != "*")
+    return Counts(n_simulations - len(failed), len(failed), n_scored, n_without + failed_targets, dict(verdicts))
 
 
 @dataclass
@@ -194,7 +195,8 @@ class Checkpointer:
     on_event
         Called in this thread with :class:`Committed`, or with the error that ended it.
     on_tick
-        Called in this thread every few seconds, for what else is to be written.
+        Called in this thread every few seconds, and at the end, for what else is to be written; with the bytes in the
+        open checkpoint, and whether it is the end.
     take_text
         Returns the job's log since the last call.
     """
@@ -211,7 +213,7 @@ class Checkpointer:
         n_targets: int,
         outputs: tuple[str, ...] | None,
         on_event: Callable[[Committed | Exception], None],
-        on_tick: Callable[[], None],
+        on_tick: Callable[[int, bool], None],
         take_text: Callable[[], str],
     ):
         self._files, self._paths, self._log, self._groups = files, paths, log, groups
@@ -220,6 +222,7 @@ class Checkpointer:
         self._queue = _Queue(limits.bytes)
         self._counter = 0
         self._abandoned = False
+        self._tells = log.view.counts.simulations_good > 0
         self._open = OpenCheckpoint(groups, outputs)
         self._opened = self._closed = time.monotonic()
         self._polled = self._closed - POLL_SECONDS  # the first sign of life is due at once
@@ -249,6 +252,8 @@ class Checkpointer:
             if len(self._open) and not self._abandoned:
                 self._commit()
             self._store_text()
+            if not self._abandoned:
+                self._on_tick(self._open.bytes, True)
         except Exception as error:  # noqa: BLE001 - carried to the runner, which raises it
             self._queue.close()
             self._on_event(error)
@@ -261,13 +266,18 @@ class Checkpointer:
             self._add(*taken)
             del taken  # its buffers are not to live until the next one comes
         now = time.monotonic()
-        if self._limits.due(self._open, now - self._opened, now - self._closed):
+        if self._first or self._limits.due(self._open, now - self._opened, now - self._closed):
             self._commit()
         if now - self._polled >= POLL_SECONDS:
             self._polled = now
             self._log.poll()
-            self._on_tick()
+            self._on_tick(self._open.bytes, False)
         return True
+
+    @property
+    def _first(self) -> bool:
+        """Whether the first good group of the job is there: its files tell what the others will take."""
+        return not self._tells and self._open.counts.simulations_good > 0
 
     def _wait_s(self) -> float:
         now = time.monotonic()
@@ -287,6 +297,7 @@ class Checkpointer:
         """Close the open checkpoint: every part durable, then the record."""
         closing, self._open = self._open, OpenCheckpoint(self._groups, self._outputs)
         self._closed = time.monotonic()
+        self._tells |= closing.counts.simulations_good > 0
         parts = [self._store(*file) for file in closing.finish()]
         self._store_text()
         self._log.commit(closing.ranges, parts, closing.counts)

@@ -10,7 +10,6 @@ import concurrent.futures
 import contextlib
 import logging
 import math
-import os
 import queue
 import time
 from collections import Counter
@@ -24,15 +23,17 @@ from mops.driver.checkpoint import Checkpointer, Committed, Limits
 from mops.driver.cluster import Cluster
 from mops.driver.crew import Crew
 from mops.driver.dispatch import Connected, Dispatch, Failed, Lost
+from mops.driver.expected import Outlook
 from mops.driver.half_done import HalfDone
 from mops.driver.joblog import JobLogBuffer
 from mops.driver.lost import given_up, is_single
+from mops.driver.observe import Observer
 from mops.driver.plan import Batches, Plan, Submit
 from mops.driver.progress import Progress, Snapshot
 from mops.errors import ClusterError, JobFailed, MopsError, StorageError, UsageError
 from mops.settings import Settings
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, Live, keep_finished, keep_reference, read_reference, write_live
+from mops.storage.jobs import JobRecord, keep_finished, keep_reference, read_reference
 from mops.storage.log import Counts, JobLog, LogView, State
 from mops.storage.paths import JobPaths
 from mops.study.groups import GroupTable
@@ -42,7 +43,6 @@ from mops.worker.tables import Kinds
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 10.0
-LIVE_SECONDS = 10.0
 _TICK_SECONDS = 0.25
 _STOP_SECONDS = 5.0
 """After the time that a stop gives: for a cluster that does not answer any more."""
@@ -126,10 +126,13 @@ class Runner:
         self._n_lost = 0
         self._blamed: Counter[tuple[int, tuple[int, ...] | None]] = Counter()
         self._progress = Progress(record.job, groups.n_simulations, record.taken_over_counts + log.view.counts)
+        self._outlook = self._new_outlook()
         self._batches = Batches(settings.batch_size)
         self._stopping = False
         self._stop_by = math.inf
-        self._live_at = 0.0
+        self._observer = Observer(
+            files, self._paths, self._attempt, settings.to_json(), self._seen, text_log.last_lines
+        )
 
     def stop(self, grace_s: float = GRACE_SECONDS) -> None:
         """Start nothing new; running simulations get ``grace_s`` seconds; then commit. From any thread or handler."""
@@ -167,14 +170,17 @@ class Runner:
                 raise
             return self._end(failure)
 
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self._settings.checkpoint_seconds, self._settings.checkpoint_bytes, self._settings.batch_size)
+
     def _checkpointer(self) -> Checkpointer:
-        settings = self._settings
         return Checkpointer(
             self._files,
             self._paths,
             self._log,
             self._groups,
-            Limits(settings.checkpoint_seconds, settings.checkpoint_bytes, settings.batch_size),
+            self._limits,
             attempt=self._attempt,
             n_targets=len(self._context.targets),
             outputs=self._context.outputs,
@@ -185,6 +191,7 @@ class Runner:
 
     def _drive(self) -> MopsError | None:
         """Run the pilot and the window; return why it cannot go on, if it cannot."""
+        self._outlook.committed(self._inherited, self._reference)
         try:
             while not self._plan.over and time.monotonic() < self._stop_by:
                 self._follow_cluster()
@@ -207,6 +214,16 @@ class Runner:
             task_seconds=self._settings.task_seconds,
             # Where each group is to be committed as it finishes, none waits for another in its task.
             fuse=self._settings.checkpoint_seconds > 0,
+        )
+
+    def _new_outlook(self) -> Outlook:
+        return Outlook(
+            self._files,
+            self._record.job,
+            self._limits,
+            self._inherited,
+            n_groups=len(self._record.todo(self._inherited.committed)),
+            n_simulations=self._progress.left,
         )
 
     def _follow_cluster(self) -> None:
@@ -305,6 +322,7 @@ class Runner:
         self._plan.finished(event.number, event.done, event.seconds)
         self._reference = self._reference or event.reference
         self._progress.took(event.counts)
+        self._outlook.measured(event.seconds, event.counts.simulations)
 
     def _piece_finished(self, number: int, outcome: Outcome) -> None:
         self._n_lost = 0
@@ -312,6 +330,7 @@ class Runner:
         n_failed = sum(failure.replicate is not None for failure in outcome.failures)
         self._reference = self._reference or outcome.reference
         self._progress.took(Counts(len(outcome.replicates) - n_failed, n_failed))
+        self._outlook.measured(outcome.seconds, len(outcome.replicates))
         whole = self._half_done.add(group, outcome)
         self._plan.piece_finished(number, outcome.replicates, outcome.seconds)
         if whole is not None:
@@ -347,6 +366,7 @@ class Runner:
 
     def _committed(self, event: Committed) -> None:
         self._progress.committed(event.counts)
+        self._outlook.committed(self._log.view, self._reference)
         self._check_drained(self._batches.add(event.groups, event.keys))
 
     def _check_drained(self, batch: tuple[int, list[str]] | None) -> None:
@@ -392,27 +412,20 @@ class Runner:
         except StorageError as refused:
             logger.warning("the job is complete; the copy of its end, for quick listing, is missing: %s", refused)
 
-    def _tick_storage(self) -> None:
-        """Write the live record; learn of a cancel. Runs in the checkpointing thread."""
+    def _tick_storage(self, open_bytes: int, last: bool) -> None:
+        """Write observations; learn of a cancel. Runs in the checkpointing thread."""
         if self._log.cancelled and not self._stopping:
             self.stop()
-        if time.monotonic() - self._live_at >= LIVE_SECONDS:
-            self._live_at = time.monotonic()
-            write_live(self._files, self._paths, self._attempt, self._live())
+        self._observer.tick(open_bytes, last=last)
 
-    def _live(self) -> Live:
-        shown = self._progress.snapshot()
-        return Live(
-            at=time.time(),
-            host=os.uname().nodename,
-            pid=os.getpid(),
-            counts=self._progress.finished,
-            rate=shown.rate,
-            memory_bytes=shown.memory_bytes,
-            settings=self._settings.to_json(),
-        )
+    def _seen(self) -> Snapshot:
+        """Return where the job stands. Runs in the checkpointing thread, which knows best what is durable."""
+        return replace(self._progress.snapshot(), durable=self._record.taken_over_counts + self._log.view.counts)
 
     def _show(self) -> None:
+        progress = self._progress
+        progress.in_flight, progress.slots = self._plan.in_flight, self._plan.slots
+        progress.expected = self._outlook.drawn_up(progress.left, self._plan.slots)
         self._on_progress(self._progress.snapshot())
 
 

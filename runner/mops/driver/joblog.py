@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 LIMIT_BYTES = 1 << 20
+LAST_LINES = 8
+_LINE_CHARACTERS = 300
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
@@ -19,6 +22,7 @@ class JobLogBuffer(logging.Handler):
         self.setFormatter(logging.Formatter(_FORMAT))
         self._text: list[str] = []
         self._size = self._dropped = 0
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._guard = threading.RLock()  # a signal handler may log while its own thread is in here
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -31,11 +35,18 @@ class JobLogBuffer(logging.Handler):
             return
         with self._guard:
             self._text.append(text)
+            lines = text.rsplit("\n", LAST_LINES + 1)[-LAST_LINES - 1 :]  # the last one is empty, mostly
+            self._last += [line[:_LINE_CHARACTERS] for line in lines if line.strip()]
             self._size += len(text)
             while self._size > LIMIT_BYTES and len(self._text) > 1:
                 first = self._text.pop(0)
                 self._size -= len(first)
                 self._dropped += len(first)
+
+    def last_lines(self) -> list[str]:
+        """Return the newest lines, taken or not, each cut to a length that a terminal shows."""
+        with self._guard:
+            return list(self._last)
 
     def take(self) -> str:
         """Return what was collected since the last call."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from mops.driver.expected import Expected
 from mops.storage.log import Counts
 
 _RATE_SECONDS = 20.0
@@ -31,6 +32,10 @@ class Snapshot:
         Since the attempt began.
     memory_bytes, peak_bytes
         Resident memory of the runner's process tree, now and at its highest.
+    in_flight, slots
+        Groups sent and not yet back, and simulations that run at once.
+    expected
+        What the attempt will take and give; None until it is known.
     """
 
     job: str
@@ -41,6 +46,9 @@ class Snapshot:
     seconds: float
     memory_bytes: int
     peak_bytes: int
+    in_flight: int = 0
+    slots: int = 0
+    expected: Expected | None = None
 
     @property
     def left(self) -> int:
@@ -69,6 +77,8 @@ class Progress:
         self._marks: deque[tuple[float, int]] = deque([(self._began, inherited.simulations)])
         self._memory = self._peak = 0
         self._measure_at = 0.0
+        self.in_flight = self.slots = 0
+        self.expected: Expected | None = None
         self._process = psutil.Process()
 
     def took(self, counts: Counts) -> None:
@@ -78,6 +88,11 @@ class Progress:
         self._marks.append((now, self.finished.simulations))
         while len(self._marks) > 2 and now - self._marks[0][0] > _RATE_SECONDS:
             self._marks.popleft()
+
+    @property
+    def left(self) -> int:
+        """Simulations that have neither succeeded nor failed."""
+        return self._total - self.finished.simulations
 
     def committed(self, counts: Counts) -> None:
         """Count what is durable."""
@@ -94,7 +109,17 @@ class Progress:
         since, before = self._marks[0]
         rate = (self.finished.simulations - before) / max(now - since, 1e-9)
         return Snapshot(
-            self._job, self.finished, self.durable, self._total, rate, now - self._began, self._memory, self._peak
+            job=self._job,
+            finished=self.finished,
+            durable=self.durable,
+            total=self._total,
+            rate=rate,
+            seconds=now - self._began,
+            memory_bytes=self._memory,
+            peak_bytes=self._peak,
+            in_flight=self.in_flight,
+            slots=self.slots,
+            expected=self.expected,
         )
 
 

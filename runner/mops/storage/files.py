@@ -123,6 +123,9 @@ class Backend(Protocol):
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
         """As :meth:`Files.arrow`."""
 
+    def free_bytes(self) -> int | None:
+        """As :meth:`Files.free_bytes`."""
+
 
 class Files:
     """Files under one root.
@@ -311,6 +314,16 @@ class Files:
         """
         return self._backend.arrow(path)
 
+    def free_bytes(self) -> int | None:
+        """Return how many bytes there is room for; None where the storage cannot tell.
+
+        Raises
+        ------
+        StorageError
+            The storage refuses, or is out of reach.
+        """
+        return self._answered("", self._backend.free_bytes)
+
     def _get(self, path: str) -> bytes | None:
         return self._answered(path, lambda: self._backend.get(path))
 
@@ -425,6 +438,11 @@ class _Local:
 
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
         return pyarrow.fs.LocalFileSystem(), str(self._root / path)
+
+    def free_bytes(self) -> int | None:
+        there = next(folder for folder in (self._root, *self._root.parents) if folder.exists())
+        found = os.statvfs(there)
+        return found.f_bavail * found.f_frsize  # what others than root may use
 
 
 @contextmanager
@@ -559,6 +577,9 @@ class _Memory:
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
         return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self._fs)), f"{self._root}/{path}"
 
+    def free_bytes(self) -> int | None:
+        return None
+
 
 class _Azure:
     """A container of Azure Blob storage. adlfs finds the credentials, and serves pyarrow.
@@ -637,6 +658,9 @@ class _Azure:
 
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
         return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self._fs)), f"{self._container}/{self._key(path)}"
+
+    def free_bytes(self) -> int | None:
+        return None
 
     def _ask(self, call: Callable[..., Any], *args: object, **options: object) -> Any:
         return sync(self._fs.loop, call, *args, retry_total=0, **options)

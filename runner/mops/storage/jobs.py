@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from typing import Any
 
@@ -369,12 +369,28 @@ class Live:
     ----------
     at
         When it was written (s since the epoch, the runner's clock).
+    counts
+        What has reached the runner, and what earlier attempts committed.
     rate
         Simulations per second.
     memory_bytes
         Resident memory of the runner's process tree.
     settings
         What the attempt runs with: JSON values by field.
+    durable
+        Simulations that are committed.
+    seconds
+        Since the attempt began.
+    peak_bytes, runner_bytes
+        The tree's memory at its highest in this attempt, and the runner's own now.
+    in_flight, slots
+        Groups sent and not yet back, and simulations that run at once.
+    open_bytes
+        Results in the runner that are not durable yet.
+    expected
+        What the attempt was expected to take and give when it had looked: ``seconds``, ``rows``, ``bytes``.
+    lines
+        The last lines of the job's log.
     """
 
     at: float
@@ -384,6 +400,15 @@ class Live:
     rate: float
     memory_bytes: int
     settings: dict[str, Any]
+    durable: int = 0
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    runner_bytes: int = 0
+    in_flight: int = 0
+    slots: int = 0
+    open_bytes: int = 0
+    expected: dict[str, Any] | None = None
+    lines: list[str] = field(default_factory=list)
 
 
 def write_live(files: Files, paths: JobPaths, attempt: int, live: Live) -> None:
@@ -393,12 +418,15 @@ def write_live(files: Files, paths: JobPaths, attempt: int, live: Live) -> None:
 
 def read_live(files: Files, paths: JobPaths, attempt: int) -> Live | None:
     """Return the attempt's last sign of life; None if it left none."""
+    path = paths.live(attempt)
     try:
-        fields = read_record(files, paths.live(attempt))
+        found = read_record(files, path)
+        known = {one.name: found[one.name] for one in fields(Live) if one.name in found}
+        return Live(**known | {"counts": Counts(**found["counts"])})
     except FileNotFoundError:
         return None
-    names = ("at", "host", "pid", "rate", "memory_bytes", "settings")
-    return Live(counts=Counts(**fields["counts"]), **{name: fields[name] for name in names})
+    except (KeyError, TypeError) as bad:
+        raise CorruptRecord(f"the sign of life lacks {bad}", where=f"{files.url}/{path}") from bad
 
 
 def keep_finished(files: Files, record: JobRecord, end: End) -> None:

@@ -14,8 +14,8 @@ import json
 import os
 import socket
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -59,12 +59,20 @@ class Part:
 
 @dataclass(frozen=True)
 class Counts:
-    """Simulations and targets, good and failed."""
+    """Simulations and targets, good and failed.
+
+    Parameters
+    ----------
+    verdicts
+        How many simulations and targets failed by themselves, by verdict. Targets that had nothing to score, because
+        a simulation failed, are in ``targets_failed`` alone.
+    """
 
     simulations_good: int = 0
     simulations_failed: int = 0
     targets_good: int = 0
     targets_failed: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -72,6 +80,7 @@ class Counts:
             self.simulations_failed + other.simulations_failed,
             self.targets_good + other.targets_good,
             self.targets_failed + other.targets_failed,
+            dict(Counter(self.verdicts) + Counter(other.verdicts)),
         )
 
     def __sub__(self, other: Counts) -> Counts:
@@ -80,6 +89,7 @@ class Counts:
             self.simulations_failed - other.simulations_failed,
             self.targets_good - other.targets_good,
             self.targets_failed - other.targets_failed,
+            dict(Counter(self.verdicts) - Counter(other.verdicts)),
         )
 
     @property
@@ -262,7 +272,8 @@ def _part(path: object, rows: object, size: object, digest: object) -> Part:
 
 
 def _counts(fields: dict[str, Any]) -> Counts:
-    return Counts(**{name: _of(int, value) for name, value in fields.items()})
+    verdicts = {name: _of(int, n) for name, n in fields.get("verdicts", {}).items()}
+    return Counts(**{name: _of(int, n) for name, n in fields.items() if name != "verdicts"}, verdicts=verdicts)
 
 
 _KINDS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Record]] = {

@@ -133,9 +133,14 @@ class JobPaths:
         """Return where piece ``c`` of the text log of attempt ``n`` lies."""
         return f"{self.texts}/{n}-{c}.txt"
 
+    @property
+    def samples(self) -> str:
+        """The folder of the samples of memory and rate."""
+        return f"{self.root}/events"
+
     def events(self, n: int, c: int) -> str:
         """Return where samples ``c`` of memory and rate of attempt ``n`` lie."""
-        return f"{self.root}/events/{n}-{c}.json"
+        return f"{self.samples}/{n}-{c}.json"
 
     def live(self, n: int) -> str:
         """Return where the sign of life of attempt ``n`` lies."""

@@ -1,0 +1,301 @@
+"""``mops jobs watch``: real jobs in processes of their own, watched on a real pseudo-terminal and through pipes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from mops.cli.jobs_watch import Lines, plain, sparkline
+from mops.job import Status, open_job
+from mops.launch import prepare
+from mops.storage.files import Files
+from mops.storage.jobs import JobRecord, create_job
+from mops.storage.log import Counts
+
+from .conftest import MOPS, Lab
+
+PATIENCE_SECONDS = 60.0
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+GATED = """
+import os, time
+
+def run(params, seed):
+    while params["x"] > 1 and os.path.exists(os.environ["MOPS_TEST_GATE"]):
+        time.sleep(0.02)
+    print("\\x1b[31mthe model\\x1b[2J says", params["x"])
+    if params["x"] == 3 and "fails" in params:
+        raise ValueError("three is too many")
+    return {"out": {"y": [params["x"]]}}
+"""
+
+
+class Terminal:
+    """A command on a terminal of 100 columns."""
+
+    def __init__(self, lab: Lab, *arguments: str):
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        env = {name: value for name, value in lab.environment.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+        self.process = subprocess.Popen(
+            [MOPS, *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=lab.root,
+            env=env,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that ^C reaches it
+        )
+        os.close(slave)
+        self.raw = ""
+
+    @property
+    def text(self) -> str:
+        """All that was shown, without what steers the terminal."""
+        return ANSI.sub("", self.raw)
+
+    def read(self) -> bool:
+        """Read what is there; False at the end."""
+        if not select.select([self._master], [], [], 0.05)[0]:
+            return True
+        try:
+            got = os.read(self._master, 65536)
+        except OSError:  # EIO: the other end is closed
+            return False
+        self.raw += got.decode()
+        return bool(got)
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while text not in self.text:
+            assert self.read(), f"it ended without {text!r}:\n{self.text}"
+            assert time.monotonic() < deadline, f"waited for {text!r} in vain:\n{self.text}"
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def end(self) -> int:
+        """Wait for the end; return the exit code."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.read():
+            assert time.monotonic() < deadline, f"it does not end:\n{self.text}"
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+
+@pytest.fixture
+def gated(lab: Lab) -> Iterator[Lab]:
+    """A study of three sets, of which two wait while the file ``gate`` is there."""
+    gate = lab.root / "gate"
+    gate.touch()
+    lab.environment |= {"MOPS_TEST_GATE": str(gate), "MODELOPS_JOB_SLOTS": "2", "MODELOPS_JOB_CHECKPOINT_SECONDS": "1"}
+    lab.write("model.py", GATED)
+    lab.write_study(parameter_sets=[{"x": x} for x in (1, 2, 3)], n_replicates=1)
+    yield lab
+    gate.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def terminals() -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def start(lab: Lab, *arguments: str) -> Terminal:
+        opened.append(Terminal(lab, *arguments))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.close()
+
+
+@pytest.fixture
+def running(gated: Lab) -> Iterator[subprocess.Popen[str]]:
+    """A job named ``job``, of which one set is committed and two wait."""
+    with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
+        wait_until(lambda: exists(gated) and open_job("job", str(gated.storage)).status().groups >= 1)
+        yield process
+        process.kill()
+
+
+def exists(lab: Lab) -> bool:
+    return (lab.storage / "jobs" / "job" / "job.json").is_file()
+
+
+def wait_until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def open_gate(lab: Lab) -> None:
+    (lab.root / "gate").unlink()
+
+
+def submit_only(lab: Lab) -> None:
+    """Write the job's records; nobody runs it."""
+    prepared = prepare(lab.study)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    record = JobRecord("job", now, prepared.bundle.digest, prepared.spec, 3, 3)
+    create_job(Files.open(str(lab.storage)), record, prepared.bundle, prepared.raw, prepared.study.groups)
+
+
+def test_a_job_that_waits_is_watched_until_it_starts_and_ends(
+    gated: Lab, terminals: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", gated.environment["XDG_CACHE_HOME"])
+    submit_only(gated)
+    screen = terminals(gated, "jobs", "watch", "job")
+    screen.wait_for("job: submitted, waiting for a runner")
+    with gated.start("jobs", "resume", "job") as runner:
+        screen.wait_for("job: running, attempt 1, process ")
+        screen.wait_for("in flight")
+        open_gate(gated)
+        assert screen.end() == 0
+        assert runner.wait(PATIENCE_SECONDS) == 0
+    assert "job: succeeded after" in screen.text
+    assert "3 good, 0 failed, of 3" in screen.text
+    assert "peak memory" in screen.text
+
+
+@pytest.mark.usefixtures("running")
+def test_what_a_model_prints_is_shown_and_steers_nothing(gated: Lab, terminals: Callable[..., Terminal]) -> None:
+    screen = terminals(gated, "jobs", "watch", "job")
+    screen.wait_for("the model says 1")
+    assert "\x1b[2J" not in screen.raw
+    screen.wait_for("2 left, of 3")
+    screen.wait_for("durable")
+
+
+def test_ctrl_c_ends_the_watching_and_not_the_job(
+    gated: Lab, running: subprocess.Popen[str], terminals: Callable[..., Terminal]
+) -> None:
+    screen = terminals(gated, "jobs", "watch", "job")
+    screen.wait_for("running, attempt 1")
+    screen.type(b"\x03")
+    assert screen.end() == 130
+    assert "no longer watching; the job goes on: mops jobs watch job" in screen.text
+    assert "Traceback" not in screen.text
+    open_gate(gated)
+    assert running.wait(PATIENCE_SECONDS) == 0
+
+
+def test_a_job_whose_runner_was_killed_is_interrupted_and_named_with_what_to_do(
+    gated: Lab, running: subprocess.Popen[str]
+) -> None:
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    ran = gated.run("jobs", "watch", "job")
+    assert ran.code == 1
+    assert ran.out.startswith("job: interrupted after ")
+    assert ": its runner is gone\n" in ran.out
+    assert "mops jobs resume job" in ran.out
+    assert ran.err == ""
+
+
+def test_through_a_pipe_each_line_is_a_change(gated: Lab, running: subprocess.Popen[str]) -> None:
+    with gated.start("jobs", "watch", "job") as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline().startswith("running: 1 of 3 simulations, 0 failed, 1 durable")
+        open_gate(gated)
+        rest = watching.stdout.read()
+        assert watching.wait(PATIENCE_SECONDS) == 0
+    assert "job: succeeded" in rest
+    assert "\x1b" not in rest
+    assert running.wait(PATIENCE_SECONDS) == 0
+
+
+def test_as_json_each_line_is_an_object_and_the_last_one_says_how_it_ended(gated: Lab) -> None:
+    gated.write_study(parameter_sets=[{"x": x, "fails": True} for x in (1, 2, 3)], n_replicates=1)
+    with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
+        wait_until(lambda: exists(gated) and open_job("job", str(gated.storage)).status().groups >= 1)
+        with gated.start("jobs", "watch", "job", "--json") as watching:
+            assert watching.stdout is not None
+            first = json.loads(watching.stdout.readline())
+            open_gate(gated)
+            last = json.loads(watching.stdout.read().splitlines()[-1])
+            assert watching.wait(PATIENCE_SECONDS) == 3
+        assert process.wait(PATIENCE_SECONDS) == 3
+    assert (first["state"], last["state"]) == ("running", "partial")
+    assert first["live"]["peak_bytes"] >= first["live"]["runner_bytes"] > 0
+    assert last["counts"]["verdicts"] == {"error": 1}
+    assert last["reasons"][0]["message"] == "ValueError: three is too many"
+    assert last["peak_bytes"] > 0
+
+
+def test_a_job_that_has_ended_is_summed_up_at_once(finished: tuple[Lab, str]) -> None:
+    lab, name = finished
+    ran = lab.run("jobs", "watch", name)
+    assert ran.code == 0
+    assert ran.out.startswith(f"{name}: succeeded after ")
+    assert f"mops jobs results {name}" in ran.out
+
+
+def test_an_unknown_job_is_an_error_that_names_the_nearest(finished: tuple[Lab, str]) -> None:
+    lab, name = finished
+    ran = lab.run("jobs", "watch", name + "e")
+    assert ran.code == 2
+    assert "there is no job" in ran.err
+    assert name in ran.err
+
+
+def test_status_of_a_running_job_shows_slots_memory_and_what_is_not_durable(gated: Lab) -> None:
+    with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
+        wait_until(
+            lambda: (
+                exists(gated)
+                and (read := open_job("job", str(gated.storage)).status().live) is not None
+                and read.slots > 0
+            )
+        )
+        shown = gated.run("jobs", "status", "job").out
+        open_gate(gated)
+        assert process.wait(PATIENCE_SECONDS) == 0
+    assert "in flight, 2 simulations at once" in shown
+    assert "not durable yet" in shown
+    assert re.search(r"\d+ MiB, at most \d+ MiB", shown)
+
+
+def status(n: int) -> Status:
+    return Status("job", "running", 1, n, 9, 9, Counts(n), "2026-01-01", None)
+
+
+def test_nothing_is_printed_where_nothing_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(lambda now: f"{now.groups} groups")
+    lines._at = float("-inf")
+    for n in (1, 1, 2):
+        lines._at = float("-inf")  # as if the 10 s were over
+        lines.show(status(n))
+    lines.show(status(3))  # they are not over
+    assert capsys.readouterr().out == "1 groups\n2 groups\n"
+
+
+def test_a_sparkline_goes_from_nothing_to_the_highest() -> None:
+    assert sparkline([0, 1, 2]).strip() == "▁▅█"
+    assert sparkline([0, 0]).strip() == "▁▁"
+    assert sparkline([]).strip() == ""
+    assert len(sparkline([1])) == len(sparkline(range(24))) == 24
+
+
+def test_a_line_is_shown_without_what_steers_a_terminal() -> None:
+    assert plain("\x1b[31mred\x1b[0m\tand\x07 bell\r\n") == "red and bell"
+    assert plain("10 %\r100 %") == "100 %"
+    assert plain("\x1b]0;title\x07 x \x1b[2J").isprintable()

@@ -1,0 +1,135 @@
+"""What is kept of a running job: when a sample is due, how many objects they make, and that nothing piles up."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from mops.driver import observe
+from mops.driver.joblog import LAST_LINES, JobLogBuffer
+from mops.driver.observe import Observer, Samples, sample_of
+from mops.driver.progress import Snapshot
+from mops.storage.files import Files
+from mops.storage.jobs import read_live
+from mops.storage.log import Counts
+from mops.storage.paths import JobPaths
+from mops.storage.samples import Sample, read_samples
+
+PATHS = JobPaths("job")
+TICK_SECONDS = 3
+
+
+def snapshot(n: int = 0) -> Snapshot:
+    return Snapshot(
+        "job", Counts(n, 1, verdicts={"error": 1}), Counts(n // 2), 10_000, 5.0, 60.0, 3 << 20, 4 << 20, 7, 2
+    )
+
+
+def sample(n: int = 0) -> Sample:
+    return sample_of(snapshot(n), 1.0, 1 << 20, 100)
+
+
+def test_three_days_are_a_sample_every_nine_seconds_and_an_object_a_minute() -> None:
+    samples, taken, objects, most = Samples(0.0), 0, [], 0
+    for now in range(0, 3 * 86_400, TICK_SECONDS):
+        if samples.due(now):
+            samples.add(now, sample(now))
+            taken += 1
+        most = max(most, len(samples._waiting))
+        if due := samples.to_write(now):
+            objects.append(len(due))
+    assert taken == 3 * 86_400 / 9
+    assert len(objects) <= 3 * 1440
+    assert sum(objects) + len(samples.to_write(0, last=True)) == taken
+    assert most <= 8
+
+
+def test_samples_that_wait_for_a_slow_storage_are_bounded_and_the_newest_are_kept() -> None:
+    samples = Samples(0.0)
+    for n in range(1000):
+        samples.add(9.0 * n, sample(n))
+    kept = samples.to_write(9000.0)
+    assert len(kept) == observe._MOST_SAMPLES
+    assert kept[-1].simulations_good == 999
+
+
+def test_the_rate_of_a_sample_is_that_since_the_one_before() -> None:
+    samples = Samples(0.0)
+    assert [samples.rate(0.0, 100), samples.rate(10.0, 150), samples.rate(20.0, 150)] == [0.0, 5.0, 0.0]
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_sign_of_life_comes_at_once_with_the_first_results_and_every_nine_seconds(
+    tmp_path: Path, clock: Clock
+) -> None:
+    files = Files.open(str(tmp_path))
+    observer = Observer(files, PATHS, 1, {}, snapshot, list, clock=clock)
+    signs, last = [], 0.0
+    for second in range(0, 40, TICK_SECONDS):
+        clock.now = 1000.0 + second
+        observer.tick(0)
+        found = read_live(files, PATHS, 1)
+        assert found is not None
+        if found.at != last:
+            signs.append(second)
+        last = found.at
+    assert signs == [0, 3, 12, 21, 30, 39]
+
+
+def test_the_end_writes_what_is_left_and_a_last_sign_of_life(tmp_path: Path, clock: Clock) -> None:
+    files = Files.open(str(tmp_path))
+    observer = Observer(
+        files, PATHS, 2, {"slots": 2}, lambda: snapshot(int(clock.now)), lambda: ["a line"], clock=clock
+    )
+    for second in (0, 9, 18):
+        clock.now = 1000.0 + second
+        observer.tick(100)
+    assert read_samples(files, PATHS) == []
+    clock.now = 1020.0
+    observer.tick(0, last=True)
+    kept = read_samples(files, PATHS)
+    assert [(n, found.simulations_good) for n, found in kept] == [(2, 1000), (2, 1009), (2, 1018), (2, 1020)]
+    assert (kept[-1][1].durable, kept[-1][1].open_bytes, kept[-1][1].verdicts) == (510, 0, {"error": 1})
+    live = read_live(files, PATHS, 2)
+    assert live is not None
+    assert (live.counts, live.durable, live.in_flight, live.lines) == (snapshot(1020).finished, 510, 7, ["a line"])
+    assert live.settings == {"slots": 2}
+
+
+def test_an_object_of_samples_is_small_and_json_that_anyone_reads(tmp_path: Path, clock: Clock) -> None:
+    files = Files.open(str(tmp_path))
+    observer = Observer(files, PATHS, 1, {}, snapshot, list, clock=clock)
+    for second in range(0, 64, TICK_SECONDS):
+        clock.now = 1000.0 + second
+        observer.tick(0)
+    (entry,) = files.list(PATHS.samples)
+    assert entry.path == "jobs/job/events/1-1.json"
+    assert entry.size < 3000
+    record = json.loads(files.get(entry.path))
+    assert record["format"] == 1
+    assert len(record["samples"]) == 8
+
+
+def test_the_last_lines_of_the_log_are_kept_when_it_is_taken_and_are_few_and_short() -> None:
+    buffer = JobLogBuffer()
+    buffer.add("".join(f"line {n}\n" for n in range(100)) + "\n")
+    buffer.emit(logging.LogRecord("mops", logging.WARNING, "", 0, "x" * 5000, None, None))
+    buffer.take()
+    lines = buffer.last_lines()
+    assert len(lines) == LAST_LINES
+    assert lines[-2] == "line 99"
+    assert len(lines[-1]) == 300

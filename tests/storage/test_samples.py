@@ -1,0 +1,75 @@
+"""Samples of running jobs: written as small objects, read as one table, on every storage."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from mops.errors import CorruptRecord, NewerFormat
+from mops.storage.files import Files
+from mops.storage.jobs import Live, read_live, write_live
+from mops.storage.log import Counts
+from mops.storage.paths import JobPaths
+from mops.storage.samples import SAMPLES, Sample, as_table, read_samples, write_samples
+
+PATHS = JobPaths("job")
+
+
+def sample(at: float) -> Sample:
+    return Sample(at, 10, 2, 3, 1, 8, 1.5, 300 << 20, 150 << 20, 40, 2, 1 << 20, {"error": 1, "oom": 1})
+
+
+def test_samples_come_back_in_the_order_in_which_they_were_taken(files: Files) -> None:
+    for n, c in ((1, 1), (1, 2), (1, 10), (2, 1)):
+        write_samples(files, PATHS, n, c, [sample(100 * n + c), sample(100 * n + c + 0.5)])
+    read = read_samples(files, PATHS)
+    assert [n for n, _ in read] == [1, 1, 1, 1, 1, 1, 2, 2]
+    assert [found.at for _, found in read] == [101, 101.5, 102, 102.5, 110, 110.5, 201, 201.5]
+    assert [found.at for _, found in read_samples(files, PATHS, newest=2)] == [110, 110.5, 201, 201.5]
+    assert read[0][1] == sample(101)
+
+
+def test_a_job_without_samples_has_an_empty_table(files: Files) -> None:
+    assert read_samples(files, PATHS) == []
+    assert as_table([]).schema == SAMPLES
+
+
+def test_the_table_has_times_and_verdicts_that_a_notebook_can_use() -> None:
+    table = as_table([(1, sample(1.7e9)), (2, sample(1.7e9 + 0.25))])
+    assert table.schema == SAMPLES
+    assert table["time"].type == pa.timestamp("ms", "UTC")
+    assert table["time"][1].as_py().timestamp() == 1.7e9 + 0.25
+    assert table["verdicts"].to_pylist() == [[("error", 1), ("oom", 1)]] * 2
+    assert table["attempt"].to_pylist() == [1, 2]
+    assert len(table.to_pandas()) == 2
+
+
+@pytest.mark.parametrize(
+    ("record", "error"),
+    [
+        ({"format": 2, "samples": []}, NewerFormat),
+        ({"format": 1, "samples": [{"at": 1.0}]}, CorruptRecord),
+        ({"samples": []}, CorruptRecord),
+        ([], CorruptRecord),
+    ],
+)
+def test_what_mops_did_not_write_is_named(files: Files, record: object, error: type[Exception]) -> None:
+    files.put(PATHS.events(1, 1), json.dumps(record).encode())
+    with pytest.raises(error, match=r"events/1-1\.json"):
+        read_samples(files, PATHS)
+
+
+def test_a_sign_of_life_comes_back_as_it_was_written(files: Files) -> None:
+    counts = Counts(5, 1, 2, 1, {"timeout": 1})
+    live = Live(1.5, "host", 7, counts, 2.5, 10, {"slots": 2}, 4, 60.0, 20, 5, 3, 2, 100, {"rows": 1}, ["a line"])
+    write_live(files, PATHS, 3, live)
+    assert read_live(files, PATHS, 3) == live
+    assert read_live(files, PATHS, 2) is None
+
+
+def test_a_sign_of_life_that_lacks_its_process_is_corrupt(files: Files) -> None:
+    files.put(PATHS.live(1), b'{"format":1,"at":1.0}')
+    with pytest.raises(CorruptRecord, match=r"live/1\.json"):
+        read_live(files, PATHS, 1)

@@ -1,0 +1,15 @@
+"""A model of half a megabyte of rows that no compression makes smaller."""
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+
+
+def simulate(params, seed):
+    """Return 65,536 random numbers; count the call as the counted model does."""
+    if path := os.environ.get("MOPS_TEST_CALLS"):
+        with Path(path).open("a") as tally:
+            tally.write(f"large {seed} {os.getpid()}\n")
+    return {"x": np.random.default_rng(random.getrandbits(32)).random(1 << 16)}

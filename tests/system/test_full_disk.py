@@ -1,0 +1,172 @@
+"""A full disk: refused before the run where it can be foreseen, and else a clean stop that resumes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from small_disk import SmallDisk, small_disk
+from study_lab import Lab, Runner, betas, rows_of, wait_for
+
+from mops.driver.observe import sample_of
+from mops.driver.progress import Progress
+from mops.errors import StorageError
+from mops.storage.files import Files
+from mops.storage.jobs import Live, keep_reference, read_live, write_live
+from mops.storage.log import Counts, JobLog
+from mops.storage.paths import JobPaths
+from mops.storage.samples import read_samples, write_samples
+from mops.study.ranges import Ranges
+
+AT_ONCE_SECONDS = 10.0
+"""Far less than the two minutes for which a storage that does not answer is asked again."""
+
+
+@pytest.fixture
+def disk(lab: Lab) -> Iterator[SmallDisk]:
+    with small_disk(lab.storage, 16) as found:
+        yield found
+
+
+def assert_stopped_for_want_of_room(lab: Lab, runner: Runner) -> None:
+    since = time.monotonic()
+    assert runner.wait() == 4, runner.said
+    assert time.monotonic() - since < 3 * AT_ONCE_SECONDS, "it tried again and again"
+    assert "error: the storage is full (No space left on device)" in runner.said
+    assert "mops jobs resume" in runner.said
+    assert "Traceback" not in runner.said
+    lab.assert_nothing_lives(runner, 3.0)
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 3600], ids=["each-group", "each-second", "at-the-end"])
+def test_a_disk_that_fills_up_stops_the_job_which_resumes_when_there_is_room(
+    lab: Lab, disk: SmallDisk, seconds: int
+) -> None:
+    lab.write("held:simulate", betas(40), targets=["scores:order"])
+    runner = lab.submit(SLOTS=2, CHECKPOINT_SECONDS=seconds, hold=20)
+    wait_for(lambda: lab.exists() and len(runner.calls) > 20 and len(lab.view().committed) > 0, of=runner)
+    disk.fill()
+    runner.let_go()
+    assert_stopped_for_want_of_room(lab, runner)
+    assert lab.job().status().state == "interrupted"
+    committed = set(lab.view().committed)
+    assert committed
+    assert set(rows_of(lab.job()).outputs["daily"]["group"].to_pylist()) == committed, "what is committed is lost"
+
+    still_full = lab.resume()
+    assert_stopped_for_want_of_room(lab, still_full)
+    assert set(lab.view().committed) == committed
+
+    disk.make_room()
+    resumed = lab.resume()
+    assert resumed.wait() == 0, resumed.said
+    assert not {group for group, _ in lab.called(resumed)} & committed, "a committed group ran again"
+    assert rows_of(lab.job()) == lab.serial()
+    lab.assert_sound()
+
+
+def test_a_disk_too_small_for_what_is_expected_is_said_before_the_run_and_resume_goes_on(
+    lab: Lab, disk: SmallDisk
+) -> None:
+    lab.write("large:simulate", [{"x": x} for x in range(60)], n_replicates=1)  # 60 x 0.5 MiB on 16 MiB
+    runner = lab.submit(SLOTS=2)
+    assert runner.wait() == 4, runner.said
+    assert "there is not enough room for the results: about 3" in runner.said
+    assert "MiB more are needed, 1" in runner.said
+    assert f"at: {lab.storage}" in runner.said
+    assert "make room, then mops jobs resume job" in runner.said
+    lab.assert_nothing_lives(runner, 3.0)
+    assert lab.job().status().state == "interrupted"
+    done = len(lab.view().committed)
+    assert 1 <= done < 10, "it ran on"
+
+    again = lab.resume()
+    assert again.wait() == 4, again.said
+    assert "there is not enough room" in again.said
+    assert again.calls == [], "it ran a simulation first"
+
+    disk.grow(64)
+    resumed = lab.resume()
+    assert resumed.wait() == 0, resumed.said
+    assert lab.job().outputs("output").count_rows() == 60 * (1 << 16)
+
+
+def live(rate: float) -> Live:
+    return Live(1.0, "host", 1, Counts(1), rate, 1, {}, lines=["x" * 300] * 20)
+
+
+def put_part(files: Files, paths: JobPaths) -> None:
+    files.put(paths.part("outputs", "daily", 1, 1), [b"x" * 5000] * 20)
+
+
+def put_record(files: Files, paths: JobPaths) -> None:
+    JobLog(files, paths).claim(by="person")
+
+
+WRITES: dict[str, Callable[[Files, JobPaths], object]] = {
+    "part": put_part,
+    "log record": put_record,
+    "reference schema": lambda files, paths: keep_reference(files, paths, {"out": {"x": "number"}}),
+    "live record": lambda files, paths: write_live(files, paths, 1, live(2.0)),
+    "samples": lambda files, paths: write_samples(
+        files, paths, 1, 2, [sample_of(Progress("job", 1, Counts()).snapshot(), 1.0, 1, 1)]
+    ),
+    "text log": lambda files, paths: files.put(paths.text(1, 1), b"a model printed\n"),
+}
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_each_kind_of_write_says_at_once_that_the_disk_is_full_and_leaves_what_was_there(
+    lab: Lab, disk: SmallDisk, what: str
+) -> None:
+    files, paths = Files.open(str(lab.storage)), JobPaths("job")
+    write_live(files, paths, 1, live(1.0))
+    write_samples(files, paths, 1, 1, [sample_of(Progress("job", 1, Counts()).snapshot(), 1.0, 1, 1)])
+    log = JobLog(files, paths)
+    log.claim(by="person")
+    log.commit(Ranges.of([0]), [], Counts(1))
+    before = files.list("")
+    disk.fill()
+    since = time.monotonic()
+    with pytest.raises(StorageError, match=r"the storage is full \(No space left on device\)"):
+        WRITES[what](files, paths)
+    assert time.monotonic() - since < AT_ONCE_SECONDS
+    disk.make_room()
+    assert files.list("") == before
+    assert not list(lab.storage.rglob("*.tmp")), "scraps take the room that is wanted"
+    assert read_live(files, paths, 1) == live(1.0)
+    assert len(read_samples(files, paths)) == 1
+    WRITES[what](files, paths)
+    assert list(JobLog(files, paths).read().committed) == [0]
+
+
+def test_a_commit_that_finds_the_disk_full_is_made_by_the_next_attempt(lab: Lab, disk: SmallDisk) -> None:
+    files, paths = Files.open(str(lab.storage)), JobPaths("job")
+    log = JobLog(files, paths)
+    log.claim(by="person")
+    disk.fill()
+    with pytest.raises(StorageError, match="full"):
+        log.commit(Ranges.of([0]), [], Counts(1))
+    disk.make_room()
+    following = JobLog(files, paths)
+    assert list(following.claim(by="person").committed) == []
+    following.commit(Ranges.of([0]), [], Counts(1))
+    assert list(JobLog(files, paths).read().committed) == [0]
+
+
+LIMITED = """
+import resource, sys
+from mops.storage.files import Files
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+Files.open(sys.argv[1]).put("part", b"x" * 20_000)
+"""
+
+
+def test_a_limit_on_the_size_of_files_counts_as_a_full_disk(lab: Lab) -> None:
+    """Where nothing can be mounted this is the one that runs."""
+    ran = subprocess.run([sys.executable, "-c", LIMITED, lab.storage], capture_output=True, text=True, timeout=60)
+    assert "StorageError: the storage is full (File too large)" in ran.stderr
+    assert not [path for path in lab.storage.rglob("*") if path.is_file()]
