@@ -184,13 +184,16 @@ def table(steps: list[Step]) -> str:
 
 
 def slopes(steps: list[Step]) -> dict[str, float]:
-    """Return by how much the runner's peak grows for each 1,000 sets (MiB), from the smallest study to the largest."""
+    """Return by how much the runner's peak grows for each 1,000 sets (MiB), from the smallest study to the largest.
+
+    A step that had nothing to do, because the smaller study was over, says nothing.
+    """
     sizes = sorted({step.sets for step in steps})
     if len(sizes) < 2:
         return {}
-    peaks = {(step.sets, step.name): step.runner_mib for step in steps}
+    peaks = {(step.sets, step.name): step.runner_mib for step in steps if step.runner_mib}
     thousands = (sizes[-1] - sizes[0]) / 1000
-    names = [step.name for step in steps if step.sets == sizes[0]]
+    names = [name for sets, name in peaks if sets == sizes[0]]
     return {name: (peaks[sizes[-1], name] - peaks[sizes[0], name]) / thousands for name in dict.fromkeys(names)}
 
 

@@ -104,6 +104,7 @@ class GroupTable:
         self._bounds, self._load = list(bounds), load
         self.n_simulations = n_simulations
         self._kept: OrderedDict[int, Piece] = OrderedDict()
+        self._recent: tuple[int, int, Piece | None] = (0, 0, None)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -116,7 +117,9 @@ class GroupTable:
     def group(self, index: int) -> Group:
         """Return one group."""
         piece = self._piece_of(index)
-        return piece.groups(index - piece.start, index - piece.start + 1)[0]
+        at = index - piece.start
+        seeds = piece.seeds[piece.offsets[at] : piece.offsets[at + 1]].tolist()
+        return Group(index, piece.ids[at].as_py(), json.loads(piece.params[at].as_py()), tuple(seeds))
 
     def groups(self, indices: Sequence[int]) -> tuple[Group, ...]:
         """Return the groups of these indices, in their order; runs of consecutive ones cost the least."""
@@ -146,9 +149,9 @@ class GroupTable:
         """
         pairs = np.asarray(simulations, dtype=np.int64).reshape(-1, 2)
         groups, codes = np.unique(pairs[:, 0], return_inverse=True)
-        seeds = self._seeds(groups, codes, pairs[:, 1])
+        ids, seeds = self._ids_and_seeds(groups, codes, pairs)
         return [
-            pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes.astype(np.int32), rows)), self._ids(groups)),
+            pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes.astype(np.int32), rows)), ids),
             pa.array(np.repeat(pairs[:, 0].astype(np.int32), rows)),
             pa.array(np.repeat(pairs[:, 1].astype(np.int32), rows)),
             pa.array(np.repeat(seeds, rows)),
@@ -168,6 +171,11 @@ class GroupTable:
             first = stop
 
     def _piece_of(self, index: int) -> Piece:
+        # Read at once and written at once: no lock for the piece that is looked into again and again.
+        first, stop, recent = self._recent
+        return recent if recent is not None and first <= index < stop else self._looked_up(index)
+
+    def _looked_up(self, index: int) -> Piece:
         if not 0 <= index < len(self):
             raise IndexError(f"there is no group {index} among {len(self)}")
         number = bisect_right(self._bounds, index) - 1
@@ -177,7 +185,9 @@ class GroupTable:
                 if len(self._kept) > _PIECES_KEPT:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(number)
-            return self._kept[number]
+            piece = self._kept[number]
+            self._recent = (piece.start, piece.start + len(piece), piece)
+            return piece
 
     def _spans(self, groups: Indices) -> Iterator[tuple[Piece, slice]]:
         """Yield each piece that holds some of the sorted indices, and which of them those are."""
@@ -194,13 +204,18 @@ class GroupTable:
             return found[0]
         return pa.concat_arrays([pa.array([], pa.string()), *found])
 
-    def _seeds(self, groups: Indices, codes: Indices, replicates: Indices) -> Seeds:
-        seeds = np.empty(len(codes), np.uint64)
-        for piece, span in self._spans(groups):
+    def _ids_and_seeds(self, groups: Indices, codes: Indices, pairs: Indices) -> tuple[pa.Array, Seeds]:
+        """Return the param_id of each group, and the seed of each (group, replicate); codes number the groups."""
+        spans = list(self._spans(groups))
+        if len(spans) == 1:  # nearly always
+            ((piece, _),) = spans
+            seeds = piece.seeds[piece.offsets[pairs[:, 0] - piece.start] + pairs[:, 1]]
+            return piece.ids.take(pa.array(groups - piece.start)), seeds
+        seeds = np.empty(len(pairs), np.uint64)
+        for piece, span in spans:
             here = (codes >= span.start) & (codes < span.stop)
-            at = groups[codes[here]] - piece.start
-            seeds[here] = piece.seeds[piece.offsets[at] + replicates[here]]
-        return seeds
+            seeds[here] = piece.seeds[piece.offsets[pairs[here, 0] - piece.start] + pairs[here, 1]]
+        return self._ids(groups), seeds
 
 
 def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
