@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from mops.errors import CorruptRecord, JobError, MopsError, NewerFormat, Storage
 from mops.job import Job
 from mops.listing import list_jobs
 from mops.storage.files import Files, Retry
-from mops.storage.jobs import check_still_there
-from mops.storage.log import JobLog, verify
+from mops.storage.jobs import Parent, check_still_there, create_derived
+from mops.storage.log import Counts, JobLog, verify
 from mops.storage.paths import JobPaths, bundle_path
+from mops.study.ranges import Ranges
 
 HERE = os.uname().nodename
 PATHS = JobPaths("job")
@@ -322,6 +324,41 @@ def test_a_parent_stays_while_a_job_is_derived_from_it(storage, files):
         "hint: delete the derived jobs first, or name all of them at once"
     )
     assert [one.job for one in gone(files, "old", "new", "newer")] == ["newer", "new", "old"]
+
+
+def test_a_job_that_is_derived_while_its_parent_is_deleted_gives_way(files):
+    record = finished(files, "old")
+    view = JobLog(files, JobPaths("old")).read()
+    parent = Parent("old", view.k, view.end.nonce, Ranges.of([0]), Counts())
+
+    def delete_parent(name, path) -> None:
+        if (name, path) == ("put_new", JobPaths("new").record):
+            gone(files, "old")
+
+    with pytest.raises(JobError, match="job 'old' was deleted meanwhile"):
+        create_derived(Files(Hooked(files._backend, delete_parent), files.url), replace(record, job="new"), parent)
+    assert list_jobs(files) == []
+    gone(files, "new")
+    files.put(JobPaths("new").deleted, b'{"format":1,"who":"x","at":"","hosts":[]}')
+    with pytest.raises(JobError, match="is deleted in part"):
+        create_derived(files, replace(record, job="new"), parent)
+
+
+def test_a_list_counts_what_a_derived_job_takes_over(files):
+    record = finished(files, "old", failed=2)
+    view = JobLog(files, JobPaths("old")).read()
+    parent = Parent("old", view.k, view.end.nonce, Ranges.of([0]), Counts(0, 2))
+    derived = replace(record, job="new", created="2027-01-01T00:00:00+00:00", parent=parent)
+    create_derived(files, derived, parent)
+    log = claimed(files, "new")
+    commit(files, log, "new", 0)
+    ended(files, log, derived, "partial")
+    listed = list_jobs(files)[0]
+    assert (listed.job, listed.state, listed.groups, listed.simulations_failed) == ("new", "partial", 3, 2)
+    files.remove([JobPaths("new").finished])
+    assert list_jobs(files)[0] == listed
+    with pytest.raises(JobError, match="is the parent of new"):
+        doomed(files, ["old"])
 
 
 def test_a_job_that_is_derived_meanwhile_keeps_its_parent(files):
