@@ -29,14 +29,17 @@ MODEL = """
 import os, time
 
 def run(params, seed):
-    time.sleep(params.get("sleep", 0))
+    while params.get("x") and not os.path.exists(os.environ["GO"]):  # all but the first set wait for a sign
+        time.sleep(0.02)
     return {name: os.environ.get(name, "(unset)") for name in ("MODE", "API_TOKEN", "EMPTY", "OMP_NUM_THREADS")}
 """
 IN_ANOTHER = """
-import importlib.util, os, sys
+import importlib.util, os, sys, time
 import only_there
 
 def run(params, seed):
+    while params.get("x") and not os.path.exists(os.environ["GO"]):
+        time.sleep(0.02)
     here = [name for name in ("dask", "distributed", "pydantic", "fsspec", "typer") if importlib.util.find_spec(name)]
     loaded = {name.partition(".")[0] for name in sys.modules if name[0] != "_"} - sys.stdlib_module_names
     foreign = [path for path in sys.path if path.startswith(params["ours"])]
@@ -54,12 +57,27 @@ def score(params, replicates):
 @pytest.fixture
 def model(lab: Lab) -> Lab:
     lab.write("model.py", MODEL)
+    lab.write_study(parameter_sets=[{"x": 0}])
     return lab
 
 
-def row(lab: Lab, job: str, output: str = "output") -> dict[str, Any]:
+def table(lab: Lab, job: str) -> pyarrow.Table:
+    return mops.open_job(job, str(lab.storage)).outputs("output").to_table()
+
+
+def row(lab: Lab, job: str) -> dict[str, Any]:
     """Return one row of a job, which are all the same but for the seed."""
-    return mops.open_job(job, str(lab.storage)).outputs(output).to_table().to_pylist()[0]
+    return table(lab, job).to_pylist()[0]
+
+
+def killed_half_way(lab: Lab, *arguments: object, **variables: str) -> None:
+    """Submit a job 'j' of two sets, and kill it when the first is committed; without the sign the second waits."""
+    one_by_one = {"MODELOPS_JOB_CHECKPOINT_SECONDS": "0", "MODELOPS_JOB_SLOTS": "1"}
+    submit = ("jobs", "submit", lab.study, "--name", "j", "--env", f"GO={lab.root / 'go'}", *arguments)
+    with lab.start(*submit, **one_by_one, **variables) as runner:
+        wait_for(lab, "j", lambda status: status["groups"] == 1)
+        runner.send_signal(signal.SIGKILL)
+    (lab.root / "go").touch()
 
 
 # --env
@@ -79,12 +97,8 @@ def test_variables_reach_the_model_and_their_values_are_kept_or_not(model: Lab) 
 
 
 def test_a_resume_has_kept_values_and_takes_the_others_from_its_own_environment(model: Lab) -> None:
-    model.write_study(parameter_sets=[{"x": x, "sleep": 0.4} for x in range(8)], n_replicates=1)
-    variables = {"API_TOKEN": SECRET, "MODELOPS_JOB_CHECKPOINT_SECONDS": "0"}
-    submit = ("jobs", "submit", model.study, "--name", "j", "--env", "MODE=slow", "--env", "API_TOKEN")
-    with model.start(*submit, **variables) as runner:
-        wait_for(model, "j", lambda status: status["groups"] >= 1)
-        runner.send_signal(signal.SIGKILL)
+    model.write_study(parameter_sets=[{"x": 0}, {"x": 1}])
+    killed_half_way(model, "--env", "MODE=slow", "--env", "API_TOKEN", API_TOKEN=SECRET)
     committed = model.stored()
     without = model.run("jobs", "resume", "j")
     assert (without.code, without.out) == (2, "")
@@ -96,9 +110,8 @@ def test_a_resume_has_kept_values_and_takes_the_others_from_its_own_environment(
     ]
     assert model.stored() == committed
     assert model.run("jobs", "resume", "j", API_TOKEN="another").code == 0
-    table = mops.open_job("j", str(model.storage)).outputs("output").to_table()
-    assert set(table["API_TOKEN"].to_pylist()) == {SECRET, "another"}
-    assert set(table["MODE"].to_pylist()) == {"slow"}
+    assert set(table(model, "j")["API_TOKEN"].to_pylist()) == {SECRET, "another"}
+    assert set(table(model, "j")["MODE"].to_pylist()) == {"slow"}
 
 
 def test_python_callers_give_a_mapping(model: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +211,7 @@ def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def elsewhere(lab: Lab) -> Lab:
     lab.write("model.py", IN_ANOTHER)
     ours = str(Path(pyarrow.__file__).parents[1])
-    lab.write_study(parameter_sets=[{"ours": ours}, {"ours": ours, "x": 2}], targets=["model:score"])
+    lab.write_study(parameter_sets=[{"ours": ours}, {"ours": ours, "x": 0}], targets=["model:score"])
     return lab
 
 
@@ -215,19 +228,14 @@ def test_simulations_run_in_another_interpreter_without_our_libraries(elsewhere:
 
 
 def test_the_interpreter_is_kept_for_a_resume_as_an_absolute_path(elsewhere: Lab, other_python: Path) -> None:
-    relative = os.path.relpath(other_python, elsewhere.root)
-    variables = {"MODELOPS_JOB_CHECKPOINT_SECONDS": "0", "MODELOPS_JOB_SLOTS": "1"}
-    sets = [{"ours": "/", "x": x} for x in range(200)]
-    elsewhere.write_study(parameter_sets=sets, n_replicates=1)
-    with elsewhere.start("jobs", "submit", elsewhere.study, "--name", "j", "--python", relative, **variables) as runner:
-        wait_for(elsewhere, "j", lambda status: status["groups"] >= 1)
-        runner.send_signal(signal.SIGKILL)
-    if elsewhere.run("jobs", "status", "j", "--json").json["state"] != "succeeded":
-        resumed = elsewhere.run("jobs", "resume", "j")
-        assert resumed.code == 0, resumed.err
-    executables = mops.open_job("j", str(elsewhere.storage)).outputs("output").to_table()["executable"]
-    assert {os.path.realpath(path) for path in executables.to_pylist()} == {os.path.realpath(other_python)}
-    assert len(executables) == 200
+    elsewhere.write_study(parameter_sets=[{"ours": "/nowhere", "x": x} for x in range(2)], n_replicates=1)
+    killed_half_way(elsewhere, "--python", os.path.relpath(other_python, elsewhere.root))
+    resumed = elsewhere.run("jobs", "resume", "j")
+    assert resumed.code == 0, resumed.err
+    kept = json.loads((elsewhere.storage / "jobs" / "j" / "job.json").read_text())["python"]
+    assert Path(kept).is_absolute()
+    assert Path(kept).parent.samefile(other_python.parent)
+    assert table(elsewhere, "j")["value"].to_pylist() == ["from the other environment"] * 2
 
 
 def test_variables_that_tell_one_python_its_libraries_reach_another_when_named(
@@ -249,16 +257,12 @@ def test_check_runs_in_the_other_interpreter(elsewhere: Lab, other_python: Path)
 
 
 def test_an_interpreter_that_is_gone_is_said_at_resume(elsewhere: Lab, other_python: Path) -> None:
-    variables = {"MODELOPS_JOB_CHECKPOINT_SECONDS": "0", "MODELOPS_JOB_SLOTS": "1"}
-    elsewhere.write("model.py", MODEL)
-    elsewhere.write_study(parameter_sets=[{"x": x, "sleep": 0.4} for x in range(8)], n_replicates=1)
-    venv_link = elsewhere.root / "venv"
-    venv_link.symlink_to(other_python.parents[1])
-    python = venv_link / "bin" / "python"
-    with elsewhere.start("jobs", "submit", elsewhere.study, "--name", "j", "--python", python, **variables) as runner:
-        wait_for(elsewhere, "j", lambda status: status["groups"] >= 1)
-        runner.send_signal(signal.SIGKILL)
-    venv_link.unlink()
+    elsewhere.write_study(parameter_sets=[{"ours": "/nowhere", "x": x} for x in range(2)], n_replicates=1)
+    environment = elsewhere.root / "venv"
+    environment.symlink_to(other_python.parents[1])
+    python = environment / "bin" / "python"
+    killed_half_way(elsewhere, "--python", python)
+    environment.unlink()
     ran = elsewhere.run("jobs", "resume", "j")
     assert ran.code == 2
     assert ran.err.splitlines() == [
