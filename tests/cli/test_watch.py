@@ -19,11 +19,12 @@ from datetime import UTC, datetime
 import pytest
 
 from mops.cli.jobs_watch import Lines, plain, sparkline
-from mops.job import Status, open_job
+from mops.job import SILENT_SECONDS, Status, open_job
 from mops.launch import prepare
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, create_job
-from mops.storage.log import Counts
+from mops.storage.log import Counts, JobLog
+from mops.storage.paths import JobPaths
 
 from .conftest import MOPS, Lab
 
@@ -209,6 +210,19 @@ def test_a_job_whose_runner_was_killed_is_interrupted_and_named_with_what_to_do(
     assert ": its runner is gone\n" in ran.out
     assert "mops jobs resume job" in ran.out
     assert ran.err == ""
+
+
+def test_a_runner_that_ended_before_its_first_sign_of_life_is_not_waited_for(
+    gated: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that was full behind the claim: the job counted as running for ever."""
+    monkeypatch.setenv("XDG_CACHE_HOME", gated.environment["XDG_CACHE_HOME"])
+    submit_only(gated)
+    job = open_job("job", str(gated.storage))
+    JobLog(job.files, JobPaths("job"), clock=lambda: time.time() - SILENT_SECONDS - 1).claim(by="person")
+    assert job.status().state == "interrupted"
+    JobLog(job.files, JobPaths("job")).claim(by="person")
+    assert job.status().state == "running"
 
 
 def test_through_a_pipe_each_line_is_a_change(gated: Lab, running: subprocess.Popen[str]) -> None:
