@@ -26,7 +26,9 @@ from mops.storage.spool import Spool
 from mops.study.grouping import StudyGroups
 from mops.study.groups import GroupTable, Piece
 
-ROW_GROUP_BYTES = 16 << 20
+ROW_GROUP_BYTES = 4 << 20
+"""Rows that wait to be encoded, as Arrow. Larger ones cost more: at 16 MiB the encoder's buffers are given back to the
+system and cleared anew for each row group (27 us of CPU for a simulation of 11 KiB, 24 us with this)."""
 LOSSES = pa.schema(
     [
         pa.field("param_id", pa.string(), nullable=False),
@@ -110,7 +112,7 @@ class _Sink(io.RawIOBase):
 
 
 class PartEncoder:
-    """Encodes tables of one schema as one Parquet file, in row groups of about 16 MiB.
+    """Encodes tables of one schema as one Parquet file, in row groups of about 4 MiB.
 
     Identity columns arrive dictionary-encoded and leave as plain strings: the file carries the schema of what
     readers are to see.
