@@ -15,9 +15,9 @@ from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog, LogView, Part
 from mops.storage.paths import JobPaths
 from mops.storage.tables import encode, encode_groups, read_groups
+from mops.study.groups import Group
 from mops.study.ids import param_id
 from mops.study.ranges import Ranges
-from mops.study.schema import Group
 
 LIMITS = Limits(seconds=30, bytes=64 << 20, groups=200)
 KINDS = {"daily": {"day": "number", "y": "number"}}

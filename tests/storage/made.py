@@ -10,9 +10,9 @@ from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, Live, create_job, keep_finished, write_live
 from mops.storage.log import Counts, JobLog, Part, State
 from mops.storage.paths import JobPaths
+from mops.study.groups import Group
 from mops.study.project import ModelSpec
 from mops.study.ranges import Ranges
-from mops.study.schema import Group
 
 N_GROUPS = 3
 BUNDLE = Bundle("00" * 32, b"a zip", ("model.py",))
