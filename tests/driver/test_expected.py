@@ -14,10 +14,9 @@ from mops.errors import StorageError
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog, LogView, Part
 from mops.storage.paths import JobPaths
-from mops.storage.tables import encode, encode_groups, read_groups
-from mops.study.groups import Group
-from mops.study.ids import param_id
+from mops.storage.tables import encode
 from mops.study.ranges import Ranges
+from mops.study.schema import parse_study
 
 LIMITS = Limits(seconds=30, bytes=64 << 20, groups=200)
 KINDS = {"daily": {"day": "number", "y": "number"}}
@@ -28,8 +27,8 @@ def committed(n_groups: int, rows: int, *, parts: int = 1, failed: int = 0) -> L
     """Return a log that has committed real parts: groups of two simulations with so many rows each."""
     files = Files.open("memory://expected")
     files.remove([entry.path for entry in files.list("")])
-    found = [Group(i, param_id({"a": i}), {"a": i}, (2 * i, 2 * i + 1)) for i in range(n_groups)]
-    groups = read_groups(b"".join(encode_groups(found).chunks), "params.parquet")
+    sets = [{"params": {"a": i}, "seed": 2 * i + replicate} for i in range(n_groups) for replicate in (0, 1)]
+    groups = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json").groups
     log = JobLog(files, PATHS)
     log.claim(by="person")
     rng = np.random.default_rng(1)

@@ -10,9 +10,9 @@ from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, Live, create_job, keep_finished, write_live
 from mops.storage.log import Counts, JobLog, Part, State
 from mops.storage.paths import JobPaths
-from mops.study.groups import Group
 from mops.study.project import ModelSpec
 from mops.study.ranges import Ranges
+from mops.study.schema import parse_study
 
 N_GROUPS = 3
 BUNDLE = Bundle("00" * 32, b"a zip", ("model.py",))
@@ -21,7 +21,9 @@ BUNDLE = Bundle("00" * 32, b"a zip", ("model.py",))
 def created(files: Files, name: str = "job", at: str = "2026-01-02T03:04:05+00:00") -> JobRecord:
     """Submit a job."""
     record = JobRecord(name, at, BUNDLE.digest, ModelSpec("model:run", "baseline", (), None), N_GROUPS, N_GROUPS)
-    create_job(files, record, BUNDLE, {"study": "of " + name}, [Group(n, f"p{n}", {"x": n}, (n,)) for n in range(3)])
+    sets = [{"params": {"x": n}, "seed": n} for n in range(N_GROUPS)]
+    groups = parse_study({"model": "model:run", "parameter_sets": sets}, where="study.json").groups
+    create_job(files, record, BUNDLE, {"study": "of " + name}, groups)
     return record
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -92,8 +93,8 @@ def test_a_running_job_is_refused_with_where_it_runs(files):
     before = below(files)
     with pytest.raises(JobError) as caught:
         doomed(files, ["job"])
-    assert str(caught.value) == (
-        "job 'job' is running: process 7 on far-away, last seen 0 s ago\n"
+    assert _timeless(caught.value) == (
+        "job 'job' is running: process 7 on far-away, last seen (some) s ago\n"
         f"  at: {files.url}\n"
         "hint: stop it first: mops jobs cancel job"
     )
@@ -109,9 +110,9 @@ def test_all_that_cannot_be_deleted_is_said_at_once_and_nothing_is_deleted(files
     lives(files, "runs", 1, age_s=0)
     with pytest.raises(JobError) as caught:
         doomed(files, ["done", "runs", "nothing", "../x"])
-    assert str(caught.value) == (
+    assert _timeless(caught.value) == (
         "3 jobs cannot be deleted:\n"
-        "  job 'runs' is running: process 1 on elsewhere, last seen 0 s ago\n"
+        "  job 'runs' is running: process 1 on elsewhere, last seen (some) s ago\n"
         "  there is no job 'nothing'\n"
         "  no job can be named '../x'\n"
         f"  at: {files.url}\n"
@@ -132,7 +133,7 @@ def test_a_silent_runner_that_wakes_up_stops_and_the_name_stays_its_own(files):
         commit(files, log, "job", 1)
     with pytest.raises(JobError) as caught:
         created(files)
-    assert str(caught.value) == (
+    assert _timeless(caught.value) == (
         "a job 'job' was deleted whose runner on far-away may still be alive\n"
         f"  at: {files.url}/jobs/job/deleted.json\n"
         "hint: choose another name"
@@ -264,8 +265,9 @@ def test_a_submit_in_the_middle_of_a_deletion_gives_way_or_is_seen(memory):
     outcomes = set()
     for at in range(1, 40):
         name = f"job-{at}"
-        study = {"format": 1, "study": {"study": f"of {name}"}}
-        files.put(JobPaths(name).study, json.dumps(study, separators=(",", ":")).encode())
+        twin = Files.open(f"memory://twin-{memory.url.rpartition('//')[2]}")
+        created(twin, name)
+        files.put(JobPaths(name).study, twin.get(JobPaths(name).study))
         asked: list[int] = []
 
         def submit_at(*_: object, at=at, name=name, asked=asked) -> None:
@@ -318,7 +320,7 @@ def test_a_parent_stays_while_a_job_is_derived_from_it(storage, files):
     assert derived_jobs(files) == {"old": ["new"], "new": ["newer"]}
     with pytest.raises(JobError) as caught:
         doomed(files, ["old"])
-    assert str(caught.value) == (
+    assert _timeless(caught.value) == (
         "job 'old' is the parent of new: rows are read from there\n"
         f"  at: {files.url}\n"
         "hint: delete the derived jobs first, or name all of them at once"
@@ -411,3 +413,8 @@ def test_a_storage_out_of_reach_is_said_and_another_deletion_goes_on(files):
         gone(cut_off(files, 5), "job")
     gone(files, "job")
     assert below(files) == []
+
+
+def _timeless(error):
+    """Return an error's text without the seconds that it took to come here."""
+    return re.sub(r"\d+ s ago", "(some) s ago", str(error))
