@@ -1,8 +1,8 @@
 """Measure peak memory against the number of parameter sets: `python bench/memory.py`.
 
 Each size runs in a process of its own; the smallest and the largest run several times, which says how much of a slope
-is noise. The slope is that of a line through the peaks from 1,000 sets on, by least squares. Sizes go round and round
-(200, 1,000, ... 200, ...), so that a slow minute of the machine meets all.
+is noise. Two slopes are looked at, both by least squares: that of the peaks of sizes from 1,000 sets on; and within
+the largest size, where the memory of one process grows or not, that of the peaks of its later nine tenths.
 
 Leaves `bench/results/memory.json`, the tables in `docs/memory.md` and the picture `docs/memory.png`. With `--quick`
 (the small sizes once, to see that it works), or without one of the peers (`--peers`), it prints and leaves nothing.
@@ -13,13 +13,15 @@ import json
 from dataclasses import dataclass
 
 from memory_report import tables, write_report
-from throughput import PEERS, RESULTS, machine, measure_arguments, say
+from throughput import PEERS, RESULTS, machine, measure_memory, say
 
 LIBRARIES = [peer for peer in PEERS if peer != "mops"]
 LIBRARIES_UP_TO = 2_000
 """Sets: at 10,000 one of them takes 20 GiB."""
 QUICK_UP_TO = 1_000
 REPEATS = 3
+SAMPLE_S = 0.2
+WINDOWS = 10
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,27 @@ def runs(sizes: tuple[int, ...], up_to: int, once: bool) -> list[int]:
 
 def measure(name: str, peer: str, sets: int) -> dict:
     """Run one peer once; return its peaks in bytes."""
-    figures = measure_arguments(peer, LOADS[name].arguments(sets))
+    figures, memory = measure_memory(peer, LOADS[name].arguments(sets), SAMPLE_S)
     point = {"load": name, "peer": peer, "sets": sets}
     point |= {key: figures[key] for key in ("peak_bytes", "peak_root_bytes", "seconds")}
+    point["windows"] = windows(memory.series, figures["start_up_seconds"], figures["total_seconds"])
     tree, runner = (point[key] >> 20 for key in ("peak_bytes", "peak_root_bytes"))
     say(f"{name}, {peer}, {sets:,} sets: {tree} MiB, of the first process {runner}, {point['seconds']:.0f} s")
     return point
+
+
+def windows(series: list[tuple[float, int, int]], since_s: float, until_s: float) -> list[list[int]]:
+    """Return the peaks (bytes) of the tree and of the first process in each tenth of the run but the first.
+
+    The rate is even, so a tenth of the time is a tenth of the sets. The first tenth holds the program's start.
+    """
+    length_s = (until_s - since_s) / WINDOWS
+    found = []
+    for n in range(1, WINDOWS):
+        inside = [sizes for at, *sizes in series if n <= (at - since_s) / length_s < n + 1]
+        if inside:
+            found.append([max(tree for tree, _ in inside), max(root for _, root in inside)])
+    return found
 
 
 if __name__ == "__main__":

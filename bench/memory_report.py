@@ -25,18 +25,44 @@ def tables(result: dict) -> str:
 
 def slopes(result: dict) -> str:
     """Return how much mops grows with the number of sets."""
-    head = "| outputs | memory of | MiB per 1,000 sets | standard error | mark |\n|---|---|---|---|---|"
-    rows = []
-    for load in named(result, "load"):
-        for key, whose in WHOSE.items():
-            points = [p for p in chosen(result, load, "mops") if p["sets"] >= SLOPE_FROM]
-            if len({point["sets"] for point in points}) > 1:
-                slope, error = line([(point["sets"], point[key]) for point in points])
-                rows.append(f"| {load} | {whose} | {slope:.2f} | {error:.2f} | {MARKS[key]} |")
+    head = (
+        "| outputs | memory of | MiB per 1,000 sets, between sizes | within the largest | mark |\n|---|---|---|---|---|"
+    )
+    rows = [
+        f"| {load} | {whose} | {line(between(result, load, key))} | {line(within(result, load, key))} | {MARKS[key]} |"
+        for load in named(result, "load")
+        for key, whose in WHOSE.items()
+    ]
     return "\n".join([head, *rows])
 
 
-def line(points: list[tuple[int, int]]) -> tuple[float, float]:
+def between(result: dict, load: str, key: str) -> list[tuple[float, int]]:
+    """Return the peaks (bytes) of mops over the sets."""
+    return [(point["sets"], point[key]) for point in chosen(result, load, "mops") if point["sets"] >= SLOPE_FROM]
+
+
+def within(result: dict, load: str, key: str) -> list[tuple[float, int]]:
+    """Return the peaks (bytes) of mops in each part of its largest runs, over the sets done, less each run's mean."""
+    points = chosen(result, load, "mops")
+    largest = max((point["sets"] for point in points), default=0)
+    found: list[tuple[float, int]] = []
+    for point in points:
+        sizes = [window[list(WHOSE).index(key)] for window in point["windows"]]
+        if point["sets"] == largest and sizes:
+            step = largest / (len(sizes) + 1)
+            found += [((n + 1) * step, size - round(mean(sizes))) for n, size in enumerate(sizes)]
+    return found
+
+
+def line(points: list[tuple[float, int]]) -> str:
+    """Return the slope and its standard error for people; nothing where there is one size only."""
+    if len({sets for sets, _ in points}) < 2:
+        return ""
+    slope, error = fitted(points)
+    return f"{slope:.2f} ± {error:.2f}"
+
+
+def fitted(points: list[tuple[float, int]]) -> tuple[float, float]:
     """Return the slope of peaks (bytes) over sets and its standard error, both in MiB per 1,000 sets."""
     x = np.array([sets for sets, _ in points]) / 1_000
     y = np.array([peak for _, peak in points]) / MIB
@@ -93,6 +119,7 @@ def draw(result: dict) -> None:
 
     mpl.use("agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     loads = named(result, "load")
     figure, panels = plt.subplots(1, len(loads), figsize=(5 * len(loads), 4.2), layout="constrained", sharey=True)
@@ -102,6 +129,10 @@ def draw(result: dict) -> None:
         plot(axes, chosen(result, load, "mops"), "peak_root_bytes", "mops, runner alone")
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_title(f"{load} outputs")
         axes.set_xlabel("parameter sets")
         axes.spines[["top", "right"]].set_visible(False)

@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 from check_artefact import differences
 from throughput_report import standing, table, write_report
-from tree_memory import PeakMemory
+from tree_memory import PSS_INTERVAL_S, PeakMemory
 
 BENCH = Path(__file__).resolve().parent
 RESULTS = BENCH / "results"
@@ -136,19 +136,24 @@ def measure(name: str, load: Load, peers: list[str], rounds: int) -> dict:
 
 def measure_arguments(peer: str, arguments: list[str]) -> dict:
     """Run one peer once; return what it says and what is seen from outside."""
+    return measure_memory(peer, arguments, PSS_INTERVAL_S)[0]
+
+
+def measure_memory(peer: str, arguments: list[str], every_s: float) -> tuple[dict, PeakMemory]:
+    """Run one peer once; return its figures, and its memory over time, read at least every so often."""
     with tempfile.TemporaryDirectory() as folder:
-        return run([*command(peer), *arguments, "--out", str(Path(folder) / "out")])
+        return run([*command(peer), *arguments, "--out", str(Path(folder) / "out")], every_s)
 
 
 def command(peer: str) -> list[str]:
     return [sys.executable, str(BENCH / "peers" / PEERS[peer])]
 
 
-def run(command_line: list[str]) -> dict:
-    """Run a program to its end; return the figures of its last line, its whole time and its peak memory (bytes)."""
+def run(command_line: list[str], every_s: float = PSS_INTERVAL_S) -> tuple[dict, PeakMemory]:
+    """Run a program to its end; return the figures of its last line, its whole time and its memory (bytes)."""
     started = time.perf_counter()
     process = subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True, env=environment())
-    memory = PeakMemory(process.pid)
+    memory = PeakMemory(process.pid, every_s)
     memory.start()
     output, _ = process.communicate()
     total_s = time.perf_counter() - started
@@ -156,13 +161,13 @@ def run(command_line: list[str]) -> dict:
     if process.returncode:
         sys.exit(f"exit code {process.returncode}: {' '.join(command_line)}")
     figures = json.loads(output.splitlines()[-1])
-    return {
-        **figures,
+    seen = {
         "total_seconds": total_s,
         "peak_bytes": memory.peak_bytes,
         "peak_root_bytes": memory.peak_root_bytes,
         "sampling_cpu_s": memory.cpu_s,
     }
+    return figures | seen, memory
 
 
 def environment() -> dict[str, str]:

@@ -108,16 +108,16 @@ def draw(results: list[dict]) -> None:
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(12, 4.5), layout="constrained")
     names = peers(results[0])
     width = 0.8 / len(names)
     for n, peer in enumerate(names):
         places = [position + (n - (len(names) - 1) / 2) * width for position in range(len(results))]
         heights = [over_ideal(result, peer) for result in results]
         bars = axes.bar(places, [height - 1 for height in heights], width, bottom=1, label=peer)
-        axes.bar_label(bars, [f"{height:.3g}" for height in heights], fontsize=8, padding=2)
+        axes.bar_label(bars, [f"{height:.3g}" for height in heights], fontsize=7, padding=2, rotation=90)
     axes.set_yscale("log")
-    axes.set_ylim(0.9, None)
+    axes.set_ylim(0.9, 500)
     axes.margins(y=0.2)
     axes.set_xticks(range(len(results)), [result["case"] for result in results])
     axes.set_xlabel("CPU time of one simulation")

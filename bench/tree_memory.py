@@ -22,11 +22,18 @@ class PeakMemory(threading.Thread):
     """Samples from `start` to `stop`.
 
     `peak_bytes` is the largest sum seen, `peak_root_bytes` the largest of the root process alone (not at the same
-    moment), `cpu_s` what sampling cost.
+    moment), `cpu_s` what sampling cost. `series` holds (seconds since the start, sum, root process) of each reading.
+
+    Parameters
+    ----------
+    every_s
+        PSS is read at least this often.
     """
 
-    def __init__(self, pid: int):
+    def __init__(self, pid: int, every_s: float = PSS_INTERVAL_S):
         super().__init__(daemon=True)
+        self._every_s = every_s
+        self.series: list[tuple[float, int, int]] = []
         self.root = psutil.Process(pid)
         self.peak_bytes = self.peak_root_bytes = 0
         self.cpu_s = 0.0
@@ -34,7 +41,7 @@ class PeakMemory(threading.Thread):
 
     def run(self) -> None:
         tree: list[psutil.Process] = []
-        highest_rss, due = 0, 0.0
+        highest_rss, due, began = 0, 0.0, time.monotonic()
         while not self._stopping.wait(RSS_INTERVAL_S):
             rss = sum(rss_bytes(process) for process in tree)
             grown = rss > highest_rss + NOTEWORTHY_GROWTH_BYTES
@@ -44,10 +51,11 @@ class PeakMemory(threading.Thread):
                 highest_rss = rss
             else:
                 tree = self.tree()
-                due = time.monotonic() + PSS_INTERVAL_S
+                due = time.monotonic() + self._every_s
             sizes = [pss_bytes(process) for process in tree] or [0]
             self.peak_bytes = max(self.peak_bytes, sum(sizes))
             self.peak_root_bytes = max(self.peak_root_bytes, sizes[0])
+            self.series.append((time.monotonic() - began, sum(sizes), sizes[0]))
         self.cpu_s = time.thread_time()
 
     def tree(self) -> list[psutil.Process]:
