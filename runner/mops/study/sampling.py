@@ -1,6 +1,7 @@
 """Draws parameter sets from a space: Sobol, Latin hypercube, or the full grid. The same seed gives the same sets.
 
-The only importer of scipy. What a space is, is :mod:`mops.study.space`'s; writing files is :mod:`mops.sample`'s.
+The only importer of scipy, which loads ``scipy.stats`` at its first use: half a second that no other verb pays. What a
+space is, is :mod:`mops.study.space`'s; writing files is :mod:`mops.sample`'s.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from scipy.stats import qmc
+import scipy
 
 from mops.errors import Problem, StudyError, UsageError
 from mops.study.problems import at, shown
@@ -79,8 +80,10 @@ def _n_sets(method: Method, n: int | None) -> int:
 
 def _drawn(space: Space, method: Method, n: int, seed: int, where: str) -> pa.Table:
     free = [name for name, entry in space.items() if isinstance(entry, Range) or len(entry.values) > 1]
-    if not free or len(free) > qmc.Sobol.MAXDIM:
-        message = "nothing varies" if not free else f"{len(free):,} parameters vary; {qmc.Sobol.MAXDIM:,} may"
+    if not free or len(free) > scipy.stats.qmc.Sobol.MAXDIM:
+        message = (
+            "nothing varies" if not free else f"{len(free):,} parameters vary; {scipy.stats.qmc.Sobol.MAXDIM:,} may"
+        )
         raise _unfit([Problem("$", f"{message}; give ranges, or lists of values")], method, where)
     unit = dict(zip(free, _points(method, len(free), n, seed).T, strict=True))
     columns = [_column(entry, unit[name] if name in unit else np.zeros(n)) for name, entry in space.items()]
@@ -91,9 +94,9 @@ def _points(method: Method, dimensions: int, n: int, seed: int) -> _Floats:
     """Return ``n`` points of the unit cube."""
     rng = np.random.default_rng(seed)
     if method is Method.LHS:
-        return qmc.LatinHypercube(dimensions, rng=rng).random(n)  # type: ignore[no-any-return]
+        return scipy.stats.qmc.LatinHypercube(dimensions, rng=rng).random(n)  # type: ignore[no-any-return]
     with warnings.catch_warnings(category=UserWarning, action="ignore"):  # `notes_on` says it with the numbers
-        return qmc.Sobol(dimensions, scramble=True, rng=rng).random(n)  # type: ignore[no-any-return]
+        return scipy.stats.qmc.Sobol(dimensions, scramble=True, rng=rng).random(n)  # type: ignore[no-any-return]
 
 
 def _column(entry: Choice | Range, unit: _Floats) -> pa.Array:
