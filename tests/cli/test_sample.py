@@ -94,8 +94,8 @@ WRONG: dict[str, tuple[list[object], str]] = {
     ),
     "no ending": (["-n", 3, "--out", "s"], f"'s' does not say what to write\n  at: s\nhint: {NAMES}"),
     "another ending": (
-        ["-n", 3, "--out", "s.xlsx"],
-        f"'s.xlsx' does not say what to write\n  at: s.x\nhint: {NAMES}",
+        ["-n", 3, "--out", "s.x"],
+        f"'s.x' does not say what to write\n  at: s.x\nhint: {NAMES}",
     ),
     "a study without a model": (
         ["-n", 3, "--out", "s.json"],
