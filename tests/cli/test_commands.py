@@ -222,9 +222,8 @@ def test_outputs_may_have_any_name(lab: Lab, tmp_path: Path) -> None:
 
 def test_settings_lists_each_with_value_source_and_meaning(lab: Lab) -> None:
     lines = {line["name"]: line for line in lab.run("settings", "--json", MODELOPS_JOB_BATCH_SIZE="7").json}
-    assert set(lines) == {
-        "MODELOPS_STORAGE" if field == "storage" else f"MODELOPS_JOB_{field.upper()}" for field in Settings.model_fields
-    }
+    shared = {"storage": "MODELOPS_STORAGE", "scheduler": "MODELOPS_SCHEDULER"}
+    assert set(lines) == {shared.get(field, f"MODELOPS_JOB_{field.upper()}") for field in Settings.model_fields}
     batch = lines["MODELOPS_JOB_BATCH_SIZE"]
     assert (batch["value"], batch["source"]) == (7, "environment")
     assert lines["MODELOPS_JOB_RETRIES"]["source"] == "default"

@@ -22,7 +22,8 @@ from .conftest import MOPS, Lab
 @contextmanager
 def running(lab: Lab, name: str = "runs") -> Iterator[subprocess.Popen[str]]:
     """A job that runs until the body ends, at least one group committed."""
-    lab.write_study(parameter_sets=[{"x": x, "sleep": 0.3} for x in range(400)], n_replicates=1)
+    sets = [{"x": x, "sleep": 0.3} for x in range(4000)]  # far more than any test waits for
+    lab.write_study(parameter_sets=sets, n_replicates=1)
     with lab.start("jobs", "submit", lab.study, "--name", name, MODELOPS_JOB_CHECKPOINT_SECONDS="0") as runner:
         try:
             wait_until(lab, name, lambda status: status.live is not None and status.groups)
@@ -54,19 +55,18 @@ def leave_a_part(lab: Lab, job: str, name: str = "1-99.parquet") -> Path:
 
 def test_a_list_has_a_line_for_each_job_and_the_newest_first(lab: Lab) -> None:
     lab.write_study(parameter_sets=[{"x": 1}, {"x": -1}])
-    lab.submit("--name", "old")
+    lab.submit("--name", "a-old")
     lab.write_study()
-    time.sleep(1)  # names are told apart by seconds
-    lab.submit("--name", "new")
+    lab.submit("--name", "b-new")
     lines = lab.run("jobs", "list").out.splitlines()
     assert lines[0].split() == ["job", "state", "sets", "failed", "submitted"]
     assert [line.split()[:4] for line in lines[1:]] == [
-        ["new", "succeeded", "2/2", "0"],
-        ["old", "partial", "2/2", "2"],
+        ["b-new", "succeeded", "2/2", "0"],
+        ["a-old", "partial", "2/2", "2"],
     ]
     assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d$", lines[1])
-    assert [job["job"] for job in lab.run("jobs", "list", "--state", "failed,partial", "--json").json] == ["old"]
-    assert [job["job"] for job in lab.run("jobs", "list", "-n", "1", "--json").json] == ["new"]
+    assert [job["job"] for job in lab.run("jobs", "list", "--state", "failed,partial", "--json").json] == ["a-old"]
+    assert [job["job"] for job in lab.run("jobs", "list", "-n", "1", "--json").json] == ["b-new"]
 
 
 def test_an_empty_list_is_empty_and_says_where_it_looked(lab: Lab) -> None:

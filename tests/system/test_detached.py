@@ -54,7 +54,7 @@ def printed(lab: Lab) -> str:
 def test_the_command_returns_when_the_runner_has_claimed(study: Lab) -> None:
     submit, pid = detached(study, hold=0)
     assert (study.folder / "stdout-1.txt").read_text() == "job\n"
-    for said in ("60 parameter sets", f"process {pid} runs it", "mops jobs status job", "mops jobs cancel job"):
+    for said in ("60 parameter sets", f"process {pid} runs it", "mops jobs watch job", "mops jobs cancel job"):
         assert said in submit.said
     claims = [record.by for record in study.records() if isinstance(record, Claim)]
     assert claims == ["auto"]

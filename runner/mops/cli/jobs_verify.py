@@ -10,7 +10,7 @@ from mops.job import open_job
 
 
 def verify(job: JobArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
-    """Check a job's log, and every part of its results by size and SHA-256.
+    """Check a job's log, and its parts by size and SHA-256.
 
     Problems are printed, one a line. Exit code 1: there are some.
     """
