@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import secrets
@@ -154,7 +155,7 @@ class Attempt:
             log.claim(self.by)
             check_still_there(self.files, self.record)
             groups = load_groups(self.files, self.record.job)
-            with collecting() as text_log:
+            with settled_heap(), collecting() as text_log:
                 runner = Runner(
                     cluster,
                     self.files,
@@ -168,6 +169,20 @@ class Attempt:
                 )
                 with stopping_on_signals(runner):
                     return runner.run()
+
+
+@contextmanager
+def settled_heap() -> Iterator[None]:
+    """Have garbage collection leave alone what is there already: modules, most of all.
+
+    A full collection looks through every object and stops all threads: 60 to 120 ms with Dask imported, several times
+    in a minute where simulations are short. 10 % of the runner's CPU time at 0 ms.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

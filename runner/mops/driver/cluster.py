@@ -35,6 +35,8 @@ _CONFIG = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "10s",
+    # Of its last messages it keeps a thousand for debugging, and with them the groups of each order: 50 MiB.
+    "distributed.admin.low-level-log-length": 10,
     "distributed.scheduler.http.routes": [],  # nobody asks an embedded cluster over HTTP
     "distributed.worker.http.routes": [],
 }
