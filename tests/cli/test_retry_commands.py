@@ -105,11 +105,12 @@ def test_results_of_a_derived_job_are_those_of_the_whole_study(mended: Lab, tmp_
 
 def test_json_names_the_parts_and_the_groups_in_them_that_do_not_count(mended: Lab) -> None:
     daily, _losses, failures = mended.run("jobs", "results", "mended", "--json").json
-    assert [part["without"] for part in daily["filtered"]] == [[[1, 2], [3, 4]]]
+    assert sorted(span for part in daily["filtered"] for span in part["without"]) == [[1, 2], [3, 4]]
     assert "/jobs/partly/outputs/daily/" in daily["filtered"][0]["path"]
     assert any("/jobs/mended/" in path for path in daily["paths"])
     assert not {part["path"] for part in daily["filtered"]} & set(daily["paths"])
-    assert (failures["rows"], len(failures["filtered"])) == (0, 1)
+    assert failures["rows"] == 0
+    assert failures["filtered"]
 
 
 def test_in_python_verdicts_are_names_and_the_job_comes_back(partly: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,15 +168,17 @@ def test_cleaning_again_and_again_beside_runners_that_take_over_costs_no_committ
 
     thread = threading.Thread(target=cleaner)
     thread.start()
-    for group in range(3):
-        older = claimed(files)
-        part(files, "job", older.view.attempt, 90 + group)
-        newer = claimed(files)
-        commit(files, newer, "job", group)
-        with pytest.raises(Superseded):
-            older.poll()
-    over.set()
-    thread.join()
+    try:
+        for group in range(3):
+            older = claimed(files)
+            part(files, "job", older.view.attempt, 90 + group)
+            newer = claimed(files)
+            commit(files, newer, "job", group)
+            with pytest.raises(Superseded):
+                older.poll()
+    finally:
+        over.set()
+        thread.join()
     assert errors == []
     clean(Job(files, "job"))
     assert verify(files, JobPaths("job"), 3) == []

@@ -13,17 +13,15 @@ from mops.worker.order import Context
 from mops.worker.pool import Pool
 from mops.worker.surroundings import surroundings
 
-CODE = "import sys\nprint(sys.modules['mops'].__file__)\ndef run(p, s):\n    return 1\n"
-
 
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
-    (tmp_path / "model.py").write_text(CODE + "raise RuntimeError(sys.modules['mops'].__file__)\n")
-    return Context("job", str(tmp_path), "model:run", "baseline", (), None, slots=1)
+def context() -> Context:
+    return Context("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1)
 
 
-def refusal(context: Context) -> ModelError:
-    pool = Pool(context)
+def refusal(context: Context, project: Path) -> ModelError:
+    (project / "model.py").write_text("import sys\nraise RuntimeError(sys.modules['mops'].__file__)\n")
+    pool = Pool(context, str(project), 1)
     try:
         with pytest.raises(ModelError) as raised:
             pool.check()
@@ -32,10 +30,10 @@ def refusal(context: Context) -> ModelError:
     return raised.value
 
 
-def test_an_interpreter_that_went_away_is_said_and_leaves_nothing(context: Context) -> None:
+def test_an_interpreter_that_went_away_is_said_and_leaves_nothing(context: Context, tmp_path: Path) -> None:
     """On another machine than the one that submitted, the path may lead nowhere."""
     given = surroundings(None, sys.executable).of(context)
-    refused = refusal(Context(**{**vars(given), "python": "/nowhere/python"}))
+    refused = refusal(Context(**{**vars(given), "python": "/nowhere/python"}), tmp_path)
     assert str(refused) == (
         "the interpreter of the simulations cannot be started: No such file or directory\n"
         "  at: /nowhere/python\n"
@@ -48,7 +46,7 @@ def test_a_child_runs_our_mops_also_where_there_is_another(context: Context, tmp
     (tmp_path / "other" / "mops").mkdir(parents=True)
     (tmp_path / "other" / "mops" / "__init__.py").write_text("raise RuntimeError('the wrong one')\n")
     given = surroundings({"PYTHONPATH": str(tmp_path / "other")}, sys.executable)
-    assert f"RuntimeError: {mops.__file__}" in str(refusal(given.of(context)))
+    assert f"RuntimeError: {mops.__file__}" in str(refusal(given.of(context), tmp_path))
 
 
 def test_values_of_variables_are_in_no_representation(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -545,17 +545,17 @@ class _Memory:
             self._fs.pipe_file(f"{self._root}/{path}", _whole(data))
 
     def get(self, path: str) -> bytes | None:
-        try:
+        with self._lock, suppress(FileNotFoundError):
             return bytes(self._fs.cat_file(f"{self._root}/{path}"))
-        except FileNotFoundError:
-            return None
+        return None
 
     def size(self, path: str) -> int | None:
         data = self.get(path)
         return None if data is None else len(data)
 
     def list(self, folder: str) -> list[Entry]:
-        found = self._fs.find(f"{self._root}/{folder}", detail=True)
+        with self._lock:  # fsspec's walk looks at each file a moment after it made its list of them
+            found = self._fs.find(f"{self._root}/{folder}", detail=True)
         return [Entry(path.removeprefix(f"{self._root}/"), info["size"]) for path, info in found.items()]
 
     def folders(self, folder: str) -> set[str]:
