@@ -18,6 +18,8 @@ import mops
 
 from .conftest import MOPS, Lab
 
+STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+
 
 @contextmanager
 def running(lab: Lab, name: str = "runs") -> Iterator[subprocess.Popen[str]]:
@@ -90,11 +92,20 @@ def test_a_job_that_cannot_be_read_is_listed_with_its_error(lab: Lab) -> None:
 # logs
 
 
-def test_the_log_is_what_the_models_printed_on_stdout(finished: tuple[Lab, str]) -> None:
+BEGINS = re.compile(
+    rf"{STAMP} INFO (\S+): attempt 1 by process \d+ on \S+: (\d+) of \2 parameter sets are left, "
+    r"\d simulations run at once\n"
+)
+
+
+def test_the_log_is_when_an_attempt_began_and_ended_and_what_the_models_printed(finished: tuple[Lab, str]) -> None:
     lab, job = finished
     ran = lab.run("jobs", "logs", job)
-    assert (ran.code, ran.out, ran.err) == (0, "a model prints\n" * 4, "")
-    assert lab.run("jobs", "logs", job, "-n", "1").out == "a model prints\n"
+    first, *printed, last = ran.out.splitlines(keepends=True)
+    assert (ran.code, ran.err, printed) == (0, "", ["a model prints\n"] * 4)
+    assert BEGINS.fullmatch(first), first
+    assert re.fullmatch(rf"{STAMP} INFO {job}: attempt 1 ends: every simulation has run\n", last)
+    assert lab.run("jobs", "logs", job, "-n", "1").out == last
     assert lab.run("jobs", "logs", job, "--attempt", "1", "--tail", "0").out == ""
     followed = lab.run("jobs", "logs", job, "-f")
     assert (followed.out, followed.err) == (ran.out, "job done is succeeded\n")
@@ -103,11 +114,13 @@ def test_the_log_is_what_the_models_printed_on_stdout(finished: tuple[Lab, str])
 def test_following_a_log_ends_with_the_job(lab: Lab) -> None:
     with running(lab) as runner:
         with lab.start("jobs", "logs", "runs", "--follow") as follower:
+            assert BEGINS.fullmatch(follower.stdout.readline())
             assert follower.stdout.readline() == "a model prints\n"
             runner.send_signal(signal.SIGINT)
             out, err = follower.communicate(timeout=60)
         runner.wait(60)
     assert "SIGINT: running simulations get" in out
+    assert out.endswith("runs: attempt 1 ends: stopped\n")
     assert err == "job runs is cancelled\n"
     assert follower.returncode == 0
 
@@ -131,7 +144,18 @@ def test_a_reader_of_the_log_may_leave_early(finished: tuple[Lab, str]) -> None:
         f"{MOPS} jobs logs {job} | head -n 1", shell=True, capture_output=True, text=True, env=lab.environment
     )
     (pieces / "1-99.txt").unlink()
-    assert (ran.stdout, ran.stderr) == ("a model prints\n", "")
+    assert BEGINS.fullmatch(ran.stdout)
+    assert ran.stderr == ""
+
+
+def test_why_a_job_failed_is_in_its_log_and_status_says_so(lab: Lab) -> None:
+    lab.write_study(outputs=["dayly"])
+    assert lab.submit("--name", "bad").code == 2
+    assert re.search(r"\nwhy +mops jobs logs bad\n", lab.run("jobs", "status", "bad").out)
+    said = lab.run("jobs", "logs", "bad").out
+    assert re.search(
+        r"INFO bad: attempt 1 ends: the model has no output 'dayly'; it has: daily, summary\n  at: \$\.outputs\n", said
+    )
 
 
 # verify

@@ -19,7 +19,7 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes until the job ends.")] = False,
     storage: StorageOption = None,
 ) -> None:
-    """Print what mops and the models said while the job ran.
+    """Print what mops and the models said while the job ran, and when each attempt began and ended.
 
     The log is kept with each checkpoint, so that it is some seconds behind a running job.
     """

@@ -38,6 +38,8 @@ def _fields(job: Job, now: Status) -> Iterator[tuple[str, str]]:
         yield from _runner(now.live)
     if now.state in ("interrupted", "cancelled", "submitted"):
         yield "go on", running.command("resume", job)
+    if now.state == "failed":
+        yield "why", running.command("logs", job)
 
 
 def _runner(live: Live) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,9 @@ import concurrent.futures
 import contextlib
 import logging
 import math
+import os
 import queue
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -158,9 +160,11 @@ class Runner:
             Nothing can run; the log says ``failed``.
         """
         self._checkpoints = self._checkpointer()
+        self._log_begin()
         with ThreadPoolExecutor(1, "mops-drain") as self._drainer, contextlib.closing(self._dispatch):
             try:
                 failure = self._drive()
+                self._log_end(failure)
                 self._checkpoints.finish()
                 self._take_commits()
                 self._check_drained(self._batches.rest())
@@ -188,6 +192,19 @@ class Runner:
             on_tick=self._tick_storage,
             take_text=self._text_log.take,
         )
+
+    def _log_begin(self) -> None:
+        """Say in the job's log who runs it, and what."""
+        n_left, n_all = len(self._record.todo(self._inherited.committed)), len(self._groups)
+        logger.info(
+            "%s: attempt %d by process %d on %s: %d of %d parameter sets are left, %d simulations run at once",
+            *(self._record.job, self._attempt, os.getpid(), socket.gethostname(), n_left, n_all, self._crew.slots),
+        )
+
+    def _log_end(self, failure: MopsError | None) -> None:
+        """Say in the job's log why nothing runs any more; it is written with the last checkpoint."""
+        how = failure or ("stopped" if self._stopping else "every simulation has run")
+        logger.info("%s: attempt %d ends: %s", self._record.job, self._attempt, how)
 
     def _drive(self) -> MopsError | None:
         """Run the pilot and the window; return why it cannot go on, if it cannot."""
@@ -415,6 +432,7 @@ class Runner:
     def _tick_storage(self, open_bytes: int, last: bool) -> None:
         """Write observations; learn of a cancel. Runs in the checkpointing thread."""
         if self._log.cancelled and not self._stopping:
+            logger.info("%s: a cancel was asked for", self._record.job)
             self.stop()
         self._observer.tick(open_bytes, last=last)
 
