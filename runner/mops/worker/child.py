@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mops.study.ids import param_id, target_seed
+from mops.study.ids import target_seed
 from mops.worker.load import CannotLoad, load_model, load_target
 from mops.worker.parts import PartWriter, tables_of
 from mops.worker.tables import InvalidOutput, Reference, as_tables, kinds_of
@@ -64,8 +64,6 @@ def main() -> None:
     with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone, and so are we
         load, _ = channel.receive()
         bundle = _load(load, channel)
-        # The first table makes pyarrow import pandas, where there is one: better now than in the pilot.
-        as_tables({"warm": np.zeros(1)}, 0)
         page = ProgressPage(page_fd)
         while bundle is not None:
             _serve(bundle, channel, page)
@@ -126,6 +124,8 @@ class _Bundle:
         self.target_names: list[str] = load["targets"]
         self.targets = [load_target(text, root) for text in load["targets"]]
         self.outputs = load["outputs"]
+        # The first table makes pyarrow import pandas, where there is one: 0.1 s that the pilot would wait for.
+        as_tables({"warm": np.zeros(1)}, 0)
 
 
 def _load(load: Message, channel: Channel) -> _Bundle | None:
@@ -174,6 +174,11 @@ def _seed_generators(seed: int) -> None:
     random.seed(seed)
     # numpy's legacy generator takes 32 bits, or a list of them.
     np.random.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])  # noqa: NPY002
+
+
+def _take_back_timer() -> None:
+    """Stop a timer that user code started and left: it would end a later simulation, which would be blamed for it."""
+    signal.alarm(0)
 
 
 class _Run:
@@ -229,7 +234,8 @@ class _Run:
         if len(replicates) == group["n_replicates"]:
             ordered = [replicates[i] for i in range(group["n_replicates"])]
             for target in group["targets"]:
-                self._score(place, group["n_replicates"], target, dict(params), ordered)
+                self._score(group, target, ordered)
+            _take_back_timer()
         self._out.done(place)
         if self._handed_over == handed_over:
             self._hand_over_in_time()
@@ -246,13 +252,12 @@ class _Run:
             self._out.failed(place, replicate, None, _failure(error))
             return None
         finally:
+            _take_back_timer()
             self._leave_unit()
         self._out.finished(place, replicate, tables)
         return tables
 
     def _leave_unit(self) -> None:
-        # A timer that the model started and left would end a later simulation, which would be blamed for it.
-        signal.alarm(0)
         if not self._channel.intact:
             # While this unit still counts as running, so that no other is blamed for the silence.
             with contextlib.suppress(OSError):
@@ -265,14 +270,13 @@ class _Run:
             self._out.reference = self._reference.kinds
         return self._reference.check(tables)
 
-    def _score(
-        self, place: int, n_replicates: int, target: int, params: dict[str, Any], ordered: list[dict[str, pa.Table]]
-    ) -> None:
-        self._page.begin(place, n_replicates + target)
+    def _score(self, group: dict[str, Any], target: int, ordered: list[dict[str, pa.Table]]) -> None:
+        place = group["place"]
+        self._page.begin(place, group["n_replicates"] + target)
         try:
             os.chdir(self._bundle.root)
-            _seed_generators(target_seed(param_id(params), self._bundle.target_names[target]))
-            losses = self._bundle.targets[target](params, [dict(tables) for tables in ordered])
+            _seed_generators(target_seed(group["param_id"], self._bundle.target_names[target]))
+            losses = self._bundle.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
         except BaseException as error:  # noqa: BLE001 - as for the model
             self._out.failed(place, None, target, _failure(error))
         else:

@@ -149,6 +149,8 @@ def _keeps_nan(dtype: object) -> bool:
 
 
 def _column(column: Any) -> Any:
+    if type(column) is np.ndarray:  # the most usual, and the checks below cost as much as the copy
+        return column.copy()
     if _form(column) == "scalar":
         return [column]
     if isinstance(column, pa.Array | pa.ChunkedArray | list | tuple):

@@ -97,6 +97,7 @@ class Work:
         return {
             "place": place,
             "params": group.params,
+            "param_id": group.param_id,
             "n_replicates": len(group.seeds),
             "sims": left,
             "given": sorted(progress.good) if wants_targets else [],
