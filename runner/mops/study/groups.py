@@ -32,7 +32,7 @@ PIECE_GROUPS = 8192
 PIECE_SIMULATIONS = 1_000_000
 """A piece has at most so many groups and simulations, but at least one group: about 2 MiB, at most 16 MiB."""
 
-_PIECES_KEPT = 8
+_PIECES_KEPT = 3
 
 Indices = npt.NDArray[np.int64]
 Seeds = npt.NDArray[np.uint64]
