@@ -19,9 +19,10 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes until the job ends.")] = False,
     storage: StorageOption = None,
 ) -> None:
-    """Print what mops and the models said while the job ran, and when each attempt began and ended.
+    """Print what mops and the models said while the job ran.
 
-    The log is kept with each checkpoint, so that it is some seconds behind a running job.
+    Among it when each attempt began, and why it ended. The log is kept with each
+    checkpoint, so that it is some seconds behind a running job.
     """
     found, printed = open_job(job, storage), False
     try:
