@@ -42,7 +42,7 @@ CHECK = ("--sets", "60", "--ms", "1", "--skew", "--export")
 
 @dataclass(frozen=True)
 class Load:
-    """One case: what a simulation costs, and how many sets make the peers run for 5 s or more (at 1 ms 15 s: noise is worst there).
+    """One case: what a simulation costs, and how many sets make the peers run for 5 s or more (1 ms: 15 s).
 
     Rates are compared, so the slow peers may run fewer sets; nobody waits six minutes for their answer at 0 ms.
     """
