@@ -39,7 +39,9 @@ def test_retries_of_retries_end_with_the_rows_of_a_study_that_never_failed(lab: 
     assert (status.counts.simulations_failed, status.counts.targets_failed) == (2 * 3, 4)
 
     admit(lab, {})
-    third = lab.start("retry", "second", "--verdict", "all", "--name", "third", hold=4, **LIMITS)
+    # One slot, so that a whole group is through before the call that is held; and that one is not to be ended for time.
+    patient = LIMITS | {"SLOTS": 1, "SIM_TIMEOUT": 60}
+    third = lab.start("retry", "second", "--verdict", "all", "--name", "third", hold=4, **patient)
     wait_for(lambda: len(third.calls) >= 5 and len(lab.view("third").committed) >= 1, of=third)
     third.signal(signal.SIGKILL)
     third.wait()
