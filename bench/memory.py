@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from memory_report import tables, write_report
 from throughput import PEERS, RESULTS, machine, measure_memory, say
 
-LIBRARIES = [peer for peer in PEERS if peer != "mops"]
 LIBRARIES_UP_TO = 2_000
 """Sets: at 10,000 one of them takes 20 GiB."""
 QUICK_UP_TO = 1_000

@@ -118,6 +118,7 @@ class Runner:
         self._paths = JobPaths(record.job)
         self._attempt = log.view.attempt
         self._inherited = log.view
+        self._todo = record.todo(log.view.committed)
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._reference = read_reference(files, self._paths)
         self._dispatch = Dispatch(cluster, self._deliver, self._events.put)
@@ -195,10 +196,10 @@ class Runner:
 
     def _log_begin(self) -> None:
         """Say in the job's log who runs it, and what."""
-        n_left, n_all = len(self._record.todo(self._inherited.committed)), len(self._groups)
+        place, sets = (os.getpid(), socket.gethostname()), (len(self._todo), len(self._groups))
         logger.info(
             "%s: attempt %d by process %d on %s: %d of %d parameter sets are left, %d simulations run at once",
-            *(self._record.job, self._attempt, os.getpid(), socket.gethostname(), n_left, n_all, self._crew.slots),
+            *(self._record.job, self._attempt, *place, *sets, self._crew.slots),
         )
 
     def _log_end(self, failure: MopsError | None) -> None:
@@ -221,10 +222,9 @@ class Runner:
         return None
 
     def _new_plan(self) -> Plan:
-        todo = self._record.todo(self._inherited.committed)
         return Plan(
-            todo,
-            len(todo),
+            self._todo,
+            len(self._todo),
             self._groups.n_replicates,
             batch_size=self._settings.batch_size,
             slots=self._crew.slots,
@@ -239,7 +239,7 @@ class Runner:
             self._record.job,
             self._limits,
             self._inherited,
-            n_groups=len(self._record.todo(self._inherited.committed)),
+            n_groups=len(self._todo),
             n_simulations=self._progress.left,
         )
 

@@ -7,19 +7,16 @@ minute is missing.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
 
-from mops.errors import CorruptRecord, NewerFormat
+from mops.errors import CorruptRecord
 from mops.storage.files import Files
-from mops.storage.paths import JobPaths
-
-FORMAT = 1
-_PATH = re.compile(r".*/(\d+)-(\d+)\.json", re.ASCII)
+from mops.storage.jobs import FORMAT, parse_object
+from mops.storage.paths import JobPaths, numbers_of
 
 SAMPLES = pa.schema(
     [
@@ -111,8 +108,8 @@ def read_samples(files: Files, paths: JobPaths, newest: int | None = None) -> li
     StorageError
         The storage refuses, or is out of reach.
     """
-    found = [(match, entry.path) for entry in files.list(paths.samples) if (match := _PATH.fullmatch(entry.path))]
-    ordered = sorted((int(match[1]), int(match[2]), path) for match, path in found)
+    listed = [(numbers_of(entry.path), entry.path) for entry in files.list(paths.samples)]
+    ordered = sorted((*numbers, path) for numbers, path in listed if numbers and path.endswith(".json"))
     chosen = ordered[-newest:] if newest else ordered
     read = files.get_many([path for _, _, path in chosen])
     return [
@@ -124,19 +121,11 @@ def read_samples(files: Files, paths: JobPaths, newest: int | None = None) -> li
 
 
 def _samples(data: bytes, where: str) -> list[Sample]:
+    record = parse_object(data, where)
     try:
-        record = json.loads(data)
-        newer = record["format"] > FORMAT
-        samples = [] if newer else [_sample(one) for one in record["samples"]]
-    except (ValueError, KeyError, TypeError) as bad:
+        return [_sample(one) for one in record["samples"]]
+    except (KeyError, TypeError) as bad:
         raise CorruptRecord("these samples are not what mops wrote", where=where) from bad
-    if newer:
-        raise NewerFormat(
-            f"these samples have format {record['format']}, and this mops reads {FORMAT}",
-            where=where,
-            hint="install the version of mops that runs the job, or a newer one",
-        )
-    return samples
 
 
 def _sample(one: Mapping[str, Any]) -> Sample:
