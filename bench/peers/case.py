@@ -53,8 +53,11 @@ class Case:
 
     def parameter_sets(self) -> list[dict]:
         """Return the sets; each differs from all others."""
-        shape = {"gamma": 0.1, "ms": self.ms, "rows": self.rows, "skew": int(self.skew)}
-        return [{"beta": 0.2 + i / 1_000_000, **shape} for i in range(self.sets)]
+        return [self.parameter_set(i) for i in range(self.sets)]
+
+    def parameter_set(self, i: int) -> dict:
+        """Return one of the sets."""
+        return {"beta": 0.2 + i / 1_000_000, "gamma": 0.1, "ms": self.ms, "rows": self.rows, "skew": int(self.skew)}
 
 
 def case_parser(description: str) -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ small.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "open_job", "resume", "retry", "submit"]
 __version__ = "0.1.0"
+
+# Arrow reads this when it is first used. Its default, mimalloc, takes huge pages for itself: 40 MiB more at the
+# highest, and CPU time to clear them (docs/memory.md). The system's allocator also hears of malloc_trim.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 _HOMES = {
     **dict.fromkeys(("Job", "open_job"), "mops.job"),

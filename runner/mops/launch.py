@@ -41,14 +41,14 @@ class Prepared:
 
     Parameters
     ----------
-    raw
-        The study as it was given.
+    text
+        The study as it was given: JSON.
     root
         The project root.
     """
 
     study: Study
-    raw: object
+    text: bytes
     root: Path
     spec: ModelSpec
     bundle: Bundle
@@ -74,14 +74,14 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
         The project cannot be packed, or does not say which model is meant.
     """
     path = Path(study)
-    raw = read_json(read_text(path, "study"), where=str(path))
-    parsed = parse_study(raw, where=str(path), folder=path.parent)
+    text = read_text(path, "study")
+    parsed = parse_study(read_json(text, where=str(path)), where=str(path), folder=path.parent)
     _give_back()
     root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))
     bundle = pack(root, Path(storage) if storage and "://" not in storage else None)
     unpack(bundle.data, bundle.digest, cache_folder())  # what runs here is the bundle, not the folder
-    return Prepared(parsed, raw, root, spec, bundle)
+    return Prepared(parsed, text.encode(), root, spec, bundle)
 
 
 def _give_back() -> None:
@@ -181,7 +181,7 @@ def submit(
     def create() -> None:
         # Taken out, so that the study is not held as objects while the job runs: the runner reads its groups as Arrow.
         study = pending.pop()
-        create_job(files, record, study.bundle, study.raw, study.study.groups)
+        create_job(files, record, study.bundle, study.text, study.study.groups)
         on_start(study, job)
         del study
         _give_back()

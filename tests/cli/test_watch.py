@@ -156,7 +156,7 @@ def submit_only(lab: Lab) -> None:
     prepared = prepare(lab.study)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = JobRecord("job", now, prepared.bundle.digest, prepared.spec, 3, 3)
-    create_job(Files.open(str(lab.storage)), record, prepared.bundle, prepared.raw, prepared.study.groups)
+    create_job(Files.open(str(lab.storage)), record, prepared.bundle, prepared.text, prepared.study.groups)
 
 
 def test_a_job_that_waits_is_watched_until_it_starts_and_ends(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mops.driver.checkpoint import Limits, OpenCheckpoint, counted
-from mops.storage.log import Counts
+from mops.driver.checkpoint import Checkpointer, Limits, OpenCheckpoint, counted
+from mops.storage.files import Files
+from mops.storage.log import Counts, JobLog
+from mops.storage.paths import JobPaths
 from mops.study.grouping import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json, param_id
@@ -46,7 +49,7 @@ def outcome(done: set[int], **fields: object) -> Outcome:
 def rows_of(checkpoint: OpenCheckpoint) -> dict[tuple[str, str | None], list[dict[str, object]]]:
     return {
         (kind, output): pq.read_table(io.BytesIO(b"".join(file.chunks))).to_pylist()
-        for kind, output, file in checkpoint.finish()
+        for kind, output, file in checkpoint.take_files()
     }
 
 
@@ -90,7 +93,7 @@ def test_a_schema_of_its_own_gets_a_part_of_its_own(groups: GroupTable) -> None:
     floats = part([(1, 0), (1, 1)], [0.5, 1.5])  # type: ignore[list-item]
     taken = outcome({0, 1}, parts=[part([(0, 0), (0, 1)], [1, 2]), floats])
     checkpoint.add(taken, counted(taken, groups, 0))
-    assert len(list(checkpoint.finish())) == 2
+    assert len(list(checkpoint.take_files())) == 2
 
 
 LIMITS = Limits(seconds=30, bytes=1000, groups=10)
@@ -120,3 +123,33 @@ def test_with_zero_seconds_each_group_is_committed_as_it_finishes(groups: GroupT
     checkpoint = OpenCheckpoint(groups, None)
     checkpoint._done = [0]
     assert Limits(0, 1000, 10).due(checkpoint, 0.0, 0.0)
+
+
+def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(
+    groups: GroupTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mops.driver.checkpoint.LEAST_SECONDS", 3600.0)
+    files, paths, events = Files.open(str(tmp_path)), JobPaths("a-job"), []
+    log = JobLog(files, paths, host="here")
+    log.claim("person")
+    writer = Checkpointer(
+        files,
+        paths,
+        log,
+        groups,
+        Limits(seconds=3600, bytes=1000, groups=100),
+        attempt=1,
+        n_targets=0,
+        outputs=None,
+        on_event=events.append,
+        on_tick=lambda *_: None,
+        take_text=lambda: "",
+    )
+    for group in range(4):
+        writer.put(outcome({group}, parts=[part([(group, 0), (group, 1)], list(range(400)))]))
+    writer.finish()
+    # The first group of a job is committed by itself; then none may be until the end.
+    assert [event.groups for event in events] == [1, 3]
+    (stored,) = log.view.parts.values()
+    assert [part.rows for part in stored] == [400] * 4
+    assert sorted({*pq.read_table(tmp_path / part.path)["group"].to_pylist()}.pop() for part in stored) == [0, 1, 2, 3]

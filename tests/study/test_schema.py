@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from mops.errors import StudyError
 from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
-from mops.study.json_file import read_json
+from mops.study.json_file import read_json, read_text
 from mops.study.schema import KEYS, Study, parse_study
 
 FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative to the project root"
@@ -508,8 +509,11 @@ def faults(text: str) -> list[tuple[str, str]]:
     return [(problem.path, problem.message) for problem in raised.value.problems]
 
 
-def test_json_is_read_with_or_without_a_byte_order_mark() -> None:
-    assert read_json('{"a": 1}', where="x") == read_json('\ufeff{"a": 1}', where="x") == {"a": 1}
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_json_is_read_with_or_without_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "study.json"
+    path.write_text('{"a": 1}', encoding=encoding)
+    assert read_json(read_text(path, "study"), where="x") == {"a": 1}
     assert read_json(r'["\ud83d\ude00", "Genève"]', where="x") == ["😀", "Genève"]
 
 

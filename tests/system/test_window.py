@@ -67,7 +67,7 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
     record = JobRecord("job", "now", prepared.bundle.digest, prepared.spec, n_groups, n_groups)
     context = context_of("job", prepared.bundle.digest, files.url, prepared.spec, settings)
-    create_job(files, record, prepared.bundle, prepared.raw, prepared.study.groups)
+    create_job(files, record, prepared.bundle, prepared.text, prepared.study.groups)
     with children(context), embedded(context.run, SLOTS) as cluster, collecting() as text:
         watch = Watch(cluster.client.cluster.scheduler)
         cluster.client.cluster.scheduler.add_plugin(watch)  # this very object; register_plugin would send a copy

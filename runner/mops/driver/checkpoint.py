@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 3.0
 LEAST_SECONDS = 1.0
 """Checkpoints close at most this often, unless each group is to be committed as it finishes."""
+
+_QUEUES = 4
+"""What waits to be encoded may be this part of what a checkpoint may hold: the writer needs its next outcome only."""
 
 
 class OpenCheckpoint:
@@ -50,8 +53,9 @@ class OpenCheckpoint:
         self._failures: list[Failure] = []
         self._done: list[int] = []
         self.keys: list[str] = []
+        self.parts: list[Part] = []
         self.counts = Counts()
-        self.bytes = 0
+        self.bytes = self.bytes_held = 0
 
     def __len__(self) -> int:
         return len(self._done)
@@ -71,6 +75,7 @@ class OpenCheckpoint:
         self._failures += outcome.failures
         self.keys += outcome.keys
         self.bytes += outcome.nbytes
+        self.bytes_held += outcome.nbytes
         self.counts += counts
 
     def _write(self, buffer: pa.Buffer, segment: Segment, done: frozenset[int]) -> None:
@@ -86,10 +91,16 @@ class OpenCheckpoint:
             self._encoders[key] = PartEncoder(table.schema)
         self._encoders[key].write(table)
 
-    def finish(self) -> Iterable[tuple[str, str | None, Encoded]]:
-        """Yield the finished files as (kind, output, file); kind is outputs, losses or failures."""
-        for (output, _), encoder in self._encoders.items():
+    def take_outputs(self) -> Iterator[tuple[str, str | None, Encoded]]:
+        """Yield what is encoded of the outputs as (kind, output, file), and hold it no more."""
+        while self._encoders:
+            (output, _), encoder = self._encoders.popitem()
             yield "outputs", output, encoder.finish()
+        self.bytes_held = 0
+
+    def take_files(self) -> Iterator[tuple[str, str | None, Encoded]]:
+        """Yield every file as (kind, output, file), and hold none any more; kind is outputs, losses or failures."""
+        yield from self.take_outputs()
         if self._losses:
             yield "losses", None, encode(self._table(self._losses, LOSSES))
         if self._failures:
@@ -219,7 +230,7 @@ class Checkpointer:
         self._files, self._paths, self._log, self._groups = files, paths, log, groups
         self._limits, self._attempt, self._n_targets, self._outputs = limits, attempt, n_targets, outputs
         self._on_event, self._on_tick, self._take_text = on_event, on_tick, take_text
-        self._queue = _Queue(limits.bytes)
+        self._queue = _Queue(limits.bytes // _QUEUES)
         self._counter = 0
         self._abandoned = False
         self._tells = log.view.counts.simulations_good > 0
@@ -268,6 +279,8 @@ class Checkpointer:
         now = time.monotonic()
         if self._first or self._limits.due(self._open, now - self._opened, now - self._closed):
             self._commit()
+        elif self._open.bytes_held >= self._limits.bytes:  # and it may not close yet
+            self._store_into(self._open, self._open.take_outputs())
         if now - self._polled >= POLL_SECONDS:
             self._polled = now
             self._log.poll()
@@ -298,20 +311,22 @@ class Checkpointer:
         closing, self._open = self._open, OpenCheckpoint(self._groups, self._outputs)
         self._closed = time.monotonic()
         self._tells |= closing.counts.simulations_good > 0
-        parts = [self._store(*file) for file in closing.finish()]
+        self._store_into(closing, closing.take_files())
         self._store_text()
-        self._log.commit(closing.ranges, parts, closing.counts)
-        logger.debug("committed %d groups in %d parts", len(closing), len(parts))
+        self._log.commit(closing.ranges, closing.parts, closing.counts)
+        logger.debug("committed %d groups in %d parts", len(closing), len(closing.parts))
         self._on_event(Committed(closing.keys, len(closing), closing.counts))
 
     def _store_text(self) -> None:
         if text := self._take_text():
             self._files.put(self._paths.text(self._attempt, self._next()), text.encode())
 
-    def _store(self, kind: str, output: str | None, file: Encoded) -> Part:
-        path = self._paths.part(kind, output, self._attempt, self._next())
-        self._files.put(path, file.chunks)
-        return Part(path, file.rows, file.bytes, file.digest)
+    def _store_into(self, checkpoint: OpenCheckpoint, files: Iterable[tuple[str, str | None, Encoded]]) -> None:
+        """Make files durable, as parts of a checkpoint."""
+        for kind, output, file in files:
+            path = self._paths.part(kind, output, self._attempt, self._next())
+            self._files.put(path, file.chunks)
+            checkpoint.parts.append(Part(path, file.rows, file.bytes, file.digest))
 
     def _next(self) -> int:
         self._counter += 1

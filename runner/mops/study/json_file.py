@@ -17,7 +17,7 @@ _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return a file's text.
+    """Return a file's text, without a byte order mark.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def read_text(path: Path, what: str) -> str:
         There is no such file, it may not be read, or it is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UsageError(
             f"there is no such {what} file", where=str(path), hint=f"name a {what} file, like {what}.json"
@@ -68,7 +68,7 @@ def read_json(text: str, *, where: str, what: str = "study") -> object:
     problems: list[Problem] = []
     found: object = None
     try:
-        found = _decoded(text.removeprefix("\ufeff"), marks)
+        found = _decoded(text, marks)
         if marks or _MAYBE_SURROGATE.search(text):
             problems = list(_marked(found, "$"))
     except json.JSONDecodeError as bad:
