@@ -221,11 +221,12 @@ class TestDeaths:
 COUNTED = """
 import os, signal, time
 from pathlib import Path
+from mops.worker.child import HANDOVER_SECONDS
 
 def run(p, s):
     with Path("calls").open("a") as calls:
         calls.write(f"{s}\\n")
-    time.sleep(0.25)  # longer than a child keeps what is finished
+    time.sleep(HANDOVER_SECONDS)  # as long as a child keeps what is finished
     mortal = Path(f"deadly-{s}")
     if mortal.exists():
         if mortal.read_text() == "once":

@@ -191,11 +191,18 @@ def test_an_order_over_its_budget_ends_after_a_whole_group(lab: Lab, budget: dic
     assert sorted(values(outcome, "x")) == [(0, 0), (0, 1)]
 
 
-HELD = (
-    "import time\nfrom pathlib import Path\n\ndef run(p, s):\n    Path(f'started-{p[\"a\"]}').touch()\n"
-    "    while not Path('go').exists() and p['a']:\n        time.sleep(0.01)\n"
-    "    time.sleep(0.25)  # longer than a child keeps what is finished\n    return {'x': p['a']}\n"
-)
+HELD = """
+import time
+from pathlib import Path
+from mops.worker.child import HANDOVER_SECONDS
+
+def run(p, s):
+    Path(f"started-{p['a']}").touch()
+    while not Path("go").exists() and p["a"]:
+        time.sleep(0.01)
+    time.sleep(HANDOVER_SECONDS)  # as long as a child keeps what is finished
+    return {"x": p["a"]}
+"""
 
 
 def stopped(lab: Lab, grace_s: float, *, go: bool) -> Outcome:
@@ -362,9 +369,10 @@ def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: Lab) -
 
 def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: Lab) -> None:
     code = (
-        "import os, time\nfrom pathlib import Path\n\ndef run(p, s):\n    first = not Path('first').exists()\n"
+        "import os, time\nfrom pathlib import Path\nfrom mops.worker.child import HANDOVER_SECONDS\n\n"
+        "def run(p, s):\n    first = not Path('first').exists()\n"
         "    Path('first').touch()\n    if not first and not Path('died').exists():\n        Path('died').touch()\n"
-        "        os._exit(1)\n    time.sleep(0.25)  # longer than a child keeps what it made\n    return {'x': s}\n\n"
+        "        os._exit(1)\n    time.sleep(HANDOVER_SECONDS)  # it keeps none longer\n    return {'x': s}\n\n"
         "def score(p, replicates):\n    Path('maps').write_text(Path('/proc/self/maps').read_text())\n    return 1.0\n"
     )
     pool = lab.pool(code, targets=("model:score",))

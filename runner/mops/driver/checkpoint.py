@@ -107,10 +107,9 @@ class OpenCheckpoint:
             yield "failures", None, encode(self._table(self._failures, FAILURES))
 
     def _table(self, rows: list[Loss] | list[Failure], schema: pa.Schema) -> pa.Table:
-        ids = self._groups.param_ids([row.group for row in rows])
-        names = schema.names[1:]
-        columns = [pa.array([getattr(row, name) for row in rows], schema.field(name).type) for name in names]
-        return pa.table([ids, *columns], schema=schema)
+        columns = list(zip(*rows, strict=True))  # those of the schema, in its order, but for param_id
+        typed = [pa.array(values, field.type) for values, field in zip(columns, list(schema)[1:], strict=True)]
+        return pa.table([self._groups.param_ids(columns[0]), *typed], schema=schema)
 
 
 def _only(

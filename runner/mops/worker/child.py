@@ -45,7 +45,7 @@ from mops.worker.parts import PartWriter, tables_of
 from mops.worker.tables import InvalidOutput, Reference, as_tables, kinds_of
 from mops.worker.wire import Channel, Message, ProgressPage
 
-HANDOVER_SECONDS = 0.2
+HANDOVER_SECONDS = 0.5
 HANDOVER_BYTES = 4 << 20
 _CHANNEL_CLOSED = 76  # EX_PROTOCOL of sysexits.h
 _MESSAGE_LIMIT = 2_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -114,8 +115,7 @@ class Order:
         return f"mops-{kind}-{self.key}."
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """A simulation (``target`` is None) or a target (``replicate`` and ``seed`` are None) that failed."""
 
     group: int
@@ -128,8 +128,7 @@ class Failure:
     attempts: int
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):  # there are many: a dataclass takes four times as long to make
     """One loss of one target for one group."""
 
     group: int
