@@ -46,8 +46,17 @@ class Settings(BaseModel):
     sim_timeout: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="seconds that one simulation or target may take; unset: no limit"
     )
+    sim_memory: ByteSize | None = Field(
+        None, ge=32 << 20, description="bytes that one simulation may take, with its processes; unset: its slot's share"
+    )
+    tasks_per_child: int = Field(
+        0, ge=0, description="simulations before a child process is replaced; 0: on growth only; 1: one for each"
+    )
+    child_growth: ByteSize = Field(
+        ByteSize(300 << 20), ge=0, description="bytes that a child may grow since its first simulation; 0: any number"
+    )
     sim_threads: int = Field(1, ge=1, description="threads that a simulation may use; slots are divided by it")
-    retries: int = Field(1, ge=0, description="how often a simulation whose process died is tried again")
+    retries: int = Field(1, ge=0, description="how often a simulation that died or ran out of memory is tried again")
     task_seconds: float = Field(
         1.0, gt=0, allow_inf_nan=False, description="fuse short parameter sets into tasks of about this many seconds"
     )

@@ -380,7 +380,7 @@ class TestPrints:
         child = Child(pool.context, str(bench.folder))
         try:
             assert child.ready() is None
-            assert child.drive(Work(order_of(child._context, {"a": 1}))) is None
+            assert child.drive(Work(order_of(child._context, {"a": 1})), 1 << 40) is None
             assert len(child._prints) < 1_000_000
             assert child.take_prints().startswith("(49")
         finally:

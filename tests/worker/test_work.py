@@ -8,8 +8,9 @@ import pytest
 from mops.study.groups import Group
 from mops.worker.order import Context, Order
 from mops.worker.parts import PartWriter, map_part
+from mops.worker.verdict import Verdict
 from mops.worker.wire import Channel, Unit
-from mops.worker.work import Verdict, Work
+from mops.worker.work import Work
 
 CRASHED = Verdict("crashed", "segmentation fault")
 TIMEOUT = Verdict("timeout", "longer than 1 s")

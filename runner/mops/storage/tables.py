@@ -50,6 +50,10 @@ FAILURES = pa.schema(
         pa.field("message", pa.string(), nullable=False),
         pa.field("traceback", pa.string(), nullable=False),
         pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("signals", pa.string(), nullable=False),
+        pa.field("peak_bytes", pa.int64()),
+        pa.field("peak_at_least", pa.bool_()),
+        pa.field("limit_bytes", pa.int64()),
     ]
 )
 VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")

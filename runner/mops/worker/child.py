@@ -8,7 +8,7 @@
       run {groups, reference, seconds, bytes}   ──►
         given {segments} + memfd (0 or 1)       ──►    replicates that an earlier child handed over
                                                 ◄──    part {sims, outputs, losses, failures, done} + memfd, repeated
-                                                ◄──    ended {seconds}
+                                                ◄──    ended {seconds, worn}
 
 What a simulation prints goes to descriptors 1 and 2, which are the parent's log and never the protocol. A death is
 the parent's to notice: the progress page says what ran. The child dies with its parent by a signal from the
@@ -43,6 +43,7 @@ from mops.study.ids import target_seed
 from mops.worker.load import CannotLoad, load_model, load_target
 from mops.worker.parts import PartWriter, tables_of
 from mops.worker.tables import InvalidOutput, Reference, as_tables, kinds_of
+from mops.worker.wear import Wear
 from mops.worker.wire import Channel, Message, ProgressPage
 
 HANDOVER_SECONDS = 0.5
@@ -124,6 +125,7 @@ class _Bundle:
         self.target_names: list[str] = load["targets"]
         self.targets = [load_target(text, root) for text in load["targets"]]
         self.outputs = load["outputs"]
+        self.wear = Wear(load["tasks_per_child"], load["growth_bytes"])
         # The first table makes pyarrow import pandas, where there is one: 0.1 s that the pilot would wait for.
         as_tables({"warm": np.zeros(1)}, 0)
 
@@ -200,7 +202,7 @@ class _Run:
 
     def run(self) -> None:
         for group in self._order["groups"]:
-            if group["sims"] and self._enough(self._out.groups_done):
+            if group["sims"] and (self._bundle.wear.worn or self._enough(self._out.groups_done)):
                 break
             self._group(group)
         self._page.idle()
@@ -208,7 +210,7 @@ class _Run:
             with contextlib.suppress(Exception):
                 stream.flush()
         self._out.flush()
-        self._out.end(time.monotonic() - self._began)
+        self._out.end(time.monotonic() - self._began, self._bundle.wear.worn)
 
     def _enough(self, n_finished: int) -> bool:
         if self._page.stop_asked:
@@ -222,12 +224,14 @@ class _Run:
         replicates: dict[int, dict[str, pa.Table]] = {
             replicate: self._given[place, replicate] for replicate in group["given"]
         }
+        held_before = self._out.bytes_total - sum(t.nbytes for tables in replicates.values() for t in tables.values())
         for n_before, (replicate, seed) in enumerate(group["sims"]):
-            if self._enough(n_before) if group["in_pieces"] else self._page.stop_asked:
+            if self._bundle.wear.worn or (self._enough(n_before) if group["in_pieces"] else self._page.stop_asked):
                 return
             tables = self._simulate(place, replicate, dict(params), seed)
             if tables is not None:
                 replicates[replicate] = tables
+            self._bundle.wear.finished(self._out.bytes_total - held_before)
             self._hand_over_in_time()
         if group["in_pieces"]:
             return  # what is settled counts, and the rest of the group is other orders' work

@@ -34,6 +34,12 @@ class Context:
         Seconds for one simulation or one target; None: no limit.
     retries
         How often a unit whose process died is tried again.
+    memory_bytes
+        What one simulation's process tree may take; None: the slot's share of the worker's memory.
+    tasks_per_child
+        Simulations before a child is replaced; 0: any number.
+    growth_bytes
+        What a child may grow by since its first simulation before it is replaced; 0: any number.
     held_bytes
         Bytes of finished, unfetched results above which a worker starts no further order.
     env
@@ -54,6 +60,9 @@ class Context:
     threads: int = 1
     timeout_s: float | None = None
     retries: int = 1
+    memory_bytes: int | None = None
+    tasks_per_child: int = 0
+    growth_bytes: int = 0
     held_bytes: int = 256 << 20
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     python: str | None = None
@@ -116,7 +125,21 @@ class Order:
 
 
 class Failure(NamedTuple):
-    """A simulation (``target`` is None) or a target (``replicate`` and ``seed`` are None) that failed."""
+    """A simulation (``target`` is None) or a target (``replicate`` and ``seed`` are None) that failed.
+
+    Parameters
+    ----------
+    reason
+        The verdict.
+    signals
+        What led to it, in words; empty: the model said it itself.
+    peak_bytes
+        Highest resident memory of its processes, as far as it was seen; None: it was not looked at.
+    peak_at_least
+        Whether they would have taken more: they were ended before.
+    limit_bytes
+        What they might take.
+    """
 
     group: int
     replicate: int | None
@@ -126,6 +149,10 @@ class Failure(NamedTuple):
     message: str
     traceback: str
     attempts: int
+    signals: str = ""
+    peak_bytes: int | None = None
+    peak_at_least: bool | None = None
+    limit_bytes: int | None = None
 
 
 class Loss(NamedTuple):  # there are many: a dataclass takes four times as long to make

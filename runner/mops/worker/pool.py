@@ -17,16 +17,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from mops.errors import ClusterError, ModelError
-from mops.worker import held
+from mops.worker import held, memory
 from mops.worker.environment import environment
 from mops.worker.interpreter import cannot_start, command
 from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.parts import send_tables
+from mops.worker.verdict import Death, verdict_of
 from mops.worker.wire import Channel, Message, ProgressPage, Unit
-from mops.worker.work import Verdict, Work
+from mops.worker.work import Work
 
 logger = logging.getLogger(__name__)
 
@@ -36,29 +36,11 @@ _READS_LEFT = 32  # of 64 KiB: what any pipe may hold, and an end where somebody
 _TAIL_LIMIT = 4 << 10
 _FATAL_LIMIT = 32 << 10  # faulthandler's hundred frames of each thread
 _ABORT_SECONDS = 0.5  # for a child over its time limit to write where it hangs
+_TERM_SECONDS = 0.1  # for a child over its memory limit to end by itself
+_LOOK_SECONDS = 0.02  # at its memory, where it is near its limit
+_ALLOCATES = 2.5e9  # bytes a second at most: how soon it can be over its limit
 _LEAVE_SECONDS = 5.0  # for a child that closed its socket to be gone
 _DEATHS_BETWEEN_UNITS = 5
-
-
-@dataclass(frozen=True)
-class Death:
-    """How a child ended: its return code (negative: a signal), the unit it ran, and who ended it."""
-
-    returncode: int
-    unit: Unit | None
-    by: str  # "itself", "silence" (it closed its socket and stayed), "timeout" or "stop"
-    seconds: float
-    tail: str
-
-    @property
-    def how(self) -> str:
-        """Say how, for people."""
-        if self.returncode >= 0:
-            return f"ended by itself with exit code {self.returncode} (os._exit?)"
-        number = -self.returncode
-        with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(number).name} ({signal.strsignal(number)})"
-        return f"was ended by signal {number}"
 
 
 class Child:
@@ -82,6 +64,10 @@ class Child:
         self._channel = Channel(ours)
         self._ended_by = "itself"
         self._killed_at = 0.0
+        self._limit_bytes: int | None = None
+        self._peak_of: Unit | None = None
+        self.peak_bytes = self._unit_peak_bytes = 0
+        self._kills_before = memory.oom_kills()
         self._judged: Unit | None = None
         self._prints = bytearray()
         self._n_printed = 0  # bytes since they were last taken, dropped ones too
@@ -92,6 +78,7 @@ class Child:
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._stdout, selectors.EVENT_READ)
         self._loaded = False
+        self.worn = ""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # ready() tells how it died
             self._channel.send(
                 {
@@ -101,13 +88,15 @@ class Child:
                     "scenario": context.scenario,
                     "targets": list(context.targets),
                     "outputs": None if context.outputs is None else list(context.outputs),
+                    "tasks_per_child": context.tasks_per_child,
+                    "growth_bytes": context.growth_bytes,
                 }
             )
 
     @property
     def fit(self) -> bool:
-        """Whether it can be lent again: it has imported the model, and lives as far as anybody knows."""
-        return self._loaded and self._ended_by == "itself" and not self._has_ended()
+        """Whether it can be lent again: it has imported the model, is not worn, and lives as far as anybody knows."""
+        return self._loaded and not self.worn and self._ended_by == "itself" and not self._has_ended()
 
     @property
     def pid(self) -> int:
@@ -136,9 +125,17 @@ class Child:
             return None
         return self.death()
 
-    def drive(self, work: Work) -> Death | None:
-        """Run what is left of ``work``; return None when the child is ready for more, or how it died."""
+    def drive(self, work: Work, limit_bytes: int) -> Death | None:
+        """Run what is left of ``work``; return None when the child is ready for more, or how it died.
+
+        Parameters
+        ----------
+        limit_bytes
+            What each simulation may take, with all processes that it starts.
+        """
         began = time.monotonic()
+        self._limit_bytes = limit_bytes
+        self._kills_before = memory.oom_kills()
         try:
             request = work.request()
             self._channel.send(request)
@@ -147,6 +144,7 @@ class Child:
             for message, fd in self._messages():
                 if message["kind"] == "ended":
                     work.seconds += message["seconds"]
+                    self.worn = message["worn"]
                     return None
                 work.take(message, None if fd is None else held.take(fd, request["name"]))
         except (BrokenPipeError, ConnectionResetError):
@@ -156,14 +154,14 @@ class Child:
 
     def _messages(self) -> Iterator[tuple[Message, int | None]]:
         """Yield what the child sends until it is gone; reads its prints and watches its time meanwhile."""
-        poll = min(_POLL_SECONDS, (self._context.timeout_s or 1.0) / 4)
+        poll_s = min(_POLL_SECONDS, (self._context.timeout_s or 1.0) / 4)
         while True:
             # Looked at first: what it had sent is in the socket then. There may be no end-of-file, where a process that
             # the model forked keeps the socket open.
             ended = self._has_ended()
             if ended:
                 self._kill_group()
-            ready = {key.fileobj for key, _ in self._selector.select(0 if ended else poll)}
+            ready = {key.fileobj for key, _ in self._selector.select(0 if ended else min(poll_s, self._next_look_s()))}
             if self._stdout in ready:
                 self._read_prints()
             if self._channel in ready:
@@ -179,6 +177,7 @@ class Child:
     def _watch(self) -> None:
         if self._ended_by == "itself":
             self._watch_time()
+            self._watch_memory()
         elif time.monotonic() >= self._killed_at:
             self._kill_group()
 
@@ -189,6 +188,25 @@ class Child:
             self._ended_by = "timeout"
             self._killed_at = time.monotonic() + _ABORT_SECONDS
             self._signal(os.kill, signal.SIGABRT)  # faulthandler writes where it hangs
+
+    def _next_look_s(self) -> float:
+        """Return the seconds until the child could be over its memory limit."""
+        if self._limit_bytes is None:
+            return _POLL_SECONDS
+        return max((self._limit_bytes - self._unit_peak_bytes) / _ALLOCATES, _LOOK_SECONDS)
+
+    def _watch_memory(self) -> None:
+        if self._limit_bytes is None or (running := self._page.running()) is None:
+            return
+        n_bytes = memory.tree_bytes(self.pid)
+        if running[0] != self._peak_of:
+            self._peak_of, self._unit_peak_bytes = running[0], 0
+        self._unit_peak_bytes = max(self._unit_peak_bytes, n_bytes)
+        self.peak_bytes = max(self.peak_bytes, n_bytes)
+        if n_bytes > self._limit_bytes and self._ended_by == "itself":
+            self._judged, self._ended_by = running[0], "memory"
+            self._killed_at = time.monotonic() + _TERM_SECONDS
+            self._signal(os.killpg, signal.SIGTERM)
 
     def ask_to_stop(self) -> None:
         """Ask the child to run nothing after its present unit."""
@@ -271,10 +289,16 @@ class Child:
         running = self._page.running()
         unit, began = running if running is not None else (None, time.monotonic())
         by = self._ended_by
-        if by == "timeout" and unit != self._judged:
-            unit, by = None, "stop"  # it had just finished the unit that was over its time
+        if by in ("timeout", "memory") and unit != self._judged:
+            unit, by = None, "stop"  # it had just finished the unit that was over its limit
         tail = _last_words(self._tail.decode(errors="replace"))
-        return Death(self._process.returncode, unit, by, time.monotonic() - began, tail)
+        peak = self._unit_peak_bytes if unit is not None and unit == self._peak_of else None
+        ended = (self._process.returncode, unit, by, time.monotonic() - began, tail)
+        return Death(*ended, peak, self._limit_bytes, self._kernel_kills())
+
+    def _kernel_kills(self) -> int | None:
+        now = memory.oom_kills()
+        return None if now is None or self._kills_before is None else now - self._kills_before
 
     def close(self) -> None:
         """End the child and give back its descriptors. Ending twice does no harm."""
@@ -329,10 +353,13 @@ class Pool:
         The folder with the unpacked bundle.
     slots
         Children at once.
+    worker_limit
+        Bytes of memory that Dask was told for this worker; None: nothing.
     """
 
-    def __init__(self, context: Context, root: str, slots: int):
+    def __init__(self, context: Context, root: str, slots: int, worker_limit: int | None = None):
         self.context, self.slots = context, slots
+        self._allowed_bytes = memory.allowed_bytes(worker_limit)
         self._root = root
         self._slots = threading.Semaphore(slots)
         self._lock = threading.Lock()
@@ -401,15 +428,22 @@ class Pool:
                     if child is None:
                         break
                     # A child that dies while it starts is no verdict on the model: an earlier one has imported it.
-                    death = child.ready() or child.drive(work)
+                    death = child.ready() or child.drive(work, self._limit_bytes())
                     prints += child.take_prints()
-                if death is None:
+                if death is None and not (child.worn and work.wants_more):
                     break
+                if death is None:
+                    continue
                 self._explain(death, work)
                 deaths_between = deaths_between + 1 if death.unit is None else 0
                 if deaths_between >= _DEATHS_BETWEEN_UNITS:
                     raise _dying(order, death)
         return work.outcome(prints)
+
+    def _limit_bytes(self) -> int:
+        """Return what one simulation may take now: what is set, else its slot's share of what is there."""
+        mine = memory.resident_bytes(os.getpid())
+        return self.context.memory_bytes or memory.share_bytes(self._allowed_bytes, mine, self.slots)
 
     @contextlib.contextmanager
     def _lent(self, *, last: bool = False) -> Iterator[Child | None]:
@@ -437,6 +471,8 @@ class Pool:
             if keep:
                 self._idle.append(child)
         if not keep:
+            if child.worn:
+                logger.info("%s: child %d is replaced: %s", self.context.job, child.pid, child.worn)
             child.close()
             with self._returned:
                 self._children.discard(child)
@@ -450,7 +486,7 @@ class Pool:
                     "%s: a child that ran no simulation %s; the rest runs again", self.context.job, death.how
                 )
             return
-        verdict = _verdict(death, self.context.timeout_s)
+        verdict = verdict_of(death, self.context.timeout_s)
         again = work.blame(death.unit, verdict)
         logger.warning(
             "%s: %s: %s; %s",
@@ -497,22 +533,6 @@ class Pool:
             left, self._children = self._children, set()
         for child in left:  # its driver is held up elsewhere
             child.close()
-
-
-def _verdict(death: Death, timeout_s: float | None) -> Verdict:
-    if death.by == "timeout":
-        message = f"ran for more than {timeout_s:g} s (MODELOPS_JOB_SIM_TIMEOUT) and was ended"
-        return Verdict("timeout", message, death.tail)
-    if death.by == "silence":
-        message = "it closed the socket to its worker, a descriptor that was not its own, and was ended"
-        return Verdict("crashed", message, death.tail)
-    message = f"the process that ran it {death.how} after {death.seconds:.1f} s"
-    if death.returncode == -signal.SIGKILL:
-        message += (
-            ", which mops did not send: probably the system ran out of memory; "
-            "lower MODELOPS_JOB_SLOTS or MODELOPS_JOB_BATCH_SIZE, or give it more memory"
-        )
-    return Verdict("crashed", message, death.tail)
 
 
 def _dying(order: Order, death: Death) -> ClusterError:

@@ -45,9 +45,10 @@ def pool_of(context: Context) -> Pool:
         The bundle does not reach this worker.
     """
     root, slots = str(bundle_folder(context)), _slots(context)
+    worker_limit = None if context.slots else get_worker().memory_manager.memory_limit
     with _lock:
         if context.run not in _pools:
-            _pools[context.run] = Pool(context, root, slots)
+            _pools[context.run] = Pool(context, root, slots, worker_limit)
             if context.run in _over:
                 _pools[context.run].stop(0.0)
         return _pools[context.run]

@@ -17,18 +17,10 @@ from mops.study.groups import Group
 from mops.worker.order import ArrowPart, Failure, Loss, Order, Outcome, Segment
 from mops.worker.parts import Tables, read_segment
 from mops.worker.tables import Kinds
+from mops.worker.verdict import Verdict
 from mops.worker.wire import Message, Unit
 
-RETRIED = frozenset({"crashed"})
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Why a unit failed: ``reason`` is the verdict's name."""
-
-    reason: str
-    message: str
-    traceback: str = ""
+RETRIED = frozenset({"crashed", "oom"})
 
 
 @dataclass
@@ -74,6 +66,18 @@ class Work:
         """Whether nothing is left to do."""
         return all(progress.done for progress in self._groups)
 
+    @property
+    def wants_more(self) -> bool:
+        """Whether to go on in a fresh child: what is half done would be lost, and the rest has time and room left."""
+        half_done = not self._in_pieces and any(p.good and not p.done for p in self._groups)
+        begun = any(progress.done or progress.good or progress.failed for progress in self._groups)
+        within = self.seconds < self._order.seconds and self._bytes_left > 0
+        return not self.finished and (half_done or within or not begun)
+
+    @property
+    def _bytes_left(self) -> int:
+        return max(self._order.bytes - sum(int(part.buffer.size) for part in self._parts), 0)
+
     def request(self) -> Message:
         """Return the message that asks a child for what is left."""
         left = [self._request(place, progress) for place, progress in enumerate(self._groups) if not progress.done]
@@ -84,7 +88,7 @@ class Work:
             "given": any(group["given"] for group in left),
             "reference": self.reference,
             "seconds": max(self._order.seconds - self.seconds, 0.0),
-            "bytes": max(self._order.bytes - sum(part.buffer.size for part in self._parts), 0),
+            "bytes": self._bytes_left,
         }
 
     def _request(self, place: int, progress: _Progress) -> dict[str, Any]:
@@ -202,7 +206,8 @@ class Work:
         progress = self._groups[unit.place]
         seeds, group = progress.group.seeds, progress.group.index
         attempts = self._deaths[unit] + (not died)
-        why = (verdict.reason, verdict.message, verdict.traceback, attempts)
+        memory = (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes)
+        why = (verdict.reason, verdict.message, verdict.traceback, attempts, verdict.signals, *memory)
         if unit.step < len(seeds):
             progress.failed[unit.step] = Failure(group, unit.step, seeds[unit.step], None, *why)
         else:

@@ -1,0 +1,150 @@
+"""What processes take of memory, what a worker may take, and how often the kernel has killed for it.
+
+Linux tells through /proc and the cgroup file systems, version 1 and 2; elsewhere what cannot be read is unknown, and
+nothing is limited by it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+HEADROOM_BYTES = 256 << 20
+"""Kept free for each slot: what a simulation can allocate in the 100 ms until it is looked at (docs/limits.md)."""
+
+LEAST_SHARE_BYTES = 64 << 20
+"""No share is less: below it not even Python with numpy starts, and the kernel has the last word anyway."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_NO_LIMIT = 1 << 60
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def resident_bytes(pid: int) -> int:
+    """Return a process's resident memory; 0 for one that has ended."""
+    try:
+        return int(Path("/proc", str(pid), "statm").read_bytes().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the highest resident memory that a process has had; 0 for one that has ended."""
+    try:
+        text = Path("/proc", str(pid), "status").read_text()
+    except OSError:
+        return 0
+    found = [line.split()[1] for line in text.splitlines() if line.startswith("VmHWM:")]
+    return int(found[0]) << 10 if found else 0
+
+
+def tree_bytes(pid: int) -> int:
+    """Return the resident memory of a process and all that it started; shared pages count in each."""
+    return sum(map(resident_bytes, tree(pid)))
+
+
+def tree(pid: int) -> Iterator[int]:
+    """Yield a process and its descendants."""
+    yield pid
+    for child in _children(pid):
+        yield from tree(child)
+
+
+def _children(pid: int) -> list[int]:
+    # Each thread's own: to look for them among all processes of the machine takes a hundred times as long.
+    try:
+        threads = list(Path("/proc", str(pid), "task").iterdir())
+        return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+    except OSError:  # it has ended
+        return []
+
+
+@dataclass(frozen=True)
+class _Cgroup:
+    """A process's memory cgroup: its folder, up to the root of the hierarchy, and the names of its files."""
+
+    folders: tuple[Path, ...]
+    limit: str
+    events: str
+
+    def limit_bytes(self) -> int | None:
+        """Return the least limit of the cgroup and those that it is in."""
+        limits = [_number(folder / self.limit) for folder in self.folders]
+        return min((n for n in limits if n is not None and n < _NO_LIMIT), default=None)
+
+    def kills(self) -> int | None:
+        """Return how many processes of the cgroup the kernel has killed because it was full."""
+        try:
+            lines = (self.folders[0] / self.events).read_text().splitlines()
+        except OSError:
+            return None
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # "max", or no such file
+        return None
+
+
+def own_cgroup(proc: Path = Path("/proc/self/cgroup"), mounted: Path = _CGROUPS) -> _Cgroup | None:
+    """Return this process's memory cgroup; None: there is none to be seen.
+
+    Parameters
+    ----------
+    proc, mounted
+        Where the kernel says which it is, and where cgroups are mounted.
+    """
+    try:
+        lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
+    except OSError:
+        return None
+    for _, controllers, path in lines:
+        if "memory" in controllers.split(","):
+            return _Cgroup(_folders(mounted / "memory", path), "memory.limit_in_bytes", "memory.oom_control")
+    for number, _, path in lines:
+        if number == "0" and (mounted / "cgroup.controllers").exists():
+            return _Cgroup(_folders(mounted, path), "memory.max", "memory.events")
+    return None
+
+
+def _folders(root: Path, path: str) -> tuple[Path, ...]:
+    own = root / path.strip("/")
+    if not own.is_dir():  # a container sees its own cgroup as the root
+        own = root
+    return tuple(folder for folder in (own, *own.parents) if folder.is_relative_to(root))
+
+
+def oom_kills() -> int | None:
+    """Return how many processes of this process's cgroup the kernel has killed for memory; None: unknown."""
+    cgroup = own_cgroup()
+    return cgroup.kills() if cgroup is not None else None
+
+
+def allowed_bytes(worker_limit: int | None = None) -> int:
+    """Return what this process and its children may take: the least of all limits.
+
+    Parameters
+    ----------
+    worker_limit
+        What Dask was told for this worker; None or 0: nothing.
+    """
+    cgroup = own_cgroup()
+    limits = [worker_limit, cgroup.limit_bytes() if cgroup is not None else None, psutil.virtual_memory().total]
+    return min(limit for limit in limits if limit)
+
+
+def share_bytes(allowed: int, parent: int, slots: int) -> int:
+    """Return what one of ``slots`` simulations may take, so that all of them and their parent have room.
+
+    Parameters
+    ----------
+    allowed, parent
+        What the worker may take, and what its own process takes, in bytes.
+    """
+    return max((allowed - parent) // slots - HEADROOM_BYTES, LEAST_SHARE_BYTES)

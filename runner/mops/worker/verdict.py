@@ -1,0 +1,134 @@
+"""What a child's death means: its signals joined into one verdict. Pure (docs/limits.md).
+
+What a model says itself (``error``, ``invalid_output``) never comes here, nor what only the runner sees (``lost``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from dataclasses import dataclass
+
+from mops.worker.wire import Unit
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a child ended.
+
+    Parameters
+    ----------
+    returncode
+        Negative: a signal.
+    unit
+        What it ran.
+    by
+        Who ended it: "itself", "silence" (it closed its socket and stayed), "timeout", "memory" or "stop".
+    seconds
+        How long the unit ran.
+    tail
+        The last that it printed.
+    peak_bytes, limit_bytes
+        Of its process tree while the unit ran, as far as it was seen; and what it might take.
+    kernel_kills
+        Processes of its cgroup that the kernel killed for memory meanwhile; None: that cannot be seen.
+    """
+
+    returncode: int
+    unit: Unit | None
+    by: str
+    seconds: float
+    tail: str
+    peak_bytes: int | None = None
+    limit_bytes: int | None = None
+    kernel_kills: int | None = None
+
+    @property
+    def how(self) -> str:
+        """Say how, for people."""
+        if self.returncode >= 0:
+            return f"ended by itself with exit code {self.returncode} (os._exit?)"
+        number = -self.returncode
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(number).name} ({signal.strsignal(number)})"
+        return f"was ended by signal {number}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a unit failed; the fields are those of :class:`mops.worker.order.Failure`.
+
+    Parameters
+    ----------
+    message
+        What happened, what it means, and what to do.
+    """
+
+    reason: str
+    message: str
+    traceback: str = ""
+    signals: str = ""
+    peak_bytes: int | None = None
+    peak_at_least: bool | None = None
+    limit_bytes: int | None = None
+
+
+def verdict_of(death: Death, timeout_s: float | None) -> Verdict:
+    """Return why the unit that ran has failed.
+
+    Parameters
+    ----------
+    timeout_s
+        MODELOPS_JOB_SIM_TIMEOUT.
+    """
+    reason, message = _judged(death, timeout_s)
+    return Verdict(
+        reason,
+        message,
+        death.tail,
+        _signals(death),
+        death.peak_bytes,
+        None if death.peak_bytes is None else True,
+        death.limit_bytes,
+    )
+
+
+def _judged(death: Death, timeout_s: float | None) -> tuple[str, str]:
+    if death.by == "timeout":
+        return "timeout", f"ran for more than {timeout_s:g} s (MODELOPS_JOB_SIM_TIMEOUT) and was ended"
+    if death.by == "silence":
+        return "crashed", "it closed the socket to its worker, a descriptor that was not its own, and was ended"
+    if death.by == "memory":
+        took, limit = shown(death.peak_bytes or 0), shown(death.limit_bytes or 0)
+        return "oom", (
+            f"its processes took {took}, more than the {limit} of one simulation, and were ended; "
+            "set MODELOPS_JOB_SIM_MEMORY higher if the machine has it, or run fewer at once (MODELOPS_JOB_SLOTS)"
+        )
+    message = f"the process that ran it {death.how} after {death.seconds:.1f} s"
+    if death.returncode != -signal.SIGKILL:
+        return "crashed", message
+    if death.kernel_kills:
+        return "oom", (
+            f"{message}: the kernel killed it, since the memory of the container was used up; "
+            "run fewer at once (MODELOPS_JOB_SLOTS), or give it more memory"
+        )
+    return "crashed", (
+        f"{message}, which mops did not send: probably the system ran out of memory; "
+        "lower MODELOPS_JOB_SLOTS or MODELOPS_JOB_BATCH_SIZE, or give it more memory"
+    )
+
+
+def _signals(death: Death) -> str:
+    """Say what was seen, in the order in which it was."""
+    seen = []
+    if death.by in ("timeout", "memory", "silence"):
+        seen.append(f"ended by the worker ({death.by})")
+    if death.kernel_kills:
+        seen.append(f"the cgroup counts {death.kernel_kills} more killed for memory")
+    seen.append(f"return code {death.returncode}")
+    return "; ".join(seen)
+
+
+def shown(n_bytes: int) -> str:
+    """Return bytes for people: ``1.5 GiB``."""
+    return f"{n_bytes / 2**30:,.1f} GiB" if n_bytes >= 1 << 30 else f"{n_bytes / 2**20:,.0f} MiB"

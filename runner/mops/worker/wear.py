@@ -1,0 +1,82 @@
+"""When a child is to make room for a fresh one: after so many simulations, or when it has grown too large.
+
+Runs in children: the standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import time
+from pathlib import Path
+
+_LOOK_SECONDS = 0.02
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes() -> int:
+    """Return this process's resident memory; 0 where the system does not say (no /proc)."""
+    try:
+        return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return 0
+
+
+def trim_heap() -> None:
+    """Give freed memory back to the system, where libc can (glibc)."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):  # musl and others have no such function
+        return
+
+
+class Wear:
+    """What a child has been through.
+
+    Parameters
+    ----------
+    most_simulations
+        After so many it is worn; 0: any number.
+    most_growth_bytes
+        It is worn when it has grown by more since its first simulation; 0: any growth.
+    """
+
+    def __init__(self, most_simulations: int, most_growth_bytes: int):
+        self._most, self._most_growth = most_simulations, most_growth_bytes
+        self._n = 0
+        self._first_bytes = 0
+        self._looked = 0.0
+        self.worn = ""
+        """Why it is worn, for people; empty: it is not."""
+
+    def finished(self, held_bytes: int) -> None:
+        """Count a simulation, and look from time to time how large the process has become.
+
+        Parameters
+        ----------
+        held_bytes
+            Results that it holds at this moment, and will give up: no growth.
+        """
+        self._n += 1
+        if self._most and self._n >= self._most:
+            self.worn = f"it has run {self._n} simulations"
+        elif self._most_growth:
+            self._look(held_bytes)
+
+    def _look(self, held_bytes: int) -> None:
+        now = time.monotonic()
+        if self._n > 1 and now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        if self._n == 1:
+            self._first_bytes = resident_bytes() - held_bytes
+        elif self._growth(held_bytes) > self._most_growth:
+            gc.collect()
+            trim_heap()
+            growth = self._growth(held_bytes)
+            if growth > self._most_growth:
+                self.worn = f"it has grown by {growth >> 20:,} MiB since its first simulation"
+
+    def _growth(self, held_bytes: int) -> int:
+        return resident_bytes() - held_bytes - self._first_bytes

@@ -1,0 +1,67 @@
+"""Pools on small models, and what their outcomes hold: for the tests of children."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mops.study.groups import Group
+from mops.study.ids import param_id, replicate_seed
+from mops.worker.order import Context, Order, Outcome
+from mops.worker.parts import read_segment
+from mops.worker.pool import Pool
+
+WILD = Path(__file__).parents[1] / "models" / "wild"
+PATIENCE_S = 30.0
+
+
+def groups_of(sets: list[dict[str, Any]], n_replicates: int) -> tuple[Group, ...]:
+    ids = [param_id(params) for params in sets]
+    seeds = [tuple(replicate_seed(key, i) for i in range(n_replicates)) for key in ids]
+    return tuple(Group(i, key, params, seeds[i]) for i, (key, params) in enumerate(zip(ids, sets, strict=True)))
+
+
+def order_of(context: Context, groups: tuple[Group, ...], **budget: Any) -> Order:
+    fields: dict[str, Any] = {"number": 1, "reference": None, "seconds": 600.0, "bytes": 1 << 40} | budget
+    return Order(context, groups=groups, **fields)
+
+
+def until(true: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def values(outcome: Outcome, column: str) -> dict[tuple[int, int], list[Any]]:
+    found: dict[tuple[int, int], list[Any]] = {}
+    for part in outcome.parts:
+        for segment in part.segments:
+            table = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})
+            start = 0
+            for simulation, rows in zip(segment.simulations, segment.rows, strict=True):
+                found[simulation] = table.slice(start, rows)[column].to_pylist()
+                start += rows
+    return found
+
+
+class Lab:
+    """Makes pools on small models, and closes them."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.pools: list[Pool] = []
+
+    def pool(self, code: str | None = None, model: str = "model:run", **fields: Any) -> Pool:
+        if code is not None:
+            (self.folder / "model.py").write_text(code)
+        root = str(WILD if code is None else self.folder)
+        fields = {"targets": (), "outputs": None, "slots": 1} | fields
+        context = Context("job", "1", "bundle", "storage", model, "baseline", **fields)
+        self.pools.append(Pool(context, root, fields["slots"]))
+        return self.pools[-1]
+
+    def run(self, pool: Pool, sets: list[dict[str, Any]], n_replicates: int = 1, **budget: Any) -> Outcome:
+        return pool.run(order_of(pool.context, groups_of(sets, n_replicates), **budget))

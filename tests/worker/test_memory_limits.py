@@ -1,0 +1,130 @@
+"""Simulations that take too much: ended before the kernel strikes, or by the kernel itself, and named for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pool_lab import Lab, values
+
+MIB = 1 << 20
+LIMIT = 400 * MIB
+# Takes p["mib"] in steps of 8 MiB, at about 1 GiB a second, and gives it back at the end.
+TAKES = """
+import time
+
+def run(p, s):
+    held = []
+    for _ in range(p["mib"] // 8):
+        held.append(b"x" * (8 << 20))
+        time.sleep(0.008)
+    return {"x": s}
+"""
+
+
+def test_a_simulation_over_its_limit_is_ended_and_the_others_are_there(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = lab.pool(TAKES, memory_bytes=LIMIT, retries=0)
+    outcome = lab.run(pool, [{"mib": 8}, {"mib": 1200}, {"mib": 16}])
+    assert outcome.done == {0, 1, 2}
+    assert sorted(values(outcome, "x")) == [(0, 0), (2, 0)]
+    (failure,) = outcome.failures
+    assert (failure.group, failure.reason, failure.attempts) == (1, "oom", 1)
+    assert (failure.limit_bytes, failure.peak_at_least) == (LIMIT, True)
+    assert failure.peak_bytes is not None
+    assert LIMIT < failure.peak_bytes <= 1.25 * LIMIT
+    assert failure.signals.startswith("ended by the worker (memory); return code -")
+    assert "more than the 400 MiB of one simulation" in failure.message
+    assert "MODELOPS_JOB_SIM_MEMORY" in caplog.text
+
+
+def test_what_a_simulation_starts_counts(lab: Lab) -> None:
+    code = (
+        "import subprocess, sys\n\ndef run(p, s):\n"
+        "    take = \"import time; x = b'x' * (500 << 20); time.sleep(60)\"\n"
+        "    subprocess.run([sys.executable, '-c', take])\n    return {'x': s}\n"
+    )
+    outcome = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"a": 1}])
+    assert [failure.reason for failure in outcome.failures] == ["oom"]
+
+
+def test_one_that_does_not_end_by_itself_is_killed(lab: Lab) -> None:
+    code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + TAKES
+    outcome = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"mib": 2000}])
+    (failure,) = outcome.failures
+    assert (failure.reason, failure.signals) == ("oom", "ended by the worker (memory); return code -9")
+
+
+def test_a_target_over_the_limit_fails_as_a_target(lab: Lab) -> None:
+    code = TAKES + "\ndef score(p, replicates):\n    run({'mib': 1200}, 0)\n    return 1.0\n"
+    pool = lab.pool(code, targets=("model:score",), memory_bytes=LIMIT, retries=0)
+    outcome = lab.run(pool, [{"mib": 8}])
+    assert [(failure.target, failure.reason) for failure in outcome.failures] == [("model:score", "oom")]
+    assert sorted(values(outcome, "x")) == [(0, 0)]
+
+
+def test_other_deaths_say_what_they_took_too(lab: Lab) -> None:
+    code = "import os, time\n\ndef run(p, s):\n    held = b'x' * (100 << 20)\n    time.sleep(0.6)\n    os.abort()\n"
+    outcome = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"a": 1}])
+    (failure,) = outcome.failures
+    assert (failure.reason, failure.signals) == ("crashed", "return code -6")
+    assert failure.peak_bytes is not None
+    assert 100 * MIB < failure.peak_bytes < LIMIT
+
+
+IN_A_CGROUP = """
+import json, sys
+from pathlib import Path
+import os
+Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+sys.path.insert(0, sys.argv[3])
+from pool_lab import Lab
+lab = Lab(Path(sys.argv[2]))
+pool = lab.pool(Path(sys.argv[2], "model.py").read_text(), retries=0, memory_bytes=8 << 30)
+try:
+    outcome = lab.run(pool, [{"mib": 8}, {"mib": 2000}, {"mib": 16}])
+finally:
+    pool.close()
+failures = [failure._asdict() for failure in outcome.failures]
+print(json.dumps({"done": sorted(outcome.done), "failures": failures}))
+"""
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """Make a real memory cgroup of 500 MiB, version 1 or 2."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a cgroup")
+    v1 = Path("/sys/fs/cgroup/memory")
+    folder = (v1 if v1.is_dir() else Path("/sys/fs/cgroup")) / f"mops-test-{uuid.uuid4().hex[:8]}"
+    try:
+        folder.mkdir()
+        limit = folder / ("memory.limit_in_bytes" if v1.is_dir() else "memory.max")
+        limit.write_text(str(500 * MIB))
+    except OSError as refused:
+        pytest.skip(f"this machine lets nobody make a memory cgroup: {refused}")
+    yield folder
+    folder.rmdir()
+
+
+def test_what_the_kernel_kills_is_out_of_memory_and_not_crashed(cgroup: Path, tmp_path: Path) -> None:
+    # Under its own limit, which is larger than the container: what a limit set too high comes to.
+    code = "def run(p, s):\n    held = b'x' * (p['mib'] << 20)\n    return {'x': s}\n"
+    (tmp_path / "model.py").write_text(code)
+    line = [sys.executable, "-c", IN_A_CGROUP, str(cgroup), str(tmp_path), str(Path(__file__).parent)]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["done"] == [0, 1, 2]
+    (failure,) = found["failures"]
+    assert (failure["group"], failure["reason"]) == (1, "oom")
+    assert failure["signals"] == "the cgroup counts 1 more killed for memory; return code -9"
+    assert "the kernel killed it" in failure["message"]
+    assert failure["limit_bytes"] == 8 << 30
