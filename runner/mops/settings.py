@@ -7,6 +7,7 @@ tools' ``MODELOPS_*`` are theirs.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,6 +58,11 @@ class Settings(BaseModel):
     )
     sim_threads: int = Field(1, ge=1, description="threads that a simulation may use; slots are divided by it")
     retries: int = Field(1, ge=0, description="how often a simulation that died or ran out of memory is tried again")
+    max_failures: str | None = Field(
+        None,
+        pattern=r"^(\d+|\d+(\.\d+)?%)$",
+        description="failed simulations, or their share (5%), above which the job ends; unset: any number",
+    )
     task_seconds: float = Field(
         1.0, gt=0, allow_inf_nan=False, description="fuse short parameter sets into tasks of about this many seconds"
     )
@@ -95,6 +101,13 @@ class Settings(BaseModel):
         if problems:
             raise SettingsError("the environment's settings are not valid", problems, hint=f"known are: {_known()}")
         return settings
+
+    def failures_allowed(self, n_simulations: int) -> float:
+        """Return how many simulations of so many may fail before the job is to end."""
+        if self.max_failures is None:
+            return math.inf
+        number, percent, _ = self.max_failures.partition("%")
+        return float(number) * n_simulations / 100 if percent else int(number)
 
     def described(self) -> list[SettingLine]:
         """List the settings: variable, value, where it comes from, meaning."""
@@ -154,6 +167,8 @@ def _problem(error: Any) -> Problem:
     right = error["msg"][0].lower() + error["msg"][1:]
     if field == "batch_size" and str(given).strip().lower() == "auto":
         right = "this version does not choose it; write a number of parameter sets, like 200"
+    elif field == "max_failures":
+        right = "write a number of simulations, like 100, or a share of them, like 5%"
     elif error["type"].startswith("byte_size"):
         right = "write bytes, or a number and a unit, like 64MiB"
     return Problem(_variable(str(field)), f"{given!r} is not valid: {right}")

@@ -31,6 +31,7 @@ class Cluster:
 
     def __init__(self, p: Plan, replicates: Callable[[int], int], seconds: float, rng: random.Random):
         self.plan, self.replicates, self.seconds, self.rng = p, replicates, seconds, rng
+        self.postpones = False
         self.flying: dict[int, Submit] = {}
         self.settled: dict[int, set[int]] = {}
         self.done: list[int] = []
@@ -39,6 +40,7 @@ class Cluster:
     def send(self) -> None:
         for order in self.plan.fill(pilot=False):
             assert order.groups
+            assert not order.alone or not self.flying, "something else runs"
             self.flying[order.number] = order
 
     def groups_in_flight(self) -> set[int]:
@@ -61,8 +63,14 @@ class Cluster:
     def some(self, of: tuple[int, ...], gives_back: bool) -> tuple[int, ...]:
         return of[: self.rng.randint(0, len(of))] if gives_back and self.rng.random() < 0.5 else of
 
+    def postponed(self, order: Submit, left: set[int]) -> frozenset[int]:
+        """Choose what took too much memory, of what is left of an order."""
+        chosen = self.postpones and not order.alone and self.rng.random() < 0.3
+        return frozenset(number for number in sorted(left) if chosen and self.rng.random() < 0.5)
+
     def whole(self, order: Submit, finished: tuple[int, ...]) -> None:
-        self.plan.finished(order.number, frozenset(finished), self.seconds * len(finished))
+        postponed = self.postponed(order, {*order.groups} - {*finished})
+        self.plan.finished(order.number, frozenset(finished), self.seconds * len(finished), postponed)
         self.done += finished
 
     def piece(self, order: Submit, finished: tuple[int, ...]) -> None:
@@ -70,8 +78,9 @@ class Cluster:
         settled = self.settled.setdefault(group, set())
         assert not settled & set(finished), "a replicate ran twice"
         settled.update(finished)
-        self.plan.piece_finished(order.number, frozenset(finished), self.seconds * len(finished))
-        if order.replicates == ():
+        postponed = self.postponed(order, {*(order.replicates or (0,))} - {*finished})
+        self.plan.piece_finished(order.number, frozenset(finished), self.seconds * len(finished), postponed)
+        if order.replicates == () and not postponed:
             self.scored.append(group)
             self.close(group)
         elif len(settled) == self.replicates(group) and finished:
@@ -96,6 +105,7 @@ class Cluster:
     gives_back=st.booleans(),
     loses=st.booleans(),
     fuse=st.booleans(),
+    postpones=st.booleans(),
 )
 def test_every_group_runs_once_and_the_window_is_never_exceeded(
     n: int,
@@ -107,12 +117,14 @@ def test_every_group_runs_once_and_the_window_is_never_exceeded(
     gives_back: bool,
     loses: bool,
     fuse: bool,
+    postpones: bool,
 ) -> None:
     def replicates(group: int) -> int:
         return 1 + group % most_replicates
 
     p = plan(n, batch_size=batch_size, slots=slots, replicates=replicates, fuse=fuse)
     cluster = Cluster(p, replicates, seconds, rng)
+    cluster.postpones = postpones
     while not p.over:
         p.slots = rng.randint(1, slots)  # workers come and go
         cluster.send()
@@ -273,3 +285,38 @@ def test_batches_are_counted_off_with_the_keys_of_their_commits() -> None:
     assert batches.rest() == (2, ["c"])
     assert batches.rest() is None
     assert batches.add(21, ["d"]) == (4, ["d"])
+
+
+def test_what_took_too_much_memory_runs_alone_when_nothing_else_does() -> None:
+    p = plan(8, slots=2)
+    p.measured(1.0, 1, 1)
+    first, *others = p.fill(pilot=False)
+    p.finished(first.number, frozenset(), 0.1, frozenset(first.groups))
+    while others:
+        order = others.pop()
+        assert not order.alone
+        p.finished(order.number, frozenset(order.groups), 1.0)
+        others += p.fill(pilot=False)
+        if others and others[0].alone:
+            break
+    (alone,) = others
+    assert (alone.groups, alone.replicates, alone.alone) == (first.groups, None, True)
+    assert not p.over
+    p.finished(alone.number, frozenset(alone.groups), 1.0)
+    assert p.over
+
+
+def test_a_replicate_that_took_too_much_memory_waits_for_the_rest_of_the_job() -> None:
+    p = plan(2, slots=1, replicates=lambda _: 2)
+    p.measured(10.0, 1, 2)
+    sent: list[Submit] = []
+    while not p.over:
+        for order in p.fill(pilot=False):
+            sent.append(order)
+            first = order.groups == (0,) and order.replicates == (0,) and not order.alone
+            settled, late = (frozenset(), frozenset({0})) if first else (frozenset(order.replicates or ()), frozenset())
+            p.piece_finished(order.number, settled, 5.0, late)
+            if (order.groups == (1,) and order.replicates == (1,)) or order.alone:
+                p.closed(order.groups[0])
+    found = [(order.groups[0], order.replicates, order.alone) for order in sent]
+    assert found == [(0, (0,), False), (0, (1,), False), (1, (0,), False), (1, (1,), False), (0, (0,), True)]

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pool_lab import Lab, values
+from pool_lab import Lab, groups_of, order_of, values
 
 MIB = 1 << 20
 LIMIT = 400 * MIB
@@ -79,6 +81,63 @@ def test_other_deaths_say_what_they_took_too(lab: Lab) -> None:
     assert 100 * MIB < failure.peak_bytes < LIMIT
 
 
+def test_with_retries_it_is_left_to_an_order_of_its_own(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    pool = lab.pool(TAKES, memory_bytes=LIMIT, retries=1, slots=2)
+    sets = [{"mib": 8}, {"mib": 600}, {"mib": 16}]
+    outcome = lab.run(pool, sets)
+    assert (outcome.done, outcome.postponed, outcome.failures) == ({0, 2}, {1}, [])
+    assert "it is tried again at the end, alone on its worker" in caplog.text
+
+    alone = lab.run(pool, sets[1:2], alone=True)
+    assert (alone.done, alone.failures) == ({0}, [])
+    assert 600 * MIB < alone.peak_bytes < 2 * LIMIT
+    again = lab.run(pool, [{"mib": 2000}], alone=True)
+    (failure,) = again.failures
+    assert (failure.reason, failure.attempts, failure.limit_bytes) == ("oom", 2, 2 * LIMIT)
+    assert (again.done, again.postponed) == ({0}, frozenset())
+
+
+def test_alone_its_peak_is_that_of_the_kernels_own_count(lab: Lab) -> None:
+    code = TAKES.replace(
+        'return {"x": s}', "import resource\n    return {'x': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}"
+    )
+    outcome = lab.run(lab.pool(code, memory_bytes=LIMIT, slots=2), [{"mib": 600}], alone=True)
+    ((kib,),) = values(outcome, "x").values()
+    assert outcome.peak_bytes == pytest.approx(kib << 10, rel=0.05)
+
+
+def test_a_replicate_of_a_group_in_pieces_is_postponed_by_itself(lab: Lab) -> None:
+    code = TAKES + "\nsmall = run\n\ndef run(p, s):\n    return small({'mib': p['mib'] if s == p['ill'] else 8}, s)\n"
+    params = {"mib": 1200, "ill": 0}
+    pool = lab.pool(code, memory_bytes=LIMIT, retries=1)
+    context, (group,) = pool.context, groups_of([params], 3)
+    group = replace(group, seeds=(5, 0, 7))
+    outcome = pool.run(order_of(context, (group,), replicates=(0, 1, 2)))
+    assert (outcome.replicates, outcome.postponed, outcome.failures) == ({0, 2}, {1}, [])
+
+
+def test_while_one_runs_alone_no_other_does(lab: Lab) -> None:
+    code = (
+        "import time\n\ndef run(p, s):\n    began = time.monotonic()\n    time.sleep(0.5)\n"
+        "    return {'x': [began, time.monotonic()]}\n"
+    )
+    pool = lab.pool(code, slots=2)
+    got: list[tuple[float, float]] = []
+
+    def one(*, alone: bool) -> None:
+        ((times,),) = [values(lab.run(pool, [{"a": 1}], alone=alone), "x").values()]
+        got.append((times[0], times[1]))
+
+    threads = [threading.Thread(target=one, kwargs={"alone": alone}) for alone in (False, True, False, True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 4
+    overlaps = [a for a in got for b in got if a < b and b[0] < a[1]]
+    assert len(overlaps) <= 1, "only the two that do not run alone may run at once"
+
+
 IN_A_CGROUP = """
 import json, sys
 from pathlib import Path
@@ -87,7 +146,7 @@ Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 sys.path.insert(0, sys.argv[3])
 from pool_lab import Lab
 lab = Lab(Path(sys.argv[2]))
-pool = lab.pool(Path(sys.argv[2], "model.py").read_text(), retries=0, memory_bytes=8 << 30)
+pool = lab.pool(Path(sys.argv[2], "model.py").read_text(), retries=0, memory_bytes=8 << 30, slots=2)
 try:
     outcome = lab.run(pool, [{"mib": 8}, {"mib": 2000}, {"mib": 16}])
 finally:
@@ -127,4 +186,5 @@ def test_what_the_kernel_kills_is_out_of_memory_and_not_crashed(cgroup: Path, tm
     assert (failure["group"], failure["reason"]) == (1, "oom")
     assert failure["signals"] == "the cgroup counts 1 more killed for memory; return code -9"
     assert "the kernel killed it" in failure["message"]
+    assert "1 simulations at a time on this worker from now on" in ran.stderr
     assert failure["limit_bytes"] == 8 << 30

@@ -2,6 +2,8 @@
 
 Never an error for the job: what is clean is logged at DEBUG, a leak or a worker that does not answer at WARNING,
 with names. Buffers are found by the names of their anonymous files in /proc, so on Linux only.
+
+Then heaps are trimmed: what a batch has freed in between is given back to the system, on every worker and here.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from typing import Any
 
 from distributed import Client
 
+from mops.worker.heap import trim_heap
 from mops.worker.held import held_names
 from mops.worker.task import child_pids
 
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 5.0
+TRIM_SECONDS = 10.0
 _LOOK_AGAIN_SECONDS = 0.05
 _PART = re.compile(r"mops-(?:part|piece)-(\S+)\.")
 _SHOWN = 5
@@ -53,6 +57,37 @@ def check(
     more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     logger.warning("%s: after batch %d something is left: %s%s", job, batch, "; ".join(left[:_SHOWN]), more)
     return False
+
+
+class Trimmer:
+    """Gives back what is free, from time to time.
+
+    Parameters
+    ----------
+    every_s
+        Not more often: pages that are given back have to be cleared when they are wanted again.
+    """
+
+    def __init__(self, every_s: float = TRIM_SECONDS):
+        self._every_s = every_s
+        self._trimmed = time.monotonic()
+
+    def trim(self, client: Client) -> bool:
+        """Trim this process's heap and each worker's, if it is time; return whether it was."""
+        if time.monotonic() - self._trimmed < self._every_s:
+            return False
+        self._trimmed = time.monotonic()
+        trim_heap()
+        try:
+            client.run(trim_worker, on_error="ignore")
+        except (OSError, TimeoutError) as gone:  # the connection is lost; whoever finds that out says so
+            logger.debug("workers are not trimmed: %r", gone)
+        return True
+
+
+async def trim_worker() -> None:
+    """Trim a worker's heap, off its event loop. Runs there."""
+    await asyncio.to_thread(trim_heap)
 
 
 def _look(client: Client, run: str, keys: frozenset[str], timeout_s: float) -> list[str]:

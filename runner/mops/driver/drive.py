@@ -69,6 +69,8 @@ class _Whole:
     seconds: float
     reference: Kinds | None
     counts: Counts
+    postponed: frozenset[int]
+    peak_bytes: int
 
 
 @dataclass
@@ -131,6 +133,7 @@ class Runner:
         self._progress = Progress(record.job, groups.n_simulations, record.taken_over_counts + log.view.counts)
         self._outlook = self._new_outlook()
         self._batches = Batches(settings.batch_size)
+        self._trimmer = drain.Trimmer()
         self._stopping = False
         self._stop_by = math.inf
         self._observer = Observer(
@@ -276,6 +279,7 @@ class Runner:
             seconds=2 * settings.task_seconds,
             bytes=max(settings.checkpoint_bytes // (2 * self._plan.slots), 1),
             replicates=submit.replicates,
+            alone=submit.alone,
         )
 
     def _deliver(self, submit: Submit, outcome: Outcome) -> _Whole | _Piece:
@@ -286,7 +290,8 @@ class Runner:
         if submit.replicates is not None:
             return _Piece(submit.number, outcome)
         counts = self._checkpoints.put(outcome)
-        return _Whole(submit.number, outcome.done, outcome.seconds, outcome.reference, counts)
+        memory = (outcome.postponed, outcome.peak_bytes)
+        return _Whole(submit.number, outcome.done, outcome.seconds, outcome.reference, counts, *memory)
 
     def _close(self, group: int, outcome: Outcome) -> _Closed:
         """Bring a group that was run in pieces into the open checkpoint. Runs in the fetching thread."""
@@ -336,9 +341,10 @@ class Runner:
 
     def _finished(self, event: _Whole) -> None:
         self._n_lost = 0
-        self._plan.finished(event.number, event.done, event.seconds)
+        self._log_alone(self._plan.flying[event.number], event.peak_bytes)
+        self._plan.finished(event.number, event.done, event.seconds, event.postponed)
         self._reference = self._reference or event.reference
-        self._progress.took(event.counts)
+        self._took(event.counts)
         self._outlook.measured(event.seconds, event.counts.simulations)
 
     def _piece_finished(self, number: int, outcome: Outcome) -> None:
@@ -346,15 +352,39 @@ class Runner:
         group = self._plan.flying[number].groups[0]
         n_failed = sum(failure.replicate is not None for failure in outcome.failures)
         self._reference = self._reference or outcome.reference
-        self._progress.took(Counts(len(outcome.replicates) - n_failed, n_failed))
+        self._took(Counts(len(outcome.replicates) - n_failed, n_failed))
         self._outlook.measured(outcome.seconds, len(outcome.replicates))
-        whole = self._half_done.add(group, outcome)
-        self._plan.piece_finished(number, outcome.replicates, outcome.seconds)
+        self._log_alone(self._plan.flying[number], outcome.peak_bytes)
+        targets_postponed = bool(outcome.postponed) and self._plan.flying[number].replicates == ()
+        whole = None if targets_postponed else self._half_done.add(group, outcome)
+        self._plan.piece_finished(number, outcome.replicates, outcome.seconds, outcome.postponed)
         if whole is not None:
             self._plan.closing(group)
             self._dispatch.deliver_later(lambda: self._close(group, whole))
         elif outcome.replicates and self._half_done.targets_due(group):
             self._plan.targets_due(group)
+
+    def _took(self, counts: Counts) -> None:
+        """Count what has come back; end the job where more has failed than may.
+
+        Raises
+        ------
+        JobFailed
+            It is hopeless; what is finished is committed.
+        """
+        self._progress.took(counts)
+        failed = self._progress.finished.simulations_failed
+        if failed > self._settings.failures_allowed(self._groups.n_simulations):
+            raise JobFailed(
+                f"{failed} simulations have failed, more than MODELOPS_JOB_MAX_FAILURES={self._settings.max_failures}",
+                where=self._record.job,
+                hint=f"what is finished is kept; why they failed: mops jobs status {self._record.job}",
+            )
+
+    def _log_alone(self, submit: Submit, peak_bytes: int) -> None:
+        if submit.alone:
+            where, took = (self._record.job, submit.groups[0]), peak_bytes >> 20
+            logger.info("%s: group %d ran alone on its worker: its processes took %d MiB", *where, took)
 
     def _lost(self, event: Lost) -> None:
         """Have it run again; where a single simulation has taken down its workers again and again, it has failed."""
@@ -389,8 +419,9 @@ class Runner:
     def _check_drained(self, batch: tuple[int, list[str]] | None) -> None:
         if batch is not None:
             run = self._context.run
-            checked = self._drainer.submit(drain.check, self._cluster.client, self._record.job, run, *batch)
-            checked.add_done_callback(_warn_of_fault)
+            client = self._cluster.client
+            self._drainer.submit(drain.check, client, self._record.job, run, *batch).add_done_callback(_warn_of_fault)
+            self._drainer.submit(self._trimmer.trim, client).add_done_callback(_warn_of_fault)
 
     def _stop(self, grace_s: float) -> None:
         self._stopping = True
@@ -473,4 +504,4 @@ def end_state(record: JobRecord, view: LogView) -> State:
 
 def _warn_of_fault(checked: concurrent.futures.Future[bool]) -> None:
     if (error := checked.exception()) is not None:
-        logger.warning("the drain check itself failed", exc_info=error)
+        logger.warning("the look at what is left after a batch failed itself", exc_info=error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -32,11 +33,14 @@ class Submit:
     ----------
     replicates
         None: whole groups. Else those of the one group to run; none: its targets alone.
+    alone
+        Whether it is to have its worker for itself.
     """
 
     number: int
     groups: tuple[int, ...]
     replicates: tuple[int, ...] | None = None
+    alone: bool = False
 
 
 def task_budget_s(*, task_seconds: float, left_s: float, slots: int) -> float:
@@ -69,6 +73,8 @@ class _Split:
     targets_due: bool = False
     closing: bool = False
     one_by_one: bool = False
+    late: list[int] = field(default_factory=list)  # replicates that are to run alone
+    targets_late: bool = False
 
 
 class Plan:
@@ -113,6 +119,7 @@ class Plan:
         self._n_whole = 0  # groups of the tasks in flight that hold whole ones
         self._split: dict[int, _Split] = {}
         self._alone: set[int] = set()
+        self._late: deque[int] = deque()  # groups that are to run alone, when nothing else does
         self._number = 0
         self._seconds = self._groups = self._simulations = 0.0
         self._stopped = False
@@ -132,7 +139,7 @@ class Plan:
         """Whether nothing is in flight and nothing will be sent."""
         if self._flying or any(split.targets_due or split.closing for split in self._split.values()):
             return False
-        return self._stopped or not (self._n_left or self._split)
+        return self._stopped or not (self._n_left or self._split or self._late)
 
     @property
     def seconds_per_group(self) -> float | None:
@@ -167,20 +174,30 @@ class Plan:
                 break
         return orders
 
-    def finished(self, number: int, done: frozenset[int], seconds: float) -> None:
+    def finished(
+        self, number: int, done: frozenset[int], seconds: float, postponed: frozenset[int] = frozenset()
+    ) -> None:
         """Take the end of a task of whole groups: its results are in the open checkpoint and its future is released.
 
-        Groups that it gave back (its budget was used, or it was stopped) go first in what is sent next.
+        Groups that it gave back (its budget was used, or it was stopped) go first in what is sent next; those that are
+        postponed go last, each alone.
         """
-        self._give_back(group for group in self._land_whole(number) if group not in done)
+        self._give_back(group for group in self._land_whole(number) if group not in done | postponed)
+        self._late += sorted(postponed)
         self._alone -= done
         if done:
             self.measured(seconds, len(done), sum(map(self._n_replicates, done)))
 
-    def piece_finished(self, number: int, settled: frozenset[int], seconds: float) -> None:
-        """Take the end of a piece; replicates that are not settled are sent again."""
+    def piece_finished(
+        self, number: int, settled: frozenset[int], seconds: float, postponed: frozenset[int] = frozenset()
+    ) -> None:
+        """Take the end of a piece; replicates that are not settled are sent again, and those postponed last."""
         group, sent = self._land_piece(number)
-        self._return_replicates(group, (replicate for replicate in sent if replicate not in settled))
+        if sent:
+            self._split[group].late += sorted(postponed)
+        else:
+            self._split[group].targets_late = bool(postponed)
+        self._return_replicates(group, (replicate for replicate in sent if replicate not in settled | postponed))
         if settled:
             self.measured(seconds, len(settled) / self._n_replicates(group), len(settled))
 
@@ -258,6 +275,19 @@ class Plan:
             return None
         if self._n_left and self.in_flight < self._batch_size:
             return self._next_groups()
+        return self._next_alone() if not self._flying else None
+
+    def _next_alone(self) -> Submit | None:
+        """Return what is to run while nothing else does."""
+        for group, split in self._split.items():
+            if split.late:
+                return self._numbered((group,), (split.late.pop(),), alone=True)
+            if split.targets_late:
+                split.targets_late = False
+                return self._numbered((group,), (), alone=True)
+        if self._late and self.in_flight < self._batch_size:
+            self._n_whole += 1
+            return self._numbered((self._late.popleft(),), None, alone=True)
         return None
 
     def _next_piece(self, group: int, split: _Split) -> Submit | None:
@@ -293,9 +323,9 @@ class Plan:
                 return
             yield group
 
-    def _numbered(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None) -> Submit:
+    def _numbered(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None, *, alone: bool = False) -> Submit:
         self._number += 1
-        return Submit(self._number, groups, replicates)
+        return Submit(self._number, groups, replicates, alone)
 
     def _size(self) -> int:
         """Return how many groups a task should hold: about the budget, and a share of the window."""

@@ -6,12 +6,13 @@ nothing is limited by it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from mops.worker.heap import resident_bytes
 
 HEADROOM_BYTES = 256 << 20
 """Kept free for each slot: what a simulation can allocate in the 100 ms until it is looked at (docs/limits.md)."""
@@ -19,17 +20,8 @@ HEADROOM_BYTES = 256 << 20
 LEAST_SHARE_BYTES = 64 << 20
 """No share is less: below it not even Python with numpy starts, and the kernel has the last word anyway."""
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NO_LIMIT = 1 << 60
 _CGROUPS = Path("/sys/fs/cgroup")
-
-
-def resident_bytes(pid: int) -> int:
-    """Return a process's resident memory; 0 for one that has ended."""
-    try:
-        return int(Path("/proc", str(pid), "statm").read_bytes().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError):
-        return 0
 
 
 def peak_bytes(pid: int) -> int:

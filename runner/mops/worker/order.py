@@ -86,6 +86,8 @@ class Order:
     replicates
         None: whole groups, with their targets. Else the replicates of the one group to run; none of them: its targets
         alone, over the replicates that are handed over beside the order (:class:`Outcome` parts of earlier pieces).
+    alone
+        Whether nothing else is to run on its worker meanwhile, so that its simulations have the memory of all slots.
     """
 
     context: Context
@@ -95,6 +97,7 @@ class Order:
     seconds: float
     bytes: int
     replicates: tuple[int, ...] | None = None
+    alone: bool = False
 
     @property
     def key(self) -> str:
@@ -201,6 +204,10 @@ class Outcome:
         What it took on one slot.
     replicates
         Of a group that is run in pieces: those that are settled, good or failed.
+    postponed
+        What took more than its share of memory and is to be run again alone: groups; of a group in pieces, replicates.
+    peak_bytes
+        Of an order that ran alone: the highest resident memory of its processes.
     """
 
     keys: tuple[str, ...]
@@ -212,6 +219,8 @@ class Outcome:
     failures: list[Failure] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     prints: str = ""
+    postponed: frozenset[int] = frozenset()
+    peak_bytes: int = 0
 
     @property
     def nbytes(self) -> int:

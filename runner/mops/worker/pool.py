@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from mops.errors import ClusterError, ModelError
 from mops.worker import held, memory
 from mops.worker.environment import environment
+from mops.worker.heap import resident_bytes
 from mops.worker.interpreter import cannot_start, command
 from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.parts import send_tables
@@ -362,6 +363,8 @@ class Pool:
         self._allowed_bytes = memory.allowed_bytes(worker_limit)
         self._root = root
         self._slots = threading.Semaphore(slots)
+        self._alone_turn = threading.Lock()
+        self._to_give_up = 0
         self._lock = threading.Lock()
         self._returned = threading.Condition(self._lock)
         self._idle: list[Child] = []
@@ -418,18 +421,19 @@ class Pool:
         ClusterError
             Children die again and again between simulations, so that nothing can be blamed.
         """
-        work, prints = Work(order, given), ""
-        with self._slots:
+        work, prints, peak_bytes = Work(order, given), "", 0
+        with self._alone() if order.alone else self._slot():
             if order.replicates is None:
                 held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
             deaths_between = 0
-            while True:
+            while not work.finished:
                 with self._lent(last=order.replicates == ()) as child:
                     if child is None:
                         break
                     # A child that dies while it starts is no verdict on the model: an earlier one has imported it.
-                    death = child.ready() or child.drive(work, self._limit_bytes())
+                    death = child.ready() or child.drive(work, self._limit_bytes(alone=order.alone))
                     prints += child.take_prints()
+                    peak_bytes = max(peak_bytes, child.peak_bytes, memory.peak_bytes(child.pid) if order.alone else 0)
                 if death is None and not (child.worn and work.wants_more):
                     break
                 if death is None:
@@ -438,12 +442,51 @@ class Pool:
                 deaths_between = deaths_between + 1 if death.unit is None else 0
                 if deaths_between >= _DEATHS_BETWEEN_UNITS:
                     raise _dying(order, death)
-        return work.outcome(prints)
+        outcome = work.outcome(prints)
+        outcome.peak_bytes = peak_bytes
+        return outcome
 
-    def _limit_bytes(self) -> int:
+    @contextlib.contextmanager
+    def _slot(self) -> Iterator[None]:
+        """Have a slot; after a kill by the kernel it is not given back, so that one fewer runs at a time."""
+        self._slots.acquire()
+        try:
+            yield
+        finally:
+            with self._lock:
+                given_up, self._to_give_up = self._to_give_up > 0, max(self._to_give_up - 1, 0)
+            if not given_up:
+                self._slots.release()
+
+    def _narrow(self) -> None:
+        """Have one simulation fewer run at a time here, but at least one."""
+        with self._lock:
+            if self.slots == 1:
+                return
+            self.slots -= 1
+            self._to_give_up += 1
+        logger.warning("%s: %d simulations at a time on this worker from now on", self.context.job, self.slots)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Have all slots, and the memory of the children that nobody uses."""
+        with self._alone_turn, contextlib.ExitStack() as slots:
+            for _ in range(self.slots):
+                slots.enter_context(self._slot())
+            with self._lock:
+                idle, self._idle = self._idle, []
+                self._children.difference_update(idle)
+            for child in idle:
+                child.close()
+            yield
+
+    def _limit_bytes(self, *, alone: bool) -> int:
         """Return what one simulation may take now: what is set, else its slot's share of what is there."""
-        mine = memory.resident_bytes(os.getpid())
-        return self.context.memory_bytes or memory.share_bytes(self._allowed_bytes, mine, self.slots)
+        n_shares = self.slots if alone else 1
+        if self.context.memory_bytes is not None:
+            return n_shares * self.context.memory_bytes
+        mine = resident_bytes()
+        return memory.share_bytes(self._allowed_bytes, mine, self.slots // n_shares)
 
     @contextlib.contextmanager
     def _lent(self, *, last: bool = False) -> Iterator[Child | None]:
@@ -487,14 +530,15 @@ class Pool:
                 )
             return
         verdict = verdict_of(death, self.context.timeout_s)
-        again = work.blame(death.unit, verdict)
-        logger.warning(
-            "%s: %s: %s; %s",
-            self.context.job,
-            work.describe(death.unit),
-            verdict.message,
-            "it is tried again in a new process" if again else "it is recorded as failed, the rest goes on",
-        )
+        if verdict.reason == "oom" and death.by == "itself":
+            self._narrow()
+        if death.by == "memory" and work.postpone(death.unit):
+            then = "it is tried again at the end, alone on its worker"
+        elif work.blame(death.unit, verdict):
+            then = "it is tried again in a new process"
+        else:
+            then = "it is recorded as failed, the rest goes on"
+        logger.warning("%s: %s: %s; %s", self.context.job, work.describe(death.unit), verdict.message, then)
 
     def stop(self, grace_s: float) -> None:
         """Run nothing new; what runs gets ``grace_s`` seconds, then its process is ended."""

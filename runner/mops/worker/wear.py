@@ -5,30 +5,12 @@ Runs in children: the standard library only.
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import os
 import time
-from pathlib import Path
+
+from mops.worker.heap import resident_bytes, trim_heap
 
 _LOOK_SECONDS = 0.02
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-def resident_bytes() -> int:
-    """Return this process's resident memory; 0 where the system does not say (no /proc)."""
-    try:
-        return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
-    except OSError:
-        return 0
-
-
-def trim_heap() -> None:
-    """Give freed memory back to the system, where libc can (glibc)."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):  # musl and others have no such function
-        return
 
 
 class Wear:

@@ -34,6 +34,7 @@ class _Progress:
     failed_targets: dict[int, Failure] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
     done: bool = False
+    postponed: set[int] = field(default_factory=set)  # steps that are to be run alone, in another order
 
 
 class Work:
@@ -64,12 +65,16 @@ class Work:
     @property
     def finished(self) -> bool:
         """Whether nothing is left to do."""
-        return all(progress.done for progress in self._groups)
+        return all(progress.done or self._put_off(progress) for progress in self._groups)
+
+    def _put_off(self, progress: _Progress) -> bool:
+        """Tell whether this order does no more for a group: in pieces, only the replicate itself is put off."""
+        return bool(progress.postponed) and not self._in_pieces
 
     @property
     def wants_more(self) -> bool:
         """Whether to go on in a fresh child: what is half done would be lost, and the rest has time and room left."""
-        half_done = not self._in_pieces and any(p.good and not p.done for p in self._groups)
+        half_done = not self._in_pieces and any(p.good and not p.done and not p.postponed for p in self._groups)
         begun = any(progress.done or progress.good or progress.failed for progress in self._groups)
         within = self.seconds < self._order.seconds and self._bytes_left > 0
         return not self.finished and (half_done or within or not begun)
@@ -80,7 +85,7 @@ class Work:
 
     def request(self) -> Message:
         """Return the message that asks a child for what is left."""
-        left = [self._request(place, progress) for place, progress in enumerate(self._groups) if not progress.done]
+        left = [self._request(place, progress) for place, progress in self._unfinished()]
         return {
             "kind": "run",
             "name": self._order.part_name,
@@ -91,9 +96,13 @@ class Work:
             "bytes": self._bytes_left,
         }
 
+    def _unfinished(self) -> list[tuple[int, _Progress]]:
+        return [(place, p) for place, p in enumerate(self._groups) if not p.done and not self._put_off(p)]
+
     def _request(self, place: int, progress: _Progress) -> dict[str, Any]:
         group = progress.group
-        left = [[i, group.seeds[i]] for i in progress.wanted if i not in progress.good and i not in progress.failed]
+        settled = progress.good | progress.failed.keys() | progress.postponed
+        left = [[i, group.seeds[i]] for i in progress.wanted if i not in settled]
         n_targets = 0 if self._in_pieces else len(self._order.context.targets)
         targets = [i for i in range(n_targets) if i not in progress.failed_targets]
         # With a failed replicate there will be no losses, so the good ones need not come back.
@@ -111,12 +120,7 @@ class Work:
 
     def given(self) -> list[tuple[int, int, Tables]]:
         """Return the tables that the request's ``given`` names, as (place, replicate, tables)."""
-        wanted = {
-            (place, i)
-            for place, progress in enumerate(self._groups)
-            if not progress.done
-            for i in self._request(place, progress)["given"]
-        }
+        wanted = {(place, i) for place, progress in self._unfinished() for i in self._request(place, progress)["given"]}
         found: dict[tuple[int, int], Tables] = {key: {} for key in wanted}
         for part in (*self._given, *self._parts):
             for segment in part.segments:
@@ -154,7 +158,8 @@ class Work:
 
     def _settle_pieces(self) -> None:
         for progress in self._groups if self._in_pieces else ():
-            progress.done = all(i in progress.good or i in progress.failed for i in progress.wanted)
+            settled = progress.good | progress.failed.keys() | progress.postponed
+            progress.done = settled.issuperset(progress.wanted)
 
     def _segments(self, outputs: dict[str, list[dict[str, Any]]]) -> list[Segment]:
         return [
@@ -179,11 +184,19 @@ class Work:
         if self._settled(unit):  # it had been handed over: the child ended on its way to the next
             return True
         self._deaths[unit] += 1
-        if verdict.reason in RETRIED and self._deaths[unit] <= self._order.context.retries:
+        if verdict.reason in RETRIED and not self._order.alone and self._deaths[unit] <= self._order.context.retries:
             return True
         self._fail(unit, verdict, died=True)
         self._settle_pieces()
         return False
+
+    def postpone(self, unit: Unit) -> bool:
+        """Leave a unit that took too much memory to an order of its own; return False where that was this one."""
+        if self._order.alone or not self._order.context.retries or self._settled(unit):
+            return False
+        self._groups[unit.place].postponed.add(unit.step)
+        self._settle_pieces()
+        return True
 
     def _settled(self, unit: Unit) -> bool:
         progress = self._groups[unit.place]
@@ -205,7 +218,7 @@ class Work:
     def _fail(self, unit: Unit, verdict: Verdict, *, died: bool = False) -> None:
         progress = self._groups[unit.place]
         seeds, group = progress.group.seeds, progress.group.index
-        attempts = self._deaths[unit] + (not died)
+        attempts = self._deaths[unit] + (not died) + self._order.alone
         memory = (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes)
         why = (verdict.reason, verdict.message, verdict.traceback, attempts, verdict.signals, *memory)
         if unit.step < len(seeds):
@@ -228,7 +241,13 @@ class Work:
             failures=[failure for progress in done for failure in self._failures(progress)],
             losses=[loss for progress in done for loss in progress.losses],
             prints=prints,
+            postponed=self._postponed(),
         )
+
+    def _postponed(self) -> frozenset[int]:
+        if self._in_pieces:
+            return frozenset(step for progress in self._groups for step in progress.postponed)
+        return frozenset(progress.group.index for progress in self._groups if progress.postponed)
 
     def _failures(self, progress: _Progress) -> list[Failure]:
         rows = [progress.failed[i] for i in sorted(progress.failed)]

@@ -1,0 +1,101 @@
+"""A study whose model takes too much memory finishes on what it was given, and says what could not run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+from study_lab import MOPS, Lab, Runner
+
+MIB = 1 << 20
+LIMIT = 400
+N, GREEDY = 60, 23
+TAKES = """
+import time
+
+def run(params, seed):
+    held = []
+    for _ in range(params["mib"] // 8):
+        held.append(b"x" * (8 << 20))
+        time.sleep(0.008)
+    return {"x": [seed]}
+"""
+
+
+def log_of(runner: Runner) -> str:
+    """Return the job's log."""
+    return subprocess.run([MOPS, "jobs", "logs", "job"], env=runner.env, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def study(lab: Lab) -> Lab:
+    lab.write("takes:run", [{"mib": 1200 if i == GREEDY else 8, "i": i} for i in range(N)])
+    (lab.project / "takes.py").write_text(TAKES)
+    return lab
+
+
+@pytest.mark.timeout(180)
+def test_a_greedy_set_is_out_of_memory_and_every_other_is_there(study: Lab) -> None:
+    runner = study.run(exit_code=3, SIM_MEMORY=f"{LIMIT}MiB", SLOTS=2)
+    job = study.job()
+    assert job.status().state == "partial"
+    (failure,) = job.failures().to_pylist()
+    # Alone it had the memory of both slots, and that was too little too.
+    assert (failure["group"], failure["reason"], failure["attempts"]) == (GREEDY, "oom", 2)
+    assert (failure["limit_bytes"], failure["peak_at_least"]) == (2 * LIMIT * MIB, True)
+    assert 1 < failure["peak_bytes"] / failure["limit_bytes"] <= 1.25
+    assert sorted(job.outputs("output").to_table()["group"].to_pylist()) == [i for i in range(N) if i != GREEDY]
+    assert "it is tried again at the end, alone on its worker" in runner.said
+    study.assert_sound()
+
+
+@pytest.mark.timeout(180)
+def test_with_room_it_succeeds_alone(study: Lab) -> None:
+    runner = study.run(SIM_MEMORY=f"{LIMIT}MiB", SLOTS=4)
+    job = study.job()
+    assert job.status().state == "succeeded"
+    assert job.outputs("output").count_rows() == N
+    took = re.search(rf"group {GREEDY} ran alone on its worker: its processes took (\d+) MiB", log_of(runner))
+    assert took is not None
+    assert 1200 < int(took[1]) < 4 * LIMIT
+
+
+@pytest.mark.timeout(180)
+def test_without_retries_it_is_not_tried_again(study: Lab) -> None:
+    study.run(exit_code=3, SIM_MEMORY=f"{LIMIT}MiB", SLOTS=2, RETRIES=0)
+    (failure,) = study.job().failures().to_pylist()
+    assert (failure["reason"], failure["attempts"], failure["limit_bytes"]) == ("oom", 1, LIMIT * MIB)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("most", ["5", "10%"])
+def test_a_hopeless_job_ends_early_and_keeps_what_is_there(lab: Lab, most: str) -> None:
+    lab.write("fails:run", [{"i": i} for i in range(2000)])
+    code = (
+        "import time\n\ndef run(params, seed):\n    time.sleep(0.02)\n    if params['i'] % 2:\n"
+        "        raise ValueError('no')\n    return {'x': [seed]}\n"
+    )
+    (lab.project / "fails.py").write_text(code)
+    runner = lab.run(exit_code=1, MAX_FAILURES=most, SLOTS=2, TASK_SECONDS=0.1)
+    assert f"more than MODELOPS_JOB_MAX_FAILURES={most}" in runner.said
+    status = lab.job().status()
+    assert status.state == "failed"
+    assert 0 < status.counts.simulations < 2000
+    assert lab.job().outputs("output").count_rows() > 0
+    lab.assert_sound()
+
+
+@pytest.mark.timeout(180)
+def test_a_model_that_leaks_runs_to_its_end_in_children_that_leave(lab: Lab) -> None:
+    lab.write("leaks:run", [{"i": i} for i in range(60)])
+    code = (
+        "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.malloc.restype = ctypes.c_void_p\n\ndef run(params, seed):\n"
+        "    ctypes.memset(libc.malloc(72_000_000), 1, 72_000_000)\n    return {'x': [seed]}\n"
+    )
+    (lab.project / "leaks.py").write_text(code)
+    settings = {"SIM_MEMORY": "900MiB", "SLOTS": 2, "RETRIES": 0}
+    lab.run("recycled", **settings)
+    assert lab.job("recycled").outputs("output").count_rows() == 60
+    lab.run("kept", exit_code=3, CHILD_GROWTH=0, **settings)
+    assert {row["reason"] for row in lab.job("kept").failures().to_pylist()} == {"oom"}
