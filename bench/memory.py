@@ -1,7 +1,7 @@
 """Measure peak memory against the number of parameter sets: `python bench/memory.py`.
 
 Each size runs in a process of its own; the smallest and the largest run several times, which says how much of a slope
-is noise. Two slopes are looked at, both by least squares: that of the peaks of sizes from 1,000 sets on; and within
+is noise. Two slopes are looked at, both by least squares: that of the peaks of sizes above 1,000 sets; and within
 the largest size, where the memory of one process grows or not, that of the peaks of its later nine tenths.
 
 Leaves `bench/results/memory.json`, the tables in `docs/memory.md` and the picture `docs/memory.png`. With `--quick`

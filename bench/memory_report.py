@@ -12,7 +12,7 @@ PAGE = DOCS / "memory.md"
 PICTURE = DOCS / "memory.png"
 BEGIN = THROUGHPUT_BEGIN.replace("throughput.py", "memory.py")
 MIB = 2**20
-SLOPE_FROM = 1_000
+SLOPE_ABOVE = 1_000
 """Sets: below, what grows is the window that fills and the first pages of everything."""
 MARKS = {"peak_bytes": 0.5, "peak_root_bytes": 0.2}
 WHOSE = {"peak_bytes": "process tree", "peak_root_bytes": "runner alone"}
@@ -38,7 +38,7 @@ def slopes(result: dict) -> str:
 
 def between(result: dict, load: str, key: str) -> list[tuple[float, int]]:
     """Return the peaks (bytes) of mops over the sets."""
-    return [(point["sets"], point[key]) for point in chosen(result, load, "mops") if point["sets"] >= SLOPE_FROM]
+    return [(point["sets"], point[key]) for point in chosen(result, load, "mops") if point["sets"] > SLOPE_ABOVE]
 
 
 def within(result: dict, load: str, key: str) -> list[tuple[float, int]]:
