@@ -20,7 +20,7 @@ _ADVICE = {
     "gets, like numpy.random.default_rng(seed), and draw nothing while the model is imported; the clock, uuid and the "
     "order of threads vary too",
     "kept": "fresh processes agree, so something of an earlier simulation stays in the process: a global, a cache, a "
-    "generator that is made once; make it anew in each simulation",
+    "generator that is made once; make it anew in each simulation, or set MODELOPS_JOB_TASKS_PER_CHILD=1",
 }
 _TARGET_ADVICE = (
     "a target that draws at random uses random or numpy.random, which mops seeds, or a generator with a seed of its own"
