@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
 
@@ -55,6 +55,10 @@ class Settings(BaseModel):
     )
     child_growth: ByteSize = Field(
         ByteSize(300 << 20), ge=0, description="bytes that a child may grow since its first simulation; 0: any number"
+    )
+    start: Literal["auto", "fork", "spawn"] = Field(
+        "auto",
+        description="child processes fork from one that has imported the model, or spawn; auto: fork if it is safe",
     )
     sim_threads: int = Field(1, ge=1, description="threads that a simulation may use; slots are divided by it")
     retries: int = Field(1, ge=0, description="how often a simulation that died or ran out of memory is tried again")

@@ -54,10 +54,10 @@ class Lab:
         self.folder = folder
         self.pools: list[Pool] = []
 
-    def pool(self, code: str | None = None, model: str = "model:run", **fields: Any) -> Pool:
+    def pool(self, code: str | None = None, model: str = "model:run", root: str = str(WILD), **fields: Any) -> Pool:
         if code is not None:
             (self.folder / "model.py").write_text(code)
-        root = str(WILD if code is None else self.folder)
+            root = str(self.folder)
         fields = {"targets": (), "outputs": None, "slots": 1} | fields
         context = Context("job", "1", "bundle", "storage", model, "baseline", **fields)
         self.pools.append(Pool(context, root, fields["slots"]))

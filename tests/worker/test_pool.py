@@ -247,7 +247,7 @@ def test_closing_leaves_no_process_and_no_descriptor(lab: Lab) -> None:
 
 def test_closing_while_children_start_leaves_none_and_no_descriptor(lab: Lab) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3)
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3, start="spawn")
     pool.warm()
     children = pool.pids()
     pool.close()
@@ -265,7 +265,7 @@ def test_a_closed_pool_starts_no_child(lab: Lab) -> None:
 
 
 def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab: Lab) -> None:
-    pool = lab.pool("def run(p, s):\n    return {'x': s}\n")
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     others = set(psutil.Process().children())  # the test run's own: Azurite, its event forwarder
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]

@@ -58,6 +58,7 @@ def context_of(job: str, bundle: str, storage: str, spec: ModelSpec, settings: S
         memory_bytes=settings.sim_memory,
         tasks_per_child=settings.tasks_per_child,
         growth_bytes=settings.child_growth,
+        start=settings.start,
         # What the runner itself may hold (an open checkpoint and a queue) and as much again.
         held_bytes=4 * settings.checkpoint_bytes,
     )

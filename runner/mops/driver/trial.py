@@ -121,7 +121,8 @@ def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[],
     UsageError
         The study keeps an output that the model does not return.
     """
-    alone = replace(context, slots=1, retries=0, held_bytes=_NO_LIMIT)
+    # Spawned: what the import draws at random differs between fresh processes only.
+    alone = replace(context, slots=1, retries=0, held_bytes=_NO_LIMIT, start="spawn")
     group = groups[0]
     with _started(alone) as one, _started(replace(alone, targets=2 * context.targets)) as two:
         import_seconds = one.ready()

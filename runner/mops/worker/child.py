@@ -4,11 +4,18 @@
 
     parent (pool.py)                                   child (this file)
       load {root, model, scenario, targets}     ──►
-                                                ◄──    loaded | refused {message, traceback}
+                                                ◄──    loaded {threads, modules} | refused {message, traceback}
       run {groups, reference, seconds, bytes}   ──►
         given {segments} + memfd (0 or 1)       ──►    replicates that an earlier child handed over
                                                 ◄──    part {sims, outputs, losses, failures, done} + memfd, repeated
                                                 ◄──    ended {seconds, worn}
+
+A child may serve as a template instead: it has imported the model, and forks the children that run it::
+
+      fork + socket, lifeline, page, output     ──►    (a message for each descriptor)
+                                                ◄──    forked {pid} | not_forked {message}
+      wait {pid}                                ──►
+                                                ◄──    status {returncode}
 
 What a simulation prints goes to descriptors 1 and 2, which are the parent's log and never the protocol. A death is
 the parent's to notice: the progress page says what ran. The child dies with its parent by a signal from the
@@ -22,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import gc
 import importlib
 import os
 import random
@@ -33,6 +41,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +57,7 @@ from mops.worker.wire import Channel, Message, ProgressPage
 
 HANDOVER_SECONDS = 0.5
 HANDOVER_BYTES = 4 << 20
+_FORK_DESCRIPTORS = 4
 _CHANNEL_CLOSED = 76  # EX_PROTOCOL of sysexits.h
 _MESSAGE_LIMIT = 2_000
 _TRACEBACK_LIMIT = 8_000
@@ -67,12 +77,56 @@ def main() -> None:
         bundle = _load(load, channel)
         page = ProgressPage(page_fd)
         while bundle is not None:
-            _serve(bundle, channel, page)
+            channel, page = _serve(bundle, channel, page)
 
 
-def _serve(bundle: _Bundle, channel: Channel, page: ProgressPage) -> None:
+def _serve(bundle: _Bundle, channel: Channel, page: ProgressPage) -> tuple[Channel, ProgressPage]:
+    """Do one thing that the parent asks for; return what to go on with, which is another in a process just forked."""
+    order, fd = channel.receive()
+    if order["kind"] == "fork":
+        return _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_FORK_DESCRIPTORS - 1))])
+    if order["kind"] == "wait":
+        channel.send({"kind": "status", "returncode": _returncode_of(order["pid"])})
+    else:
+        _run(bundle, order, channel, page)
+    return channel, page
+
+
+def _returncode_of(pid: int) -> int | None:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # the model's import has told the kernel to forget children (SIGCHLD ignored)
+        return None
+
+
+def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[Channel, ProgressPage]:
+    """Fork a child that serves orders with these descriptors: its socket, lifeline, page and output."""
+    ours = [fd for fd in fds if fd is not None]
+    for stream in (sys.stdout, sys.stderr):  # or both would print what is not written yet
+        stream.flush()
+    try:
+        pid = os.fork()
+    except OSError as refused:
+        channel.send({"kind": "not_forked", "message": str(refused)})
+        pid = -1
+    if pid == 0:
+        socket_fd, lifeline_fd, page_fd, output_fd = ours
+        os.setsid()
+        channel.close()
+        for fd in (1, 2):
+            os.dup2(output_fd, fd)
+        os.close(output_fd)
+        die_with_parent(lifeline_fd)
+        return Channel(socket.socket(fileno=socket_fd)), ProgressPage(page_fd)
+    for fd in ours:
+        os.close(fd)
+    if pid > 0:
+        channel.send({"kind": "forked", "pid": pid})
+    return channel, page
+
+
+def _run(bundle: _Bundle, order: Message, channel: Channel, page: ProgressPage) -> None:
     # A function of its own, so that no table outlives its order in a local name.
-    order, _ = channel.receive()
     given = _given(channel) if order["given"] else {}
     _Run(bundle, order, given, channel, page).run()
 
@@ -121,13 +175,25 @@ class _Bundle:
         self.root = str(root)
         os.chdir(root)
         sys.path.insert(0, self.root)
+        before = _threads()
         self.model = load_model(load["model"], load["scenario"], root)
         self.target_names: list[str] = load["targets"]
         self.targets = [load_target(text, root) for text in load["targets"]]
         self.outputs = load["outputs"]
         self.wear = Wear(load["tasks_per_child"], load["growth_bytes"])
+        self.threads = list((Counter(_threads()) - Counter(before)).elements())
+        self.modules = [name for name in load["unsafe"] if name in sys.modules]
         # The first table makes pyarrow import pandas, where there is one: 0.1 s that the pilot would wait for.
         as_tables({"warm": np.zeros(1)}, 0)
+
+
+def _threads() -> list[str]:
+    """Return the names of this process's threads, those of native libraries too; none where there is no /proc."""
+    found = []
+    for folder in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            found.append((folder / "comm").read_text().strip())
+    return found
 
 
 def _load(load: Message, channel: Channel) -> _Bundle | None:
@@ -138,7 +204,8 @@ def _load(load: Message, channel: Channel) -> _Bundle | None:
     except BaseException as error:  # noqa: BLE001 - the user's import may raise anything, SystemExit too
         channel.send({"kind": "refused"} | _described(error))
     else:
-        channel.send({"kind": "loaded"})
+        gc.freeze()  # what is there stays: no collection looks through it, and forked processes go on sharing it
+        channel.send({"kind": "loaded", "threads": bundle.threads, "modules": bundle.modules})
         return bundle
     return None
 

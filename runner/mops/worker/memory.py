@@ -6,6 +6,7 @@ nothing is limited by it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,19 @@ def peak_bytes(pid: int) -> int:
 def tree_bytes(pid: int) -> int:
     """Return the resident memory of a process and all that it started; shared pages count in each."""
     return sum(map(resident_bytes, tree(pid)))
+
+
+def tree_cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process and all that it started have taken so far."""
+    return sum(map(_cpu_seconds, tree(pid)))
+
+
+def _cpu_seconds(pid: int) -> float:
+    try:
+        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def tree(pid: int) -> Iterator[int]:

@@ -40,6 +40,8 @@ class Context:
         Simulations before a child is replaced; 0: any number.
     growth_bytes
         What a child may grow by since its first simulation before it is replaced; 0: any number.
+    start
+        How children start: "fork" from a template that has imported the model, "spawn", or "auto".
     held_bytes
         Bytes of finished, unfetched results above which a worker starts no further order.
     env
@@ -63,6 +65,7 @@ class Context:
     memory_bytes: int | None = None
     tasks_per_child: int = 0
     growth_bytes: int = 0
+    start: str = "auto"
     held_bytes: int = 256 << 20
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     python: str | None = None

@@ -13,18 +13,17 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from mops.errors import ClusterError, ModelError
 from mops.worker import held, memory
-from mops.worker.environment import environment
 from mops.worker.heap import resident_bytes
-from mops.worker.interpreter import cannot_start, command
+from mops.worker.interpreter import command
 from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.parts import send_tables
+from mops.worker.process import UNSAFE, Forked, Process, Spawned, why_not_forked
 from mops.worker.verdict import Death, verdict_of
 from mops.worker.wire import Channel, Message, ProgressPage, Unit
 from mops.worker.work import Work
@@ -40,14 +39,23 @@ _ABORT_SECONDS = 0.5  # for a child over its time limit to write where it hangs
 _TERM_SECONDS = 0.1  # for a child over its memory limit to end by itself
 _LOOK_SECONDS = 0.02  # at its memory, where it is near its limit
 _ALLOCATES = 2.5e9  # bytes a second at most: how soon it can be over its limit
+_START_SECONDS = 60.0  # without any work in a forked process's first simulation: a lock that nobody holds any more
 _LEAVE_SECONDS = 5.0  # for a child that closed its socket to be gone
 _DEATHS_BETWEEN_UNITS = 5
 
 
 class Child:
-    """One child process and this end of its sockets."""
+    """One child process and this end of its sockets.
 
-    def __init__(self, context: Context, root: str):
+    Parameters
+    ----------
+    root
+        The folder with the unpacked bundle.
+    template
+        A child that has imported the model and forks this one; None: it is started by itself.
+    """
+
+    def __init__(self, context: Context, root: str, template: Child | None = None):
         self._context = context
         self._page, page_fd = ProgressPage.create()
         with contextlib.ExitStack() as on_failure:
@@ -58,7 +66,7 @@ class Child:
             self._lifeline, their_lifeline = socket.socketpair()
             with theirs, their_lifeline:
                 passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
-                self._process = _start(context, passed)
+                self._process: Process = template.fork(passed) if template else Spawned(context, passed)
             on_failure.pop_all()
         os.close(page_fd)
         self._guard = threading.RLock()
@@ -73,13 +81,19 @@ class Child:
         self._prints = bytearray()
         self._n_printed = 0  # bytes since they were last taken, dropped ones too
         self._tail = bytearray()
-        assert self._process.stdout is not None
-        self._stdout = self._process.stdout
+        self._stdout = self._process.output
         os.set_blocking(self._stdout.fileno(), False)
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._stdout, selectors.EVENT_READ)
-        self._loaded = False
+        self._loaded = template is not None
+        self._asking = threading.Lock()
+        self._starting, self._worked = template is not None, 0.0
+        self._first: Unit | None = None
+        self._idle_since = time.monotonic()
+        self.why_not_forked: str | None = None
         self.worn = ""
+        if template is not None:
+            return
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # ready() tells how it died
             self._channel.send(
                 {
@@ -91,13 +105,57 @@ class Child:
                     "outputs": None if context.outputs is None else list(context.outputs),
                     "tasks_per_child": context.tasks_per_child,
                     "growth_bytes": context.growth_bytes,
+                    "unsafe": list(UNSAFE),
                 }
             )
+
+    def fork(self, passed: tuple[int, ...]) -> Forked:
+        """Have a process forked that serves orders with these descriptors: its socket, lifeline and page.
+
+        Raises
+        ------
+        BrokenPipeError, ConnectionResetError, EOFError
+            This template has ended.
+        OSError
+            The system has no room for another process.
+        """
+        reading, writing = os.pipe()
+        output = os.fdopen(reading, "rb", buffering=0)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(output.close)
+            try:
+                answer = self._ask({"kind": "fork"}, *passed, writing)
+            finally:
+                os.close(writing)
+            if answer["kind"] == "not_forked":
+                raise OSError(answer["message"])
+            forked = Forked(answer["pid"], output, self._status_of)
+            on_failure.pop_all()
+        return forked
+
+    def _ask(self, question: Message, *fds: int) -> Message:
+        """Ask a template: the question goes with each descriptor, or once without any."""
+        with self._asking:
+            for fd in fds or (None,):
+                self._channel.send(question, fd)
+            return self._channel.receive()[0]
+
+    def _status_of(self, pid: int) -> int | None:
+        try:
+            found: int | None = self._ask({"kind": "wait", "pid": pid})["returncode"]
+        except (OSError, EOFError):  # the template has ended
+            return None
+        return found
 
     @property
     def fit(self) -> bool:
         """Whether it can be lent again: it has imported the model, is not worn, and lives as far as anybody knows."""
         return self._loaded and not self.worn and self._ended_by == "itself" and not self._has_ended()
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it has imported the model."""
+        return self._loaded
 
     @property
     def pid(self) -> int:
@@ -123,6 +181,7 @@ class Child:
                     hint=_where_to_look(message["message"], self._context.python),
                 )
             self._loaded = True
+            self.why_not_forked = why_not_forked(self._context.start, message["threads"], message["modules"])
             return None
         return self.death()
 
@@ -136,6 +195,7 @@ class Child:
         """
         began = time.monotonic()
         self._limit_bytes = limit_bytes
+        self._idle_since = began
         self._kills_before = memory.oom_kills()
         try:
             request = work.request()
@@ -145,6 +205,7 @@ class Child:
             for message, fd in self._messages():
                 if message["kind"] == "ended":
                     work.seconds += message["seconds"]
+                    self._starting = False
                     self.worn = message["worn"]
                     return None
                 work.take(message, None if fd is None else held.take(fd, request["name"]))
@@ -179,6 +240,7 @@ class Child:
         if self._ended_by == "itself":
             self._watch_time()
             self._watch_memory()
+            self._watch_start()
         elif time.monotonic() >= self._killed_at:
             self._kill_group()
 
@@ -189,6 +251,22 @@ class Child:
             self._ended_by = "timeout"
             self._killed_at = time.monotonic() + _ABORT_SECONDS
             self._signal(os.kill, signal.SIGABRT)  # faulthandler writes where it hangs
+
+    def _watch_start(self) -> None:
+        """End a forked process that does no work at all in its first simulation."""
+        if not self._starting or (running := self._page.running()) is None:
+            return
+        self._first = self._first or running[0]
+        if running[0] != self._first:
+            self._starting = False
+            return
+        worked = memory.tree_cpu_seconds(self.pid)
+        if worked > self._worked:
+            self._worked, self._idle_since = worked, time.monotonic()
+        elif time.monotonic() - self._idle_since > _START_SECONDS:
+            self._judged, self._ended_by = running[0], "start"
+            self._killed_at = time.monotonic() + _ABORT_SECONDS
+            self._signal(os.kill, signal.SIGABRT)
 
     def _next_look_s(self) -> float:
         """Return the seconds until the child could be over its memory limit."""
@@ -225,16 +303,14 @@ class Child:
         # Not after the child was waited for: its number, and its group's, may be somebody else's by then. And not by
         # Popen.send_signal, which takes the exit status of a child that has just ended.
         with self._guard:
-            if self._process.returncode is None:
+            if not self._process.waited:
                 with contextlib.suppress(ProcessLookupError):
                     send(self._process.pid, number)
 
     def _has_ended(self) -> bool:
         """Tell whether the process has ended, without taking its exit status."""
         with self._guard:
-            if self._process.returncode is not None:
-                return True
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+            return self._process.waited or self._process.has_ended()
 
     def _await_end(self, within_s: float) -> bool:
         deadline = time.monotonic() + within_s
@@ -247,7 +323,7 @@ class Child:
     def _reap(self) -> None:
         """End what the child started and left, then the child, and take its exit status."""
         with self._guard:
-            if self._process.returncode is None:
+            if not self._process.waited:
                 self._kill_group()
                 self._process.wait()
 
@@ -290,7 +366,7 @@ class Child:
         running = self._page.running()
         unit, began = running if running is not None else (None, time.monotonic())
         by = self._ended_by
-        if by in ("timeout", "memory") and unit != self._judged:
+        if by in ("timeout", "memory", "start") and unit != self._judged:
             unit, by = None, "stop"  # it had just finished the unit that was over its limit
         tail = _last_words(self._tail.decode(errors="replace"))
         peak = self._unit_peak_bytes if unit is not None and unit == self._peak_of else None
@@ -308,23 +384,6 @@ class Child:
         self._stdout.close()
         self._channel.close()
         self._lifeline.close()
-
-
-def _start(context: Context, passed: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(  # noqa: S603 - our own program, no shell
-            [*command(context.python), "mops.worker.child", *map(str, passed)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=passed,
-            env=environment(context.env, n_threads=context.threads, python=context.python),
-            start_new_session=True,
-        )
-    except (FileNotFoundError, PermissionError) as gone:
-        if context.python is None:
-            raise
-        raise cannot_start(context.python, gone) from gone
 
 
 def _where_to_look(message: str, python: str | None) -> str:
@@ -369,19 +428,74 @@ class Pool:
         self._returned = threading.Condition(self._lock)
         self._idle: list[Child] = []
         self._children: set[Child] = set()
+        self._template: Child | None = None
+        self._preparing = threading.Lock()
+        self._spawns = context.start == "spawn"
         self._stopping = self._ended = False
         self._killer: threading.Timer | None = None
 
     def warm(self) -> None:
         """Start every child now, side by side; they import the model while the caller goes on."""
         with self._lock:
-            while not self._stopping and len(self._children) < self.slots:
+            if not self._spawns and not self._stopping:
+                self._template = self._template or Child(self.context, self._root)
+            while self._spawns and not self._stopping and len(self._children) < self.slots:
                 self._idle.append(self._start())
 
     def _start(self) -> Child:
-        child = Child(self.context, self._root)
+        child = None
+        if self._template is not None and not self._spawns:
+            # A template that has just ended is replaced before the next order; this one starts by itself.
+            with contextlib.suppress(OSError, EOFError):
+                child = Child(self.context, self._root, self._template)
+        child = child or Child(self.context, self._root)
         self._children.add(child)
         return child
+
+    def _prepare(self) -> Death | None:
+        """Have a template that has imported the model, or find out why not; return how it died, if it did.
+
+        Raises
+        ------
+        ModelError
+            The model cannot be imported.
+        """
+        with self._preparing:
+            if self._spawns or self._stopping:
+                return None
+            with self._lock:
+                if self._template is None or (self._template.loaded and not self._template.fit):
+                    self._drop_template()
+                    self._template = Child(self.context, self._root)
+                template = self._template
+            try:
+                death = template.ready()
+            except ModelError:
+                self._spawn_only(None)
+                raise
+            if death is not None:
+                with self._lock:
+                    self._drop_template()
+            elif template.why_not_forked is not None:
+                self._spawn_only(template.why_not_forked)
+            return death
+
+    def _drop_template(self) -> None:
+        if self._template is not None:
+            self._template.close()
+        self._template = None
+
+    def _spawn_only(self, why: str | None) -> None:
+        """Start every child by itself from now on; a template that has imported the model is one of them."""
+        with self._lock:
+            if self._spawns:
+                return
+            self._spawns, template, self._template = True, self._template, None
+            if template is not None:
+                self._children.add(template)
+                self._idle.append(template)
+        if why is not None:
+            logger.info("%s: children import the model each by itself: %s", self.context.job, why)
 
     def check(self) -> None:
         """Wait until one child has imported the model.
@@ -391,8 +505,10 @@ class Pool:
         ModelError
             It cannot be imported, or is not what STUDY.md asks for.
         """
-        with self._lent() as child:
-            death = child.ready() if child is not None else None
+        death = self._prepare()
+        if death is None:
+            with self._lent() as child:
+                death = child.ready() if child is not None else None
         if death is None:
             return
         raise ModelError(
@@ -427,6 +543,12 @@ class Pool:
                 held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
             deaths_between = 0
             while not work.finished:
+                if (death := self._prepare()) is not None:
+                    self._explain(death, work)
+                    deaths_between += 1
+                    if deaths_between >= _DEATHS_BETWEEN_UNITS:
+                        raise _dying(order, death)
+                    continue
                 with self._lent(last=order.replicates == ()) as child:
                     if child is None:
                         break
@@ -485,7 +607,7 @@ class Pool:
         n_shares = self.slots if alone else 1
         if self.context.memory_bytes is not None:
             return n_shares * self.context.memory_bytes
-        mine = resident_bytes()
+        mine = resident_bytes() + (resident_bytes(self._template.pid) if self._template else 0)
         return memory.share_bytes(self._allowed_bytes, mine, self.slots // n_shares)
 
     @contextlib.contextmanager
@@ -529,6 +651,13 @@ class Pool:
                     "%s: a child that ran no simulation %s; the rest runs again", self.context.job, death.how
                 )
             return
+        if death.by == "start":
+            logger.warning(
+                "%s: a forked process did nothing for %g s in its first simulation, %s; set MODELOPS_JOB_START=spawn",
+                *(self.context.job, _START_SECONDS, work.describe(death.unit)),
+            )
+            self._spawn_only("a forked process hung")
+            return
         verdict = verdict_of(death, self.context.timeout_s)
         if verdict.reason == "oom" and death.by == "itself":
             self._narrow()
@@ -558,6 +687,12 @@ class Pool:
             self._ended = True
             for child in self._children:
                 child.kill()
+            self._kill_importing()
+
+    def _kill_importing(self) -> None:
+        """End a template that somebody waits for; one that is ready tells how its processes ended, until the last."""
+        if self._template is not None and not self._template.loaded:
+            self._template.kill()
 
     def close(self) -> None:
         """End every child; who drives one meanwhile sees it die, and has an outcome without an error."""
@@ -569,6 +704,7 @@ class Pool:
             self._children.difference_update(idle)
             for child in self._children:
                 child.kill()
+            self._kill_importing()
         held.wake()
         for child in idle:
             child.close()
@@ -577,6 +713,8 @@ class Pool:
             left, self._children = self._children, set()
         for child in left:  # its driver is held up elsewhere
             child.close()
+        with self._lock:
+            self._drop_template()
 
 
 def _dying(order: Order, death: Death) -> ClusterError:

@@ -19,7 +19,7 @@ class Death:
     Parameters
     ----------
     returncode
-        Negative: a signal.
+        Negative: a signal; None: nobody can tell.
     unit
         What it ran.
     by
@@ -34,7 +34,7 @@ class Death:
         Processes of its cgroup that the kernel killed for memory meanwhile; None: that cannot be seen.
     """
 
-    returncode: int
+    returncode: int | None
     unit: Unit | None
     by: str
     seconds: float
@@ -46,6 +46,8 @@ class Death:
     @property
     def how(self) -> str:
         """Say how, for people."""
+        if self.returncode is None:
+            return "ended, and nobody can tell how"
         if self.returncode >= 0:
             return f"ended by itself with exit code {self.returncode} (os._exit?)"
         number = -self.returncode

@@ -1,0 +1,142 @@
+"""A child's process, as its worker sees it: started by itself, or forked by a template that has imported the model.
+
+A forked process is not this one's child but the template's: that it has ended is seen through a descriptor of the
+process (pidfd_open(2)), and how is asked of the template, which waits for it only then. Until it has been waited for,
+its number is nobody else's.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import IO, Protocol
+
+from mops.worker.environment import environment
+from mops.worker.interpreter import cannot_start, command
+from mops.worker.order import Context
+
+
+class Process(Protocol):
+    """What a child needs of its process; ``returncode`` is None until it was waited for, and if nobody can tell."""
+
+    pid: int
+    waited: bool
+    returncode: int | None
+    output: IO[bytes]
+
+    def has_ended(self) -> bool:
+        """Tell whether it has ended, without taking its exit status."""
+
+    def wait(self) -> None:
+        """Wait for its end, and take its exit status."""
+
+
+class Spawned:
+    """A process that this one has started."""
+
+    def __init__(self, context: Context, passed: tuple[int, ...]):
+        self._process = _start(context, passed)
+        self.pid = self._process.pid
+        self.waited = False
+        self.returncode: int | None = None
+        assert self._process.stdout is not None
+        self.output: IO[bytes] = self._process.stdout
+
+    def has_ended(self) -> bool:
+        """As :meth:`Process.has_ended`."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+    def wait(self) -> None:
+        """As :meth:`Process.wait`."""
+        self.returncode = self._process.wait()
+        self.waited = True
+
+
+class Forked:
+    """A process that a template has forked.
+
+    Parameters
+    ----------
+    output
+        What it prints; closed with the child.
+    ask_status
+        Asks the template for its return code, which takes its exit status; None: the template has ended, too.
+    """
+
+    def __init__(self, pid: int, output: IO[bytes], ask_status: Callable[[int], int | None]):
+        self.pid, self.output, self._ask_status = pid, output, ask_status
+        self.waited = False
+        self.returncode: int | None = None
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:  # there is no descriptor left: nobody would notice its end
+            os.kill(pid, signal.SIGKILL)
+            ask_status(pid)
+            raise
+
+    def has_ended(self) -> bool:
+        """As :meth:`Process.has_ended`."""
+        return self.waited or bool(select.select([self._pidfd], [], [], 0)[0])
+
+    def wait(self) -> None:
+        """As :meth:`Process.wait`."""
+        select.select([self._pidfd], [], [])
+        self.returncode = self._ask_status(self.pid)
+        self.waited = True
+        os.close(self._pidfd)
+
+
+def _start(context: Context, passed: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own program, no shell
+            [*command(context.python), "mops.worker.child", *map(str, passed)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=passed,
+            env=environment(context.env, n_threads=context.threads, python=context.python),
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError) as gone:
+        if context.python is None:
+            raise
+        raise cannot_start(context.python, gone) from gone
+
+
+UNSAFE = {
+    "jax": "its runtime's threads do not survive a fork",
+    "torch": "OpenMP and CUDA do not survive a fork",
+    "tensorflow": "its runtime's threads do not survive a fork",
+    "grpc": "its threads do not survive a fork",
+    "jpype": "a Java machine does not survive a fork",
+    "juliacall": "a Julia runtime does not survive a fork",
+    "rpy2.rinterface": "an R interpreter is shared with every forked process",
+    "mpi4py.MPI": "MPI forbids it",
+}
+"""Libraries that are not forked once they are imported, each with the reason."""
+
+
+def why_not_forked(start: str, threads: list[str], modules: list[str]) -> str | None:
+    """Return why children are not to be forked from a process that has imported the model; None: they may be.
+
+    Parameters
+    ----------
+    start
+        MODELOPS_JOB_START.
+    threads
+        The threads that the model's import has started, by name.
+    modules
+        Those of :data:`UNSAFE` that it has imported.
+    """
+    if start == "spawn":
+        return "MODELOPS_JOB_START=spawn"
+    if not hasattr(os, "pidfd_open"):
+        return "this system has no pidfd_open"
+    if threads:
+        return f"importing the model starts threads, which a fork would leave behind: {', '.join(sorted(set(threads)))}"
+    if modules:
+        return "; ".join(f"the model imports {name}: {UNSAFE[name]}" for name in modules)
+    return None
