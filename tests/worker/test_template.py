@@ -153,7 +153,8 @@ def test_prints_of_forked_processes_are_their_own(lab: Lab) -> None:
         ("auto", [], [], None),
         ("fork", [], [], None),
         ("spawn", [], [], "MODELOPS_JOB_START=spawn"),
-        ("auto", ["b", "a", "b"], [], "a, b"),
+        ("auto", ["b", "a", "b", "jemalloc_bg_thd"], [], ": a, b"),
+        ("auto", ["jemalloc_bg_thd", "polars-ooc-clea"], [], None),
         ("fork", [], ["jax"], "the model imports jax"),
     ],
 )

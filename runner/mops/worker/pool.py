@@ -431,6 +431,7 @@ class Pool:
         self._template: Child | None = None
         self._preparing = threading.Lock()
         self._spawns = context.start == "spawn"
+        self._said_forked = False
         self._stopping = self._ended = False
         self._killer: threading.Timer | None = None
 
@@ -478,6 +479,9 @@ class Pool:
                     self._drop_template()
             elif template.why_not_forked is not None:
                 self._spawn_only(template.why_not_forked)
+            elif not self._said_forked:
+                self._said_forked = True
+                logger.info("%s: children are forked from a process that has imported the model", self.context.job)
             return death
 
     def _drop_template(self) -> None:

@@ -119,6 +119,13 @@ UNSAFE = {
 """Libraries that are not forked once they are imported, each with the reason."""
 
 
+HARMLESS_THREADS = {
+    "jemalloc_bg_thd": "an allocator's, which gives memory back meanwhile; polars and pyarrow have one each",
+    "polars-ooc-clea": "removes what polars has spilled to disk; a process that has spilled nothing can do without",
+}
+"""Threads that a forked process can do without (by the 15 characters that the kernel keeps), each with the reason."""
+
+
 def why_not_forked(start: str, threads: list[str], modules: list[str]) -> str | None:
     """Return why children are not to be forked from a process that has imported the model; None: they may be.
 
@@ -135,8 +142,9 @@ def why_not_forked(start: str, threads: list[str], modules: list[str]) -> str | 
         return "MODELOPS_JOB_START=spawn"
     if not hasattr(os, "pidfd_open"):
         return "this system has no pidfd_open"
-    if threads:
-        return f"importing the model starts threads, which a fork would leave behind: {', '.join(sorted(set(threads)))}"
+    left_behind = sorted({thread for thread in threads if thread not in HARMLESS_THREADS})
+    if left_behind:
+        return f"importing the model starts threads, which a fork would leave behind: {', '.join(left_behind)}"
     if modules:
         return "; ".join(f"the model imports {name}: {UNSAFE[name]}" for name in modules)
     return None
