@@ -109,7 +109,7 @@ def test_a_template_that_dies_is_replaced(lab: Lab) -> None:
     pool = lab.pool(COUNTS, tasks_per_child=1)
     ((_, template),) = processes(lab.run(pool, [{"a": 1}]))
     os.kill(template, signal.SIGKILL)
-    until(lambda: psutil.Process(template).status() == psutil.STATUS_ZOMBIE)
+    until(lambda: os.waitid(os.P_PID, template, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None)
     ((_, another),) = processes(lab.run(pool, [{"a": 2}]))
     assert another not in (template, os.getpid())
     assert (lab.folder / "imports").read_text() == "xx"
