@@ -9,6 +9,7 @@ import typer
 
 import mops
 from mops.cli import (
+    doctor,
     jobs_cancel,
     jobs_clean,
     jobs_delete,
@@ -58,6 +59,7 @@ jobs.command("delete")(jobs_delete.delete_)
 study.command("check")(study_check.check)
 study.command("sample")(study_sample.sample)
 app.command("settings")(settings.settings)
+app.command("doctor")(doctor.doctor)
 
 
 def _version(asked: bool) -> None:

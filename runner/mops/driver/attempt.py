@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
+from mops.driver import doctor
 from mops.driver.cluster import Cluster, embedded, embedded_slots, external
 from mops.driver.drive import GRACE_SECONDS, Runner
 from mops.driver.joblog import collecting
@@ -99,6 +100,7 @@ def cluster_of(context: Context, settings: Settings) -> Iterator[Cluster]:
             hint="use a folder that all share, or abfs://container/prefix; or unset MODELOPS_SCHEDULER",
         )
     with external(settings.scheduler, context.run, settings) as outside:
+        doctor.warn(outside.client, context.job, settings.sim_threads)
         yield outside
 
 

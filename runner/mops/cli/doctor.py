@@ -1,0 +1,66 @@
+"""``mops doctor``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import typer
+
+from mops.cli import terminal
+from mops.cli.jobs_submit import JsonOption
+from mops.driver.cluster import embedded_slots, external
+from mops.driver.doctor import Finding, Scheduler, Worker, examine
+from mops.settings import Settings
+from mops.worker.heap import resident_bytes, trim_heap
+from mops.worker.memory import allowed_bytes, share_bytes
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Look whether this machine, or the cluster of MODELOPS_SCHEDULER, is set up so that memory is bounded.
+
+    Exit codes: 0 nothing is off, 1 something is, 4 the cluster is out of reach.
+    """
+    settings = Settings.from_environment()
+    if settings.scheduler is None:
+        _show_machine(settings, as_json=as_json)
+        return
+    with external(settings.scheduler, "doctor", settings) as cluster:
+        scheduler, workers, found = examine(cluster.client, settings.sim_threads)
+    if as_json:
+        parts = {"scheduler": asdict(scheduler), "workers": [asdict(worker) for worker in workers]}
+        terminal.data_json(parts | {"findings": [asdict(finding) for finding in found]})
+    else:
+        _show_cluster(scheduler, workers, found)
+    if found:
+        raise typer.Exit(1)
+
+
+def _show_cluster(scheduler: Scheduler, workers: list[Worker], found: list[Finding]) -> None:
+    n_threads = sum(worker.threads for worker in workers)
+    terminal.say(f"{scheduler.address}: {len(workers)} workers, {n_threads} threads")
+    if not found:
+        terminal.say("nothing is off")
+        return
+    terminal.data_table(("where", "what is off", "set"), [(one.where, one.what, one.fix) for one in found])
+
+
+def _show_machine(settings: Settings, *, as_json: bool) -> None:
+    slots, allowed = embedded_slots(settings), allowed_bytes()
+    share = settings.sim_memory or share_bytes(allowed, resident_bytes(), slots)
+    if as_json:
+        facts = {"slots": slots, "memory_bytes": allowed, "simulation_bytes": share}
+        terminal.data_json(facts | {"forks": hasattr(os, "pidfd_open"), "trims": trim_heap(), "findings": []})
+        return
+    terminal.data_fields(_machine(slots, allowed, share, settings.start))
+    terminal.say("this machine; set MODELOPS_SCHEDULER to look at a cluster")
+
+
+def _machine(slots: int, allowed: int, share: int, start: str) -> Iterator[tuple[str, str]]:
+    yield "simulations at once", str(slots)
+    yield "memory", terminal.size(allowed)
+    yield "for one simulation", terminal.size(share)
+    can_fork = start != "spawn" and hasattr(os, "pidfd_open")
+    yield "children", "forked where the model allows it" if can_fork else "each imports the model by itself"
+    yield "freed memory", "given back" if trim_heap() else "kept: this libc has no malloc_trim"

@@ -1,0 +1,96 @@
+"""What is off in a cluster, by the rules of docs/doctor.md."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mops.driver.cluster import embedded
+from mops.driver.doctor import Scheduler, Worker, examine, findings, versions
+
+GIB = 1 << 30
+OWN = {"mops": "1", "Python": "3.11", "dask": "2", "distributed": "2"}
+SCHEDULER = Scheduler("tcp://s:1", 1.0, OWN)
+WORKER = Worker(
+    address="tcp://w:1",
+    host="w",
+    threads=2,
+    limit_bytes=6 * GIB,
+    host_bytes=16 * GIB,
+    own_bytes=GIB // 4,
+    target=False,
+    spill=False,
+    trim_threshold="65536",
+    versions=OWN,
+)
+
+
+def found(*workers: Worker, scheduler: Scheduler = SCHEDULER, threads: int = 1) -> list[tuple[str, str, str]]:
+    return [(one.where, one.what, one.fix) for one in findings(scheduler, workers, OWN, threads)]
+
+
+def test_of_a_sound_cluster_nothing_is_off() -> None:
+    assert found(WORKER, replace(WORKER, address="tcp://w:2")) == []
+    assert found() == []
+
+
+def test_the_schedulers_saturation() -> None:
+    ((where, what, fix),) = found(WORKER, scheduler=replace(SCHEDULER, saturation=1.1))
+    assert (where, fix) == (
+        "scheduler",
+        "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0 in the scheduler's environment",
+    )
+    assert what.startswith("worker-saturation is 1.1:")
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "fix"),
+    [
+        ({"target": 0.6}, "memory.target is 0.6", "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False"),
+        ({"spill": 0.7}, "memory.spill is 0.7", "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False"),
+        ({"trim_threshold": None}, "its heap keeps what it has freed", "MALLOC_TRIM_THRESHOLD_=65536"),
+        ({"limit_bytes": GIB}, "2 simulations at once have 128 MiB each, of 1.0 GiB", "--nthreads lower"),
+        ({"threads": 16}, "16 simulations at once have", "--nthreads lower"),
+        ({"versions": OWN | {"mops": "0"}}, "mops is 0, and 1 here", "the same mops on both"),
+        ({"versions": {}}, "mops is None, and 1 here", "the same mops on both"),
+    ],
+)
+def test_a_workers_settings(change: dict[str, Any], what: str, fix: str) -> None:
+    (where, said, set_), *_ = found(replace(WORKER, **change))
+    assert where == "worker tcp://w:1"
+    assert said.startswith(what)
+    assert set_.startswith(fix)
+
+
+def test_workers_that_are_alike_are_one_line() -> None:
+    alike = [replace(WORKER, address=f"tcp://w{i}:1", host=f"w{i}", spill=0.7, own_bytes=i) for i in range(5)]
+    ((where, _, _),) = found(*alike)
+    assert where == "worker tcp://w0:1 and 4 more"
+
+
+def test_six_workers_of_4_gib_in_a_pod_of_24_have_no_headroom() -> None:
+    six = [replace(WORKER, address=f"tcp://w:{i}", limit_bytes=4 * GIB, host_bytes=24 * GIB) for i in range(6)]
+    assert found(*six) == [
+        (
+            "host w",
+            "its 6 workers may take 24.0 GiB together, and it has 24.0 GiB: no headroom",
+            "--memory-limit 3686MiB for each, or fewer workers",
+        )
+    ]
+
+
+def test_threads_of_a_simulation_make_fewer_of_them() -> None:
+    many = replace(WORKER, threads=16)
+    assert found(many)
+    assert found(many, threads=8) == []
+
+
+def test_what_is_in_effect_is_read_where_it_is() -> None:
+    with embedded("1", 2) as cluster:
+        scheduler, (worker,), _ = examine(cluster.client, 1)
+    assert (scheduler.saturation, scheduler.versions) == (1.0, versions())
+    assert (worker.threads, worker.limit_bytes, worker.target, worker.spill) == (2, 0, False, False)
+    assert worker.own_bytes > 10 << 20
+    assert worker.host_bytes > 1 << 30

@@ -1,0 +1,72 @@
+"""``mops doctor`` beside real schedulers and workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from dask_processes import dask_in, free_port
+from study_lab import MOPS, Lab, betas, wait_for
+
+
+def doctor(*options: str, **env: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MODELOPS_")}
+    return subprocess.run([MOPS, "doctor", *options], env=kept | env, capture_output=True, text=True, check=False)
+
+
+def test_what_is_off_is_said_with_the_variable_to_set(tmp_path: Path) -> None:
+    settings = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "1.1", "MALLOC_TRIM_THRESHOLD_": ""}
+    with dask_in(tmp_path / "dask", **settings) as dask:
+        dask.add_worker("--memory-limit", "300MiB")
+        wait_for(lambda: json.loads(doctor("--json", MODELOPS_SCHEDULER=dask.address).stdout)["workers"][2:])
+        ran = doctor(MODELOPS_SCHEDULER=dask.address)
+        told = json.loads(doctor("--json", MODELOPS_SCHEDULER=dask.address).stdout)
+    assert ran.returncode == 1
+    for part in (
+        "worker-saturation is 1.1",
+        "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0",
+        "MALLOC_TRIM_THRESHOLD_=65536",
+        "1 simulations at once have 64 MiB each, of 300 MiB",
+        "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False",
+    ):
+        assert part in ran.stdout
+    assert len(told["workers"]) == 3
+    assert {finding["where"] for finding in told["findings"]} >= {"scheduler"}
+
+
+def test_of_a_sound_cluster_nothing_is_off(tmp_path: Path) -> None:
+    with dask_in(tmp_path / "dask", MALLOC_TRIM_THRESHOLD_="65536") as dask:
+        ran = doctor(MODELOPS_SCHEDULER=dask.address)
+    assert (ran.returncode, ran.stdout) == (0, "")
+    assert "nothing is off" in ran.stderr
+
+
+def test_a_cluster_that_is_not_there() -> None:
+    address = f"tcp://127.0.0.1:{free_port()}"
+    ran = doctor(MODELOPS_SCHEDULER=address, MODELOPS_JOB_CLUSTER_TIMEOUT="1")
+    assert ran.returncode == 4
+    assert f"the Dask scheduler at {address} does not answer" in ran.stderr
+
+
+@pytest.mark.parametrize("start", ["auto", "spawn"])
+def test_this_machine(start: str) -> None:
+    ran = doctor(MODELOPS_JOB_SLOTS="2", MODELOPS_JOB_SIM_MEMORY="1GiB", MODELOPS_JOB_START=start)
+    assert ran.returncode == 0
+    lines = dict(line.split("  ", 1) for line in ran.stdout.splitlines())
+    assert lines["simulations at once"].strip() == "2"
+    assert "1.0 GiB" in ran.stdout
+    assert ("each imports the model by itself" in ran.stdout) == (start == "spawn")
+    told = json.loads(doctor("--json", MODELOPS_JOB_SLOTS="2").stdout)
+    assert told["slots"] == 2
+    assert told["simulation_bytes"] < told["memory_bytes"]
+
+
+def test_a_job_says_at_its_start_what_is_off(lab: Lab, tmp_path: Path) -> None:
+    with dask_in(tmp_path / "dask", DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION="1.1") as dask:
+        lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
+        lab.write("counted:simulate", betas(2))
+        runner = lab.run()
+    assert "scheduler: worker-saturation is 1.1" in runner.said
