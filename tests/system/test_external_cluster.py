@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from dask_processes import DaskProcesses, dask_in, free_port, gone
+from distributed import Client
 from study_lab import MOPS, Lab, Runner, betas, rows_of, wait_for
 
 JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, 30, 5
@@ -266,3 +267,16 @@ def test_a_storage_that_workers_cannot_read_is_named(lab: Lab, dask: DaskProcess
     assert ran.returncode == 4, ran.stderr
     assert "a worker cannot read the job's bundle" in ran.stderr
     assert "give a storage that every worker reaches under this name" in ran.stderr
+
+
+def test_what_children_take_shows_in_the_workers_metrics(lab: Lab, dask: DaskProcesses) -> None:
+    lab.write("counted:simulate", betas(8, sleep=1.0))
+    runner = lab.submit()
+    with Client(dask.address, set_as_default=False) as client:
+
+        def shown() -> list[int]:
+            workers = client.scheduler_info()["workers"].values()
+            return [worker["metrics"].get("mops_children_bytes", 0) for worker in workers]
+
+        wait_for(lambda: min(shown()) > 10 << 20, of=runner)
+    assert runner.wait() == 0

@@ -54,13 +54,21 @@ class Lab:
         self.folder = folder
         self.pools: list[Pool] = []
 
-    def pool(self, code: str | None = None, model: str = "model:run", root: str = str(WILD), **fields: Any) -> Pool:
+    def pool(
+        self,
+        code: str | None = None,
+        model: str = "model:run",
+        root: str = str(WILD),
+        *,
+        worker_limit: int | None = None,
+        **fields: Any,
+    ) -> Pool:
         if code is not None:
             (self.folder / "model.py").write_text(code)
             root = str(self.folder)
         fields = {"targets": (), "outputs": None, "slots": 1} | fields
         context = Context("job", "1", "bundle", "storage", model, "baseline", **fields)
-        self.pools.append(Pool(context, root, fields["slots"]))
+        self.pools.append(Pool(context, root, fields["slots"], worker_limit))
         return self.pools[-1]
 
     def run(self, pool: Pool, sets: list[dict[str, Any]], n_replicates: int = 1, **budget: Any) -> Outcome:

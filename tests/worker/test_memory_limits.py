@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pool_lab import Lab, groups_of, order_of, values
+from pool_lab import Lab, groups_of, order_of, until, values
+
+from mops.worker.heap import resident_bytes
+from mops.worker.order import Outcome
 
 MIB = 1 << 20
 LIMIT = 400 * MIB
@@ -136,6 +140,42 @@ def test_while_one_runs_alone_no_other_does(lab: Lab) -> None:
     assert len(got) == 4
     overlaps = [a for a in got for b in got if a < b and b[0] < a[1]]
     assert len(overlaps) <= 1, "only the two that do not run alone may run at once"
+
+
+HOLDS = """
+import time
+from pathlib import Path
+
+def run(p, s):
+    Path(f"started-{p['mib']}").touch()
+    held = b"x" * (p["mib"] << 20)
+    while p["mib"] > 100 and not Path("go").exists():
+        time.sleep(0.01)
+    return {"x": s}
+"""
+
+
+def test_nothing_more_starts_while_the_worker_is_full(lab: Lab) -> None:
+    used = resident_bytes()
+    pool = lab.pool(HOLDS, slots=2, worker_limit=used + 600 * MIB, memory_bytes=2 << 30)
+    lab.run(pool, [{"mib": 1}])  # its child stays, and what it takes is given up for the others
+    got: list[Outcome] = []
+    orders = [threading.Thread(target=lambda mib=mib: got.append(lab.run(pool, [{"mib": mib}]))) for mib in (500, 2)]
+    orders[0].start()
+    until(lambda: pool.children_bytes() > 500 * MIB)
+    orders[1].start()
+    time.sleep(1.0)
+    assert not (lab.folder / "started-2").exists()
+    (lab.folder / "go").touch()
+    for order in orders:
+        order.join()
+    assert [outcome.done for outcome in got] == [{0}, {0}]
+    assert (lab.folder / "started-2").exists()
+
+
+def test_one_may_always_run(lab: Lab) -> None:
+    pool = lab.pool(HOLDS, slots=2, worker_limit=1, memory_bytes=2 << 30)
+    assert lab.run(pool, [{"mib": 1}, {"mib": 2}]).done == {0, 1}
 
 
 IN_A_CGROUP = """

@@ -31,6 +31,8 @@ from mops.worker.work import Work
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.25
+_SAY_SECONDS = 30.0
+_PAUSE_SHARE = 0.85  # of what the worker may take: above it, no further simulation starts beside one that runs
 _PRINTS_LIMIT = 64 << 10
 _READS_LEFT = 32  # of 64 KiB: what any pipe may hold, and an end where somebody never stops printing
 _TAIL_LIMIT = 4 << 10
@@ -545,6 +547,7 @@ class Pool:
         with self._alone() if order.alone else self._slot():
             if order.replicates is None:
                 held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
+                self._wait_for_memory()
             deaths_between = 0
             while not work.finished:
                 if (death := self._prepare()) is not None:
@@ -605,6 +608,34 @@ class Pool:
             for child in idle:
                 child.close()
             yield
+
+    def _wait_for_memory(self) -> None:
+        """Wait while all processes together take too much and another order runs; say so every 30 s.
+
+        Dask's own pausing measures the worker's process only, which in an embedded worker is the whole runner.
+        """
+        most, said_at = int(_PAUSE_SHARE * self._allowed_bytes), time.monotonic()
+        with self._returned:
+            while not self._stopping and len(self._children) > len(self._idle) and self._tree_bytes() > most:
+                idle, self._idle = self._idle, []
+                self._children.difference_update(idle)
+                for child in idle:
+                    child.close()
+                if time.monotonic() - said_at > _SAY_SECONDS:
+                    said_at = time.monotonic()
+                    took = (self._tree_bytes() >> 20, most >> 20)
+                    message = "%s: waiting to start simulations: the worker's processes take %d MiB (limit %d MiB)"
+                    logger.warning(message, self.context.job, *took)
+                self._returned.wait(_POLL_SECONDS)
+
+    def _tree_bytes(self) -> int:
+        children = (*self._children, *([self._template] if self._template else []))
+        return resident_bytes() + sum(memory.tree_bytes(child.pid) for child in children)
+
+    def children_bytes(self) -> int:
+        """Return the resident memory of all children and what they have started."""
+        with self._lock:
+            return self._tree_bytes() - resident_bytes()
 
     def _limit_bytes(self, *, alone: bool) -> int:
         """Return what one simulation may take now: what is set, else its slot's share of what is there."""

@@ -49,9 +49,18 @@ def pool_of(context: Context) -> Pool:
     with _lock:
         if context.run not in _pools:
             _pools[context.run] = Pool(context, root, slots, worker_limit)
+            if context.slots is None:
+                get_worker().metrics["mops_children_bytes"] = children_bytes
             if context.run in _over:
                 _pools[context.run].stop(0.0)
         return _pools[context.run]
+
+
+def children_bytes(_worker: object = None) -> int:
+    """Return the resident memory of all children of this process; Dask shows it among the worker's metrics."""
+    with _lock:
+        pools = list(_pools.values())
+    return sum(pool.children_bytes() for pool in pools)
 
 
 def _slots(context: Context) -> int:
