@@ -11,6 +11,7 @@ import pytest
 from pool_lab import Lab, until, values
 
 from mops.errors import ModelError
+from mops.worker.pool import Child
 from mops.worker.process import UNSAFE, why_not_forked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sir"
@@ -161,3 +162,13 @@ def test_prints_of_forked_processes_are_their_own(lab: Lab) -> None:
 def test_what_is_forked(start: str, threads: list[str], modules: list[str], why: str | None) -> None:
     found = why_not_forked(start, threads, modules)
     assert found is None if why is None else why in (found or "")
+
+
+def test_a_process_that_was_just_forked_can_be_ended_at_once(lab: Lab) -> None:
+    """A signal to its group, before it had one, reached nobody, and closing waited for ever."""
+    pool = lab.pool(COUNTS)
+    pool.check()
+    for _ in range(60):
+        child = Child(pool.context, str(lab.folder), pool._template)
+        child.close()
+        assert not psutil.pid_exists(child.pid)

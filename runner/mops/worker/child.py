@@ -104,6 +104,7 @@ def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[
     ours = [fd for fd in fds if fd is not None]
     for stream in (sys.stdout, sys.stderr):  # or both would print what is not written yet
         stream.flush()
+    reading, writing = os.pipe()
     try:
         pid = os.fork()
     except OSError as refused:
@@ -115,13 +116,16 @@ def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[
         channel.close()
         for fd in (1, 2):
             os.dup2(output_fd, fd)
-        os.close(output_fd)
         die_with_parent(lifeline_fd)
+        for fd in (output_fd, reading, writing):
+            os.close(fd)
         return Channel(socket.socket(fileno=socket_fd)), ProgressPage(page_fd)
-    for fd in ours:
+    for fd in (*ours, writing):
         os.close(fd)
     if pid > 0:
+        os.read(reading, 1)  # until it has a group of its own: a signal to that would reach nobody before
         channel.send({"kind": "forked", "pid": pid})
+    os.close(reading)
     return channel, page
 
 
