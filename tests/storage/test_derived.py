@@ -167,7 +167,7 @@ def _losses(group: int, job: str, outcome: Outcome) -> Iterator[dict[str, Any]]:
 
 
 def _failures(group: int, job: str, outcome: Outcome) -> Iterator[dict[str, Any]]:
-    texts = {"message": job, "traceback": "", "attempts": 1}
+    texts = {"message": job, "traceback": "", "attempts": 1, "signals": ""}
     for replicate, verdict in enumerate(outcome.replicates):
         if verdict is not None:
             one = {"replicate": replicate, "seed": 10 * group + replicate, "target": None, "reason": verdict}

@@ -18,7 +18,9 @@ from mops.worker.memory import allowed_bytes, share_bytes
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Look whether this machine, or the cluster of MODELOPS_SCHEDULER, is set up so that memory is bounded.
+    """Look whether memory is bounded on this machine, or the cluster.
+
+    The cluster is that of MODELOPS_SCHEDULER; without it, this machine is looked at.
 
     Exit codes: 0 nothing is off, 1 something is, 4 the cluster is out of reach.
     """
