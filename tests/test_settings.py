@@ -29,8 +29,13 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         "checkpoint_seconds": 30.0,
         "checkpoint_bytes": 64 * 2**20,
         "sim_timeout": None,
+        "sim_memory": None,
+        "tasks_per_child": 0,
+        "child_growth": 300 * 2**20,
+        "start": "auto",
         "sim_threads": 1,
         "retries": 1,
+        "max_failures": None,
         "task_seconds": 1.0,
         "slots": None,
         "scheduler": None,
@@ -46,8 +51,13 @@ def test_every_variable_is_read() -> None:
             "MODELOPS_JOB_CHECKPOINT_SECONDS": "0",
             "MODELOPS_JOB_CHECKPOINT_BYTES": "2MiB",
             "MODELOPS_JOB_SIM_TIMEOUT": "1.5",
+            "MODELOPS_JOB_SIM_MEMORY": "2GiB",
+            "MODELOPS_JOB_TASKS_PER_CHILD": "1",
+            "MODELOPS_JOB_CHILD_GROWTH": "0",
+            "MODELOPS_JOB_START": "spawn",
             "MODELOPS_JOB_SIM_THREADS": "2",
             "MODELOPS_JOB_RETRIES": "0",
+            "MODELOPS_JOB_MAX_FAILURES": "5%",
             "MODELOPS_JOB_TASK_SECONDS": "0.1",
             "MODELOPS_JOB_SLOTS": "3",
             "MODELOPS_SCHEDULER": "tcp://host:8786",
@@ -60,8 +70,13 @@ def test_every_variable_is_read() -> None:
         checkpoint_seconds=0,
         checkpoint_bytes=2 * 2**20,
         sim_timeout=1.5,
+        sim_memory=2 * 2**30,
+        tasks_per_child=1,
+        child_growth=0,
+        start="spawn",
         sim_threads=2,
         retries=0,
+        max_failures="5%",
         task_seconds=0.1,
         slots=3,
         scheduler="tcp://host:8786",
@@ -115,8 +130,7 @@ def test_other_tools_variables_are_theirs() -> None:
         ("MODELOPS_JOB_CHECKPOINT_SECOND", "MODELOPS_JOB_CHECKPOINT_SECONDS"),
         ("MODELOPS_JOB_STORAGE", "MODELOPS_STORAGE"),
         ("MODELOPS_JOB_CHECKPOINT_SECS", "MODELOPS_JOB_CHECKPOINT_SECONDS"),
-        ("MODELOPS_JOB_SIM_MEMORY", None),  # all names share their prefix: compared whole, it was near SIM_TIMEOUT
-        ("MODELOPS_JOB_PERSIST", None),
+        ("MODELOPS_JOB_PERSIST", None),  # all names share their prefix: compared whole, it would be near others
         ("MODELOPS_JOB_", None),
     ],
 )
@@ -176,8 +190,10 @@ def test_all_problems_are_told_at_once_with_every_setting_and_its_default() -> N
     ]
     assert lines[4] == (
         "hint: known are: MODELOPS_JOB_BATCH_SIZE (200), MODELOPS_JOB_CHECKPOINT_SECONDS (30.0), "
-        "MODELOPS_JOB_CHECKPOINT_BYTES (67108864), MODELOPS_JOB_SIM_TIMEOUT (unset), MODELOPS_JOB_SIM_THREADS (1), "
-        "MODELOPS_JOB_RETRIES (1), MODELOPS_JOB_TASK_SECONDS (1.0), MODELOPS_JOB_SLOTS (unset), "
+        "MODELOPS_JOB_CHECKPOINT_BYTES (67108864), MODELOPS_JOB_SIM_TIMEOUT (unset), MODELOPS_JOB_SIM_MEMORY (unset), "
+        "MODELOPS_JOB_TASKS_PER_CHILD (0), MODELOPS_JOB_CHILD_GROWTH (314572800), MODELOPS_JOB_START (auto), "
+        "MODELOPS_JOB_SIM_THREADS (1), MODELOPS_JOB_RETRIES (1), MODELOPS_JOB_MAX_FAILURES (unset), "
+        "MODELOPS_JOB_TASK_SECONDS (1.0), MODELOPS_JOB_SLOTS (unset), "
         "MODELOPS_SCHEDULER (unset), MODELOPS_JOB_CLUSTER_TIMEOUT (300.0), MODELOPS_STORAGE (unset)"
     )
     assert len(lines) == 5
@@ -220,3 +236,14 @@ def test_settings_pass_through_an_environment_unchanged() -> None:
     given = Settings(slots=2, checkpoint_bytes=3 << 20, checkpoint_seconds=0.5, sim_timeout=None, storage="abfs://a/b")
     assert Settings.from_environment(given.to_environment()) == given
     assert Settings().to_environment() == {}
+
+
+@pytest.mark.parametrize(("given", "n", "allowed"), [("7", 1000, 7), ("5%", 1000, 50), ("0.5%", 100, 0.5), ("0", 9, 0)])
+def test_failures_are_allowed_by_number_or_share(given: str, n: int, allowed: float) -> None:
+    assert Settings(max_failures=given).failures_allowed(n) == allowed
+
+
+@pytest.mark.parametrize("given", ["-1", "five", "5 %", "1.5"])
+def test_failures_that_are_no_number_and_no_share(given: str) -> None:
+    with pytest.raises(SettingsError, match="write a number of simulations, like 100, or a share of them, like 5%"):
+        Settings.from_environment({"MODELOPS_JOB_MAX_FAILURES": given})

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -86,8 +87,10 @@ class Runner:
         return dict(_with_marker(self.marker))
 
     def children(self) -> list[int]:
-        """Return the processes that run simulations."""
-        return [pid for pid, line in _with_marker(self.marker) if "mops.worker.child" in line]
+        """Return the processes that run simulations: not the one that has only forked them."""
+        found = [pid for pid, line in _with_marker(self.marker) if "mops.worker.child" in line]
+        parents = {_parent(pid) for pid in found}
+        return [pid for pid in found if pid not in parents]
 
     def hold_after(self, n_calls: int) -> None:
         """Let only the first ``n_calls`` calls of the model run to their end."""
@@ -119,6 +122,12 @@ def _with_marker(marker: str) -> Iterator[tuple[int, str]]:
         except OSError:  # gone, or another user's
             continue
         yield int(folder.name), line
+
+
+def _parent(pid: int) -> int | None:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).ppid()
+    return None
 
 
 def _kill(pid: int) -> None:

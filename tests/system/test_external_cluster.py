@@ -159,7 +159,7 @@ def test_a_simulation_that_kills_its_workers_is_found_and_the_others_have_their_
             dask.add_worker("--nanny")
         sets = [{"a": i, "kills": int(i == 5)} for i in range(12)]
         lab.write("takes_down:simulate", sets, n_replicates=2, targets=["scores:rows"])
-        runner = lab.run(exit_code=3)
+        runner = lab.run(START="spawn", exit_code=3)
     failures = lab.job().failures().to_pylist()
     of_simulations = [row for row in failures if row["target"] is None]
     named = [(row["group"], row["replicate"], row["reason"], row["attempts"]) for row in of_simulations]
@@ -278,5 +278,5 @@ def test_what_children_take_shows_in_the_workers_metrics(lab: Lab, dask: DaskPro
             workers = client.scheduler_info()["workers"].values()
             return [worker["metrics"].get("mops_children_bytes", 0) for worker in workers]
 
-        wait_for(lambda: min(shown()) > 10 << 20, of=runner)
+        wait_for(lambda: min(shown(), default=0) > 10 << 20, of=runner)
     assert runner.wait() == 0

@@ -18,7 +18,6 @@ from typing import Any
 
 from distributed import Client
 
-import mops
 from mops.worker.heap import resident_bytes
 from mops.worker.memory import allowed_bytes, share_bytes
 from mops.worker.verdict import shown
@@ -91,7 +90,7 @@ class Finding:
 def versions() -> dict[str, str]:
     """Return the versions that runner, scheduler and workers must share."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return {"mops": mops.__version__, "Python": python, "dask": version("dask"), "distributed": version("distributed")}
+    return {"mops": version("mops"), "Python": python, "dask": version("dask"), "distributed": version("distributed")}
 
 
 def facts_of_scheduler(dask_scheduler: Any) -> Scheduler:
