@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import psutil
@@ -11,6 +12,7 @@ import pytest
 from pool_lab import Lab, until, values
 
 from mops.errors import ModelError
+from mops.worker.order import Outcome
 from mops.worker.pool import Child
 from mops.worker.process import UNSAFE, why_not_forked
 
@@ -172,3 +174,61 @@ def test_a_process_that_was_just_forked_can_be_ended_at_once(lab: Lab) -> None:
         child = Child(pool.context, str(lab.folder), pool._template)
         child.close()
         assert not psutil.pid_exists(child.pid)
+
+
+ENDS = """
+import os, threading, time
+from pathlib import Path
+
+lock, importer = threading.Lock(), os.getpid()
+lock.acquire()
+
+def run(p, s):
+    if p["a"] == "hangs" and os.getpid() != importer:
+        lock.acquire()
+    while p["a"] in ("dies", "slow") and not Path(p["a"]).exists():
+        time.process_time()
+    if p["a"] == "dies":
+        os._exit(7)
+    return {"x": s}
+"""
+
+
+def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an ordinary child it would run an order, and be asked for a status, in two threads at once."""
+    monkeypatch.setattr("mops.worker.pool._START_SECONDS", 1.0)
+    pool = lab.pool(ENDS, slots=2, retries=0)
+    got: dict[str, Outcome] = {}
+
+    def run(what: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: got.__setitem__(what, lab.run(pool, [{"a": what}])), daemon=True)
+        thread.start()
+        return thread
+
+    dies = run("dies")
+    until(lambda: len(pool.pids()) == 1)
+    run("hangs").join(60)
+    slow = run("slow")
+    until(lambda: len(pool.pids()) == 2)
+    (lab.folder / "dies").touch()
+    dies.join(30)
+    (lab.folder / "slow").touch()
+    slow.join(30)
+    assert [got[what].failures for what in ("hangs", "slow")] == [[], []]
+    (failure,) = got["dies"].failures
+    assert "ended by itself with exit code 7" in failure.message
+
+
+def test_a_model_that_is_refused_is_refused_again(lab: Lab) -> None:
+    pool = lab.pool("raise ValueError('not today')\n")
+    for _ in range(3):
+        with pytest.raises(ModelError, match="not today"):
+            lab.run(pool, [{"a": 1}])
+
+
+def test_a_model_may_put_anything_in_the_place_of_stdout(lab: Lab) -> None:
+    outcome = lab.run(lab.pool(f"import sys\nsys.stdout = None\n{COUNTS}"), [{"a": 1}])
+    ((_, parent),) = processes(outcome)
+    assert parent != os.getpid()

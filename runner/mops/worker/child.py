@@ -92,6 +92,12 @@ def _serve(bundle: _Bundle, channel: Channel, page: ProgressPage) -> tuple[Chann
     return channel, page
 
 
+def _flush_prints() -> None:
+    for stream in (sys.stdout, sys.stderr):  # the model may have put anything there
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
 def _returncode_of(pid: int) -> int | None:
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -102,8 +108,7 @@ def _returncode_of(pid: int) -> int | None:
 def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[Channel, ProgressPage]:
     """Fork a child that serves orders with these descriptors: its socket, lifeline, page and output."""
     ours = [fd for fd in fds if fd is not None]
-    for stream in (sys.stdout, sys.stderr):  # or both would print what is not written yet
-        stream.flush()
+    _flush_prints()  # or both would print what is not written yet
     reading, writing = os.pipe()
     try:
         pid = os.fork()
@@ -277,9 +282,7 @@ class _Run:
                 break
             self._group(group)
         self._page.idle()
-        for stream in (sys.stdout, sys.stderr):  # the model may have put anything there
-            with contextlib.suppress(Exception):
-                stream.flush()
+        _flush_prints()
         self._out.flush()
         self._out.end(time.monotonic() - self._began, self._bundle.wear.worn)
 

@@ -6,6 +6,7 @@ nothing is limited by it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,11 +63,12 @@ def tree(pid: int) -> Iterator[int]:
 
 def _children(pid: int) -> list[int]:
     # Each thread's own: to look for them among all processes of the machine takes a hundred times as long.
-    try:
-        threads = list(Path("/proc", str(pid), "task").iterdir())
-        return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
-    except OSError:  # it has ended
-        return []
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in Path("/proc", str(pid), "task").iterdir():
+            with contextlib.suppress(OSError):  # this thread has, and the others have their children still
+                found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 @dataclass(frozen=True)

@@ -467,41 +467,47 @@ class Pool:
             if self._spawns or self._stopping:
                 return None
             with self._lock:
-                if self._template is None or (self._template.loaded and not self._template.fit):
-                    self._drop_template()
-                    self._template = Child(self.context, self._root)
                 template = self._template
-            try:
-                death = template.ready()
-            except ModelError:
-                self._spawn_only(None)
-                raise
-            if death is not None:
+            if template is None or (template.loaded and not template.fit):
+                self._drop_template()
                 with self._lock:
-                    self._drop_template()
-            elif template.why_not_forked is not None:
-                self._spawn_only(template.why_not_forked)
-            elif not self._said_forked:
+                    if self._stopping:
+                        return None
+                    self._template = template = Child(self.context, self._root)
+            death: Death | None = None
+            with contextlib.ExitStack() as on_failure:
+                on_failure.callback(self._drop_template)
+                death = template.ready()
+                if death is None:
+                    on_failure.pop_all()
+            if template.why_not_forked is not None:
+                self._adopt(template)
+            elif death is None and not self._said_forked:
                 self._said_forked = True
                 logger.info("%s: children are forked from a process that has imported the model", self.context.job)
             return death
 
     def _drop_template(self) -> None:
-        if self._template is not None:
-            self._template.close()
-        self._template = None
+        with self._lock:
+            template, self._template = self._template, None
+        if template is not None:
+            template.close()
+
+    def _adopt(self, template: Child) -> None:
+        """Make an ordinary child of a template that may not fork."""
+        with self._lock:
+            self._template = None
+            self._children.add(template)
+            self._idle.append(template)
+        self._spawn_only(template.why_not_forked)
 
     def _spawn_only(self, why: str | None) -> None:
-        """Start every child by itself from now on; a template that has imported the model is one of them."""
+        """Start every child by itself from now on. A template that has forked stays, to tell how its processes end."""
         with self._lock:
             if self._spawns:
                 return
-            self._spawns, template, self._template = True, self._template, None
-            if template is not None:
-                self._children.add(template)
-                self._idle.append(template)
-        if why is not None:
-            logger.info("%s: children import the model each by itself: %s", self.context.job, why)
+            self._spawns = True
+        logger.info("%s: children import the model each by itself: %s", self.context.job, why)
 
     def check(self) -> None:
         """Wait until one child has imported the model.
@@ -748,8 +754,7 @@ class Pool:
             left, self._children = self._children, set()
         for child in left:  # its driver is held up elsewhere
             child.close()
-        with self._lock:
-            self._drop_template()
+        self._drop_template()
 
 
 def _dying(order: Order, death: Death) -> ClusterError:
