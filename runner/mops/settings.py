@@ -24,10 +24,11 @@ _PLACES = {"storage": "MODELOPS_STORAGE", "scheduler": "MODELOPS_SCHEDULER"}
 
 @dataclass(frozen=True)
 class SettingLine:
-    """One setting, for a list: its variable, its value, where that comes from, what it means."""
+    """One setting, for a list: its variable, its value (in bytes, where it says so), its source, what it means."""
 
     name: str
     value: Any
+    unit: str
     source: str
     meaning: str
 
@@ -118,7 +119,8 @@ class Settings(BaseModel):
         return [
             SettingLine(
                 name,
-                getattr(self, field),
+                value := getattr(self, field),
+                "bytes" if isinstance(value, ByteSize) else "",
                 "environment" if field in self.model_fields_set else "default",
                 str(type(self).model_fields[field].description),
             )

@@ -84,7 +84,9 @@ def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
     assert memory.share_bytes(allowed, parent, slots) == share
 
 
-def test_a_tree_has_all_that_a_process_started() -> None:
+@pytest.mark.parametrize("named", [True, False])  # False: systems whose kernel does not name a process's children
+def test_a_tree_has_all_that_a_process_started(monkeypatch: pytest.MonkeyPatch, *, named: bool) -> None:
+    monkeypatch.setattr(memory, "_NAMES_CHILDREN", named)
     child = "import time; x = bytearray(60 << 20); print('there', flush=True); time.sleep(60)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:

@@ -228,6 +228,11 @@ def test_a_model_that_is_refused_is_refused_again(lab: Lab) -> None:
             lab.run(pool, [{"a": 1}])
 
 
+def test_what_a_model_prints_when_it_is_imported_comes_with_the_first_order(lab: Lab) -> None:
+    pool = lab.pool(f"print('imported here')\n{COUNTS}")
+    assert [lab.run(pool, [{"a": 1}]).prints for _ in range(2)] == ["imported here\n", ""]
+
+
 def test_a_model_may_put_anything_in_the_place_of_stdout(lab: Lab) -> None:
     outcome = lab.run(lab.pool(f"import sys\nsys.stdout = None\n{COUNTS}"), [{"a": 1}])
     ((_, parent),) = processes(outcome)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -15,6 +14,7 @@ from mops.driver.doctor import Finding, Scheduler, Worker, examine
 from mops.settings import Settings
 from mops.worker.heap import resident_bytes, trim_heap
 from mops.worker.memory import allowed_bytes, share_bytes
+from mops.worker.process import can_fork
 
 
 def doctor(as_json: JsonOption = False) -> None:
@@ -53,16 +53,19 @@ def _show_machine(settings: Settings, *, as_json: bool) -> None:
     share = settings.sim_memory or share_bytes(allowed, resident_bytes(), slots)
     if as_json:
         facts = {"slots": slots, "memory_bytes": allowed, "simulation_bytes": share}
-        terminal.data_json(facts | {"forks": hasattr(os, "pidfd_open"), "trims": trim_heap(), "findings": []})
+        terminal.data_json(facts | {"forks": _forks(settings), "trims": trim_heap(), "findings": []})
         return
-    terminal.data_fields(_machine(slots, allowed, share, settings.start))
+    terminal.data_fields(_machine(slots, allowed, share, forks=_forks(settings)))
     terminal.say("this machine; set MODELOPS_SCHEDULER to look at a cluster")
 
 
-def _machine(slots: int, allowed: int, share: int, start: str) -> Iterator[tuple[str, str]]:
+def _forks(settings: Settings) -> bool:
+    return settings.start != "spawn" and can_fork()
+
+
+def _machine(slots: int, allowed: int, share: int, *, forks: bool) -> Iterator[tuple[str, str]]:
     yield "simulations at once", str(slots)
     yield "memory", terminal.size(allowed)
     yield "for one simulation", terminal.size(share)
-    can_fork = start != "spawn" and hasattr(os, "pidfd_open")
-    yield "children", "forked where the model allows it" if can_fork else "each imports the model by itself"
+    yield "children", "forked where the model allows it" if forks else "each imports the model by itself"
     yield "freed memory", "given back" if trim_heap() else "kept: this libc has no malloc_trim"

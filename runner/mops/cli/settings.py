@@ -22,6 +22,6 @@ def settings(as_json: JsonOption = False) -> None:
 def _shown(line: SettingLine) -> str:
     if line.value is None:
         return "unset"
-    if line.name.endswith("_BYTES"):
+    if line.unit == "bytes":
         return terminal.size(line.value)
     return f"{line.value:g}" if isinstance(line.value, float) else str(line.value)

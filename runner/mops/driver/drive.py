@@ -349,13 +349,14 @@ class Runner:
 
     def _piece_finished(self, number: int, outcome: Outcome) -> None:
         self._n_lost = 0
-        group = self._plan.flying[number].groups[0]
+        submit = self._plan.flying[number]
+        group = submit.groups[0]
         n_failed = sum(failure.replicate is not None for failure in outcome.failures)
         self._reference = self._reference or outcome.reference
         self._took(Counts(len(outcome.replicates) - n_failed, n_failed))
         self._outlook.measured(outcome.seconds, len(outcome.replicates))
-        self._log_alone(self._plan.flying[number], outcome.peak_bytes)
-        targets_postponed = bool(outcome.postponed) and self._plan.flying[number].replicates == ()
+        self._log_alone(submit, outcome.peak_bytes)
+        targets_postponed = bool(outcome.postponed) and submit.replicates == ()
         whole = None if targets_postponed else self._half_done.add(group, outcome)
         self._plan.piece_finished(number, outcome.replicates, outcome.seconds, outcome.postponed)
         if whole is not None:

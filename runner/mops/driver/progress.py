@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import time
 from collections import deque
 from dataclasses import dataclass
 
-import psutil
-
 from mops.driver.expected import Expected
 from mops.storage.log import Counts
+from mops.worker.memory import tree_bytes
 
 _RATE_SECONDS = 20.0
 _MEMORY_SECONDS = 1.0
@@ -79,7 +78,6 @@ class Progress:
         self._measure_at = 0.0
         self.in_flight = self.slots = 0
         self.expected: Expected | None = None
-        self._process = psutil.Process()
 
     def took(self, counts: Counts) -> None:
         """Count what has reached the runner."""
@@ -102,7 +100,7 @@ class Progress:
         """Return where the job stands now."""
         now = time.monotonic()
         if now >= self._measure_at:
-            self._memory = tree_bytes(self._process)
+            self._memory = tree_bytes(os.getpid())
             self._peak = max(self._peak, self._memory)
             # Looking through every process of a busy host takes long: never more than 2 % of the time.
             self._measure_at = now + max(_MEMORY_SECONDS, 50 * (time.monotonic() - now))
@@ -121,12 +119,3 @@ class Progress:
             slots=self.slots,
             expected=self.expected,
         )
-
-
-def tree_bytes(root: psutil.Process) -> int:
-    """Return the resident memory of a process and its descendants, in bytes; shared pages count in each."""
-    total = 0
-    for process in (root, *root.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            total += process.memory_info().rss
-    return total

@@ -24,6 +24,7 @@ LEAST_SHARE_BYTES = 64 << 20
 
 _NO_LIMIT = 1 << 60
 _CGROUPS = Path("/sys/fs/cgroup")
+_NAMES_CHILDREN = Path("/proc/self/task", str(os.getpid()), "children").exists()  # CONFIG_PROC_CHILDREN of Linux
 
 
 def peak_bytes(pid: int) -> int:
@@ -38,7 +39,18 @@ def peak_bytes(pid: int) -> int:
 
 def tree_bytes(pid: int) -> int:
     """Return the resident memory of a process and all that it started; shared pages count in each."""
-    return sum(map(resident_bytes, tree(pid)))
+    return sum(map(resident_bytes, tree(pid))) if _NAMES_CHILDREN else _tree_bytes_elsewhere(pid)
+
+
+def _tree_bytes_elsewhere(pid: int) -> int:
+    """As :func:`tree_bytes`, where the kernel does not name a process's children: through all of the machine's."""
+    total = 0
+    with contextlib.suppress(psutil.Error):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+                total += process.memory_info().rss
+    return total
 
 
 def tree_cpu_seconds(pid: int) -> float:

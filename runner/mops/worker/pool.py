@@ -87,29 +87,16 @@ class Child:
         os.set_blocking(self._stdout.fileno(), False)
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._stdout, selectors.EVENT_READ)
-        self._loaded = template is not None
         self._asking = threading.Lock()
         self._starting, self._worked = template is not None, 0.0
         self._first: Unit | None = None
         self._idle_since = time.monotonic()
         self.why_not_forked: str | None = None
         self.worn = ""
-        if template is not None:
-            return
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # ready() tells how it died
-            self._channel.send(
-                {
-                    "kind": "load",
-                    "root": root,
-                    "model": context.model,
-                    "scenario": context.scenario,
-                    "targets": list(context.targets),
-                    "outputs": None if context.outputs is None else list(context.outputs),
-                    "tasks_per_child": context.tasks_per_child,
-                    "growth_bytes": context.growth_bytes,
-                    "unsafe": list(UNSAFE),
-                }
-            )
+        self._loaded = template is not None
+        if not self._loaded:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # ready() tells how it died
+                self._channel.send(_load_message(context, root))
 
     def fork(self, passed: tuple[int, ...]) -> Forked:
         """Have a process forked that serves orders with these descriptors: its socket, lifeline and page.
@@ -240,35 +227,43 @@ class Child:
 
     def _watch(self) -> None:
         if self._ended_by == "itself":
-            self._watch_time()
-            self._watch_memory()
-            self._watch_start()
+            if (running := self._page.running()) is not None:
+                unit, began = running
+                self._watch_time(unit, began)
+                self._watch_memory(unit)
+                self._watch_start(unit)
         elif time.monotonic() >= self._killed_at:
             self._kill_group()
 
-    def _watch_time(self) -> None:
-        limit, running = self._context.timeout_s, self._page.running()
-        if limit is not None and running is not None and time.monotonic() - running[1] > limit:
-            self._judged = running[0]
-            self._ended_by = "timeout"
-            self._killed_at = time.monotonic() + _ABORT_SECONDS
+    def _end(self, unit: Unit, by: str, patience_s: float) -> None:
+        """Have the child end because of what it runs; if it does not, it is killed after ``patience_s`` seconds."""
+        if self._ended_by != "itself":
+            return
+        self._judged, self._ended_by = unit, by
+        self._killed_at = time.monotonic() + patience_s
+        if by == "memory":
+            self._signal(os.killpg, signal.SIGTERM)
+        else:
             self._signal(os.kill, signal.SIGABRT)  # faulthandler writes where it hangs
 
-    def _watch_start(self) -> None:
+    def _watch_time(self, unit: Unit, began: float) -> None:
+        limit = self._context.timeout_s
+        if limit is not None and time.monotonic() - began > limit:
+            self._end(unit, "timeout", _ABORT_SECONDS)
+
+    def _watch_start(self, unit: Unit) -> None:
         """End a forked process that does no work at all in its first simulation."""
-        if not self._starting or (running := self._page.running()) is None:
+        if not self._starting:
             return
-        self._first = self._first or running[0]
-        if running[0] != self._first:
+        self._first = self._first or unit
+        if unit != self._first:
             self._starting = False
             return
         worked = memory.tree_cpu_seconds(self.pid)
         if worked > self._worked:
             self._worked, self._idle_since = worked, time.monotonic()
         elif time.monotonic() - self._idle_since > _START_SECONDS:
-            self._judged, self._ended_by = running[0], "start"
-            self._killed_at = time.monotonic() + _ABORT_SECONDS
-            self._signal(os.kill, signal.SIGABRT)
+            self._end(unit, "start", _ABORT_SECONDS)
 
     def _next_look_s(self) -> float:
         """Return the seconds until the child could be over its memory limit."""
@@ -276,18 +271,16 @@ class Child:
             return _POLL_SECONDS
         return max((self._limit_bytes - self._unit_peak_bytes) / _ALLOCATES, _LOOK_SECONDS)
 
-    def _watch_memory(self) -> None:
-        if self._limit_bytes is None or (running := self._page.running()) is None:
+    def _watch_memory(self, unit: Unit) -> None:
+        if self._limit_bytes is None:
             return
         n_bytes = memory.tree_bytes(self.pid)
-        if running[0] != self._peak_of:
-            self._peak_of, self._unit_peak_bytes = running[0], 0
+        if unit != self._peak_of:
+            self._peak_of, self._unit_peak_bytes = unit, 0
         self._unit_peak_bytes = max(self._unit_peak_bytes, n_bytes)
         self.peak_bytes = max(self.peak_bytes, n_bytes)
-        if n_bytes > self._limit_bytes and self._ended_by == "itself":
-            self._judged, self._ended_by = running[0], "memory"
-            self._killed_at = time.monotonic() + _TERM_SECONDS
-            self._signal(os.killpg, signal.SIGTERM)
+        if n_bytes > self._limit_bytes:
+            self._end(unit, "memory", _TERM_SECONDS)
 
     def ask_to_stop(self) -> None:
         """Ask the child to run nothing after its present unit."""
@@ -388,6 +381,20 @@ class Child:
         self._lifeline.close()
 
 
+def _load_message(context: Context, root: str) -> Message:
+    return {
+        "kind": "load",
+        "root": root,
+        "model": context.model,
+        "scenario": context.scenario,
+        "targets": list(context.targets),
+        "outputs": None if context.outputs is None else list(context.outputs),
+        "tasks_per_child": context.tasks_per_child,
+        "growth_bytes": context.growth_bytes,
+        "unsafe": list(UNSAFE),
+    }
+
+
 def _where_to_look(message: str, python: str | None) -> str:
     packed = "what runs is the packed project: mops study check shows what is in it"
     if not message.startswith("ModuleNotFoundError"):
@@ -434,6 +441,7 @@ class Pool:
         self._preparing = threading.Lock()
         self._spawns = context.start == "spawn"
         self._said_forked = False
+        self._import_prints = ""
         self._stopping = self._ended = False
         self._killer: threading.Timer | None = None
 
@@ -484,8 +492,15 @@ class Pool:
                 self._adopt(template)
             elif death is None and not self._said_forked:
                 self._said_forked = True
+                self._import_prints = template.take_prints()
                 logger.info("%s: children are forked from a process that has imported the model", self.context.job)
             return death
+
+    def _take_import_prints(self) -> str:
+        """Return what the model printed when the template imported it, once."""
+        with self._lock:
+            prints, self._import_prints = self._import_prints, ""
+        return prints
 
     def _drop_template(self) -> None:
         with self._lock:
@@ -577,7 +592,7 @@ class Pool:
                 deaths_between = deaths_between + 1 if death.unit is None else 0
                 if deaths_between >= _DEATHS_BETWEEN_UNITS:
                     raise _dying(order, death)
-        outcome = work.outcome(prints)
+        outcome = work.outcome(self._take_import_prints() + prints)
         outcome.peak_bytes = peak_bytes
         return outcome
 
@@ -609,11 +624,16 @@ class Pool:
             for _ in range(self.slots):
                 slots.enter_context(self._slot())
             with self._lock:
-                idle, self._idle = self._idle, []
-                self._children.difference_update(idle)
+                idle = self._take_idle()
             for child in idle:
                 child.close()
             yield
+
+    def _take_idle(self) -> list[Child]:
+        """Take out the children that nobody uses, to be closed. Called with the lock held."""
+        idle, self._idle = self._idle, []
+        self._children.difference_update(idle)
+        return idle
 
     def _wait_for_memory(self) -> None:
         """Wait while all processes together take too much and another order runs; say so every 30 s.
@@ -623,9 +643,7 @@ class Pool:
         most, said_at = int(_PAUSE_SHARE * self._allowed_bytes), time.monotonic()
         with self._returned:
             while not self._stopping and len(self._children) > len(self._idle) and self._tree_bytes() > most:
-                idle, self._idle = self._idle, []
-                self._children.difference_update(idle)
-                for child in idle:
+                for child in self._take_idle():
                     child.close()
                 if time.monotonic() - said_at > _SAY_SECONDS:
                     said_at = time.monotonic()
@@ -741,8 +759,7 @@ class Pool:
             self._stopping = self._ended = True
             if self._killer is not None:
                 self._killer.cancel()
-            idle, self._idle = self._idle, []
-            self._children.difference_update(idle)
+            idle = self._take_idle()
             for child in self._children:
                 child.kill()
             self._kill_importing()

@@ -79,7 +79,7 @@ class Forked:
 
     def has_ended(self) -> bool:
         """As :meth:`Process.has_ended`."""
-        return self.waited or bool(select.select([self._pidfd], [], [], 0)[0])
+        return bool(select.select([self._pidfd], [], [], 0)[0])
 
     def wait(self) -> None:
         """As :meth:`Process.wait`."""
@@ -104,6 +104,11 @@ def _start(context: Context, passed: tuple[int, ...]) -> subprocess.Popen[bytes]
         if context.python is None:
             raise
         raise cannot_start(context.python, gone) from gone
+
+
+def can_fork() -> bool:
+    """Tell whether this system lets a process that is not its parent see a forked one end."""
+    return hasattr(os, "pidfd_open")
 
 
 UNSAFE = {
@@ -140,7 +145,7 @@ def why_not_forked(start: str, threads: list[str], modules: list[str]) -> str | 
     """
     if start == "spawn":
         return "MODELOPS_JOB_START=spawn"
-    if not hasattr(os, "pidfd_open"):
+    if not can_fork():
         return "this system has no pidfd_open"
     left_behind = sorted({thread for thread in threads if thread not in HARMLESS_THREADS})
     if left_behind:

@@ -36,6 +36,11 @@ class _Progress:
     done: bool = False
     postponed: set[int] = field(default_factory=set)  # steps that are to be run alone, in another order
 
+    @property
+    def settled(self) -> set[int]:
+        """Replicates of which this order does no more."""
+        return self.good | self.failed.keys() | self.postponed
+
 
 class Work:
     """The groups of an order, what is handed over of them, and what is left.
@@ -101,7 +106,7 @@ class Work:
 
     def _request(self, place: int, progress: _Progress) -> dict[str, Any]:
         group = progress.group
-        settled = progress.good | progress.failed.keys() | progress.postponed
+        settled = progress.settled
         left = [[i, group.seeds[i]] for i in progress.wanted if i not in settled]
         n_targets = 0 if self._in_pieces else len(self._order.context.targets)
         targets = [i for i in range(n_targets) if i not in progress.failed_targets]
@@ -158,8 +163,7 @@ class Work:
 
     def _settle_pieces(self) -> None:
         for progress in self._groups if self._in_pieces else ():
-            settled = progress.good | progress.failed.keys() | progress.postponed
-            progress.done = settled.issuperset(progress.wanted)
+            progress.done = progress.settled.issuperset(progress.wanted)
 
     def _segments(self, outputs: dict[str, list[dict[str, Any]]]) -> list[Segment]:
         return [
