@@ -18,8 +18,9 @@ from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
 from mops.worker import pool as pool_module
 from mops.worker.order import Context, Failure, Order, Outcome
+from mops.worker.parent import Child
 from mops.worker.parts import read_segment
-from mops.worker.pool import Child, Pool
+from mops.worker.pool import Pool
 from mops.worker.tables import Kinds
 from mops.worker.work import Work
 

@@ -13,7 +13,7 @@ from pool_lab import Lab, until, values
 
 from mops.errors import ModelError
 from mops.worker.order import Outcome
-from mops.worker.pool import Child
+from mops.worker.parent import Child
 from mops.worker.process import UNSAFE, why_not_forked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sir"
@@ -121,7 +121,7 @@ def test_a_template_that_dies_is_replaced(lab: Lab) -> None:
 def test_a_forked_process_that_hangs_at_once_is_replaced_by_a_spawned_one(
     lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mops.worker.pool._START_SECONDS", 1.0)
+    monkeypatch.setattr("mops.worker.parent.START_SECONDS", 1.0)
     code = (
         "import os, threading\nlock, importer = threading.Lock(), os.getpid()\nlock.acquire()\n\ndef run(p, s):\n"
         "    if os.getpid() != importer:\n        lock.acquire()  # as of a thread that is not here any more\n"
@@ -198,7 +198,7 @@ def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an ordinary child it would run an order, and be asked for a status, in two threads at once."""
-    monkeypatch.setattr("mops.worker.pool._START_SECONDS", 1.0)
+    monkeypatch.setattr("mops.worker.parent.START_SECONDS", 1.0)
     pool = lab.pool(ENDS, slots=2, retries=0)
     got: dict[str, Outcome] = {}
 

@@ -1,0 +1,411 @@
+"""The parent's end of one child: it is started, driven through orders, watched for time and memory, and ended.
+
+What runs in the child is :mod:`mops.worker.child`'s; which child runs what is :mod:`mops.worker.pool`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from mops.errors import ModelError
+from mops.worker import held, memory
+from mops.worker.interpreter import command
+from mops.worker.order import Context
+from mops.worker.parts import send_tables
+from mops.worker.process import UNSAFE, Forked, Process, Spawned, why_not_forked
+from mops.worker.verdict import Death
+from mops.worker.wire import Channel, Message, ProgressPage, Unit
+from mops.worker.work import Work
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 60.0
+"""Without any work in a forked process's first simulation: it waits for a lock that nobody holds any more."""
+
+LEAVE_SECONDS = 5.0
+"""For a child that closed its socket to be gone."""
+
+_POLL_SECONDS = 0.25
+_PRINTS_LIMIT = 64 << 10
+_READS_LEFT = 32  # of 64 KiB: what any pipe may hold, and an end where somebody never stops printing
+_TAIL_LIMIT = 4 << 10
+_FATAL_LIMIT = 32 << 10  # faulthandler's hundred frames of each thread
+_ABORT_SECONDS = 0.5  # for a child over its time limit to write where it hangs
+_TERM_SECONDS = 0.1  # for a child over its memory limit to end by itself
+_LOOK_SECONDS = 0.02  # at its memory, where it is near its limit
+_ALLOCATES = 2.5e9  # bytes a second at most: how soon it can be over its limit
+
+
+class Child:
+    """One child process and this end of its sockets.
+
+    Parameters
+    ----------
+    root
+        The folder with the unpacked bundle.
+    template
+        A child that has imported the model and forks this one; None: it is started by itself.
+    """
+
+    def __init__(self, context: Context, root: str, template: Child | None = None):
+        self._context = context
+        self._page, page_fd = ProgressPage.create()
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(os.close, page_fd)
+            self._selector = selectors.DefaultSelector()  # not after the process: there may be no descriptor left
+            on_failure.callback(self._selector.close)
+            ours, theirs = socket.socketpair()
+            self._lifeline, their_lifeline = socket.socketpair()
+            with theirs, their_lifeline:
+                passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
+                self._process: Process = template.fork(passed) if template else Spawned(context, passed)
+            on_failure.pop_all()
+        os.close(page_fd)
+        self._guard = threading.RLock()
+        self._channel = Channel(ours)
+        self._ended_by = "itself"
+        self._killed_at = 0.0
+        self._limit_bytes: int | None = None
+        self._peak_of: Unit | None = None
+        self.peak_bytes = self._unit_peak_bytes = 0
+        self._kills_before = memory.oom_kills()
+        self._judged: Unit | None = None
+        self._prints = bytearray()
+        self._n_printed = 0  # bytes since they were last taken, dropped ones too
+        self._tail = bytearray()
+        self._stdout = self._process.output
+        os.set_blocking(self._stdout.fileno(), False)
+        self._selector.register(self._channel, selectors.EVENT_READ)
+        self._selector.register(self._stdout, selectors.EVENT_READ)
+        self._asking = threading.Lock()
+        self._starting, self._worked = template is not None, 0.0
+        self._first: Unit | None = None
+        self._idle_since = time.monotonic()
+        self.why_not_forked: str | None = None
+        self.worn = ""
+        self._loaded = template is not None
+        if not self._loaded:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # ready() tells how it died
+                self._channel.send(_load_message(context, root))
+
+    def fork(self, passed: tuple[int, ...]) -> Forked:
+        """Have a process forked that serves orders with these descriptors: its socket, lifeline and page.
+
+        Raises
+        ------
+        BrokenPipeError, ConnectionResetError, EOFError
+            This template has ended.
+        OSError
+            The system has no room for another process.
+        """
+        reading, writing = os.pipe()
+        output = os.fdopen(reading, "rb", buffering=0)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(output.close)
+            try:
+                answer = self._ask({"kind": "fork"}, *passed, writing)
+            finally:
+                os.close(writing)
+            if answer["kind"] == "not_forked":
+                raise OSError(answer["message"])
+            forked = Forked(answer["pid"], output, self._status_of)
+            on_failure.pop_all()
+        return forked
+
+    def _ask(self, question: Message, *fds: int) -> Message:
+        """Ask a template: the question goes with each descriptor, or once without any."""
+        with self._asking:
+            for fd in fds or (None,):
+                self._channel.send(question, fd)
+            return self._channel.receive()[0]
+
+    def _status_of(self, pid: int) -> int | None:
+        try:
+            found: int | None = self._ask({"kind": "wait", "pid": pid})["returncode"]
+        except (OSError, EOFError):  # the template has ended
+            return None
+        return found
+
+    @property
+    def fit(self) -> bool:
+        """Whether it can be lent again: it has imported the model, is not worn, and lives as far as anybody knows."""
+        return self._loaded and not self.worn and self._ended_by == "itself" and not self._has_ended()
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it has imported the model."""
+        return self._loaded
+
+    @property
+    def pid(self) -> int:
+        """The process, which is also its session and process group."""
+        return self._process.pid
+
+    def ready(self) -> Death | None:
+        """Wait until the model is imported; return how the child died, if it did.
+
+        Raises
+        ------
+        ModelError
+            The model cannot be imported: why, and the user's part of the traceback.
+        """
+        if self._loaded:
+            return None
+        for message, _ in self._messages():
+            if message["kind"] == "refused":
+                trace = f"\n{message['traceback'].rstrip()}" if message["traceback"] else ""
+                raise ModelError(
+                    f"the model cannot be loaded: {message['message']}{trace}",
+                    where=self._context.model,
+                    hint=_where_to_look(message["message"], self._context.python),
+                )
+            self._loaded = True
+            self.why_not_forked = why_not_forked(self._context.start, message["threads"], message["modules"])
+            return None
+        return self.death()
+
+    def drive(self, work: Work, limit_bytes: int) -> Death | None:
+        """Run what is left of ``work``; return None when the child is ready for more, or how it died.
+
+        Parameters
+        ----------
+        limit_bytes
+            What each simulation may take, with all processes that it starts.
+        """
+        began = time.monotonic()
+        self._limit_bytes = limit_bytes
+        self._idle_since = began
+        self._kills_before = memory.oom_kills()
+        try:
+            request = work.request()
+            self._channel.send(request)
+            if request["given"]:
+                send_tables(self._channel, {"kind": "given"}, work.given(), request["name"])
+            for message, fd in self._messages():
+                if message["kind"] == "ended":
+                    work.seconds += message["seconds"]
+                    self._starting = False
+                    self.worn = message["worn"]
+                    return None
+                work.take(message, None if fd is None else held.take(fd, request["name"]))
+        except (BrokenPipeError, ConnectionResetError):
+            logger.debug("child %s is gone before it had its order", self.pid)
+        work.seconds += time.monotonic() - began
+        return self.death()
+
+    def _messages(self) -> Iterator[tuple[Message, int | None]]:
+        """Yield what the child sends until it is gone; reads its prints and watches its time meanwhile."""
+        poll_s = min(_POLL_SECONDS, (self._context.timeout_s or 1.0) / 4)
+        while True:
+            # Looked at first: what it had sent is in the socket then. There may be no end-of-file, where a process that
+            # the model forked keeps the socket open.
+            ended = self._has_ended()
+            if ended:
+                self._kill_group()
+            ready = {key.fileobj for key, _ in self._selector.select(0 if ended else min(poll_s, self._next_look_s()))}
+            if self._stdout in ready:
+                self._read_prints()
+            if self._channel in ready:
+                try:
+                    message, fd = self._channel.receive()
+                except EOFError:
+                    return
+                yield message, fd
+            elif ended:
+                return
+            self._watch()
+
+    def _watch(self) -> None:
+        if self._ended_by == "itself":
+            if (running := self._page.running()) is not None:
+                unit, began = running
+                self._watch_time(unit, began)
+                self._watch_memory(unit)
+                self._watch_start(unit)
+        elif time.monotonic() >= self._killed_at:
+            self._kill_group()
+
+    def _end(self, unit: Unit, by: str, patience_s: float) -> None:
+        """Have the child end because of what it runs; if it does not, it is killed after ``patience_s`` seconds."""
+        if self._ended_by != "itself":
+            return
+        self._judged, self._ended_by = unit, by
+        self._killed_at = time.monotonic() + patience_s
+        if by == "memory":
+            self._signal(os.killpg, signal.SIGTERM)
+        else:
+            self._signal(os.kill, signal.SIGABRT)  # faulthandler writes where it hangs
+
+    def _watch_time(self, unit: Unit, began: float) -> None:
+        limit = self._context.timeout_s
+        if limit is not None and time.monotonic() - began > limit:
+            self._end(unit, "timeout", _ABORT_SECONDS)
+
+    def _watch_start(self, unit: Unit) -> None:
+        """End a forked process that does no work at all in its first simulation."""
+        if not self._starting:
+            return
+        self._first = self._first or unit
+        if unit != self._first:
+            self._starting = False
+            return
+        worked = memory.tree_cpu_seconds(self.pid)
+        if worked > self._worked:
+            self._worked, self._idle_since = worked, time.monotonic()
+        elif time.monotonic() - self._idle_since > START_SECONDS:
+            self._end(unit, "start", _ABORT_SECONDS)
+
+    def _next_look_s(self) -> float:
+        """Return the seconds until the child could be over its memory limit."""
+        if self._limit_bytes is None:
+            return _POLL_SECONDS
+        return max((self._limit_bytes - self._unit_peak_bytes) / _ALLOCATES, _LOOK_SECONDS)
+
+    def _watch_memory(self, unit: Unit) -> None:
+        if self._limit_bytes is None:
+            return
+        n_bytes = memory.tree_bytes(self.pid)
+        if unit != self._peak_of:
+            self._peak_of, self._unit_peak_bytes = unit, 0
+        self._unit_peak_bytes = max(self._unit_peak_bytes, n_bytes)
+        self.peak_bytes = max(self.peak_bytes, n_bytes)
+        if n_bytes > self._limit_bytes:
+            self._end(unit, "memory", _TERM_SECONDS)
+
+    def ask_to_stop(self) -> None:
+        """Ask the child to run nothing after its present unit."""
+        self._page.ask_to_stop()
+
+    def kill(self) -> None:
+        """End the child and what it started, now."""
+        self._ended_by = "stop"
+        self._kill_group()
+
+    def _kill_group(self) -> None:
+        self._signal(os.killpg, signal.SIGKILL)
+
+    def _signal(self, send: Callable[[int, int], None], number: int) -> None:
+        # Not after the child was waited for: its number, and its group's, may be somebody else's by then. And not by
+        # Popen.send_signal, which takes the exit status of a child that has just ended.
+        with self._guard:
+            if not self._process.waited:
+                with contextlib.suppress(ProcessLookupError):
+                    send(self._process.pid, number)
+
+    def _has_ended(self) -> bool:
+        """Tell whether the process has ended, without taking its exit status."""
+        with self._guard:
+            return self._process.waited or self._process.has_ended()
+
+    def _await_end(self, within_s: float) -> bool:
+        deadline = time.monotonic() + within_s
+        while not self._has_ended():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
+    def _reap(self) -> None:
+        """End what the child started and left, then the child, and take its exit status."""
+        with self._guard:
+            if not self._process.waited:
+                self._kill_group()
+                self._process.wait()
+
+    def _read_prints(self) -> None:
+        try:
+            text = os.read(self._stdout.fileno(), 65536)
+        except BlockingIOError:
+            return
+        if not text:
+            self._selector.unregister(self._stdout)
+            return
+        self._n_printed += len(text)
+        self._prints = (self._prints + text)[-_PRINTS_LIMIT:]
+        self._tail = (self._tail + text)[-_FATAL_LIMIT:]
+
+    def take_prints(self) -> str:
+        """Return what was printed since the last call, the last 64 KiB of it."""
+        self._read_prints_left()
+        dropped = self._n_printed - len(self._prints)
+        text = self._prints.decode(errors="replace")
+        self._n_printed = 0
+        self._prints.clear()
+        return f"({dropped} bytes of output left out)\n{text}" if dropped > 0 else text
+
+    def _read_prints_left(self) -> None:
+        for _ in range(_READS_LEFT):
+            before = self._n_printed
+            if self._selector.get_map().get(self._stdout) is not None:
+                self._read_prints()
+            if self._n_printed == before:
+                return
+
+    def death(self) -> Death:
+        """Wait for the end of a child that closed its socket, and say how it came."""
+        # One that lives on closed the socket: a model that closes descriptors. It is ended all the same.
+        if not self._await_end(within_s=LEAVE_SECONDS) and self._ended_by == "itself":
+            self._ended_by = "silence"
+        self._reap()
+        self._read_prints_left()
+        running = self._page.running()
+        unit, began = running if running is not None else (None, time.monotonic())
+        by = self._ended_by
+        if by in ("timeout", "memory", "start") and unit != self._judged:
+            unit, by = None, "stop"  # it had just finished the unit that was over its limit
+        tail = _last_words(self._tail.decode(errors="replace"))
+        peak = self._unit_peak_bytes if unit is not None and unit == self._peak_of else None
+        ended = (self._process.returncode, unit, by, time.monotonic() - began, tail)
+        return Death(*ended, peak, self._limit_bytes, self._kernel_kills())
+
+    def _kernel_kills(self) -> int | None:
+        now = memory.oom_kills()
+        return None if now is None or self._kills_before is None else now - self._kills_before
+
+    def close(self) -> None:
+        """End the child and give back its descriptors. Ending twice does no harm."""
+        self._reap()
+        self._selector.close()
+        self._stdout.close()
+        self._channel.close()
+        self._lifeline.close()
+
+
+def _load_message(context: Context, root: str) -> Message:
+    return {
+        "kind": "load",
+        "root": root,
+        "model": context.model,
+        "scenario": context.scenario,
+        "targets": list(context.targets),
+        "outputs": None if context.outputs is None else list(context.outputs),
+        "tasks_per_child": context.tasks_per_child,
+        "growth_bytes": context.growth_bytes,
+        "unsafe": list(UNSAFE),
+    }
+
+
+def _where_to_look(message: str, python: str | None) -> str:
+    packed = "what runs is the packed project: mops study check shows what is in it"
+    if not message.startswith("ModuleNotFoundError"):
+        return packed
+    return f"{packed}; a library must be installed for {command(python)[0]}, or for another that --python names"
+
+
+def _last_words(printed: str) -> str:
+    """Return the end of what a child printed; where faulthandler wrote, its start, which names the line."""
+    _, fatal, trace = printed.rpartition("Fatal Python error: ")
+    if not fatal:
+        return printed[-_TAIL_LIMIT:].strip()
+    # Before the thread that it was come the others; after it the names of all extension modules, which can be hundreds.
+    what, _, frames = trace.partition("\nExtension modules:")[0].partition("\n\n")
+    others, current, own = frames.partition("Current thread")
+    return f"{fatal}{what}\n\n{current}{own or others}"[:_TAIL_LIMIT].strip()
