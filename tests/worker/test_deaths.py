@@ -16,7 +16,6 @@ import pytest
 from mops.errors import ClusterError, ModelError
 from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
-from mops.worker import pool as pool_module
 from mops.worker.order import Context, Failure, Order, Outcome
 from mops.worker.parent import Child
 from mops.worker.parts import read_segment
@@ -320,7 +319,7 @@ class TestWatching:
     def test_closing_our_descriptors_is_blamed_on_who_did_it(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch, after: str
     ) -> None:
-        monkeypatch.setattr(pool_module, "_LEAVE_SECONDS", 0.5)
+        monkeypatch.setattr("mops.worker.parent.LEAVE_SECONDS", 0.5)
         code = (
             "import os, time\n\ndef run(p, s):\n    if p['a'] != 1:\n        return {'x': 1}\n"
             f"    os.closerange(3, 256)\n    {after}\n"

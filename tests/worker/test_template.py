@@ -151,18 +151,16 @@ def test_prints_of_forked_processes_are_their_own(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "threads", "modules", "why"),
+    ("threads", "modules", "why"),
     [
-        ("auto", [], [], None),
-        ("fork", [], [], None),
-        ("spawn", [], [], "MODELOPS_JOB_START=spawn"),
-        ("auto", ["b", "a", "b", "jemalloc_bg_thd"], [], ": a, b"),
-        ("auto", ["jemalloc_bg_thd", "polars-ooc-clea"], [], None),
-        ("fork", [], ["jax"], "the model imports jax"),
+        ([], [], None),
+        (["b", "a", "b", "jemalloc_bg_thd"], [], ": a, b"),
+        (["jemalloc_bg_thd", "polars-ooc-clea"], [], None),
+        ([], ["jax"], "the model imports jax"),
     ],
 )
-def test_what_is_forked(start: str, threads: list[str], modules: list[str], why: str | None) -> None:
-    found = why_not_forked(start, threads, modules)
+def test_what_is_forked(threads: list[str], modules: list[str], why: str | None) -> None:
+    found = why_not_forked(threads, modules)
     assert found is None if why is None else why in (found or "")
 
 
@@ -226,6 +224,19 @@ def test_a_model_that_is_refused_is_refused_again(lab: Lab) -> None:
     for _ in range(3):
         with pytest.raises(ModelError, match="not today"):
             lab.run(pool, [{"a": 1}])
+
+
+@pytest.mark.parametrize(("start", "level"), [("auto", "INFO"), ("fork", "WARNING")])
+def test_each_outcome_says_how_children_start_and_a_refused_wish_is_a_warning(
+    lab: Lab, caplog: pytest.LogCaptureFixture, start: str, level: str
+) -> None:
+    caplog.set_level("INFO", "mops")
+    code = f"import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n{COUNTS}"
+    outcome = lab.run(lab.pool(code, start=start), [{"a": 1}])
+    assert outcome.children.startswith("each imports the model: importing the model starts threads")
+    assert [record.levelname for record in caplog.records if "started so" in record.message] == [level]
+    assert lab.run(lab.pool(COUNTS, start=start), [{"a": 1}]).children.startswith("forked")
+    assert lab.run(lab.pool(COUNTS, start="spawn"), [{"a": 1}]).children.endswith("MODELOPS_JOB_START=spawn")
 
 
 def test_what_a_model_prints_when_it_is_imported_comes_with_the_first_order(lab: Lab) -> None:

@@ -222,8 +222,8 @@ class TestOutcome:
         one.out.scored(1, 0, {"loss": 0.1})
         one.out.done(1)
         one.flush()
-        outcome = work.outcome("printed")
-        assert (outcome.keys, outcome.done, outcome.prints) == (("sim-job-1-3",), frozenset({6}), "printed")
+        outcome = work.outcome("forked")
+        assert (outcome.keys, outcome.done, outcome.children) == (("sim-job-1-3",), frozenset({6}), "forked")
         assert outcome.failures == []
         assert [(row.group, row.target, row.name, row.loss, row.n_replicates) for row in outcome.losses] == [
             (6, "t:first", "loss", 0.1, 1)

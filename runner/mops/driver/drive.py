@@ -287,6 +287,8 @@ class Runner:
         if self._reference is None and outcome.reference is not None:
             outcome = self._pilot_done(outcome)
         self._text_log.add(outcome.prints)
+        for report in outcome.reports:
+            logger.warning("%s: %s", self._record.job, report)
         if submit.replicates is not None:
             return _Piece(submit.number, outcome)
         counts = self._checkpoints.put(outcome)

@@ -2,7 +2,7 @@
 
 ::
 
-    parent (pool.py)                                   child (this file)
+    parent (parent.py)                                 child (this file)
       load {root, model, scenario, targets}     ──►
                                                 ◄──    loaded {threads, modules} | refused {message, traceback}
       run {groups, reference, seconds, bytes}   ──►

@@ -210,7 +210,11 @@ class Outcome:
     postponed
         What took more than its share of memory and is to be run again alone: groups; of a group in pieces, replicates.
     peak_bytes
-        Of an order that ran alone: the highest resident memory of its processes.
+        The highest resident memory of the processes that ran one simulation after the other.
+    reports
+        What went wrong, where the worker's log is not the runner's: a line each.
+    children
+        How the worker starts its children, and why; empty: it has started none.
     """
 
     keys: tuple[str, ...]
@@ -224,6 +228,8 @@ class Outcome:
     prints: str = ""
     postponed: frozenset[int] = frozenset()
     peak_bytes: int = 0
+    reports: list[str] = field(default_factory=list)
+    children: str = ""
 
     @property
     def nbytes(self) -> int:

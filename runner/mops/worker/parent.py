@@ -168,7 +168,7 @@ class Child:
                     hint=_where_to_look(message["message"], self._context.python),
                 )
             self._loaded = True
-            self.why_not_forked = why_not_forked(self._context.start, message["threads"], message["modules"])
+            self.why_not_forked = why_not_forked(message["threads"], message["modules"])
             return None
         return self.death()
 
@@ -182,6 +182,8 @@ class Child:
         """
         began = time.monotonic()
         self._limit_bytes = limit_bytes
+        self.peak_bytes = 0
+        memory.reset_peak(self.pid)
         self._idle_since = began
         self._kills_before = memory.oom_kills()
         try:
@@ -191,6 +193,7 @@ class Child:
                 send_tables(self._channel, {"kind": "given"}, work.given(), request["name"])
             for message, fd in self._messages():
                 if message["kind"] == "ended":
+                    self.peak_bytes = max(self.peak_bytes, memory.peak_bytes(self.pid))
                     work.seconds += message["seconds"]
                     self._starting = False
                     self.worn = message["worn"]
@@ -364,7 +367,7 @@ class Child:
         tail = _last_words(self._tail.decode(errors="replace"))
         peak = self._unit_peak_bytes if unit is not None and unit == self._peak_of else None
         ended = (self._process.returncode, unit, by, time.monotonic() - began, tail)
-        return Death(*ended, peak, self._limit_bytes, self._kernel_kills())
+        return Death(*ended, peak, self._limit_bytes, self._kernel_kills(), self.pid)
 
     def _kernel_kills(self) -> int | None:
         now = memory.oom_kills()

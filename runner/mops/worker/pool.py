@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,10 @@ from mops.errors import ClusterError, ModelError
 from mops.worker import held, memory
 from mops.worker.heap import resident_bytes
 from mops.worker.order import ArrowPart, Context, Order, Outcome
-from mops.worker.parent import LEAVE_SECONDS, START_SECONDS, Child
-from mops.worker.verdict import Death, verdict_of
+from mops.worker.parent import LEAVE_SECONDS, Child
+from mops.worker.slots import Slots
+from mops.worker.verdict import Death, Report, Verdict, verdict_of
+from mops.worker.wire import Unit
 from mops.worker.work import Work
 
 logger = logging.getLogger(__name__)
@@ -42,12 +45,9 @@ class Pool:
     """
 
     def __init__(self, context: Context, root: str, slots: int, worker_limit: int | None = None):
-        self.context, self.slots = context, slots
+        self.context, self.slots = context, Slots(slots)
         self._allowed_bytes = memory.allowed_bytes(worker_limit)
         self._root = root
-        self._slots = threading.Semaphore(slots)
-        self._alone_turn = threading.Lock()
-        self._to_give_up = 0
         self._lock = threading.Lock()
         self._returned = threading.Condition(self._lock)
         self._idle: list[Child] = []
@@ -55,7 +55,7 @@ class Pool:
         self._template: Child | None = None
         self._preparing = threading.Lock()
         self._spawns = context.start == "spawn"
-        self._said_forked = False
+        self._children_start = "each imports the model: MODELOPS_JOB_START=spawn" if self._spawns else ""
         self._import_prints = ""
         self._stopping = self._ended = False
         self._killer: threading.Timer | None = None
@@ -65,7 +65,7 @@ class Pool:
         with self._lock:
             if not self._spawns and not self._stopping:
                 self._template = self._template or Child(self.context, self._root)
-            while self._spawns and not self._stopping and len(self._children) < self.slots:
+            while self._spawns and not self._stopping and len(self._children) < self.slots.n:
                 self._idle.append(self._start())
 
     def _start(self) -> Child:
@@ -105,11 +105,14 @@ class Pool:
                     on_failure.pop_all()
             if template.why_not_forked is not None:
                 self._adopt(template)
-            elif death is None and not self._said_forked:
-                self._said_forked = True
+            elif death is None and not self._children_start:
                 self._import_prints = template.take_prints()
-                logger.info("%s: children are forked from a process that has imported the model", self.context.job)
+                self._say_start("forked from a process that has imported the model")
             return death
+
+    def _say_start(self, how: str, level: int = logging.INFO) -> None:
+        self._children_start = how
+        logger.log(level, "%s: children are started so: %s", self.context.job, how)
 
     def _take_import_prints(self) -> str:
         """Return what the model printed when the template imported it, once."""
@@ -129,15 +132,16 @@ class Pool:
             self._template = None
             self._children.add(template)
             self._idle.append(template)
-        self._spawn_only(template.why_not_forked)
+        wished = self.context.start == "fork"
+        self._spawn_only(f"{template.why_not_forked}", logging.WARNING if wished else logging.INFO)
 
-    def _spawn_only(self, why: str | None) -> None:
+    def _spawn_only(self, why: str, level: int = logging.INFO) -> None:
         """Start every child by itself from now on. A template that has forked stays, to tell how its processes end."""
         with self._lock:
             if self._spawns:
                 return
             self._spawns = True
-        logger.info("%s: children import the model each by itself: %s", self.context.job, why)
+        self._say_start(f"each imports the model: {why}", level)
 
     def check(self) -> None:
         """Wait until one child has imported the model.
@@ -179,65 +183,39 @@ class Pool:
         ClusterError
             Children die again and again between simulations, so that nothing can be blamed.
         """
-        work, prints, peak_bytes = Work(order, given), "", 0
-        with self._alone() if order.alone else self._slot():
+        work = Work(order, given)
+        with self._alone() if order.alone else self.slots.one():
             if order.replicates is None:
                 held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
                 self._wait_for_memory()
-            deaths_between = 0
-            while not work.finished:
-                if (death := self._prepare()) is not None:
-                    self._explain(death, work)
-                    deaths_between += 1
+            deaths_between, goes_on = 0, True
+            while goes_on and not work.finished:
+                death = self._prepare()
+                if death is None:
+                    death, goes_on = self._turn(order, work)
+                if death is not None:
+                    deaths_between = deaths_between + 1 if death.unit is None else 0
+                    self._explain(death, work, deaths_between)
                     if deaths_between >= _DEATHS_BETWEEN_UNITS:
                         raise _dying(order, death)
-                    continue
-                with self._lent(last=order.replicates == ()) as child:
-                    if child is None:
-                        break
-                    # A child that dies while it starts is no verdict on the model: an earlier one has imported it.
-                    death = child.ready() or child.drive(work, self._limit_bytes(alone=order.alone))
-                    prints += child.take_prints()
-                    peak_bytes = max(peak_bytes, child.peak_bytes, memory.peak_bytes(child.pid) if order.alone else 0)
-                if death is None and not (child.worn and work.wants_more):
-                    break
-                if death is None:
-                    continue
-                self._explain(death, work)
-                deaths_between = deaths_between + 1 if death.unit is None else 0
-                if deaths_between >= _DEATHS_BETWEEN_UNITS:
-                    raise _dying(order, death)
-        outcome = work.outcome(self._take_import_prints() + prints)
-        outcome.peak_bytes = peak_bytes
-        return outcome
+        work.prints = self._take_import_prints() + work.prints
+        return work.outcome(self._children_start)
 
-    @contextlib.contextmanager
-    def _slot(self) -> Iterator[None]:
-        """Have a slot; after a kill by the kernel it is not given back, so that one fewer runs at a time."""
-        self._slots.acquire()
-        try:
-            yield
-        finally:
-            with self._lock:
-                given_up, self._to_give_up = self._to_give_up > 0, max(self._to_give_up - 1, 0)
-            if not given_up:
-                self._slots.release()
-
-    def _narrow(self) -> None:
-        """Have one simulation fewer run at a time here, but at least one."""
-        with self._lock:
-            if self.slots == 1:
-                return
-            self.slots -= 1
-            self._to_give_up += 1
-        logger.warning("%s: %d simulations at a time on this worker from now on", self.context.job, self.slots)
+    def _turn(self, order: Order, work: Work) -> tuple[Death | None, bool]:
+        """Drive one child through what is left; return how it died, if it did, and whether another is to go on."""
+        with self._lent(last=order.replicates == ()) as child:
+            if child is None:
+                return None, False
+            # A child that dies while it starts is no verdict on the model: an earlier one has imported it.
+            death = child.ready() or child.drive(work, self._limit_bytes(alone=order.alone))
+            work.prints += child.take_prints()
+            work.peak_bytes = max(work.peak_bytes, child.peak_bytes)
+            return death, death is not None or (bool(child.worn) and work.wants_more)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Have all slots, and the memory of the children that nobody uses."""
-        with self._alone_turn, contextlib.ExitStack() as slots:
-            for _ in range(self.slots):
-                slots.enter_context(self._slot())
+        with self.slots.all():
             with self._lock:
                 idle = self._take_idle()
             for child in idle:
@@ -278,11 +256,11 @@ class Pool:
 
     def _limit_bytes(self, *, alone: bool) -> int:
         """Return what one simulation may take now: what is set, else its slot's share of what is there."""
-        n_shares = self.slots if alone else 1
+        n_shares = self.slots.n if alone else 1
         if self.context.memory_bytes is not None:
             return n_shares * self.context.memory_bytes
         mine = resident_bytes() + (resident_bytes(self._template.pid) if self._template else 0)
-        return memory.share_bytes(self._allowed_bytes, mine, self.slots // n_shares)
+        return memory.share_bytes(self._allowed_bytes, mine, self.slots.n // n_shares)
 
     @contextlib.contextmanager
     def _lent(self, *, last: bool = False) -> Iterator[Child | None]:
@@ -306,7 +284,7 @@ class Pool:
 
     def _give_back(self, child: Child, *, fit: bool) -> None:
         with self._lock:
-            keep = fit and not self._stopping
+            keep = fit and not self._stopping and len(self._children) <= self.slots.n
             if keep:
                 self._idle.append(child)
         if not keep:
@@ -317,31 +295,44 @@ class Pool:
                 self._children.discard(child)
                 self._returned.notify_all()
 
-    def _explain(self, death: Death, work: Work) -> None:
-        """Blame the unit that ran, and log what happened, how often, and what to do."""
-        if death.by == "stop" or death.unit is None:
-            if death.by in ("itself", "silence"):
-                logger.warning(
-                    "%s: a child that ran no simulation %s; the rest runs again", self.context.job, death.how
-                )
+    def _explain(self, death: Death, work: Work, deaths_between: int) -> None:
+        """Blame the unit that ran, and report it."""
+        where = f"process {death.pid} on {socket.gethostname()}"
+        if death.by == "stop":
             return
+        if death.unit is None:
+            if death.by in ("itself", "silence"):
+                times = f"time {deaths_between} of {_DEATHS_BETWEEN_UNITS} in a row"
+                what = f"a child that ran no simulation {death.how}"
+                self._report(work, Report(what, times, where, "no simulation is blamed", "the rest runs again"))
+            return
+        unit = work.describe(death.unit)
         if death.by == "start":
-            logger.warning(
-                "%s: a forked process did nothing for %g s in its first simulation, %s; set MODELOPS_JOB_START=spawn",
-                *(self.context.job, START_SECONDS, work.describe(death.unit)),
-            )
+            what = f"a forked process did nothing for {death.seconds:.0f} s in its first simulation, {unit}"
+            meaning = "it waits for a thread that a fork leaves behind; it runs again"
+            self._report(work, Report(what, "time 1 of 1", where, meaning, "set MODELOPS_JOB_START=spawn"))
             self._spawn_only("a forked process hung")
             return
         verdict = verdict_of(death, self.context.timeout_s)
-        if verdict.reason == "oom" and death.by == "itself":
-            self._narrow()
-        if death.by == "memory" and work.postpone(death.unit):
-            then = "it is tried again at the end, alone on its worker"
-        elif work.blame(death.unit, verdict):
-            then = "it is tried again in a new process"
-        else:
-            then = "it is recorded as failed, the rest goes on"
-        logger.warning("%s: %s: %s; %s", self.context.job, work.describe(death.unit), verdict.message, then)
+        if verdict.reason == "oom" and death.by == "itself" and self.slots.fewer():
+            n, job = self.slots.n, self.context.job
+            logger.warning("%s: %d simulations at a time on this worker from now on", job, n)
+        then = self._blame(death, death.unit, verdict, work)
+        what, times = f"{unit} ({verdict.reason}): {verdict.happened}", work.how_often(death.unit, verdict.reason)
+        self._report(work, Report(what, times, where, verdict.meaning, f"{then}; {verdict.remedy}"))
+
+    def _blame(self, death: Death, unit: Unit, verdict: Verdict, work: Work) -> str:
+        """Note that a unit ended its child; say what follows."""
+        if death.by == "memory" and work.postpone(unit):
+            return "it is tried again at the end, alone on its worker"
+        if work.blame(unit, verdict):
+            return "it is tried again in a new process"
+        return "it is recorded as failed, the rest goes on"
+
+    def _report(self, work: Work, report: Report) -> None:
+        logger.warning("%s: %s", self.context.job, report)
+        if self.context.slots is None:  # the runner is elsewhere, and so is the job's log
+            work.reports.append(str(report))
 
     def stop(self, grace_s: float) -> None:
         """Run nothing new; what runs gets ``grace_s`` seconds, then its process is ended."""

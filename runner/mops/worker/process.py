@@ -131,20 +131,16 @@ HARMLESS_THREADS = {
 """Threads that a forked process can do without (by the 15 characters that the kernel keeps), each with the reason."""
 
 
-def why_not_forked(start: str, threads: list[str], modules: list[str]) -> str | None:
+def why_not_forked(threads: list[str], modules: list[str]) -> str | None:
     """Return why children are not to be forked from a process that has imported the model; None: they may be.
 
     Parameters
     ----------
-    start
-        MODELOPS_JOB_START.
     threads
         The threads that the model's import has started, by name.
     modules
         Those of :data:`UNSAFE` that it has imported.
     """
-    if start == "spawn":
-        return "MODELOPS_JOB_START=spawn"
     if not can_fork():
         return "this system has no pidfd_open"
     left_behind = sorted({thread for thread in threads if thread not in HARMLESS_THREADS})

@@ -1,4 +1,4 @@
-"""What a child's death means: its signals joined into one verdict. Pure (docs/limits.md).
+"""What a child's death means: its signals joined into one verdict, and said in five parts. Pure (docs/limits.md).
 
 What a model says itself (``error``, ``invalid_output``) never comes here, nor what only the runner sees (``lost``).
 """
@@ -32,6 +32,8 @@ class Death:
         Of its process tree while the unit ran, as far as it was seen; and what it might take.
     kernel_kills
         Processes of its cgroup that the kernel killed for memory meanwhile; None: that cannot be seen.
+    pid
+        The process.
     """
 
     returncode: int | None
@@ -42,6 +44,7 @@ class Death:
     peak_bytes: int | None = None
     limit_bytes: int | None = None
     kernel_kills: int | None = None
+    pid: int = 0
 
     @property
     def how(self) -> str:
@@ -62,17 +65,47 @@ class Verdict:
 
     Parameters
     ----------
-    message
-        What happened, what it means, and what to do.
+    happened, meaning, remedy
+        What was seen, what it means, and what to do; of what a model says itself only the first.
     """
 
     reason: str
-    message: str
+    happened: str
     traceback: str = ""
     signals: str = ""
     peak_bytes: int | None = None
     peak_at_least: bool | None = None
     limit_bytes: int | None = None
+    meaning: str = ""
+    remedy: str = ""
+
+    @property
+    def message(self) -> str:
+        """All that there is to say, for a row of failures."""
+        return "; ".join(filter(None, (self.happened, self.meaning, self.remedy)))
+
+
+@dataclass(frozen=True)
+class Report:
+    """Something that went wrong, in the five parts of a line of the log.
+
+    Parameters
+    ----------
+    what, how_often, where
+        What failed, the how manieth time, and where.
+    meaning, remedy
+        What that means, what follows, and what to do.
+    """
+
+    what: str
+    how_often: str
+    where: str
+    meaning: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return the line, the parts in their order."""
+        return "; ".join((self.what, self.how_often, self.where, self.meaning, self.remedy))
 
 
 def verdict_of(death: Death, timeout_s: float | None) -> Verdict:
@@ -83,40 +116,59 @@ def verdict_of(death: Death, timeout_s: float | None) -> Verdict:
     timeout_s
         MODELOPS_JOB_SIM_TIMEOUT.
     """
-    reason, message = _judged(death, timeout_s)
+    reason, happened, meaning, remedy = _judged(death, timeout_s)
     return Verdict(
         reason,
-        message,
+        happened,
         death.tail,
         _signals(death),
         death.peak_bytes,
         None if death.peak_bytes is None else True,
         death.limit_bytes,
+        meaning,
+        remedy,
     )
 
 
-def _judged(death: Death, timeout_s: float | None) -> tuple[str, str]:
+def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str, str]:
+    """Return the verdict, what happened, what it means and what to do."""
     if death.by == "timeout":
-        return "timeout", f"ran for more than {timeout_s:g} s (MODELOPS_JOB_SIM_TIMEOUT) and was ended"
+        return (
+            "timeout",
+            f"ran for more than {timeout_s:g} s (MODELOPS_JOB_SIM_TIMEOUT) and was ended",
+            "it hangs, or needs more time",
+            "the traceback shows where it was",
+        )
     if death.by == "silence":
-        return "crashed", "it closed the socket to its worker, a descriptor that was not its own, and was ended"
+        return (
+            "crashed",
+            "it closed the socket to its worker, a descriptor that was not its own, and was ended",
+            "its code, or a library, closes descriptors by their numbers",
+            "close only what was opened there",
+        )
     if death.by == "memory":
         took, limit = shown(death.peak_bytes or 0), shown(death.limit_bytes or 0)
-        return "oom", (
-            f"its processes took {took}, more than the {limit} of one simulation, and were ended; "
-            "set MODELOPS_JOB_SIM_MEMORY higher if the machine has it, or run fewer at once (MODELOPS_JOB_SLOTS)"
+        return (
+            "oom",
+            f"its processes took {took}, more than the {limit} of one simulation, and were ended",
+            "ended before the kernel, or Dask's nanny, would choose whom to end",
+            "set MODELOPS_JOB_SIM_MEMORY higher if the machine has it, or run fewer at once (MODELOPS_JOB_SLOTS)",
         )
-    message = f"the process that ran it {death.how} after {death.seconds:.1f} s"
+    happened = f"the process that ran it {death.how} after {death.seconds:.1f} s"
     if death.returncode != -signal.SIGKILL:
-        return "crashed", message
+        return "crashed", happened, "native code or an exit, which no exception could tell of", "see its last output"
     if death.kernel_kills:
-        return "oom", (
-            f"{message}: the kernel killed it, since the memory of the container was used up; "
-            "run fewer at once (MODELOPS_JOB_SLOTS), or give it more memory"
+        return (
+            "oom",
+            happened,
+            "the kernel killed it, since the memory of the container was used up",
+            "run fewer at once (MODELOPS_JOB_SLOTS), or give it more memory",
         )
-    return "crashed", (
-        f"{message}, which mops did not send: probably the system ran out of memory; "
-        "lower MODELOPS_JOB_SLOTS or MODELOPS_JOB_BATCH_SIZE, or give it more memory"
+    return (
+        "crashed",
+        happened,
+        "mops did not send that: probably the system ran out of memory",
+        "lower MODELOPS_JOB_SLOTS or MODELOPS_JOB_BATCH_SIZE, or give it more memory",
     )
 
 

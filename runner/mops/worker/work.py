@@ -61,6 +61,9 @@ class Work:
         self._deaths: Counter[Unit] = Counter()
         self.reference: Kinds | None = order.reference
         self.seconds = 0.0
+        self.prints = ""
+        self.peak_bytes = 0
+        self.reports: list[str] = []
 
     @property
     def n_done(self) -> int:
@@ -198,6 +201,7 @@ class Work:
         """Leave a unit that took too much memory to an order of its own; return False where that was this one."""
         if self._order.alone or not self._order.context.retries or self._settled(unit):
             return False
+        self._deaths[unit] += 1
         self._groups[unit.place].postponed.add(unit.step)
         self._settle_pieces()
         return True
@@ -205,6 +209,11 @@ class Work:
     def _settled(self, unit: Unit) -> bool:
         progress = self._groups[unit.place]
         return progress.done or unit.step in progress.good or unit.step in progress.failed
+
+    def how_often(self, unit: Unit, reason: str) -> str:
+        """Say how often a unit has been tried, and may be where it ends for this reason."""
+        n = self._deaths[unit] + self._order.alone
+        return f"time {n} of {max(self._order.context.retries + 1, n) if reason in RETRIED else n}"
 
     def describe(self, unit: Unit) -> str:
         """Name a unit for people: ``replicate 2 (seed 17) of group 5 (param_id 761edf35)``."""
@@ -231,8 +240,14 @@ class Work:
             target = unit.step - len(seeds)
             progress.failed_targets[target] = Failure(group, None, None, self._order.context.targets[target], *why)
 
-    def outcome(self, prints: str) -> Outcome:
-        """Return what is done."""
+    def outcome(self, children: str) -> Outcome:
+        """Return what is done.
+
+        Parameters
+        ----------
+        children
+            How they were started.
+        """
         done = [progress for progress in self._groups if progress.done or self._in_pieces]
         settled = {i for progress in done for i in (*progress.good, *progress.failed)}
         return Outcome(
@@ -244,8 +259,11 @@ class Work:
             parts=self._parts,
             failures=[failure for progress in done for failure in self._failures(progress)],
             losses=[loss for progress in done for loss in progress.losses],
-            prints=prints,
+            prints=self.prints,
             postponed=self._postponed(),
+            peak_bytes=self.peak_bytes,
+            reports=self.reports,
+            children=children,
         )
 
     def _postponed(self) -> frozenset[int]:
