@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.driver.plan import TASKS_PER_SLOT, Batches, Plan, Submit, piece_size, task_budget_s
+from mops.driver.window import Window
 
 
 # A generator and not a range: a plan once closed it between two tasks, and sent empty orders for ever.
@@ -23,7 +24,7 @@ def plan(
     fuse: bool = True,
 ) -> Plan:
     todo = (i for i in range(n))
-    return Plan(todo, n, replicates, batch_size=batch_size, slots=slots, task_seconds=task_seconds, fuse=fuse)
+    return Plan(todo, n, replicates, window=Window(batch_size), slots=slots, task_seconds=task_seconds, fuse=fuse)
 
 
 class Cluster:
@@ -40,7 +41,9 @@ class Cluster:
     def send(self) -> None:
         for order in self.plan.fill(pilot=False):
             assert order.groups
-            assert not order.alone or not self.flying, "something else runs"
+            beside = [other.alone for other in self.flying.values()]
+            assert all(beside) if order.alone else not any(beside), "something else runs"
+            assert not order.alone or len(beside) < self.plan.workers
             self.flying[order.number] = order
 
     def groups_in_flight(self) -> set[int]:
@@ -58,7 +61,7 @@ class Cluster:
 
     def blames(self, order: Submit) -> bool:
         smallest = order.replicates is not None or len(order.groups) == 1 == self.replicates(order.groups[0])
-        return not smallest and self.rng.random() < 0.5
+        return not (smallest and order.alone) and self.rng.random() < 0.5
 
     def some(self, of: tuple[int, ...], gives_back: bool) -> tuple[int, ...]:
         return of[: self.rng.randint(0, len(of))] if gives_back and self.rng.random() < 0.5 else of
@@ -126,7 +129,7 @@ def test_every_group_runs_once_and_the_window_is_never_exceeded(
     cluster = Cluster(p, replicates, seconds, rng)
     cluster.postpones = postpones
     while not p.over:
-        p.slots = rng.randint(1, slots)  # workers come and go
+        p.slots, p.workers = rng.randint(1, slots), rng.randint(1, 3)  # workers come and go
         cluster.send()
         assert len(cluster.groups_in_flight()) <= p.in_flight <= batch_size
         assert len(cluster.flying) <= TASKS_PER_SLOT * slots + most_replicates
@@ -184,16 +187,28 @@ def test_the_last_groups_of_a_job_are_split_so_that_slots_finish_together() -> N
     assert [len(order.replicates or ()) for order in p.fill(pilot=False)] == [1, 1, 1, 1]
 
 
-def test_a_task_that_took_down_its_workers_is_cut_down_to_one_simulation() -> None:
+def test_a_task_that_took_down_its_workers_is_cut_down_to_one_simulation_alone() -> None:
     p = plan(3, replicates=lambda group: 2 if group == 1 else 1)
     p.measured(0.01, 1, 1)
     (fused,) = p.fill(pilot=False)
     assert fused.groups == (0, 1, 2)
     p.lost(fused.number, blamed=True)
     first, second, third = p.fill(pilot=False)
-    assert [order.groups for order in (first, second, third)] == [(0,), (1,), (2,)]
+    assert [(order.groups, order.suspect) for order in (first, second, third)] == [((i,), True) for i in range(3)]
+    assert not fused.suspect
     p.lost(second.number, blamed=True)
-    assert [(order.groups, order.replicates) for order in p.fill(pilot=False)] == [((1,), (0,)), ((1,), (1,))]
+    assert p.fill(pilot=False) == [], "others run still"
+    p.lost(first.number, blamed=True)
+    p.finished(third.number, frozenset({2}), 0.1)
+    p.workers = 2
+    alone = p.fill(pilot=False)
+    assert [(order.groups, order.replicates, order.alone) for order in alone] == [
+        ((1,), (1,), True),
+        ((1,), (0,), True),
+    ]
+    p.piece_finished(alone[0].number, frozenset({1}), 0.1)
+    (last,) = p.fill(pilot=False)
+    assert (last.groups, last.replicates, last.alone) == ((0,), None, True)
 
 
 def test_targets_that_are_lost_are_sent_again() -> None:
@@ -205,7 +220,10 @@ def test_targets_that_are_lost_are_sent_again() -> None:
     (targets,) = p.fill(pilot=False)
     p.lost(targets.number)
     (again,) = p.fill(pilot=False)
-    assert again.replicates == ()
+    assert (again.replicates, again.alone) == ((), False)
+    p.lost(again.number, blamed=True)
+    (again,) = p.fill(pilot=False)
+    assert (again.replicates, again.alone) == ((), True)
     p.piece_finished(again.number, frozenset(), 0.1)
     p.closed(0)
     assert p.over
@@ -278,7 +296,7 @@ def test_recent_measurements_count_most() -> None:
 
 
 def test_batches_are_counted_off_with_the_keys_of_their_commits() -> None:
-    batches = Batches(10)
+    batches = Batches(Window(10))
     assert batches.add(6, ["a"]) is None
     assert batches.add(5, ["b"]) == (1, ["a", "b"])
     assert batches.add(8, ["c"]) is None

@@ -92,6 +92,11 @@ class DaskProcesses:
         if process in self.workers:
             self.workers.remove(process)
 
+    def nanny_restarts(self) -> int:
+        """Return how often a nanny has started a worker again."""
+        logs = "".join(path.read_text() for path in self.folder.glob("dask-*.log"))
+        return logs.count("Restarting worker")
+
     def children(self) -> list[int]:
         """Return the processes that run simulations."""
         found = []

@@ -153,7 +153,7 @@ def test_slots_follow_the_workers_that_come(lab: Lab, dask: DaskProcesses) -> No
 
 @pytest.mark.timeout(240)
 def test_a_simulation_that_kills_its_workers_is_found_and_the_others_have_their_rows(lab: Lab, tmp_path: Path) -> None:
-    with dask_in(tmp_path / "dask", n_workers=0, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as dask:
+    with dask_in(tmp_path / "dask", n_workers=0) as dask:
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
         for _ in range(2):
             dask.add_worker("--nanny")
@@ -163,12 +163,40 @@ def test_a_simulation_that_kills_its_workers_is_found_and_the_others_have_their_
     failures = lab.job().failures().to_pylist()
     of_simulations = [row for row in failures if row["target"] is None]
     named = [(row["group"], row["replicate"], row["reason"], row["attempts"]) for row in of_simulations]
-    assert named == [(5, 0, "lost", 2)], runner.said
-    assert failures[0]["message"] == "2 workers died while they ran it"
+    # Two workers died of the task that it was in, one of its group's, and two of it alone.
+    assert named == [(5, 0, "lost", 3)], runner.said
+    assert failures[0]["message"] == "quarantined: alone, 2 workers died while running it"
+    assert failures[0]["signals"] == "KilledWorker"
+    assert dask.nanny_restarts() == 5
+    said = " ".join(runner.said.split())
+    for part in ("run again one by one", "each alone on a worker", "it is quarantined, recorded as failed"):
+        assert part in said
     rows = lab.job().outputs("output").to_table()
     assert sorted(zip(rows["group"].to_pylist(), rows["replicate"].to_pylist(), strict=True)) == [
         (group, replicate) for group in range(12) for replicate in range(2) if (group, replicate) != (5, 0)
     ]
+
+
+@pytest.mark.timeout(240)
+def test_a_result_that_no_worker_can_hold_is_out_of_memory_and_the_window_is_halved(lab: Lab, tmp_path: Path) -> None:
+    """Nannies restart the workers for what their own processes take: it is said so, and the others have their rows."""
+    with dask_in(tmp_path / "dask", n_workers=0) as dask:
+        lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
+        for _ in range(2):
+            dask.add_worker("--nanny", "--memory-limit", "500MiB")
+        lab.write("large:run", [{"mib": 900 if i == 3 else 1, "i": i} for i in range(8)])
+        (lab.project / "large.py").write_text(
+            "import numpy as np\n\ndef run(params, seed):\n    return {'x': np.ones(params['mib'] << 17)}\n"
+        )
+        runner = lab.run(exit_code=3, SIM_MEMORY="4GiB", BATCH_SIZE=16)
+    (failure,) = lab.job().failures().to_pylist()
+    assert (failure["group"], failure["reason"]) == (3, "oom"), runner.said
+    assert failure["signals"].startswith("KilledWorker; its nanny restarted it at ")
+    said = " ".join(runner.said.split())
+    assert "parameter sets in flight: 8 now, 16 before" in said
+    assert "MODELOPS_JOB_BATCH_SIZE=8" in said
+    assert said.count("parameter sets in flight") <= 3, "alone it is no matter of the window"
+    assert set(lab.job().outputs("output").to_table(columns=["group"])["group"].to_pylist()) == {*range(8)} - {3}
 
 
 def test_a_cluster_without_workers_is_waited_for(lab: Lab, tmp_path: Path) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from study_lab import MOPS, Lab, Runner
+from study_lab import MOPS, Lab, Runner, wait_for
+
+from mops.storage.paths import JobPaths
 
 MIB = 1 << 20
 LIMIT = 400
@@ -83,6 +89,40 @@ def test_a_hopeless_job_ends_early_and_keeps_what_is_there(lab: Lab, most: str) 
     assert status.state == "failed"
     assert 0 < status.counts.simulations < 2000
     assert lab.job().outputs("output").count_rows() > 0
+    lab.assert_sound()
+
+
+@pytest.mark.timeout(180)
+def test_an_attempt_after_one_that_ran_out_of_memory_begins_with_half_the_window(
+    lab: Lab, cgroup_of: Callable[[int], Path]
+) -> None:
+    lab.write("fills:run", [{"i": i} for i in range(12)])
+    code = (
+        "import time\nfrom pathlib import Path\n\ndef run(params, seed):\n    held = b'x' * (200 << 20)\n"
+        f"    while params['i'] > 3 and not Path({str(lab.folder / 'go')!r}).exists():\n        time.sleep(0.05)\n"
+        "    return {'x': [seed]}\n"
+    )
+    (lab.project / "fills.py").write_text(code)
+    settings = {"SLOTS": 2, "SIM_MEMORY": "400MiB", "BATCH_SIZE": 12, "CHECKPOINT_SECONDS": 0}
+    runner = lab.submit(**settings)
+    (cgroup_of(720 * MIB) / "cgroup.procs").write_text(str(runner.process.pid))
+    live = JobPaths("job").live(1)
+
+    def full() -> bool:
+        path = lab.storage / live
+        found = json.loads(path.read_text()) if path.exists() else {}
+        return bool(found) and found["memory_bytes"] > 0.8 * found["limit_bytes"]
+
+    wait_for(full, of=runner)
+    runner.signal(signal.SIGKILL)
+    runner.wait()
+    (lab.folder / "go").touch()
+    again = lab.resume(take_over=True, **settings)
+    assert again.wait() == 0, again.said
+    said = " ".join(again.said.split())
+    assert "it probably ran out of memory: parameter sets in flight: 6 now, 12 before" in said
+    assert "MODELOPS_JOB_BATCH_SIZE=6" in said
+    assert json.loads((lab.storage / JobPaths("job").live(2)).read_text())["window"] >= 6
     lab.assert_sound()
 
 

@@ -95,6 +95,7 @@ def test_a_tree_has_all_that_a_process_started(monkeypatch: pytest.MonkeyPatch, 
         pids = list(memory.tree(process.pid))
         assert len(pids) == 2
         assert memory.tree_bytes(process.pid) > resident_bytes(process.pid) + 60 * MIB
+        assert memory.tree_bytes(process.pid, pids[1]) < resident_bytes(process.pid) + 110 * MIB, "counted twice"
         assert memory.peak_bytes(pids[1]) >= 60 * MIB
         os.killpg(process.pid, 9)
     assert memory.tree_bytes(process.pid) == memory.peak_bytes(process.pid) == 0

@@ -51,5 +51,7 @@ def _runner(live: Live) -> Iterator[tuple[str, str]]:
     yield "", f"{done}, {terminal.rate(live.rate)}"
     yield "", f"{running.counted(live.in_flight, 'parameter set')} in flight, {live.slots:,} simulations at once"
     yield "", f"{terminal.size(live.memory_bytes)}, at most {terminal.size(live.peak_bytes)}"
+    if live.children:
+        yield "", f"child processes: {live.children}"
     if live.counts.verdicts:
         yield "", f"failed: {running.verdicts(live.counts)}"

@@ -16,8 +16,10 @@ from dask.system import cpu_count
 from distributed import Client, Scheduler, SchedulerPlugin, SpecCluster, Worker
 from distributed.protocol.pickle import dumps
 
+from mops.driver.departures import Counters, Departure, Departures, Nannies, host_of
 from mops.errors import ClusterError, UsageError
 from mops.settings import Settings
+from mops.worker.memory import oom_kills
 from mops.worker.task import leave_pool, stop_pool
 
 logger = logging.getLogger(__name__)
@@ -71,8 +73,18 @@ class Cluster(Protocol):
         """Simulations that run at once, as last counted; 0: there is no worker."""
 
     @property
+    def workers(self) -> int:
+        """Workers, as last counted."""
+
+    @property
     def alive(self) -> bool:
         """Whether the connection stands."""
+
+    def departed(self) -> list[Departure]:
+        """Return the workers that went without being asked to, since the last call."""
+
+    def out_of_memory(self, worker: str) -> str:
+        """Return what says that a worker that is gone had run out of memory; empty: nothing does. May wait seconds."""
 
     def reconnect(self) -> None:
         """Connect anew after the scheduler was lost; tasks that were there are gone.
@@ -91,9 +103,18 @@ class Embedded:
     """The in-process cluster, which dies with the runner."""
 
     alive = True
+    workers = 1
 
     def __init__(self, client: Client, run: str, slots: int):
         self.client, self.slots, self._run = client, slots, run
+
+    def departed(self) -> list[Departure]:
+        """As :meth:`Cluster.departed`: its worker goes with this process only."""
+        return []
+
+    def out_of_memory(self, worker: str) -> str:
+        """As :meth:`Cluster.out_of_memory`."""
+        return ""
 
     def reconnect(self) -> None:
         """As :meth:`Cluster.reconnect`."""
@@ -135,8 +156,19 @@ def _quiet() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-class EndChildren(SchedulerPlugin):
-    """Ends an attempt's children on every worker as soon as its runner is gone, however it went. Runs on the scheduler.
+SUSPECT = "mops_suspect"
+"""An annotation: the task is part of one that took down its workers."""
+
+DEATHS = 2
+"""Workers that a task may take down before it is given back, so that the one who did it is looked for."""
+
+
+class OnScheduler(SchedulerPlugin):
+    """What the scheduler does for an attempt.
+
+    It ends the attempt's children on every worker as soon as the runner is gone, however it went. And it gives a task
+    back as soon as two workers have died of it, a suspect's as soon as one has: by default Dask has four die
+    (``allowed-failures``), which is a setting of the whole cluster.
 
     Parameters
     ----------
@@ -149,6 +181,15 @@ class EndChildren(SchedulerPlugin):
     def __init__(self, run: str, client: str):
         self._run, self._client = run, client
         self.name = f"mops-{run}-{client}"
+
+    def update_graph(
+        self, scheduler: Any, *, client: str, tasks: list[Any], annotations: dict[str, Any], **_: Any
+    ) -> None:
+        """Count deaths of workers from where only so many are left until Dask gives the task back."""
+        suspects = annotations.get(SUSPECT, {})
+        for key in tasks if client == self._client else ():
+            allowed = 1 if key in suspects else DEATHS
+            scheduler.tasks[key].suspicious = max(scheduler.allowed_failures + 1 - allowed, 0)
 
     def remove_client(self, scheduler: Any, client: str) -> None:
         """Note that a connection has ended."""
@@ -177,8 +218,10 @@ class External:
     def __init__(self, address: str, run: str, *, threads: int, patience_s: float):
         self._address, self._run, self._threads, self._patience_s = address, run, threads, patience_s
         self._over = threading.Event()
-        self._slots = 0
+        self._slots = self._workers = 0
         self._client: Client | None = None
+        self._nannies = Nannies()
+        self._departures = Departures([self._nannies, Counters(self._kills)])
         self.reconnect()
 
     @property
@@ -193,6 +236,19 @@ class External:
         return self._slots
 
     @property
+    def workers(self) -> int:
+        """As :attr:`Cluster.workers`."""
+        return self._workers
+
+    def departed(self) -> list[Departure]:
+        """As :meth:`Cluster.departed`."""
+        return self._departures.take()
+
+    def out_of_memory(self, worker: str) -> str:
+        """As :meth:`Cluster.out_of_memory`."""
+        return self._departures.out_of_memory(worker)
+
+    @property
     def alive(self) -> bool:
         """As :attr:`Cluster.alive`."""
         return bool(self.client.status == "running")
@@ -201,9 +257,12 @@ class External:
         """As :meth:`Cluster.reconnect`; also for the first time."""
         self._disconnect()
         self._client = self._waited_for(self._connected, f"the Dask scheduler at {self._address} does not answer")
-        plugin = EndChildren(self._run, self.client.id)
+        plugin = OnScheduler(self._run, self.client.id)
         self.client.register_plugin(plugin, name=plugin.name)
+        self.client.subscribe_topic("all", self._departures.hear)
+        self.client.subscribe_topic(Nannies.TOPIC, self._nannies.hear)
         self._waited_for(self._counted, f"the Dask cluster at {self._address} has no workers")
+        self._departures.look()
 
     def _connected(self) -> Client | None:
         with contextlib.suppress(OSError, TimeoutError):
@@ -244,13 +303,21 @@ class External:
         """Count the slots of the workers that are there now."""
         with contextlib.suppress(OSError, TimeoutError, ValueError):  # what Dask raises where the connection is lost
             threads = self.client.nthreads().values()
-            self._slots = sum(max(n // self._threads, 1) for n in threads)
+            self._slots, self._workers = sum(max(n // self._threads, 1) for n in threads), len(threads)
+
+    def _kills(self) -> dict[str, int]:
+        """Return what the kernel has killed for memory in the cgroups of the nannies, by host; those that answer."""
+        with contextlib.suppress(OSError, TimeoutError, ValueError):
+            counted = self.client.run(oom_kills, nanny=True, on_error="ignore")
+            return {host_of(worker): n for worker, n in counted.items() if isinstance(n, int)}
+        return {}
 
     def watch(self) -> None:
-        """Count slots every few seconds until the cluster is left. Runs in a thread."""
+        """Count slots, and look why workers went, every few seconds until the cluster is left. Runs in a thread."""
         while not self._over.wait(_LOOK_SECONDS):
             if self.alive:
                 self.count()
+                self._departures.judge()
 
     def stop(self, grace_s: float) -> None:
         """As :meth:`Cluster.stop`."""

@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from dask.base import annotate
 from distributed import CancelledError, Future, KilledWorker
 from distributed.client import ClosedClientError
 
-from mops.driver.cluster import Cluster
+from mops.driver.cluster import DEATHS, SUSPECT, Cluster
 from mops.driver.plan import Submit
 from mops.worker.order import ArrowPart, Order, Outcome
 from mops.worker.task import run_order
@@ -32,11 +33,14 @@ class Lost:
     ----------
     blamed
         Workers died while they ran it.
+    memory
+        What says that the last of them ran out of memory; empty: nothing does.
     """
 
     submit: Submit
     why: str
     blamed: bool = False
+    memory: str = ""
 
 
 @dataclass
@@ -107,7 +111,8 @@ class Dispatch:
 
     def _submit(self, submit: Submit, order: Order, *given: Future[list[ArrowPart]]) -> None:
         try:
-            future = self._cluster.client.submit(run_order, order, *given, key=order.key, pure=False)
+            with annotate(**({SUSPECT: True} if submit.suspect else {})):
+                future = self._cluster.client.submit(run_order, order, *given, key=order.key, pure=False)
         except ClosedClientError as gone:
             self._put(Lost(submit, repr(gone)))
             return
@@ -141,27 +146,28 @@ class Dispatch:
 
     def _fetched(self, submit: Submit, future: Future[Outcome]) -> object:
         if future.status != "finished":
-            return _not_finished(submit, future)
+            return self._not_finished(submit, future)
         event = self._deliver(submit, future.result())
         _release(future)
         return event
+
+    def _not_finished(self, submit: Submit, future: Future[Outcome]) -> Lost | Failed:
+        """Say what became of a task that has no result."""
+        # exception() and not result(): a raised error's frames would pin every future (FACTS, Dask).
+        error: BaseException | None = future.exception() if future.status == "error" else None
+        if isinstance(error, KilledWorker):
+            last = error.last_worker.address
+            n = "a worker" if submit.suspect else f"{DEATHS} workers"
+            return Lost(submit, f"{n} died while running it", blamed=True, memory=self._cluster.out_of_memory(last))
+        if error is not None:
+            return Failed(error)
+        return Lost(submit, f"Dask says {future.status!r}")
 
     def _put_result(self, deliver: Callable[[], object]) -> None:
         try:
             self._put(deliver())
         except Exception as error:  # noqa: BLE001 - carried to the loop, which raises it
             self._put(Failed(error))
-
-
-def _not_finished(submit: Submit, future: Future[Outcome]) -> Lost | Failed:
-    """Say what became of a task that has no result."""
-    # exception() and not result(): a raised error's frames would pin every future (FACTS, Dask).
-    error: BaseException | None = future.exception() if future.status == "error" else None
-    if isinstance(error, KilledWorker):
-        return Lost(submit, f"{error.allowed_failures + 1} workers died while they ran it", blamed=True)
-    if error is not None:
-        return Failed(error)
-    return Lost(submit, f"Dask says {future.status!r}")
 
 
 def _release(future: Future[Outcome]) -> None:

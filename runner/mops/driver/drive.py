@@ -24,23 +24,26 @@ from mops.driver import drain
 from mops.driver.checkpoint import Checkpointer, Committed, Limits
 from mops.driver.cluster import Cluster
 from mops.driver.crew import Crew
+from mops.driver.departures import Departure
 from mops.driver.dispatch import Connected, Dispatch, Failed, Lost
 from mops.driver.expected import Outlook
 from mops.driver.half_done import HalfDone
 from mops.driver.joblog import JobLogBuffer
-from mops.driver.lost import given_up, is_single
+from mops.driver.lost import given_up, is_single, killed_report, lost_report, memory_report
 from mops.driver.observe import Observer
 from mops.driver.plan import Batches, Plan, Submit
 from mops.driver.progress import Progress, Snapshot
+from mops.driver.window import Window, start_after
 from mops.errors import ClusterError, JobFailed, MopsError, StorageError, UsageError
 from mops.settings import Settings
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, keep_finished, keep_reference, read_reference
+from mops.storage.jobs import JobRecord, keep_finished, keep_reference, read_live, read_reference
 from mops.storage.log import Counts, JobLog, LogView, State
 from mops.storage.paths import JobPaths
 from mops.study.groups import GroupTable
 from mops.worker.order import Context, Order, Outcome
 from mops.worker.tables import Kinds
+from mops.worker.verdict import Report
 
 logger = logging.getLogger(__name__)
 
@@ -125,14 +128,16 @@ class Runner:
         self._reference = read_reference(files, self._paths)
         self._dispatch = Dispatch(cluster, self._deliver, self._events.put)
         self._crew = Crew(cluster, settings, record.job, len(groups))
+        self._window = self._new_window()
         self._plan = self._new_plan()
         self._half_done = HalfDone(groups.n_replicates, has_targets=bool(context.targets))
         self._reconnecting = False
         self._n_lost = 0
-        self._blamed: Counter[tuple[int, tuple[int, ...] | None]] = Counter()
+        self._ran_alone: set[str] = set()  # keys of orders for which no smaller window would have been any help
+        self._blamed: Counter[int] = Counter()  # by group: how often its workers died of it
         self._progress = Progress(record.job, groups.n_simulations, record.taken_over_counts + log.view.counts)
         self._outlook = self._new_outlook()
-        self._batches = Batches(settings.batch_size)
+        self._batches = Batches(self._window)
         self._trimmer = drain.Trimmer()
         self._stopping = False
         self._stop_by = math.inf
@@ -224,12 +229,22 @@ class Runner:
             return failure
         return None
 
+    def _new_window(self) -> Window:
+        """Return the window; half of that of an attempt before that ran out of memory."""
+        before = self._attempt - 1
+        live = read_live(self._files, self._paths, before) if before else None
+        ended = all(claim.n != before for claim in self._log.view.unended)
+        start = start_after(live, ended=ended)
+        if start is not None and live is not None:
+            self._report(killed_report(live, before, start))
+        return Window(self._settings.batch_size, start)
+
     def _new_plan(self) -> Plan:
         return Plan(
             self._todo,
             len(self._todo),
             self._groups.n_replicates,
-            batch_size=self._settings.batch_size,
+            window=self._window,
             slots=self._crew.slots,
             task_seconds=self._settings.task_seconds,
             # Where each group is to be committed as it finishes, none waits for another in its task.
@@ -251,7 +266,9 @@ class Runner:
         if self._reconnecting:
             self._crew.rest()
         elif self._cluster.alive:
-            self._plan.slots = self._crew.look()
+            self._plan.slots, self._plan.workers = self._crew.look(), max(self._cluster.workers, 1)
+            for departure in self._cluster.departed():
+                self._departed(departure)
         else:
             n, job = len(self._plan.flying), self._record.job
             logger.warning("%s: the connection to the Dask scheduler is lost; %d tasks run again", job, n)
@@ -263,6 +280,7 @@ class Runner:
     def _send(self, submits: list[Submit]) -> None:
         for submit in submits:
             order = self._order(submit)
+            self._ran_alone.update(order.keys if submit.alone else ())
             if order.replicates == ():
                 self._dispatch.send_targets(submit, order, self._half_done.parts(submit.groups[0]))
             else:
@@ -287,6 +305,7 @@ class Runner:
         if self._reference is None and outcome.reference is not None:
             outcome = self._pilot_done(outcome)
         self._text_log.add(outcome.prints)
+        self._progress.children = outcome.children or self._progress.children
         for report in outcome.reports:
             logger.warning("%s: %s", self._record.job, report)
         if submit.replicates is not None:
@@ -399,20 +418,31 @@ class Runner:
                 hint="look at the workers' logs; mops jobs resume goes on from what is committed",
             )
         submit = event.submit
-        single = event.blamed and is_single(submit, self._groups.n_replicates)
-        if single and (n_times := self._blamed_again(submit)) > self._context.retries:
-            outcome = given_up(self._order(submit), event.why, n_times)
-            self._dispatch.deliver_later(lambda: self._deliver(submit, outcome))
-            return
-        level = logging.WARNING if event.blamed else logging.INFO
-        logger.log(level, "%s: task %d is lost and runs again: %s", self._record.job, submit.number, event.why)
+        if not event.blamed:
+            logger.info("%s: task %d is lost and runs again: %s", self._record.job, submit.number, event.why)
+        else:
+            self._blamed.update(submit.groups)
+            quarantined = submit.alone and is_single(submit, self._groups.n_replicates)
+            self._report(lost_report(event, self._blamed[submit.groups[0]], quarantined=quarantined))
+            if quarantined:
+                attempts = self._blamed[submit.groups[0]]
+                outcome = given_up(self._order(submit), f"alone, {event.why}", event.memory, attempts)
+                self._dispatch.deliver_later(lambda: self._deliver(submit, outcome))
+                return
         self._plan.lost(submit.number, blamed=event.blamed)
 
-    def _blamed_again(self, submit: Submit) -> int:
-        """Count how often this simulation, or these targets, took down its workers."""
-        work = submit.groups[0], submit.replicates
-        self._blamed[work] += 1
-        return self._blamed[work]
+    def _departed(self, departure: Departure) -> None:
+        """Take fewer parameter sets at a time where a worker ran out of memory; its tasks run again by themselves."""
+        mine = [key for key in departure.keys if f"-{self._record.job}-{self._context.run}-" in key]
+        n_tasks = len(mine)
+        if departure.memory and not self._ran_alone.issuperset(mine):
+            before = self._window.size
+            self._report(memory_report(departure, n_tasks, before, self._window.halve()))
+        elif n_tasks:
+            logger.info("%s: worker %s is gone; %d tasks run again", self._record.job, departure.worker, n_tasks)
+
+    def _report(self, report: Report) -> None:
+        logger.warning("%s: %s", self._record.job, report)
 
     def _committed(self, event: Committed) -> None:
         self._progress.committed(event.counts)
@@ -421,6 +451,7 @@ class Runner:
 
     def _check_drained(self, batch: tuple[int, list[str]] | None) -> None:
         if batch is not None:
+            self._window.batch_done()
             run = self._context.run
             client = self._cluster.client
             self._drainer.submit(drain.check, client, self._record.job, run, *batch).add_done_callback(_warn_of_fault)
@@ -477,6 +508,7 @@ class Runner:
     def _show(self) -> None:
         progress = self._progress
         progress.in_flight, progress.slots = self._plan.in_flight, self._plan.slots
+        progress.window = self._window.size
         progress.expected = self._outlook.drawn_up(progress.left, self._plan.slots)
         self._on_progress(self._progress.snapshot())
 

@@ -19,6 +19,7 @@ from mops.storage.files import Files
 from mops.storage.jobs import Live, write_live
 from mops.storage.paths import JobPaths
 from mops.storage.samples import Sample, write_samples
+from mops.worker.memory import allowed_bytes
 
 # The checkpointing thread ticks every 3 s: so a sign of life and a sample come about every 10 s.
 LIVE_SECONDS = 9.0
@@ -138,6 +139,9 @@ class Observer:
             open_bytes=open_bytes,
             expected=asdict(seen.expected) if seen.expected else None,
             lines=self._last_lines(),
+            limit_bytes=allowed_bytes(),
+            window=seen.window,
+            children=seen.children,
         )
 
 

@@ -1,6 +1,6 @@
 """Decides what runs next: events in, orders out. Pure, so that its tests need no cluster.
 
-The window rolls: as groups leave, the next enter, and never more than ``batch_size`` are in flight. Work is cut by
+The window rolls: as groups leave, the next enter, and never more than fit into it are in flight. Work is cut by
 measured time: groups that are short against a task's budget are fused into one, a group that is long is run in
 pieces, a few replicates each, and its targets by themselves.
 """
@@ -12,6 +12,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+
+from mops.driver.window import Window
 
 TASKS_PER_SLOT = 4
 """Tasks in flight for each slot: enough that none waits for the runner; the rest of the window would only queue."""
@@ -35,12 +37,15 @@ class Submit:
         None: whole groups. Else those of the one group to run; none: its targets alone.
     alone
         Whether it is to have its worker for itself.
+    suspect
+        Whether it is part of what took down workers before: one more is enough.
     """
 
     number: int
     groups: tuple[int, ...]
     replicates: tuple[int, ...] | None = None
     alone: bool = False
+    suspect: bool = False
 
 
 def task_budget_s(*, task_seconds: float, left_s: float, slots: int) -> float:
@@ -72,7 +77,6 @@ class _Split:
     left: list[int] = field(default_factory=list)  # a heap: replicates that are not sent
     targets_due: bool = False
     closing: bool = False
-    one_by_one: bool = False
     late: list[int] = field(default_factory=list)  # replicates that are to run alone
     targets_late: bool = False
 
@@ -88,10 +92,10 @@ class Plan:
         How many they are.
     n_replicates
         Returns a group's number of replicates.
-    batch_size
+    window
         The most groups in flight.
     slots
-        Simulations that run at once. May be set anew at any time.
+        Simulations that run at once. May be set anew at any time, as ``workers`` may.
     task_seconds
         How long a task should take.
     fuse
@@ -104,7 +108,7 @@ class Plan:
         n_todo: int,
         n_replicates: Callable[[int], int],
         *,
-        batch_size: int,
+        window: Window,
         slots: int,
         task_seconds: float,
         fuse: bool = True,
@@ -112,13 +116,13 @@ class Plan:
         self._fresh: Iterator[int] = iter(todo)
         self._n_left = n_todo
         self._n_replicates = n_replicates
-        self._batch_size, self._task_seconds, self._fuse = batch_size, task_seconds, fuse
-        self.slots = slots
+        self._window, self._task_seconds, self._fuse = window, task_seconds, fuse
+        self.slots, self.workers = slots, 1
         self._returned: list[int] = []  # a heap: what a task gave back goes first, in study order
         self._flying: dict[int, Submit] = {}
         self._n_whole = 0  # groups of the tasks in flight that hold whole ones
         self._split: dict[int, _Split] = {}
-        self._alone: set[int] = set()
+        self._suspects: set[int] = set()  # groups of a task that took down its workers: each in a task of its own
         self._late: deque[int] = deque()  # groups that are to run alone, when nothing else does
         self._number = 0
         self._seconds = self._groups = self._simulations = 0.0
@@ -184,7 +188,7 @@ class Plan:
         """
         self._give_back(group for group in self._land_whole(number) if group not in done | postponed)
         self._late += sorted(postponed)
-        self._alone -= done
+        self._suspects -= done
         if done:
             self.measured(seconds, len(done), sum(map(self._n_replicates, done)))
 
@@ -212,7 +216,7 @@ class Plan:
     def closed(self, group: int) -> None:
         """Note that a group that was run in pieces has left: its results are in the open checkpoint."""
         del self._split[group]
-        self._alone.discard(group)
+        self._suspects.discard(group)
 
     def lost(self, number: int, *, blamed: bool = False) -> None:
         """Take an order back that did not come back; what it held is sent again.
@@ -220,33 +224,33 @@ class Plan:
         Parameters
         ----------
         blamed
-            Workers died of it: so it is sent in smaller orders, to find the simulation that did it.
+            Workers died of it: its groups are sent one by one, then each simulation alone, to find the one that did it.
         """
-        order = self._flying[number]
-        if order.replicates is None:
-            self._give_back(self._land_whole(number))
-            if blamed:
-                self._isolate(order.groups)
+        if self._flying[number].replicates is None:
+            self._whole_lost(self._land_whole(number), blamed=blamed)
             return
         group, sent = self._land_piece(number)
         split = self._split[group]
-        split.targets_due |= not sent
-        split.one_by_one |= blamed
-        self._return_replicates(group, sent)
+        if not sent:
+            split.targets_late |= blamed
+            split.targets_due |= not blamed
+        elif blamed:
+            split.late += sent
+        else:
+            self._return_replicates(group, sent)
+
+    def _whole_lost(self, groups: tuple[int, ...], *, blamed: bool) -> None:
+        if not blamed or len(groups) > 1:
+            self._give_back(groups)
+            self._suspects.update(groups if blamed else ())
+        elif (n := self._n_replicates(groups[0])) > 1:
+            self._split[groups[0]] = _Split(late=list(range(n)))
+        else:
+            self._late += groups
 
     def stop(self) -> None:
         """Send nothing more but the targets of groups that have all their replicates."""
         self._stopped = True
-
-    def _isolate(self, groups: tuple[int, ...]) -> None:
-        if len(groups) > 1:
-            self._alone.update(groups)
-            return
-        (group,) = groups
-        self._returned.remove(group)
-        heapq.heapify(self._returned)
-        self._n_left -= 1
-        self._split[group] = _Split(list(range(self._n_replicates(group))), one_by_one=True)
 
     def _land_whole(self, number: int) -> tuple[int, ...]:
         groups = self._flying.pop(number).groups
@@ -268,24 +272,26 @@ class Plan:
             heapq.heappush(self._split[group].left, replicate)
 
     def _next(self) -> Submit | None:
+        if any(order.alone for order in self._flying.values()):
+            return self._next_alone() if len(self._flying) < self.workers and not self._stopped else None
         for group, split in self._split.items():
             if split.targets_due or (split.left and not self._stopped):
                 return self._next_piece(group, split)
         if self._stopped:
             return None
-        if self._n_left and self.in_flight < self._batch_size:
+        if self._n_left and self.in_flight < self._window.size:
             return self._next_groups()
         return self._next_alone() if not self._flying else None
 
     def _next_alone(self) -> Submit | None:
-        """Return what is to run while nothing else does."""
+        """Return what is to have a worker for itself: one for each worker, and nothing beside them."""
         for group, split in self._split.items():
             if split.late:
                 return self._numbered((group,), (split.late.pop(),), alone=True)
             if split.targets_late:
                 split.targets_late = False
                 return self._numbered((group,), (), alone=True)
-        if self._late and self.in_flight < self._batch_size:
+        if self._late and self.in_flight < self._window.size:
             self._n_whole += 1
             return self._numbered((self._late.popleft(),), None, alone=True)
         return None
@@ -296,21 +302,21 @@ class Plan:
             return self._numbered((group,), ())
         if len(self._flying) >= PIECES_PER_SLOT * self.slots:
             return None
-        size = 1 if split.one_by_one else piece_size(len(split.left), self._seconds_per_simulation, self._budget_s())
+        size = piece_size(len(split.left), self._seconds_per_simulation, self._budget_s())
         return self._numbered((group,), tuple(heapq.heappop(split.left) for _ in range(size)))
 
     def _next_groups(self) -> Submit | None:
         """Return the next task of whole groups, or the first piece of a group that is too long for one."""
         if len(self._flying) >= self.slots * (1 if self.seconds_per_group is None else TASKS_PER_SLOT):
             return None
-        size, room = self._size(), self._batch_size - self.in_flight
+        size, room = self._size(), self._window.size - self.in_flight
         if room < min(size, self._n_left) and len(self._flying) >= 2 * self.slots:
             return None  # a crumb now would leave a crumb of room when it is back, and so on for ever
         first = self._first()
         if self._too_long(first):
             self._split[first] = _Split(list(range(self._n_replicates(first))))
             return self._next_piece(first, self._split[first])
-        groups = (first, *self._more(min(size, room) - 1 if first not in self._alone else 0))
+        groups = (first, *self._more(min(size, room) - 1 if first not in self._suspects else 0))
         self._n_whole += len(groups)
         return self._numbered(groups, None)
 
@@ -318,20 +324,20 @@ class Plan:
         """Yield up to ``n`` further groups of the same task."""
         for _ in range(min(n, self._n_left)):
             group = self._first()
-            if group in self._alone:
+            if group in self._suspects:
                 self._give_back((group,))
                 return
             yield group
 
     def _numbered(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None, *, alone: bool = False) -> Submit:
         self._number += 1
-        return Submit(self._number, groups, replicates, alone)
+        return Submit(self._number, groups, replicates, alone, suspect=not alone and groups[0] in self._suspects)
 
     def _size(self) -> int:
         """Return how many groups a task should hold: about the budget, and a share of the window."""
         if not self._fuse or self.seconds_per_group is None:
             return 1
-        by_window = self._batch_size // (2 * self.slots)
+        by_window = self._window.size // (2 * self.slots)
         return max(1, min(by_window, int(self._budget_s() / max(self.seconds_per_group, 1e-9))))
 
     def _budget_s(self) -> float:
@@ -353,27 +359,27 @@ class Batches:
 
     Parameters
     ----------
-    size
-        Groups in a batch: the batch size of the job.
+    window
+        As many groups as it has are a batch.
     """
 
-    def __init__(self, size: int):
-        self._size = size
-        self._groups = 0
+    def __init__(self, window: Window):
+        self._window = window
+        self._groups = self._n = 0
         self._keys: list[str] = []
 
     def add(self, groups: int, keys: Iterable[str]) -> tuple[int, list[str]] | None:
         """Take a commit; return the batch that it completes and the keys committed since the one before."""
-        before = self._groups // self._size
         self._groups += groups
         self._keys += keys
-        batch = self._groups // self._size
-        if batch == before:
+        if self._groups < self._window.size:
             return None
+        self._n += self._groups // self._window.size
+        self._groups %= self._window.size
         due, self._keys = self._keys, []
-        return batch, due
+        return self._n, due
 
     def rest(self) -> tuple[int, list[str]] | None:
         """Return the last batch, which may be short; None if it was returned already."""
         due, self._keys = self._keys, []
-        return (self._groups // self._size + 1, due) if due else None
+        return (self._n + 1, due) if due else None

@@ -35,6 +35,10 @@ class Snapshot:
         Groups sent and not yet back, and simulations that run at once.
     expected
         What the attempt will take and give; None until it is known.
+    window
+        The most groups in flight at this moment.
+    children
+        How child processes are started, and why; empty until one has run something.
     """
 
     job: str
@@ -48,6 +52,8 @@ class Snapshot:
     in_flight: int = 0
     slots: int = 0
     expected: Expected | None = None
+    window: int = 0
+    children: str = ""
 
     @property
     def left(self) -> int:
@@ -76,7 +82,8 @@ class Progress:
         self._marks: deque[tuple[float, int]] = deque([(self._began, inherited.simulations)])
         self._memory = self._peak = 0
         self._measure_at = 0.0
-        self.in_flight = self.slots = 0
+        self.in_flight = self.slots = self.window = 0
+        self.children = ""
         self.expected: Expected | None = None
 
     def took(self, counts: Counts) -> None:
@@ -118,4 +125,6 @@ class Progress:
             in_flight=self.in_flight,
             slots=self.slots,
             expected=self.expected,
+            window=self.window,
+            children=self.children,
         )

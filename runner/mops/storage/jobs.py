@@ -396,6 +396,12 @@ class Live:
         What the attempt was expected to take and give when it had looked: ``seconds``, ``rows``, ``bytes``.
     lines
         The last lines of the job's log.
+    limit_bytes
+        What the runner and its processes may take: its container's, or the machine's.
+    window
+        The most groups in flight at that moment.
+    children
+        How child processes are started, and why.
     """
 
     at: float
@@ -414,6 +420,9 @@ class Live:
     open_bytes: int = 0
     expected: dict[str, Any] | None = None
     lines: list[str] = field(default_factory=list)
+    limit_bytes: int = 0
+    window: int = 0
+    children: str = ""
 
 
 def write_live(files: Files, paths: JobPaths, attempt: int, live: Live) -> None:

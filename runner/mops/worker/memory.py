@@ -43,19 +43,24 @@ def reset_peak(pid: int) -> None:
         Path("/proc", str(pid), "clear_refs").write_text("5")
 
 
-def tree_bytes(pid: int) -> int:
-    """Return the resident memory of a process and all that it started; shared pages count in each."""
-    return sum(map(resident_bytes, tree(pid))) if _NAMES_CHILDREN else _tree_bytes_elsewhere(pid)
+def tree_bytes(*pids: int) -> int:
+    """Return the resident memory of processes and all that they started, each once; shared pages count in each."""
+    if not _NAMES_CHILDREN:
+        return _tree_bytes_elsewhere(*pids)
+    return sum(map(resident_bytes, {found for pid in pids for found in tree(pid)}))
 
 
-def _tree_bytes_elsewhere(pid: int) -> int:
+def _tree_bytes_elsewhere(*pids: int) -> int:
     """As :func:`tree_bytes`, where the kernel does not name a process's children: through all of the machine's."""
+    found: set[psutil.Process] = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            root = psutil.Process(pid)
+            found.update((root, *root.children(recursive=True)))
     total = 0
-    with contextlib.suppress(psutil.Error):
-        root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-                total += process.memory_info().rss
+    for process in found:
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            total += process.memory_info().rss
     return total
 
 

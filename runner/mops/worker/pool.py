@@ -247,7 +247,7 @@ class Pool:
 
     def _tree_bytes(self) -> int:
         children = (*self._children, *([self._template] if self._template else []))
-        return resident_bytes() + sum(memory.tree_bytes(child.pid) for child in children)
+        return resident_bytes() + memory.tree_bytes(*(child.pid for child in children))
 
     def children_bytes(self) -> int:
         """Return the resident memory of all children and what they have started."""

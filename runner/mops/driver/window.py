@@ -1,0 +1,74 @@
+"""How many groups may be in flight: as set, fewer after memory ran out, and more again while it does not. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from mops.storage.jobs import Live
+
+GROWTH = 1.1
+"""What a window becomes by a batch without trouble."""
+
+
+FULL = 0.8
+"""A runner that was killed with more than so much of its memory in use is taken to have run out of it."""
+
+
+def start_after(live: Live | None, *, ended: bool) -> int | None:
+    """Return what an attempt begins with: half of what the one before had, if that ran out of memory; None: all.
+
+    Parameters
+    ----------
+    live
+        The last sign of life of the attempt before; None: it left none.
+    ended
+        Whether that attempt has an end: then nothing killed it.
+    """
+    if live is None or ended or not live.window or live.memory_bytes <= FULL * live.limit_bytes:
+        return None
+    return max(live.window // 2, 1)
+
+
+class Window:
+    """The most groups in flight at this moment.
+
+    Parameters
+    ----------
+    most
+        MODELOPS_JOB_BATCH_SIZE.
+    start
+        What to begin with; None: the most.
+    """
+
+    def __init__(self, most: int, start: int | None = None):
+        self._most = most
+        self._size = min(start or most, most)
+        self._halved = False
+
+    @property
+    def size(self) -> int:
+        """Groups that may be in flight, at least one."""
+        return self._size
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether it is smaller than it may be."""
+        return self._size < self._most
+
+    def halve(self) -> int:
+        """Take half of it, after a process ran out of memory; return what it is now."""
+        self._size = max(self._size // 2, 1)
+        self._halved = True
+        return self._size
+
+    def batch_done(self) -> None:
+        """Let it grow by a tenth, if a batch has gone through since it was halved last."""
+        if not self._halved:
+            self._size = min(math.ceil(self._size * GROWTH), self._most)
+        self._halved = False
+
+    def allow(self, most: int) -> None:
+        """Have another most; a window that was not narrowed follows it."""
+        if not self.narrowed or self._size > most:
+            self._size = most
+        self._most = most

@@ -1,0 +1,33 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def cgroup_of() -> Iterator[Callable[[int], Path]]:
+    """Make real memory cgroups, version 1 or 2, of a limit in bytes; a process joins one by its ``cgroup.procs``."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a cgroup")
+    made: list[Path] = []
+    v1 = Path("/sys/fs/cgroup/memory")
+
+    def make(limit_bytes: int) -> Path:
+        folder = (v1 if v1.is_dir() else Path("/sys/fs/cgroup")) / f"mops-test-{uuid.uuid4().hex[:8]}"
+        try:
+            folder.mkdir()
+            made.append(folder)
+            (folder / ("memory.limit_in_bytes" if v1.is_dir() else "memory.max")).write_text(str(limit_bytes))
+        except OSError as refused:
+            pytest.skip(f"this machine lets nobody make a memory cgroup: {refused}")
+        return folder
+
+    yield make
+    for folder in made:
+        folder.rmdir()

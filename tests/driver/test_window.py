@@ -1,0 +1,61 @@
+"""How many groups may be in flight."""
+
+from __future__ import annotations
+
+import pytest
+
+from mops.driver.window import Window, start_after
+from mops.storage.jobs import Live
+from mops.storage.log import Counts
+
+
+def test_it_is_halved_and_grows_by_a_tenth_for_each_batch_without_trouble() -> None:
+    window = Window(100)
+    assert (window.size, window.narrowed) == (100, False)
+    assert [window.halve(), window.halve()] == [50, 25]
+    sizes = []
+    for _ in range(18):
+        window.batch_done()
+        sizes.append(window.size)
+    assert sizes[:4] == [25, 28, 31, 35], "the batch in which it was halved does not count"
+    assert sizes[-1] == 100
+    assert not window.narrowed
+
+
+def test_there_is_always_room_for_one() -> None:
+    window = Window(3)
+    assert [window.halve(), window.halve(), window.halve()] == [1, 1, 1]
+
+
+def test_it_begins_where_the_attempt_before_should_have() -> None:
+    assert Window(200, 40).size == 40
+    assert Window(20, 40).size == 20
+
+
+def test_another_most_is_followed_unless_memory_ran_out() -> None:
+    window = Window(8)
+    window.allow(50)
+    assert window.size == 50
+    window.halve()
+    window.allow(80)
+    assert window.size == 25
+    window.allow(10)
+    assert window.size == 10
+
+
+@pytest.mark.parametrize(
+    ("memory", "window", "ended", "expected"),
+    [
+        (900, 200, False, 100),
+        (900, 1, False, 1),
+        (800, 200, False, None),  # it had room: somebody killed it
+        (900, 200, True, None),
+        (900, 0, False, None),  # it had not begun
+    ],
+)
+def test_an_attempt_after_one_that_ran_out_of_memory_begins_with_half(
+    memory: int, window: int, ended: bool, expected: int | None
+) -> None:
+    live = Live(0.0, "host", 1, Counts(), 0.0, memory, {}, limit_bytes=1000, window=window)
+    assert start_after(live, ended=ended) == expected
+    assert start_after(None, ended=ended) is None
