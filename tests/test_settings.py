@@ -95,9 +95,11 @@ def test_every_variable_is_read() -> None:
         ("CHECKPOINT_BYTES", "2000000", "checkpoint_bytes", 2_000_000),
         ("TASK_SECONDS", "1e-3", "task_seconds", 0.001),
         ("SLOTS", " 3 ", "slots", 3),
+        ("BATCH_SIZE", " 3 ", "batch_size", 3),
+        ("BATCH_SIZE", " Auto ", "batch_size", "auto"),
     ],
 )
-def test_numbers_are_read_as_people_write_them(name: str, given: str, field: str, value: float) -> None:
+def test_values_are_read_as_people_write_them(name: str, given: str, field: str, value: float | str) -> None:
     assert getattr(Settings.from_environment({PREFIX + name: given}), field) == value
 
 
@@ -143,15 +145,10 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one(name: str, near: str
 @pytest.mark.parametrize(
     ("name", "value", "right"),
     [
-        ("BATCH_SIZE", "0", "input should be greater than or equal to 1"),
-        ("BATCH_SIZE", "-5", "input should be greater than or equal to 1"),
-        ("BATCH_SIZE", "many", "input should be a valid integer, unable to parse string as an integer"),
-        ("BATCH_SIZE", "1.5", "input should be a valid integer, unable to parse string as an integer"),
-        (
-            "BATCH_SIZE",
-            " Auto ",
-            "this version does not choose it; write a number of parameter sets, like 200",
-        ),
+        ("BATCH_SIZE", "0", "write a number of parameter sets, like 200, or auto"),
+        ("BATCH_SIZE", "-5", "write a number of parameter sets, like 200, or auto"),
+        ("BATCH_SIZE", "many", "write a number of parameter sets, like 200, or auto"),
+        ("BATCH_SIZE", "1.5", "write a number of parameter sets, like 200, or auto"),
         ("CHECKPOINT_SECONDS", "-1", "input should be greater than or equal to 0"),
         ("CHECKPOINT_SECONDS", "inf", "input should be a finite number"),
         ("CHECKPOINT_SECONDS", "nan", "input should be a finite number"),
@@ -182,7 +179,7 @@ def test_all_problems_are_told_at_once_with_every_setting_and_its_default() -> N
     assert lines[:4] == [
         "the environment's settings are not valid",
         "  MODELOPS_JOB_RETRYS: unknown setting; did you mean MODELOPS_JOB_RETRIES?",
-        "  MODELOPS_JOB_BATCH_SIZE: '0' is not valid: input should be greater than or equal to 1",
+        "  MODELOPS_JOB_BATCH_SIZE: '0' is not valid: write a number of parameter sets, like 200, or auto",
         (
             "  MODELOPS_JOB_SLOTS: 'x' is not valid: "
             "input should be a valid integer, unable to parse string as an integer"

@@ -11,9 +11,9 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
 from mops.errors import Problem, SettingsError
 
@@ -38,7 +38,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    batch_size: int = Field(200, ge=1, description="parameter sets in flight: bounds memory")
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        200, description="parameter sets in flight: bounds memory; auto: as many as memory allows, by measurement"
+    )
     checkpoint_seconds: float = Field(
         30.0, ge=0, allow_inf_nan=False, description="seconds of finished work at risk if the runner is killed; 0: none"
     )
@@ -82,6 +84,11 @@ class Settings(BaseModel):
     )
     storage: str | None = Field(None, description="folder or URL of results; unset: mops-storage in the project")
 
+    @field_validator("batch_size", mode="before")
+    @classmethod
+    def _as_written(cls, given: Any) -> Any:
+        return given.strip().lower() if isinstance(given, str) else given
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
         """Read and check the environment; an empty variable counts as unset.
@@ -102,7 +109,7 @@ class Settings(BaseModel):
         try:
             settings = cls.model_validate(values)
         except ValidationError as bad:
-            problems += [_problem(error) for error in bad.errors()]
+            problems += {error["loc"][0]: _problem(error) for error in bad.errors()}.values()
         if problems:
             raise SettingsError("the environment's settings are not valid", problems, hint=f"known are: {_known()}")
         return settings
@@ -171,8 +178,8 @@ def _known() -> str:
 def _problem(error: Any) -> Problem:
     field, given = error["loc"][0], error["input"]
     right = error["msg"][0].lower() + error["msg"][1:]
-    if field == "batch_size" and str(given).strip().lower() == "auto":
-        right = "this version does not choose it; write a number of parameter sets, like 200"
+    if field == "batch_size":
+        right = "write a number of parameter sets, like 200, or auto"
     elif field == "max_failures":
         right = "write a number of simulations, like 100, or a share of them, like 5%"
     elif error["type"].startswith("byte_size"):

@@ -187,7 +187,7 @@ def test_a_command_that_cannot_be_read(lab: Lab, arguments: list[str]) -> None:
 
 BAD_SETTINGS = {
     "unknown": ({"MODELOPS_JOB_BATCHSIZE": "3"}, ["MODELOPS_JOB_BATCHSIZE", "did you mean MODELOPS_JOB_BATCH_SIZE?"]),
-    "zero": ({"MODELOPS_JOB_BATCH_SIZE": "0"}, ["MODELOPS_JOB_BATCH_SIZE", "'0'", "greater than or equal to 1"]),
+    "zero": ({"MODELOPS_JOB_BATCH_SIZE": "0"}, ["MODELOPS_JOB_BATCH_SIZE", "'0'", "write a number of parameter sets"]),
     "words": ({"MODELOPS_JOB_CHECKPOINT_SECONDS": "soon"}, ["CHECKPOINT_SECONDS", "'soon'", "number"]),
     "bytes": ({"MODELOPS_JOB_CHECKPOINT_BYTES": "12 apples"}, ["CHECKPOINT_BYTES", "'12 apples'"]),
     "all at once": (

@@ -127,6 +127,33 @@ def test_an_attempt_after_one_that_ran_out_of_memory_begins_with_half_the_window
 
 
 @pytest.mark.timeout(180)
+def test_auto_runs_as_much_at_once_as_its_memory_holds(lab: Lab, cgroup_of: Callable[[int], Path]) -> None:
+    """Four simulations at once would take 1.6 GiB and there are 1.3: shared by four, each would be too large."""
+    lab.write("heavy:run", [{"i": i} for i in range(40)])
+    code = (
+        "import time\n\ndef run(params, seed):\n    held = []\n    for _ in range(35):\n"
+        "        held.append(b'x' * (10 << 20))\n        time.sleep(0.01)\n    return {'x': list(range(5000))}\n"
+    )
+    (lab.project / "heavy.py").write_text(code)
+    runner = lab.submit(SLOTS=4, BATCH_SIZE="auto", CHECKPOINT_SECONDS=1)
+    (cgroup_of(1300 * MIB) / "cgroup.procs").write_text(str(runner.process.pid))
+    assert runner.wait() == 0, runner.said
+    said = " ".join(runner.said.split())
+    assert re.search(
+        r"batch size: a simulation takes up to 4\d\d MiB, .* a worker has [\d.,]+ [MG]iB: 1 at once", said
+    ), said
+    assert lab.job().outputs("output").count_rows() == 40 * 5000
+    live = json.loads((lab.storage / JobPaths("job").live(1)).read_text())
+    assert live["sizing"] in said
+    assert live["window"] == int(re.search(r": (\d+) in flight", live["sizing"])[1])  # type: ignore[index]
+    assert live["sizing"] in log_of(runner)
+    # The pilot has its worker for itself, so that nothing is too large but to be run alone.
+    assert "out of memory" not in said
+    assert "tried again" not in said
+    lab.assert_sound()
+
+
+@pytest.mark.timeout(180)
 def test_a_model_that_leaks_runs_to_its_end_in_children_that_leave(lab: Lab) -> None:
     lab.write("leaks:run", [{"i": i} for i in range(60)])
     code = (

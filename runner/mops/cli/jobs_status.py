@@ -53,5 +53,7 @@ def _runner(live: Live) -> Iterator[tuple[str, str]]:
     yield "", f"{terminal.size(live.memory_bytes)}, at most {terminal.size(live.peak_bytes)}"
     if live.children:
         yield "", f"child processes: {live.children}"
+    if live.sizing:
+        yield "batch size", live.sizing
     if live.counts.verdicts:
         yield "", f"failed: {running.verdicts(live.counts)}"

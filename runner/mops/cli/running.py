@@ -75,6 +75,8 @@ class Shown:
         if now.expected is not None and (self._last is None or self._last.expected is None):
             more = "still expected" if now.expected.more else "expected"
             terminal.say(f"{more}: {expectation(now.expected)}")
+        if now.sizing and (self._last is None or self._last.sizing != now.sizing):
+            terminal.say(f"batch size: {now.sizing}")
         self._last = now
         self._show(now)
 

@@ -79,6 +79,11 @@ def _plan(prepared: Prepared, settings: Settings) -> dict[str, Any]:
     }
 
 
+def _in_flight(batch_size: int | str) -> str:
+    at_most = "as many of them in flight as memory allows"
+    return at_most if batch_size == "auto" else f"at most {batch_size:,} of them in flight"
+
+
 def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     bundle = plan["bundle"]
     yield "model", plan["model"]
@@ -91,5 +96,5 @@ def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "python", plan["python"]
     if plan["env"]:
         yield "env", ", ".join(name if value is None else f"{name}={value}" for name, value in plan["env"].items())
-    yield "parameter sets", f"{plan['parameter_sets']:,}, at most {plan['in_flight']:,} of them in flight"
+    yield "parameter sets", f"{plan['parameter_sets']:,}, {_in_flight(plan['in_flight'])}"
     yield "simulations", f"{plan['simulations']:,}, {plan['slots']} at once"

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -17,10 +18,12 @@ from rich.text import Text
 
 from mops.driver.progress import Snapshot
 from mops.errors import MopsError, UsageError
+from mops.worker.verdict import Report
 
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 EXIT_CODES = {"succeeded": 0, "partial": 3, "failed": 1, "cancelled": 130}
 _LINE_SECONDS = 10.0
+_ALIKE_SHOWN = 5
 _PIPE_COLUMNS = 100_000  # a program that reads lines wants each record on one
 
 
@@ -115,10 +118,21 @@ def error(problem: MopsError) -> None:
 
 
 class _Talk(logging.Handler):
-    """Says log records as one line each, above the live progress."""
+    """Says log records as one line each, above the live progress; of many deaths alike the first few."""
+
+    def __init__(self, level: int):
+        super().__init__(level)
+        self._alike: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"{record.levelname.lower()}: {self.format(record)}")
+        line = f"{record.levelname.lower()}: {self.format(record)}"
+        for report in (found for found in record.args or () if isinstance(found, Report)):
+            self._alike[report.meaning] += 1
+            if self._alike[report.meaning] > _ALIKE_SHOWN and self.level >= logging.WARNING:
+                return
+            if self._alike[report.meaning] == _ALIKE_SHOWN:
+                line += " (further ones like it stand in the job's log: mops jobs logs)"
+        say(line)
 
 
 def set_up_logging(verbose: int) -> None:

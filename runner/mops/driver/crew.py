@@ -67,6 +67,6 @@ class Crew:
 
     def _warn_if_starved(self) -> None:
         batch_size, enough = self._settings.batch_size, 2 * self.slots
-        if batch_size < min(enough, self._n_groups):
+        if batch_size != "auto" and batch_size < min(enough, self._n_groups):
             message = "%s: MODELOPS_JOB_BATCH_SIZE=%d cannot keep %d slots busy; %d would"
             logger.warning(message, self._job, batch_size, self.slots, enough)

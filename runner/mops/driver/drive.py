@@ -33,6 +33,7 @@ from mops.driver.lost import given_up, is_single, killed_report, lost_report, me
 from mops.driver.observe import Observer
 from mops.driver.plan import Batches, Plan, Submit
 from mops.driver.progress import Progress, Snapshot
+from mops.driver.sizing import MOST_GROUPS, PILOT_TASKS_PER_SLOT, Room, Sizer, Sizes, Task, room_for_results
 from mops.driver.window import Window, start_after
 from mops.errors import ClusterError, JobFailed, MopsError, StorageError, UsageError
 from mops.settings import Settings
@@ -41,6 +42,8 @@ from mops.storage.jobs import JobRecord, keep_finished, keep_reference, read_liv
 from mops.storage.log import Counts, JobLog, LogView, State
 from mops.storage.paths import JobPaths
 from mops.study.groups import GroupTable
+from mops.worker.heap import resident_bytes
+from mops.worker.memory import allowed_bytes
 from mops.worker.order import Context, Order, Outcome
 from mops.worker.tables import Kinds
 from mops.worker.verdict import Report
@@ -74,6 +77,7 @@ class _Whole:
     counts: Counts
     postponed: frozenset[int]
     peak_bytes: int
+    task: Task
 
 
 @dataclass
@@ -139,6 +143,8 @@ class Runner:
         self._outlook = self._new_outlook()
         self._batches = Batches(self._window)
         self._trimmer = drain.Trimmer()
+        self._sizer = Sizer()
+        self._sizes: Sizes | None = None
         self._stopping = False
         self._stop_by = math.inf
         self._observer = Observer(
@@ -185,7 +191,9 @@ class Runner:
 
     @property
     def _limits(self) -> Limits:
-        return Limits(self._settings.checkpoint_seconds, self._settings.checkpoint_bytes, self._settings.batch_size)
+        batch_size = self._settings.batch_size
+        groups = MOST_GROUPS if batch_size == "auto" else batch_size
+        return Limits(self._settings.checkpoint_seconds, self._settings.checkpoint_bytes, groups)
 
     def _checkpointer(self) -> Checkpointer:
         return Checkpointer(
@@ -237,7 +245,8 @@ class Runner:
         start = start_after(live, ended=ended)
         if start is not None and live is not None:
             self._report(killed_report(live, before, start))
-        return Window(self._settings.batch_size, start)
+        batch_size = self._settings.batch_size
+        return Window(PILOT_TASKS_PER_SLOT * self._crew.slots if batch_size == "auto" else batch_size, start)
 
     def _new_plan(self) -> Plan:
         return Plan(
@@ -266,7 +275,9 @@ class Runner:
         if self._reconnecting:
             self._crew.rest()
         elif self._cluster.alive:
-            self._plan.slots, self._plan.workers = self._crew.look(), max(self._cluster.workers, 1)
+            slots, self._plan.workers = self._crew.look(), max(self._cluster.workers, 1)
+            per_worker = self._per_worker
+            self._plan.slots = slots if per_worker is None else min(slots, per_worker * self._plan.workers)
             for departure in self._cluster.departed():
                 self._departed(departure)
         else:
@@ -298,6 +309,7 @@ class Runner:
             bytes=max(settings.checkpoint_bytes // (2 * self._plan.slots), 1),
             replicates=submit.replicates,
             alone=submit.alone,
+            per_worker=self._per_worker,
         )
 
     def _deliver(self, submit: Submit, outcome: Outcome) -> _Whole | _Piece:
@@ -307,11 +319,11 @@ class Runner:
         self._text_log.add(outcome.prints)
         self._progress.children = outcome.children or self._progress.children
         for report in outcome.reports:
-            logger.warning("%s: %s", self._record.job, report)
+            self._report(report)
         if submit.replicates is not None:
             return _Piece(submit.number, outcome)
         counts = self._checkpoints.put(outcome)
-        memory = (outcome.postponed, outcome.peak_bytes)
+        memory = (outcome.postponed, outcome.peak_bytes, _task(outcome, len(outcome.done)))
         return _Whole(submit.number, outcome.done, outcome.seconds, outcome.reference, counts, *memory)
 
     def _close(self, group: int, outcome: Outcome) -> _Closed:
@@ -367,6 +379,7 @@ class Runner:
         self._reference = self._reference or event.reference
         self._took(event.counts)
         self._outlook.measured(event.seconds, event.counts.simulations)
+        self._measured(event.task, trouble=bool(event.postponed))
 
     def _piece_finished(self, number: int, outcome: Outcome) -> None:
         self._n_lost = 0
@@ -376,6 +389,8 @@ class Runner:
         self._reference = self._reference or outcome.reference
         self._took(Counts(len(outcome.replicates) - n_failed, n_failed))
         self._outlook.measured(outcome.seconds, len(outcome.replicates))
+        task = _task(outcome, len(outcome.replicates) / self._groups.n_replicates(group))
+        self._measured(task, trouble=bool(outcome.postponed))
         self._log_alone(submit, outcome.peak_bytes)
         targets_postponed = bool(outcome.postponed) and submit.replicates == ()
         whole = None if targets_postponed else self._half_done.add(group, outcome)
@@ -402,6 +417,39 @@ class Runner:
                 where=self._record.job,
                 hint=f"what is finished is kept; why they failed: mops jobs status {self._record.job}",
             )
+
+    def _measured(self, task: Task, *, trouble: bool) -> None:
+        """Learn what simulations take, where it is for mops to say how much runs at once.
+
+        Parameters
+        ----------
+        trouble
+            One of them took more than there is for each.
+        """
+        if self._settings.batch_size != "auto":
+            return
+        self._sizer.measured(task)
+        if self._sizer.due or trouble:
+            self._resize()
+
+    @property
+    def _per_worker(self) -> int | None:
+        """Simulations at once on a worker: one until it is known what they take; None: as many as it has slots."""
+        if self._settings.batch_size != "auto":
+            return None
+        return self._sizes.per_worker if self._sizes else 1
+
+    def _resize(self) -> None:
+        """Reckon anew how much runs at once, and say it where it has changed."""
+        workers = max(self._cluster.workers, 1)
+        free = allowed_bytes() - resident_bytes()
+        results = room_for_results(self._context.held_bytes, workers, free)
+        sizes = self._sizer.sizes(Room(self._crew.slots, workers, results, self._settings.task_seconds))
+        if sizes is None or not sizes.differs(self._sizes):
+            return
+        self._sizes = sizes
+        self._window.allow(sizes.groups)
+        logger.info("%s: MODELOPS_JOB_BATCH_SIZE=auto: %s", self._record.job, sizes.said)
 
     def _log_alone(self, submit: Submit, peak_bytes: int) -> None:
         if submit.alone:
@@ -452,6 +500,8 @@ class Runner:
     def _check_drained(self, batch: tuple[int, list[str]] | None) -> None:
         if batch is not None:
             self._window.batch_done()
+            if self._settings.batch_size == "auto":
+                self._resize()
             run = self._context.run
             client = self._cluster.client
             self._drainer.submit(drain.check, client, self._record.job, run, *batch).add_done_callback(_warn_of_fault)
@@ -509,8 +559,14 @@ class Runner:
         progress = self._progress
         progress.in_flight, progress.slots = self._plan.in_flight, self._plan.slots
         progress.window = self._window.size
+        progress.sizing = self._sizes.said if self._sizes else ""
         progress.expected = self._outlook.drawn_up(progress.left, self._plan.slots)
         self._on_progress(self._progress.snapshot())
+
+
+def _task(outcome: Outcome, n_groups: float) -> Task:
+    where = (outcome.allowed_bytes, outcome.own_bytes)
+    return Task(outcome.peak_bytes, outcome.nbytes, outcome.seconds, n_groups, *where)
 
 
 def check_outputs(wanted: Iterable[str] | None, kinds: Kinds) -> None:

@@ -142,6 +142,7 @@ class Observer:
             limit_bytes=allowed_bytes(),
             window=seen.window,
             children=seen.children,
+            sizing=seen.sizing,
         )
 
 

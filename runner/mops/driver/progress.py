@@ -39,6 +39,8 @@ class Snapshot:
         The most groups in flight at this moment.
     children
         How child processes are started, and why; empty until one has run something.
+    sizing
+        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto; empty before it is done, and where a number is set.
     """
 
     job: str
@@ -54,6 +56,7 @@ class Snapshot:
     expected: Expected | None = None
     window: int = 0
     children: str = ""
+    sizing: str = ""
 
     @property
     def left(self) -> int:
@@ -83,7 +86,7 @@ class Progress:
         self._memory = self._peak = 0
         self._measure_at = 0.0
         self.in_flight = self.slots = self.window = 0
-        self.children = ""
+        self.children = self.sizing = ""
         self.expected: Expected | None = None
 
     def took(self, counts: Counts) -> None:
@@ -127,4 +130,5 @@ class Progress:
             expected=self.expected,
             window=self.window,
             children=self.children,
+            sizing=self.sizing,
         )

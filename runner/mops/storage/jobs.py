@@ -402,6 +402,8 @@ class Live:
         The most groups in flight at that moment.
     children
         How child processes are started, and why.
+    sizing
+        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto.
     """
 
     at: float
@@ -423,6 +425,7 @@ class Live:
     limit_bytes: int = 0
     window: int = 0
     children: str = ""
+    sizing: str = ""
 
 
 def write_live(files: Files, paths: JobPaths, attempt: int, live: Live) -> None:

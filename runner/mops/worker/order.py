@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from mops.study.groups import Group
 from mops.worker.tables import Kinds
+from mops.worker.verdict import Report
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ class Order:
         alone, over the replicates that are handed over beside the order (:class:`Outcome` parts of earlier pieces).
     alone
         Whether nothing else is to run on its worker meanwhile, so that its simulations have the memory of all slots.
+    per_worker
+        Simulations that are to run at once on a worker from now on; None: as many as it has slots.
     """
 
     context: Context
@@ -101,6 +104,7 @@ class Order:
     bytes: int
     replicates: tuple[int, ...] | None = None
     alone: bool = False
+    per_worker: int | None = None
 
     @property
     def key(self) -> str:
@@ -212,9 +216,11 @@ class Outcome:
     peak_bytes
         The highest resident memory of the processes that ran one simulation after the other.
     reports
-        What went wrong, where the worker's log is not the runner's: a line each.
+        What went wrong, where the worker's log is not the runner's.
     children
         How the worker starts its children, and why; empty: it has started none.
+    allowed_bytes, own_bytes
+        What the worker may take with all its processes, and what it takes without simulations.
     """
 
     keys: tuple[str, ...]
@@ -228,8 +234,10 @@ class Outcome:
     prints: str = ""
     postponed: frozenset[int] = frozenset()
     peak_bytes: int = 0
-    reports: list[str] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
     children: str = ""
+    allowed_bytes: int = 0
+    own_bytes: int = 0
 
     @property
     def nbytes(self) -> int:

@@ -184,6 +184,8 @@ class Pool:
             Children die again and again between simulations, so that nothing can be blamed.
         """
         work = Work(order, given)
+        if order.per_worker is not None:
+            self.slots.limit(order.per_worker)
         with self._alone() if order.alone else self.slots.one():
             if order.replicates is None:
                 held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
@@ -199,7 +201,9 @@ class Pool:
                     if deaths_between >= _DEATHS_BETWEEN_UNITS:
                         raise _dying(order, death)
         work.prints = self._take_import_prints() + work.prints
-        return work.outcome(self._children_start)
+        outcome = work.outcome(self._children_start)
+        outcome.allowed_bytes, outcome.own_bytes = self._allowed_bytes, self._own_bytes()
+        return outcome
 
     def _turn(self, order: Order, work: Work) -> tuple[Death | None, bool]:
         """Drive one child through what is left; return how it died, if it did, and whether another is to go on."""
@@ -259,8 +263,11 @@ class Pool:
         n_shares = self.slots.n if alone else 1
         if self.context.memory_bytes is not None:
             return n_shares * self.context.memory_bytes
-        mine = resident_bytes() + (resident_bytes(self._template.pid) if self._template else 0)
-        return memory.share_bytes(self._allowed_bytes, mine, self.slots.n // n_shares)
+        return memory.share_bytes(self._allowed_bytes, self._own_bytes(), self.slots.n // n_shares)
+
+    def _own_bytes(self) -> int:
+        template = self._template
+        return resident_bytes() + (resident_bytes(template.pid) if template is not None else 0)
 
     @contextlib.contextmanager
     def _lent(self, *, last: bool = False) -> Iterator[Child | None]:
@@ -332,7 +339,7 @@ class Pool:
     def _report(self, work: Work, report: Report) -> None:
         logger.warning("%s: %s", self.context.job, report)
         if self.context.slots is None:  # the runner is elsewhere, and so is the job's log
-            work.reports.append(str(report))
+            work.reports.append(report)
 
     def stop(self, grace_s: float) -> None:
         """Run nothing new; what runs gets ``grace_s`` seconds, then its process is ended."""

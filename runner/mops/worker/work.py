@@ -17,7 +17,7 @@ from mops.study.groups import Group
 from mops.worker.order import ArrowPart, Failure, Loss, Order, Outcome, Segment
 from mops.worker.parts import Tables, read_segment
 from mops.worker.tables import Kinds
-from mops.worker.verdict import Verdict
+from mops.worker.verdict import Report, Verdict
 from mops.worker.wire import Message, Unit
 
 RETRIED = frozenset({"crashed", "oom"})
@@ -63,7 +63,7 @@ class Work:
         self.seconds = 0.0
         self.prints = ""
         self.peak_bytes = 0
-        self.reports: list[str] = []
+        self.reports: list[Report] = []
 
     @property
     def n_done(self) -> int:

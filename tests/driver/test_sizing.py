@@ -1,0 +1,98 @@
+"""How much runs at once where nobody has said it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mops.driver.plan import TASKS_PER_SLOT
+from mops.driver.sizing import MARGIN, MOST_GROUPS, Room, Sizer, Sizes, Task, reckoned, room_for_results
+from mops.worker.memory import HEADROOM_BYTES
+
+MIB, GIB = 1 << 20, 1 << 30
+ROOM = Room(slots=8, workers=2, result_bytes=256 * MIB, task_seconds=1.0)
+TASK = Task(200 * MIB, 64 << 10, seconds=0.1, groups=1, allowed_bytes=8 * GIB, own_bytes=GIB)
+
+
+def test_light_simulations_use_every_slot_and_the_window_holds_its_tasks() -> None:
+    sizes = reckoned([TASK], ROOM)
+    assert (sizes.per_worker, sizes.per_task) == (4, 10)
+    assert sizes.groups == TASKS_PER_SLOT * 8 * 10
+
+
+def test_heavy_simulations_run_fewer_at_once() -> None:
+    sizes = reckoned([replace(TASK, peak_bytes=2 * GIB, seconds=30.0)], ROOM)
+    assert (sizes.per_worker, sizes.per_task, sizes.groups) == (2, 1, 16)
+    for said in ("up to 2.0 GiB", "a worker has 7.0 GiB: 2 at once on each, of 4", "30 s", "16 in flight, 1 to a task"):
+        assert said in sizes.said
+    assert reckoned([replace(TASK, peak_bytes=20 * GIB)], ROOM).per_worker == 1
+
+
+def test_large_results_bound_the_window() -> None:
+    sizes = reckoned([replace(TASK, result_bytes=50 * MIB)], ROOM)
+    assert (sizes.groups, sizes.per_task) == (5, 1)
+    assert "50 MiB of 256 MiB for results: 5 in flight" in sizes.said
+    assert reckoned([replace(TASK, result_bytes=GIB)], ROOM).groups == 1
+
+
+def test_results_have_what_workers_may_hold_and_a_quarter_of_the_runners_room() -> None:
+    assert room_for_results(256 * MIB, 2, 10 * GIB) == 512 * MIB
+    assert room_for_results(256 * MIB, 2, GIB) == 256 * MIB
+    assert room_for_results(256 * MIB, 2, -GIB) == 1
+
+
+def test_many_short_ones_are_bounded_by_their_bookkeeping() -> None:
+    assert reckoned([replace(TASK, seconds=1e-5, result_bytes=10)], ROOM).groups == MOST_GROUPS
+
+
+def test_one_greedy_set_among_many_costs_the_others_nothing() -> None:
+    greedy = replace(TASK, peak_bytes=6 * GIB)
+    assert reckoned([TASK] * 19 + [greedy], ROOM).per_worker == 4
+    assert reckoned([TASK] * 4 + [greedy] * 4, ROOM).per_worker == 1
+
+
+def test_it_is_reckoned_after_the_first_task_and_then_ever_less_often() -> None:
+    sizer, due = Sizer(), []
+    assert sizer.sizes(ROOM) is None
+    for n in range(1, 300):
+        sizer.measured(TASK)
+        due += [n] if sizer.due else []
+    assert due == [1, 2, 4, 8, 16, 32, 64]
+    assert sizer.sizes(ROOM) is not None
+
+
+def test_a_task_that_finished_nothing_is_not_divided_by() -> None:
+    sizer = Sizer()
+    sizer.measured(replace(TASK, groups=0))
+    assert sizer.sizes(replace(ROOM, slots=1, workers=1)) is None
+
+
+def test_the_same_measured_anew_is_no_other_plan() -> None:
+    sizes = Sizes(100, 4, 1, "")
+    assert sizes.differs(None)
+    assert not replace(sizes, groups=108, said="other figures").differs(sizes)
+    assert replace(sizes, groups=115).differs(sizes)
+    assert replace(sizes, per_worker=3).differs(sizes)
+
+
+@given(
+    peak=st.integers(0, 64 * GIB),
+    result=st.integers(0, 2 * GIB),
+    seconds=st.floats(0, 1e4),
+    allowed=st.integers(64 * MIB, 256 * GIB),
+    own=st.integers(0, 4 * GIB),
+    slots=st.integers(1, 64),
+    workers=st.integers(1, 16),
+)
+def test_what_runs_at_once_fits_or_is_one(
+    peak: int, result: int, seconds: float, allowed: int, own: int, slots: int, workers: int
+) -> None:
+    room = replace(ROOM, slots=slots * workers, workers=workers)
+    sizes = reckoned([Task(peak, result, seconds, 1, allowed, own)], room)
+    assert 1 <= sizes.per_worker <= slots
+    assert sizes.per_worker == 1 or sizes.per_worker * (MARGIN * peak + HEADROOM_BYTES) <= allowed - own
+    assert sizes.groups == 1 or sizes.groups * result <= room.result_bytes
+    assert sizes.per_task >= 1
+    assert 1 <= sizes.groups <= MOST_GROUPS
