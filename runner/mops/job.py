@@ -57,6 +57,10 @@ class Status:
         The job that this one takes rows over from; what is taken over is committed.
     seconds, peak_bytes
         How long the last attempt took so far, and its peak memory; None before its first sign of life.
+    children
+        How the last attempt's child processes were started, and why; empty before one was.
+    sizing
+        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto in the last attempt; empty where a number is set.
     """
 
     job: str
@@ -71,6 +75,8 @@ class Status:
     parent: str | None = None
     seconds: float | None = None
     peak_bytes: int | None = None
+    children: str = ""
+    sizing: str = ""
 
 
 @dataclass(frozen=True)
@@ -203,6 +209,8 @@ class Job:
             parent=record.parent.job if record.parent else None,
             seconds=last.seconds if last else None,
             peak_bytes=last.peak_bytes if last else None,
+            children=last.children if last else "",
+            sizing=last.sizing if last else "",
         )
 
     def require_no_runner(self, hint: str) -> LogView:

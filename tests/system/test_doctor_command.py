@@ -70,3 +70,16 @@ def test_a_job_says_at_its_start_what_is_off(lab: Lab, tmp_path: Path) -> None:
         lab.write("counted:simulate", betas(2))
         runner = lab.run()
     assert "scheduler: worker-saturation is 1.1" in runner.said
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [("auto", "forked from a process"), ("spawn", "MODELOPS_JOB_START=spawn")]
+)
+def test_how_the_children_of_a_job_were_started(lab: Lab, start: str, expected: str) -> None:
+    lab.write("counted:simulate", betas(2))
+    runner = lab.run(START=start)
+    storage = {"MODELOPS_STORAGE": str(lab.storage)}
+    assert expected in doctor("job", **storage).stdout
+    assert expected in json.loads(doctor("job", "--json", **storage).stdout)["children"]
+    status = subprocess.run([MOPS, "jobs", "status", "job"], env=runner.env, capture_output=True, text=True, check=True)
+    assert f"child processes  {lab.job().status().children}" in status.stdout

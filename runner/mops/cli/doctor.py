@@ -4,36 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
 from mops.cli import terminal
-from mops.cli.jobs_submit import JsonOption
+from mops.cli.jobs_submit import JsonOption, StorageOption
 from mops.driver.cluster import embedded_slots, external
 from mops.driver.doctor import Finding, Scheduler, Worker, examine
+from mops.job import open_job
 from mops.settings import Settings
 from mops.worker.heap import resident_bytes, trim_heap
 from mops.worker.memory import allowed_bytes, share_bytes
 from mops.worker.process import can_fork
 
+OptionalJob = Annotated[str | None, typer.Argument(metavar="JOB", help="A job, to see how its children started.")]
 
-def doctor(as_json: JsonOption = False) -> None:
+
+def doctor(job: OptionalJob = None, storage: StorageOption = None, as_json: JsonOption = False) -> None:
     """Look whether memory is bounded on this machine, or the cluster.
 
-    The cluster is that of MODELOPS_SCHEDULER; without it, this machine is looked at.
+    The cluster is that of MODELOPS_SCHEDULER; without it, this machine is looked at. Of a job it says how its child
+    processes were started, and why.
 
     Exit codes: 0 nothing is off, 1 something is, 4 the cluster is out of reach.
     """
     settings = Settings.from_environment()
+    children = _children(settings, job, storage)
     if settings.scheduler is None:
-        _show_machine(settings, as_json=as_json)
+        _show_machine(settings, children, as_json=as_json)
         return
     with external(settings.scheduler, "doctor", settings) as cluster:
         scheduler, workers, found = examine(cluster.client, settings.sim_threads)
     if as_json:
         parts = {"scheduler": asdict(scheduler), "workers": [asdict(worker) for worker in workers]}
-        terminal.data_json(parts | {"findings": [asdict(finding) for finding in found]})
+        terminal.data_json(parts | {"children": children, "findings": [asdict(finding) for finding in found]})
     else:
+        terminal.say(f"children: {children}")
         _show_cluster(scheduler, workers, found)
     if found:
         raise typer.Exit(1)
@@ -48,24 +55,29 @@ def _show_cluster(scheduler: Scheduler, workers: list[Worker], found: list[Findi
     terminal.data_table(("where", "what is off", "set"), [(one.where, one.what, one.fix) for one in found])
 
 
-def _show_machine(settings: Settings, *, as_json: bool) -> None:
+def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
     slots, allowed = embedded_slots(settings), allowed_bytes()
     share = settings.sim_memory or share_bytes(allowed, resident_bytes(), slots)
     if as_json:
         facts = {"slots": slots, "memory_bytes": allowed, "simulation_bytes": share}
-        terminal.data_json(facts | {"forks": _forks(settings), "trims": trim_heap(), "findings": []})
+        terminal.data_json(facts | {"children": children, "trims": trim_heap(), "findings": []})
         return
-    terminal.data_fields(_machine(slots, allowed, share, forks=_forks(settings)))
+    terminal.data_fields(_machine(slots, allowed, share, children))
     terminal.say("this machine; set MODELOPS_SCHEDULER to look at a cluster")
 
 
-def _forks(settings: Settings) -> bool:
-    return settings.start != "spawn" and can_fork()
+def _children(settings: Settings, job: str | None, storage: str | None) -> str:
+    """Say how children start: those of a job, or what would be tried."""
+    if job is not None:
+        return open_job(job, storage).status().children or "the job has started none yet"
+    if settings.start == "spawn" or not can_fork():
+        return "each imports the model by itself"
+    return "forked where the model allows it; mops doctor JOB says how those of a job were, and why"
 
 
-def _machine(slots: int, allowed: int, share: int, *, forks: bool) -> Iterator[tuple[str, str]]:
+def _machine(slots: int, allowed: int, share: int, children: str) -> Iterator[tuple[str, str]]:
     yield "simulations at once", str(slots)
     yield "memory", terminal.size(allowed)
     yield "for one simulation", terminal.size(share)
-    yield "children", "forked where the model allows it" if forks else "each imports the model by itself"
+    yield "children", children
     yield "freed memory", "given back" if trim_heap() else "kept: this libc has no malloc_trim"

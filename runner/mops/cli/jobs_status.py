@@ -36,6 +36,10 @@ def _fields(job: Job, now: Status) -> Iterator[tuple[str, str]]:
     yield from running.reasons_of(job.reasons())
     if now.live is not None:
         yield from _runner(now.live)
+    if now.children:
+        yield "child processes", now.children
+    if now.sizing:
+        yield "batch size", now.sizing
     if now.state in ("interrupted", "cancelled", "submitted"):
         yield "go on", running.command("resume", job)
     if now.state == "failed":
@@ -51,9 +55,5 @@ def _runner(live: Live) -> Iterator[tuple[str, str]]:
     yield "", f"{done}, {terminal.rate(live.rate)}"
     yield "", f"{running.counted(live.in_flight, 'parameter set')} in flight, {live.slots:,} simulations at once"
     yield "", f"{terminal.size(live.memory_bytes)}, at most {terminal.size(live.peak_bytes)}"
-    if live.children:
-        yield "", f"child processes: {live.children}"
-    if live.sizing:
-        yield "batch size", live.sizing
     if live.counts.verdicts:
         yield "", f"failed: {running.verdicts(live.counts)}"

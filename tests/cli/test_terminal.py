@@ -1,0 +1,35 @@
+"""What of a log is shown above the live progress."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from mops.cli import terminal
+from mops.worker.verdict import Report
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    found = logging.getLogger("mops")
+    before = found.handlers, found.level
+    yield found
+    found.handlers = before[0]
+    found.setLevel(before[1])
+
+
+@pytest.mark.parametrize(("verbose", "shown"), [(0, 6), (1, 9)])
+def test_of_many_deaths_alike_the_first_five_are_shown(
+    logger: logging.Logger, capsys: pytest.CaptureFixture[str], verbose: int, shown: int
+) -> None:
+    terminal.set_up_logging(verbose)
+    for i in range(8):
+        logger.warning("%s: %s", "job", Report(f"simulation {i}", "time 1 of 2", "here", "too large", "take less"))
+    logger.warning("%s: %s", "job", Report("another", "time 1 of 1", "there", "a crash", "mend it"))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == shown
+    assert lines[0] == "warning: job: simulation 0; time 1 of 2; here; too large; take less"
+    assert lines[4].endswith("take less (further ones like it stand in the job's log: mops jobs logs)")
+    assert lines[-1].startswith("warning: job: another")
