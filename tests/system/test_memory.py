@@ -16,7 +16,7 @@ from mops.storage.paths import JobPaths
 
 MIB = 1 << 20
 LIMIT = 400
-N, GREEDY = 60, 23
+N, GREEDY = 200, 77
 TAKES = """
 import time
 
@@ -53,6 +53,7 @@ def test_a_greedy_set_is_out_of_memory_and_every_other_is_there(study: Lab) -> N
     assert 1 < failure["peak_bytes"] / failure["limit_bytes"] <= 1.25
     assert sorted(job.outputs("output").to_table()["group"].to_pylist()) == [i for i in range(N) if i != GREEDY]
     assert "it is tried again at the end, alone on its worker" in runner.said
+    assert "parameter sets in flight" not in runner.said, "the window is not halved for it"
     study.assert_sound()
 
 
