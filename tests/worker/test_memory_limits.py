@@ -99,6 +99,49 @@ def test_with_retries_it_is_left_to_an_order_of_its_own(lab: Lab, caplog: pytest
     assert (again.done, again.postponed) == ({0}, frozenset())
 
 
+LEAKS = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+def run(p, s):
+    ctypes.memset(libc.malloc(p["mib"] << 20), 1, p["mib"] << 20)
+    return {"x": os.getpid()}
+"""
+
+
+def test_what_earlier_simulations_left_is_not_blamed_on_the_next(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    """A process grows by less than CHILD_GROWTH in each, and the limit leaves no room for two."""
+    caplog.set_level("INFO", "mops")
+    pool = lab.pool(LEAKS, memory_bytes=250 * MIB, growth_bytes=300 * MIB, retries=0)
+    for _ in range(3):
+        outcome = lab.run(pool, [{"mib": 110, "i": i} for i in range(8)])
+        assert (outcome.done, outcome.postponed, outcome.failures) == ({*range(8)}, frozenset(), [])
+    assert caplog.text.count("it is tried again in a fresh one") == 1, "once is enough to know when to leave"
+    assert "not counted" in caplog.text
+    assert "are replaced from now on" in caplog.text
+    assert "which leaves too little for a simulation" in caplog.text
+
+
+def test_without_recycling_it_is_blamed_on_the_next(lab: Lab) -> None:
+    outcome = lab.run(lab.pool(LEAKS, memory_bytes=250 * MIB, retries=0), [{"mib": 110, "i": i} for i in range(8)])
+    assert outcome.done == {*range(8)}
+    assert {failure.reason for failure in outcome.failures} == {"oom"}
+
+
+def test_a_greedy_simulation_gets_a_fresh_process_once_and_no_other_one_has_to_leave_for_it(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mops")
+    pool = lab.pool(TAKES, memory_bytes=LIMIT, growth_bytes=300 * MIB, retries=0)
+    outcome = lab.run(pool, [{"mib": 8}, {"mib": 16}, {"mib": 1200}, {"mib": 24}])
+    assert outcome.done == {0, 1, 2, 3}
+    (failure,) = outcome.failures
+    assert (failure.group, failure.reason, failure.attempts) == (2, "oom", 1)
+    assert caplog.text.count("it is tried again in a fresh one") == 1
+    assert "are replaced from now on" not in caplog.text
+
+
 def test_alone_its_peak_is_that_of_the_kernels_own_count(lab: Lab) -> None:
     code = TAKES.replace(
         'return {"x": s}', "import resource\n    return {'x': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}"

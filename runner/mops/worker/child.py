@@ -5,7 +5,8 @@
     parent (parent.py)                                 child (this file)
       load {root, model, scenario, targets}     ──►
                                                 ◄──    loaded {threads, modules} | refused {message, traceback}
-      run {groups, reference, seconds, bytes}   ──►
+      run {groups, reference, seconds, bytes,
+           leave_at}                            ──►
         given {segments} + memfd (0 or 1)       ──►    replicates that an earlier child handed over
                                                 ◄──    part {sims, outputs, losses, failures, done} + memfd, repeated
                                                 ◄──    ended {seconds, worn}
@@ -277,6 +278,7 @@ class _Run:
         self._began = self._handed_over = time.monotonic()
 
     def run(self) -> None:
+        self._bundle.wear.leave_at(self._order["leave_at"])
         for group in self._order["groups"]:
             if group["sims"] and (self._bundle.wear.worn or self._enough(self._out.groups_done)):
                 break
@@ -321,7 +323,7 @@ class _Run:
             self._hand_over()
 
     def _simulate(self, place: int, replicate: int, params: dict[str, Any], seed: int) -> dict[str, pa.Table] | None:
-        self._page.begin(place, replicate)
+        self._page.begin(place, replicate, self._bundle.wear.size_bytes)
         try:
             os.chdir(self._bundle.root)  # the last one may have gone elsewhere
             _seed_generators(seed)
@@ -350,7 +352,7 @@ class _Run:
 
     def _score(self, group: dict[str, Any], target: int, ordered: list[dict[str, pa.Table]]) -> None:
         place = group["place"]
-        self._page.begin(place, group["n_replicates"] + target)
+        self._page.begin(place, group["n_replicates"] + target, self._bundle.wear.size_bytes)
         try:
             os.chdir(self._bundle.root)
             _seed_generators(target_seed(group["param_id"], self._bundle.target_names[target]))

@@ -172,13 +172,15 @@ class Child:
             return None
         return self.death()
 
-    def drive(self, work: Work, limit_bytes: int) -> Death | None:
+    def drive(self, work: Work, limit_bytes: int, leave_at: int = 0) -> Death | None:
         """Run what is left of ``work``; return None when the child is ready for more, or how it died.
 
         Parameters
         ----------
         limit_bytes
             What each simulation may take, with all processes that it starts.
+        leave_at
+            Resident bytes at which the child is to leave between two simulations; 0: at any.
         """
         began = time.monotonic()
         self._limit_bytes = limit_bytes
@@ -187,7 +189,7 @@ class Child:
         self._idle_since = began
         self._kills_before = memory.oom_kills()
         try:
-            request = work.request()
+            request = work.request() | {"leave_at": leave_at}
             self._channel.send(request)
             if request["given"]:
                 send_tables(self._channel, {"kind": "given"}, work.given(), request["name"])
@@ -367,7 +369,7 @@ class Child:
         tail = _last_words(self._tail.decode(errors="replace"))
         peak = self._unit_peak_bytes if unit is not None and unit == self._peak_of else None
         ended = (self._process.returncode, unit, by, time.monotonic() - began, tail)
-        return Death(*ended, peak, self._limit_bytes, self._kernel_kills(), self.pid)
+        return Death(*ended, peak, self._limit_bytes, self._kernel_kills(), self.pid, self._page.size_before)
 
     def _kernel_kills(self) -> int | None:
         now = memory.oom_kills()

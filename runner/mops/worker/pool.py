@@ -19,7 +19,7 @@ from mops.worker.heap import resident_bytes
 from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.parent import LEAVE_SECONDS, Child
 from mops.worker.slots import Slots
-from mops.worker.verdict import Death, Report, Verdict, verdict_of
+from mops.worker.verdict import Death, Report, Verdict, shown, verdict_of
 from mops.worker.wire import Unit
 from mops.worker.work import Work
 
@@ -29,6 +29,7 @@ _LOOK_AGAIN_SECONDS = 0.25
 _SAY_SECONDS = 30.0
 _PAUSE_SHARE = 0.85  # of what the worker may take: above it, no further simulation starts beside one that runs
 _DEATHS_BETWEEN_UNITS = 5
+_LEAVE_SHARE = 0.9  # of the size at which a simulation found too little room in a process
 
 
 class Pool:
@@ -57,6 +58,7 @@ class Pool:
         self._spawns = context.start == "spawn"
         self._children_start = "each imports the model: MODELOPS_JOB_START=spawn" if self._spawns else ""
         self._import_prints = ""
+        self._leave_at = 0
         self._stopping = self._ended = False
         self._killer: threading.Timer | None = None
 
@@ -207,14 +209,28 @@ class Pool:
 
     def _turn(self, order: Order, work: Work) -> tuple[Death | None, bool]:
         """Drive one child through what is left; return how it died, if it did, and whether another is to go on."""
-        with self._lent(last=order.replicates == ()) as child:
+        fresh = work.wants_fresh
+        # One that is to show whether it needs less in a fresh process has that for itself: what is next could end it.
+        leave_at = 1 if fresh else self._leave_at
+        with self._lent(last=order.replicates == (), fresh=fresh) as child:
             if child is None:
                 return None, False
             # A child that dies while it starts is no verdict on the model: an earlier one has imported it.
-            death = child.ready() or child.drive(work, self._limit_bytes(alone=order.alone))
+            death = child.ready() or child.drive(work, self._limit_bytes(alone=order.alone), leave_at)
             work.prints += child.take_prints()
             work.peak_bytes = max(work.peak_bytes, child.peak_bytes)
+            self._learn(work)
             return death, death is not None or (bool(child.worn) and work.wants_more)
+
+    def _learn(self, work: Work) -> None:
+        """Have children leave before they are as large as one that left too little for a simulation."""
+        most = int(_LEAVE_SHARE * work.worn_at())
+        with self._lock:
+            if not most or 0 < self._leave_at <= most:
+                return
+            self._leave_at = most
+        message = "%s: children that take %d MiB between two simulations are replaced from now on"
+        logger.info(message, self.context.job, most >> 20)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -270,17 +286,19 @@ class Pool:
         return resident_bytes() + (resident_bytes(template.pid) if template is not None else 0)
 
     @contextlib.contextmanager
-    def _lent(self, *, last: bool = False) -> Iterator[Child | None]:
+    def _lent(self, *, last: bool = False, fresh: bool = False) -> Iterator[Child | None]:
         """Lend a child, None once the pool is stopped; keep it only if it is fit for the next order.
 
         Parameters
         ----------
         last
             It only scores what is there: also while a stop gives time, for its group would be lost without it.
+        fresh
+            It is to have run nothing before.
         """
         with self._lock:
             over = self._ended if last else self._stopping
-            child = None if over else self._idle.pop() if self._idle else self._start()
+            child = None if over else self._idle.pop() if self._idle and not fresh else self._start()
         fit = False
         try:
             yield child
@@ -330,6 +348,8 @@ class Pool:
 
     def _blame(self, death: Death, unit: Unit, verdict: Verdict, work: Work) -> str:
         """Note that a unit ended its child; say what follows."""
+        if death.by == "memory" and work.excuse(unit, death.size_before):
+            return f"its process had {shown(death.size_before)} left from others: it is tried again in a fresh one"
         if death.by == "memory" and work.postpone(unit):
             return "it is tried again at the end, alone on its worker"
         if work.blame(unit, verdict):

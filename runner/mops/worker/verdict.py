@@ -34,6 +34,8 @@ class Death:
         Processes of its cgroup that the kernel killed for memory meanwhile; None: that cannot be seen.
     pid
         The process.
+    size_before
+        Its resident bytes after the simulations that it had run before; 0: it had run none.
     """
 
     returncode: int | None
@@ -45,6 +47,7 @@ class Death:
     limit_bytes: int | None = None
     kernel_kills: int | None = None
     pid: int = 0
+    size_before: int = 0
 
     @property
     def how(self) -> str:

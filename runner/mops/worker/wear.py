@@ -29,8 +29,20 @@ class Wear:
         self._n = 0
         self._first_bytes = 0
         self._looked = 0.0
+        self._most_bytes = 0
+        self.size_bytes = 0
+        """How large it was when it was looked at last; 0: it has run nothing, or may be of any size."""
         self.worn = ""
         """Why it is worn, for people; empty: it is not."""
+
+    def leave_at(self, most_bytes: int) -> None:
+        """Have it leave when it is as large between two simulations; 0: at any size."""
+        self._most_bytes = most_bytes
+        if most_bytes and self.size_bytes >= most_bytes:
+            self._leave_for_its_size()
+
+    def _leave_for_its_size(self) -> None:
+        self.worn = f"it takes {self.size_bytes >> 20:,} MiB, which leaves too little for a simulation"
 
     def finished(self, held_bytes: int) -> None:
         """Count a simulation, and look from time to time how large the process has become.
@@ -51,14 +63,18 @@ class Wear:
         if self._n > 1 and now - self._looked < _LOOK_SECONDS:
             return
         self._looked = now
+        self.size_bytes = resident_bytes() - held_bytes
         if self._n == 1:
-            self._first_bytes = resident_bytes() - held_bytes
-        elif self._growth(held_bytes) > self._most_growth:
+            self._first_bytes = self.size_bytes
+        if self._too_large():
             gc.collect()
             trim_heap()
-            growth = self._growth(held_bytes)
-            if growth > self._most_growth:
-                self.worn = f"it has grown by {growth >> 20:,} MiB since its first simulation"
+            self.size_bytes = resident_bytes() - held_bytes
+            if self._too_large():
+                growth = (self.size_bytes - self._first_bytes) >> 20
+                self.worn = f"it has grown by {growth:,} MiB since its first simulation"
+        if not self.worn and self._most_bytes and self.size_bytes >= self._most_bytes:
+            self._leave_for_its_size()
 
-    def _growth(self, held_bytes: int) -> int:
-        return resident_bytes() - held_bytes - self._first_bytes
+    def _too_large(self) -> bool:
+        return self.size_bytes - self._first_bytes > self._most_growth

@@ -25,6 +25,7 @@ _HEADER = struct.Struct("!IB")  # bytes of the body, descriptors that ride on th
 _POSITION = struct.Struct("=q")
 _STARTED = struct.Struct("=d")
 _POSITION_AT, _STARTED_AT, _STOP_AT = 0, 8, 16
+_SIZE_AT = _STOP_AT + 8
 
 Message = dict[str, Any]
 
@@ -135,8 +136,15 @@ class ProgressPage:
         page.idle()
         return page, fd
 
-    def begin(self, place: int, step: int) -> None:
-        """Note that a unit starts now."""
+    def begin(self, place: int, step: int, size_before: int = 0) -> None:
+        """Note that a unit starts now.
+
+        Parameters
+        ----------
+        size_before
+            Resident bytes of the process after the simulations that it has run before; 0: it has run none.
+        """
+        _POSITION.pack_into(self._map, _SIZE_AT, size_before)
         _STARTED.pack_into(self._map, _STARTED_AT, time.monotonic())
         _POSITION.pack_into(self._map, _POSITION_AT, place << 32 | step)
 
@@ -150,6 +158,11 @@ class ProgressPage:
         if position == self._IDLE:
             return None
         return Unit(position >> 32, position & 0xFFFFFFFF), _STARTED.unpack_from(self._map, _STARTED_AT)[0]
+
+    @property
+    def size_before(self) -> int:
+        """What :meth:`begin` was told."""
+        return int(_POSITION.unpack_from(self._map, _SIZE_AT)[0])
 
     def ask_to_stop(self) -> None:
         """Ask the child to run nothing more after its present unit."""

@@ -61,6 +61,7 @@ class Work:
         self._deaths: Counter[Unit] = Counter()
         self.reference: Kinds | None = order.reference
         self.seconds = 0.0
+        self._excused: dict[Unit, int] = {}
         self.prints = ""
         self.peak_bytes = 0
         self.reports: list[Report] = []
@@ -93,7 +94,9 @@ class Work:
 
     def request(self) -> Message:
         """Return the message that asks a child for what is left."""
-        left = [self._request(place, progress) for place, progress in self._unfinished()]
+        excused = {unit.place for unit in self._excused}
+        unfinished = sorted(self._unfinished(), key=lambda found: found[0] not in excused)
+        left = [self._request(place, progress) for place, progress in unfinished]
         return {
             "kind": "run",
             "name": self._order.part_name,
@@ -111,6 +114,7 @@ class Work:
         group = progress.group
         settled = progress.settled
         left = [[i, group.seeds[i]] for i in progress.wanted if i not in settled]
+        left.sort(key=lambda sim: Unit(place, sim[0]) not in self._excused)
         n_targets = 0 if self._in_pieces else len(self._order.context.targets)
         targets = [i for i in range(n_targets) if i not in progress.failed_targets]
         # With a failed replicate there will be no losses, so the good ones need not come back.
@@ -197,6 +201,37 @@ class Work:
         self._settle_pieces()
         return False
 
+    def excuse(self, unit: Unit, size_before: int) -> bool:
+        """Let a unit that took too much memory run first in a fresh process, once; return whether it may.
+
+        Parameters
+        ----------
+        size_before
+            How large its process was from simulations before; 0: it was fresh, and nothing else is to blame.
+        """
+        if not size_before or unit in self._excused or self._settled(unit):
+            return False
+        self._excused[unit] = size_before
+        return True
+
+    @property
+    def wants_fresh(self) -> bool:
+        """Whether the next process is to be one that has run nothing."""
+        return any(not self._settled(unit) and not self._postponed_unit(unit) for unit in self._excused)
+
+    def worn_at(self) -> int:
+        """Return the least size of a process at which a unit took too much that did not in a fresh one; 0: none."""
+        good = (size for unit, size in self._excused.items() if self._good(unit))
+        return min(good, default=0)
+
+    def _good(self, unit: Unit) -> bool:
+        progress = self._groups[unit.place]
+        target = unit.step - len(progress.group.seeds)
+        return progress.done and target not in progress.failed_targets if target >= 0 else unit.step in progress.good
+
+    def _postponed_unit(self, unit: Unit) -> bool:
+        return unit.step in self._groups[unit.place].postponed
+
     def postpone(self, unit: Unit) -> bool:
         """Leave a unit that took too much memory to an order of its own; return False where that was this one."""
         if self._order.alone or not self._order.context.retries or self._settled(unit):
@@ -213,6 +248,8 @@ class Work:
     def how_often(self, unit: Unit, reason: str) -> str:
         """Say how often a unit has been tried, and may be where it ends for this reason."""
         n = self._deaths[unit] + self._order.alone
+        if not n:
+            return "not counted"
         return f"time {n} of {max(self._order.context.retries + 1, n) if reason in RETRIED else n}"
 
     def describe(self, unit: Unit) -> str:
