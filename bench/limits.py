@@ -34,6 +34,7 @@ NO_LIMIT = "64GiB"
 LEAK_RUNS = {
     "default settings": (2, {}),
     "RETRIES=0": (2, {"RETRIES": 0}),
+    "RETRIES=0, TASKS_PER_CHILD=1": (2, {"RETRIES": 0, "TASKS_PER_CHILD": 1}),
     "CHILD_GROWTH=0": (2, {"CHILD_GROWTH": 0}),
     "CHILD_GROWTH=0, SIM_MEMORY=64GiB": (2, {"CHILD_GROWTH": 0, "SIM_MEMORY": NO_LIMIT}),
     "one thread, RETRIES=0": (1, {"RETRIES": 0}),
@@ -181,7 +182,7 @@ def quarters(label: str, series: list[tuple[float, int]]) -> dict:
 
 
 def said_of(figures: dict) -> dict:
-    """Say the figures that are short, and return all."""
+    """Say the figures that fit in a line, and return all."""
     say(str({key: value for key, value in figures.items() if key not in ("series", "runs")}))
     return figures
 
@@ -192,7 +193,7 @@ def numbered(simulations: int, **params: object) -> list[dict]:
 
 
 def epidemics(sets: int) -> list[dict]:
-    return [{"beta": 0.2 + n / 1_000, "gamma": 0.1, "ms": 1, "rows": 2_048} for n in range(sets)]
+    return [{"beta": 0.2 + n / 1_000, "gamma": 0.1, "ms": 10, "rows": 2_048} for n in range(sets)]
 
 
 BENCHES: dict[str, Callable[[int], dict]] = {
