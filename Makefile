@@ -35,6 +35,7 @@ format: setup
 bench: setup
 	$(BIN)/python bench/throughput.py --rounds 5
 	$(BIN)/python bench/memory.py
+	$(BIN)/python bench/limits.py
 
 # Pins every package with its hashes, and names no index.
 lock:

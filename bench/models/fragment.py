@@ -1,0 +1,38 @@
+"""A model that fragments the heap of its process: much is made, little is kept, and that lies scattered.
+
+| parameter | meaning |
+|---|---|
+| `objects` | byte strings made by one simulation, a million at a time, of 10 to 688 bytes |
+| `keep_every` | one in so many is kept, in a cache of the last 400,000 |
+
+What is not kept is freed in an order that has nothing to do with that in which it was made. Objects above 512 bytes are
+of libc's allocator, the others of Python's own.
+"""
+
+import os
+import random
+from collections import deque
+
+CACHED = 400_000
+AT_ONCE = 1_000_000
+SIZES = (10, 400)
+
+cache = deque(maxlen=CACHED)
+
+
+def simulate(params, seed):
+    """Return which process it was, and what its cache holds."""
+    rng = random.Random(seed)
+    for _ in range(0, params["objects"], AT_ONCE):
+        least = rng.randint(*SIZES)  # sizes differ between batches: pages of one size are of no use for the next
+        made = [bytes(least + i % 97 * 3) for i in range(AT_ONCE)]
+        cache.extend(made[:: params["keep_every"]])
+        free_scattered(made)
+    return {"pid": os.getpid(), "cached": sum(map(len, cache))}
+
+
+def free_scattered(made):
+    """Drop the objects in the order of a stride that is prime: neighbours go at different times."""
+    stride = 7919
+    for start in range(stride):
+        made[start::stride] = [None] * len(range(start, len(made), stride))
