@@ -29,9 +29,9 @@ def run(params, seed):
 """
 
 
-def log_of(runner: Runner) -> str:
+def log_of(runner: Runner, name: str = "job") -> str:
     """Return the job's log."""
-    return subprocess.run([MOPS, "jobs", "logs", "job"], env=runner.env, capture_output=True, text=True).stdout
+    return subprocess.run([MOPS, "jobs", "logs", name], env=runner.env, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -165,5 +165,9 @@ def test_a_model_that_leaks_runs_to_its_end_in_children_that_leave(lab: Lab) -> 
     settings = {"SIM_MEMORY": "900MiB", "SLOTS": 2, "RETRIES": 0}
     lab.run("recycled", **settings)
     assert lab.job("recycled").outputs("output").count_rows() == 60
-    lab.run("kept", exit_code=3, CHILD_GROWTH=0, **settings)
-    assert {row["reason"] for row in lab.job("kept").failures().to_pylist()} == {"oom"}
+    runner = lab.run("kept", exit_code=3, CHILD_GROWTH=0, **settings)
+    failures = lab.job("kept").failures().to_pylist()
+    assert {row["reason"] for row in failures} == {"oom"}
+    # What is said to have failed has, and did not run again because its task had no time left.
+    assert log_of(runner, "kept").count("recorded as failed") == len(failures)
+    assert max(row["peak_bytes"] for row in failures) < 1.25 * 900 * MIB

@@ -201,7 +201,15 @@ class TestBlame:
         one.good(1, 0)
         one.flush()
         assert [work.blame(Unit(1, 1), CRASHED) for _ in range(2)] == [True, False]
-        assert asked(work)[1] == (1, [], [0], [1])
+        assert asked(work) == [(1, [], [0], [1]), (0, [0, 1], [], [0, 1])]
+
+    def test_groups_of_which_something_is_known_go_first(self, child):
+        """An order may end after one group, and what is known of another would be lost with it."""
+        work = make()
+        work.blame(Unit(1, 0), TIMEOUT)
+        assert [place for place, *_ in asked(work)] == [1, 0]
+        assert work.excuse(Unit(0, 1), 1 << 20)
+        assert [(place, sims) for place, sims, *_ in asked(work)] == [(0, [1, 0]), (1, [])]
 
 
 def done(work):

@@ -75,7 +75,7 @@ class Child:
         self._killed_at = 0.0
         self._limit_bytes: int | None = None
         self._peak_of: Unit | None = None
-        self.peak_bytes = self._unit_peak_bytes = 0
+        self.peak_bytes = self._unit_peak_bytes = self._seen_bytes = 0
         self._kills_before = memory.oom_kills()
         self._judged: Unit | None = None
         self._prints = bytearray()
@@ -185,6 +185,7 @@ class Child:
         began = time.monotonic()
         self._limit_bytes = limit_bytes
         self.peak_bytes = 0
+        self._seen_bytes = memory.tree_bytes(self.pid)
         memory.reset_peak(self.pid)
         self._idle_since = began
         self._kills_before = memory.oom_kills()
@@ -272,12 +273,12 @@ class Child:
         """Return the seconds until the child could be over its memory limit."""
         if self._limit_bytes is None:
             return _POLL_SECONDS
-        return max((self._limit_bytes - self._unit_peak_bytes) / _ALLOCATES, _LOOK_SECONDS)
+        return max((self._limit_bytes - self._seen_bytes) / _ALLOCATES, _LOOK_SECONDS)
 
     def _watch_memory(self, unit: Unit) -> None:
         if self._limit_bytes is None:
             return
-        n_bytes = memory.tree_bytes(self.pid)
+        n_bytes = self._seen_bytes = memory.tree_bytes(self.pid)
         if unit != self._peak_of:
             self._peak_of, self._unit_peak_bytes = unit, 0
         self._unit_peak_bytes = max(self._unit_peak_bytes, n_bytes)

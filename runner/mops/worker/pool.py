@@ -204,7 +204,7 @@ class Pool:
                         raise _dying(order, death)
         work.prints = self._take_import_prints() + work.prints
         outcome = work.outcome(self._children_start)
-        outcome.allowed_bytes, outcome.own_bytes = self._allowed_bytes, self._own_bytes()
+        outcome.allowed_bytes, outcome.own_bytes = self._allowed_bytes, resident_bytes()
         return outcome
 
     def _turn(self, order: Order, work: Work) -> tuple[Death | None, bool]:
@@ -279,11 +279,8 @@ class Pool:
         n_shares = self.slots.n if alone else 1
         if self.context.memory_bytes is not None:
             return n_shares * self.context.memory_bytes
-        return memory.share_bytes(self._allowed_bytes, self._own_bytes(), self.slots.n // n_shares)
-
-    def _own_bytes(self) -> int:
-        template = self._template
-        return resident_bytes() + (resident_bytes(template.pid) if template is not None else 0)
+        # A template's pages count in each process that it has forked, and so in what each may take.
+        return memory.share_bytes(self._allowed_bytes, resident_bytes(), self.slots.n // n_shares)
 
     @contextlib.contextmanager
     def _lent(self, *, last: bool = False, fresh: bool = False) -> Iterator[Child | None]:

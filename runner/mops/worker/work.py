@@ -37,6 +37,11 @@ class _Progress:
     postponed: set[int] = field(default_factory=set)  # steps that are to be run alone, in another order
 
     @property
+    def begun(self) -> bool:
+        """Whether something is known of it that would be lost with the order."""
+        return bool(self.good or self.failed or self.failed_targets)
+
+    @property
     def settled(self) -> set[int]:
         """Replicates of which this order does no more."""
         return self.good | self.failed.keys() | self.postponed
@@ -83,8 +88,8 @@ class Work:
     @property
     def wants_more(self) -> bool:
         """Whether to go on in a fresh child: what is half done would be lost, and the rest has time and room left."""
-        half_done = not self._in_pieces and any(p.good and not p.done and not p.postponed for p in self._groups)
-        begun = any(progress.done or progress.good or progress.failed for progress in self._groups)
+        half_done = not self._in_pieces and any(p.begun and not p.done and not p.postponed for p in self._groups)
+        begun = any(progress.done or progress.begun for progress in self._groups)
         within = self.seconds < self._order.seconds and self._bytes_left > 0
         return not self.finished and (half_done or within or not begun)
 
@@ -94,9 +99,7 @@ class Work:
 
     def request(self) -> Message:
         """Return the message that asks a child for what is left."""
-        excused = {unit.place for unit in self._excused}
-        unfinished = sorted(self._unfinished(), key=lambda found: found[0] not in excused)
-        left = [self._request(place, progress) for place, progress in unfinished]
+        left = [self._request(place, progress) for place, progress in sorted(self._unfinished(), key=self._rank)]
         return {
             "kind": "run",
             "name": self._order.part_name,
@@ -106,6 +109,15 @@ class Work:
             "seconds": max(self._order.seconds - self.seconds, 0.0),
             "bytes": self._bytes_left,
         }
+
+    def _rank(self, found: tuple[int, _Progress]) -> int:
+        """Say how early a group is to be run: what is known of one that is begun would be lost with the order."""
+        place, progress = found
+        if any(unit.place == place for unit in self._excused):
+            return 0
+        if progress.begun:
+            return 1 if set(progress.wanted) - progress.settled else 2
+        return 3
 
     def _unfinished(self) -> list[tuple[int, _Progress]]:
         return [(place, p) for place, p in enumerate(self._groups) if not p.done and not self._put_off(p)]
