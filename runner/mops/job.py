@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,6 +37,9 @@ SILENT_SECONDS = 45.0
 """A runner writes a sign of life every 10 s; after this long without one it counts as interrupted."""
 
 _READERS = 16
+
+
+_NUMBER = re.compile(r"\d[\d.,]*")
 
 
 @dataclass(frozen=True)
@@ -327,10 +331,17 @@ class Job:
         return table.take(pc.sort_indices(table, [("group", "ascending"), ("replicate", "ascending")]))
 
     def reasons(self) -> list[Reason]:
-        """Return why simulations and targets failed, the most frequent first."""
+        """Return why simulations and targets failed, the most frequent first.
+
+        Messages that differ in their numbers only are one reason, with the first of them.
+        """
         rows = self.failures().select(["reason", "message"]).to_pylist()
-        counted = Counter((row["reason"], row["message"].partition("\n")[0]) for row in rows)
-        return [Reason(n, verdict, message) for (verdict, message), n in counted.most_common()]
+        found = [(row["reason"], row["message"].partition("\n")[0]) for row in rows]
+        first: dict[tuple[str, str], str] = {}
+        for verdict, message in found:
+            first.setdefault((verdict, _NUMBER.sub("#", message)), message)
+        counted = Counter((verdict, _NUMBER.sub("#", message)) for verdict, message in found)
+        return [Reason(n, kind[0], first[kind]) for kind, n in counted.most_common()]
 
     def samples(self, newest: int | None = None) -> pa.Table:
         """Return where the job stood about every 10 s: counts, rate, memory, groups in flight, verdicts so far.

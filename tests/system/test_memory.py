@@ -168,6 +168,8 @@ def test_a_model_that_leaks_runs_to_its_end_in_children_that_leave(lab: Lab) -> 
     runner = lab.run("kept", exit_code=3, CHILD_GROWTH=0, **settings)
     failures = lab.job("kept").failures().to_pylist()
     assert {row["reason"] for row in failures} == {"oom"}
+    (reason,) = lab.job("kept").reasons()
+    assert (reason.n, reason.verdict) == (len(failures), "oom"), "messages that differ in numbers only are one"
     # What is said to have failed has, and did not run again because its task had no time left.
     assert log_of(runner, "kept").count("recorded as failed") == len(failures)
     assert max(row["peak_bytes"] for row in failures) < 1.25 * 900 * MIB
