@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mops.driver.departures import JOIN_SECONDS, Counters, Departure, Departures, Nannies, host_of
+from mops.driver.departures import JOIN_SECONDS, NEAR_SECONDS, Counters, Departure, Departures, Nannies, host_of
 
 ONE, OTHER = "tcp://10.0.0.1:4001", "tcp://10.0.0.2:4001"
 
@@ -19,9 +19,14 @@ class Clock:
         return self.now
 
 
-def removed(worker: str, *keys: str, expected: bool = False) -> tuple[float, Mapping[str, Any]]:
+def removed(worker: str, *keys: str, expected: bool = False, held: str = "") -> tuple[float, Mapping[str, Any]]:
     """Return the scheduler's event (distributed 2026.8, Scheduler.remove_worker)."""
-    return 0.0, {"action": "remove-worker", "worker": worker, "processing-tasks": {*keys}, "expected": expected}
+    tasks = {"processing-tasks": {*keys}, "lost-computed-tasks": {held} if held else set()}
+    return 0.0, {"action": "remove-worker", "worker": worker, "expected": expected, **tasks}
+
+
+def restarted(worker: str) -> tuple[float, Mapping[str, Any]]:
+    return 0.0, {"worker": worker, "pid": 7, "rss": 600 << 20}
 
 
 @pytest.fixture
@@ -29,51 +34,70 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_a_departure_is_judged_when_its_sources_have_had_a_moment(clock: Clock) -> None:
-    nannies = Nannies()
-    departures = Departures([nannies], clock)
-    departures.hear(removed(ONE, "sim-job-1-1"))
-    departures.judge()
-    assert departures.take() == []
-    nannies.hear((0.0, {"worker": ONE, "pid": 7, "rss": 600 << 20}))
+def judged(departures: Departures, clock: Clock) -> list[str]:
     clock.now += JOIN_SECONDS
     departures.judge()
-    assert departures.take() == [Departure(ONE, frozenset({"sim-job-1-1"}), "its nanny restarted it at 600 MiB")]
+    return [departure.memory for departure in departures.take()]
+
+
+def test_a_departure_is_judged_when_its_sources_have_had_a_moment(clock: Clock) -> None:
+    nannies = Nannies(clock)
+    departures = Departures([nannies], clock)
+    departures.hear(removed(ONE, "sim-job-1-1", held="sim-job-1-2"))
+    departures.judge()
+    assert departures.take() == []
+    nannies.hear(restarted(ONE))
+    clock.now += JOIN_SECONDS
+    departures.judge()
+    keys = frozenset({"sim-job-1-1", "sim-job-1-2"})
+    assert departures.take() == [Departure(ONE, keys, "its nanny restarted it at 600 MiB")]
     assert departures.take() == []
     assert departures.out_of_memory(ONE) == "its nanny restarted it at 600 MiB"
 
 
 def test_workers_that_were_asked_to_go_and_other_events_are_none(clock: Clock) -> None:
-    departures = Departures([Nannies()], clock)
+    departures = Departures([Nannies(clock)], clock)
     departures.hear(removed(ONE, expected=True))
     departures.hear((0.0, {"action": "add-worker", "worker": ONE}))
-    clock.now += JOIN_SECONDS
-    departures.judge()
-    assert departures.take() == []
+    assert judged(departures, clock) == []
 
 
-def test_the_counter_of_a_container_tells_of_kills_since_the_last_look(clock: Clock) -> None:
+def test_another_worker_at_the_same_address_is_not_judged_by_the_first(clock: Clock) -> None:
+    nannies = Nannies(clock)
+    departures = Departures([nannies], clock)
+    nannies.hear(restarted(ONE))
+    found = []
+    for _ in range(2):
+        departures.hear(removed(ONE))
+        found += judged(departures, clock)
+    assert found == ["its nanny restarted it at 600 MiB", ""]
+    clock.now += NEAR_SECONDS + 1
+    assert departures.out_of_memory(ONE, patience_s=0.0) == "", "of what has just gone nothing is known yet"
+
+
+def test_the_counter_of_a_container_tells_of_kills_at_that_time(clock: Clock) -> None:
     kills = {host_of(ONE): 3, host_of(OTHER): 5}
-    departures = Departures([Counters(lambda: dict(kills))], clock)
+    departures = Departures([Counters(lambda: dict(kills), clock)], clock)
     departures.look()
-    kills[host_of(ONE)] += 1
-    for n, expected in enumerate(["the kernel killed 1 processes of its container for memory", ""]):
-        departures.hear(removed(ONE, str(n)))
-        departures.hear(removed(OTHER, str(n)))
-        clock.now += JOIN_SECONDS
-        departures.judge()
-        assert [departure.memory for departure in departures.take()] == [expected, ""], "a kill counts once"
+    kills[host_of(ONE)] += 2
+    departures.hear(removed(ONE))
+    departures.hear(removed(OTHER))
+    assert judged(departures, clock) == ["kills for memory in its container at that time: 2", ""]
+    departures.hear(removed(ONE))
+    assert judged(departures, clock) != [""], "two that go together are both believed"
+    clock.now += NEAR_SECONDS
+    departures.hear(removed(ONE))
+    assert judged(departures, clock) == [""], "a child that the kernel killed long ago is no evidence"
 
 
 def test_a_host_that_is_new_or_does_not_answer_says_nothing(clock: Clock) -> None:
     answers = iter([{}, {"10.0.0.1": 9}, {}, {"10.0.0.1": 10}])
-    counters = Counters(lambda: next(answers))
+    counters = Counters(lambda: next(answers), clock)
     found = []
     for _ in range(4):
         counters.look()
-        found.append(counters.out_of_memory(ONE))
-    assert found[:3] == ["", "", ""]
-    assert found[3] == "the kernel killed 1 processes of its container for memory"
+        found.append(counters.out_of_memory(ONE, clock.now))
+    assert found == ["", "", "", "kills for memory in its container at that time: 1"]
 
 
 def test_nobody_waits_long_for_what_nobody_knows() -> None:

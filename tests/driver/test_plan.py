@@ -201,14 +201,29 @@ def test_a_task_that_took_down_its_workers_is_cut_down_to_one_simulation_alone()
     p.lost(first.number, blamed=True)
     p.finished(third.number, frozenset({2}), 0.1)
     p.workers = 2
-    alone = p.fill(pilot=False)
-    assert [(order.groups, order.replicates, order.alone) for order in alone] == [
-        ((1,), (1,), True),
-        ((1,), (0,), True),
-    ]
-    p.piece_finished(alone[0].number, frozenset({1}), 0.1)
+    sent = []
+    for settled in ({1}, {0}):
+        (alone,) = p.fill(pilot=False)  # one at a time: on a worker that dies with two, which one did it?
+        sent.append((alone.groups, alone.replicates, alone.alone))
+        p.piece_finished(alone.number, frozenset(settled), 0.1)
+    assert sent == [((1,), (1,), True), ((1,), (0,), True)]
     (last,) = p.fill(pilot=False)
     assert (last.groups, last.replicates, last.alone) == ((0,), None, True)
+    p.lost(last.number)
+    (again,) = p.fill(pilot=False)
+    assert again.alone, "a lost connection is no reason to run it beside others"
+
+
+def test_what_took_too_much_memory_runs_one_on_each_worker() -> None:
+    p = plan(3, slots=2)
+    p.measured(1.0, 1, 1)
+    p.workers = 2
+    while not (late := p.fill(pilot=False))[0].alone:
+        for order in late:
+            p.finished(order.number, frozenset(), 0.0, frozenset(order.groups))
+    assert [order.alone for order in late] == [True, True]
+    p.finished(late[0].number, frozenset(late[0].groups), 1.0)
+    assert [order.alone for order in p.fill(pilot=False)] == [True]
 
 
 def test_targets_that_are_lost_are_sent_again() -> None:

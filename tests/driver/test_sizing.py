@@ -18,13 +18,13 @@ TASK = Task(200 * MIB, 64 << 10, seconds=0.1, groups=1, allowed_bytes=8 * GIB, o
 
 def test_light_simulations_use_every_slot_and_the_window_holds_its_tasks() -> None:
     sizes = reckoned([TASK], ROOM)
-    assert (sizes.per_worker, sizes.per_task) == (4, 10)
+    assert (sizes.per_worker, sizes.said.endswith("320 in flight, 10 to a task")) == (4, True)
     assert sizes.groups == TASKS_PER_SLOT * 8 * 10
 
 
 def test_heavy_simulations_run_fewer_at_once() -> None:
     sizes = reckoned([replace(TASK, peak_bytes=2 * GIB, seconds=30.0)], ROOM)
-    assert (sizes.per_worker, sizes.per_task, sizes.groups) == (2, 1, 16)
+    assert (sizes.per_worker, sizes.groups) == (2, 16)
     for said in ("up to 2.0 GiB", "a worker has 7.0 GiB: 2 at once on each, of 4", "30 s", "16 in flight, 1 to a task"):
         assert said in sizes.said
     assert reckoned([replace(TASK, peak_bytes=20 * GIB)], ROOM).per_worker == 1
@@ -32,7 +32,7 @@ def test_heavy_simulations_run_fewer_at_once() -> None:
 
 def test_large_results_bound_the_window() -> None:
     sizes = reckoned([replace(TASK, result_bytes=50 * MIB)], ROOM)
-    assert (sizes.groups, sizes.per_task) == (5, 1)
+    assert sizes.groups == 5
     assert "50 MiB of 256 MiB for results: 5 in flight" in sizes.said
     assert reckoned([replace(TASK, result_bytes=GIB)], ROOM).groups == 1
 
@@ -41,6 +41,10 @@ def test_results_have_what_workers_may_hold_and_a_quarter_of_the_runners_room() 
     assert room_for_results(256 * MIB, 2, 10 * GIB) == 512 * MIB
     assert room_for_results(256 * MIB, 2, GIB) == 256 * MIB
     assert room_for_results(256 * MIB, 2, -GIB) == 1
+
+
+def test_where_nothing_is_fused_the_window_is_of_single_groups() -> None:
+    assert reckoned([TASK], replace(ROOM, task_seconds=0.0)).groups == TASKS_PER_SLOT * 8
 
 
 def test_many_short_ones_are_bounded_by_their_bookkeeping() -> None:
@@ -70,7 +74,7 @@ def test_a_task_that_finished_nothing_is_not_divided_by() -> None:
 
 
 def test_the_same_measured_anew_is_no_other_plan() -> None:
-    sizes = Sizes(100, 4, 1, "")
+    sizes = Sizes(100, 4, "")
     assert sizes.differs(None)
     assert not replace(sizes, groups=108, said="other figures").differs(sizes)
     assert replace(sizes, groups=115).differs(sizes)
@@ -94,5 +98,4 @@ def test_what_runs_at_once_fits_or_is_one(
     assert 1 <= sizes.per_worker <= slots
     assert sizes.per_worker == 1 or sizes.per_worker * (MARGIN * peak + HEADROOM_BYTES) <= allowed - own
     assert sizes.groups == 1 or sizes.groups * result <= room.result_bytes
-    assert sizes.per_task >= 1
     assert 1 <= sizes.groups <= MOST_GROUPS

@@ -11,7 +11,7 @@ from mops.storage.log import Counts
 
 def test_it_is_halved_and_grows_by_a_tenth_for_each_batch_without_trouble() -> None:
     window = Window(100)
-    assert (window.size, window.narrowed) == (100, False)
+    assert window.size == 100
     assert [window.halve(), window.halve()] == [50, 25]
     sizes = []
     for _ in range(18):
@@ -19,7 +19,6 @@ def test_it_is_halved_and_grows_by_a_tenth_for_each_batch_without_trouble() -> N
         sizes.append(window.size)
     assert sizes[:4] == [25, 28, 31, 35], "the batch in which it was halved does not count"
     assert sizes[-1] == 100
-    assert not window.narrowed
 
 
 def test_there_is_always_room_for_one() -> None:
@@ -41,6 +40,11 @@ def test_another_most_is_followed_unless_memory_ran_out() -> None:
     assert window.size == 25
     window.allow(10)
     assert window.size == 10
+    resumed = Window(32, 320)
+    resumed.allow(640)
+    assert resumed.size == 320, "what ran out of memory before begins with half, also where the most is measured"
+    resumed.batch_done()
+    assert resumed.size == 352
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -47,6 +48,7 @@ _CONFIG = {
 _QUIET_HTTP = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 _LOOK_SECONDS = 2.0
+_SOURCES_EVERY = 5  # looks: each asks every nanny
 _CONNECT_SECONDS = 10.0
 _SAY_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
@@ -75,6 +77,10 @@ class Cluster(Protocol):
     @property
     def workers(self) -> int:
         """Workers, as last counted."""
+
+    @property
+    def pool(self) -> str:
+        """The name of the attempt's pools of children on the workers; another one after :meth:`reconnect`."""
 
     @property
     def alive(self) -> bool:
@@ -106,7 +112,7 @@ class Embedded:
     workers = 1
 
     def __init__(self, client: Client, run: str, slots: int):
-        self.client, self.slots, self._run = client, slots, run
+        self.client, self.slots, self.pool = client, slots, run
 
     def departed(self) -> list[Departure]:
         """As :meth:`Cluster.departed`: its worker goes with this process only."""
@@ -122,7 +128,7 @@ class Embedded:
 
     def stop(self, grace_s: float) -> None:
         """As :meth:`Cluster.stop`."""
-        stop_pool(self._run, grace_s)
+        stop_pool(self.pool, grace_s)
 
 
 @contextmanager
@@ -172,15 +178,15 @@ class OnScheduler(SchedulerPlugin):
 
     Parameters
     ----------
-    run
-        Names the attempt.
+    pool
+        Names the pools of children that the connection has on the workers.
     client
-        The id of the runner's connection.
+        The connection's id.
     """
 
-    def __init__(self, run: str, client: str):
-        self._run, self._client = run, client
-        self.name = f"mops-{run}-{client}"
+    def __init__(self, pool: str, client: str):
+        self._pool, self._client = pool, client
+        self.name = f"mops-{pool}-{client}"
 
     def update_graph(
         self, scheduler: Any, *, client: str, tasks: list[Any], annotations: dict[str, Any], **_: Any
@@ -195,7 +201,7 @@ class OnScheduler(SchedulerPlugin):
         """Note that a connection has ended."""
         if client != self._client:
             return
-        message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._run,)), "wait": True}
+        message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._pool,)), "wait": True}
         self._ending = asyncio.ensure_future(scheduler.broadcast(msg=message, on_error="ignore"))
         scheduler.remove_plugin(self.name)
 
@@ -218,7 +224,7 @@ class External:
     def __init__(self, address: str, run: str, *, threads: int, patience_s: float):
         self._address, self._run, self._threads, self._patience_s = address, run, threads, patience_s
         self._over = threading.Event()
-        self._slots = self._workers = 0
+        self._slots = self._workers = self._n_connections = 0
         self._client: Client | None = None
         self._nannies = Nannies()
         self._departures = Departures([self._nannies, Counters(self._kills)])
@@ -234,6 +240,11 @@ class External:
     def slots(self) -> int:
         """As :attr:`Cluster.slots`."""
         return self._slots
+
+    @property
+    def pool(self) -> str:
+        """As :attr:`Cluster.pool`: the scheduler ends those of a connection with it, sooner or later."""
+        return f"{self._run}.{self._n_connections}"
 
     @property
     def workers(self) -> int:
@@ -257,7 +268,8 @@ class External:
         """As :meth:`Cluster.reconnect`; also for the first time."""
         self._disconnect()
         self._client = self._waited_for(self._connected, f"the Dask scheduler at {self._address} does not answer")
-        plugin = OnScheduler(self._run, self.client.id)
+        self._n_connections += 1
+        plugin = OnScheduler(self.pool, self.client.id)
         self.client.register_plugin(plugin, name=plugin.name)
         self.client.subscribe_topic("all", self._departures.hear)
         self.client.subscribe_topic(Nannies.TOPIC, self._nannies.hear)
@@ -314,10 +326,14 @@ class External:
 
     def watch(self) -> None:
         """Count slots, and look why workers went, every few seconds until the cluster is left. Runs in a thread."""
-        while not self._over.wait(_LOOK_SECONDS):
+        for n in itertools.count(1):
+            if self._over.wait(_LOOK_SECONDS):
+                return
             if self.alive:
                 self.count()
                 self._departures.judge()
+                if n % _SOURCES_EVERY == 0:
+                    self._departures.look()
 
     def stop(self, grace_s: float) -> None:
         """As :meth:`Cluster.stop`."""
@@ -327,7 +343,7 @@ class External:
 
     def _stop_pools(self, grace_s: float) -> None:
         with contextlib.suppress(OSError, TimeoutError, RuntimeError):  # no connection: nothing of ours runs there
-            self.client.run(stop_pool, self._run, grace_s, on_error="ignore")
+            self.client.run(stop_pool, self.pool, grace_s, on_error="ignore")
 
     def leave(self) -> None:
         """End this attempt's children and the connection."""

@@ -1,11 +1,12 @@
 """Workers that are gone and were not asked to go: what they ran, and whether memory ran out.
 
-Dask's scheduler says what ran on a worker that it lost. Why it went, others say (:class:`Source`): the nanny that
-restarted it, the counter of its cgroup, and on Kubernetes its pod.
+Dask's scheduler says what was on a worker that it lost. Why it went, others say (:class:`Source`): the nanny that
+restarted it, and the counter of its cgroup. The status of its pod is to be a third.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -16,7 +17,10 @@ from typing import Any, Protocol
 from mops.worker.verdict import shown
 
 JOIN_SECONDS = 1.0
-"""What a source knows of a departure comes a little before or after it."""
+"""What a source knows of a departure may come a little after it."""
+
+NEAR_SECONDS = 15.0
+"""What it says is believed of a departure that is no farther away: sources are looked at every ten seconds."""
 
 _PATIENCE_SECONDS = 5.0
 
@@ -30,7 +34,7 @@ class Departure:
     worker
         Its address.
     keys
-        The Dask keys of the tasks that it had.
+        The Dask keys of the tasks that it ran, and of those whose results only it had.
     memory
         What says that it ran out of memory, for people; empty: nothing does.
     """
@@ -44,10 +48,10 @@ class Source(Protocol):
     """Somebody who knows why workers go."""
 
     def look(self) -> None:
-        """Learn what has happened since the last look, off the event loops; called before :meth:`out_of_memory`."""
+        """Learn what has happened since the last look, off the event loops."""
 
-    def out_of_memory(self, worker: str) -> str:
-        """Return what says that a worker ran out of memory, for people; empty: nothing does."""
+    def out_of_memory(self, worker: str, at: float) -> str:
+        """Return what says that a worker that went ``at`` (s, monotonic) ran out of memory; empty: nothing does."""
 
 
 class Nannies:
@@ -55,21 +59,22 @@ class Nannies:
 
     TOPIC = "worker-restart-memory"
 
-    def __init__(self) -> None:
-        self._restarted: dict[str, int] = {}
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._restarted: dict[str, tuple[float, int]] = {}
 
     def hear(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take an event of the topic."""
         _, said = event
-        self._restarted[said["worker"]] = said["rss"]
+        self._restarted[said["worker"]] = self._clock(), said["rss"]
 
     def look(self) -> None:
         """Nothing to do: events come by themselves."""
 
-    def out_of_memory(self, worker: str) -> str:
+    def out_of_memory(self, worker: str, at: float) -> str:
         """As :meth:`Source.out_of_memory`."""
-        n_bytes = self._restarted.get(worker)
-        return f"its nanny restarted it at {shown(n_bytes)}" if n_bytes is not None else ""
+        when, n_bytes = self._restarted.pop(worker, (-math.inf, 0))  # another worker may have its address later
+        return f"its nanny restarted it at {shown(n_bytes)}" if abs(when - at) <= NEAR_SECONDS else ""
 
 
 class Counters:
@@ -81,21 +86,23 @@ class Counters:
         Returns how many processes the kernel has killed for memory in the cgroup of each nanny, by its worker's host.
     """
 
-    def __init__(self, read: Callable[[], Mapping[str, int]]):
-        self._read = read
-        self._before: Mapping[str, int] = {}
-        self._more: dict[str, int] = {}
+    def __init__(self, read: Callable[[], Mapping[str, int]], clock: Callable[[], float] = time.monotonic):
+        self._read, self._clock = read, clock
+        self._counts: dict[str, int] = {}
+        self._rose: dict[str, tuple[float, int]] = {}
 
     def look(self) -> None:
-        """As :meth:`Source.look`; the first time it only notes how the counters stand."""
-        now = self._read()
-        self._more = {host: n - self._before[host] for host, n in now.items() if n > self._before.get(host, n)}
-        self._before = {**self._before, **now}
+        """As :meth:`Source.look`."""
+        for host, n in self._read().items():
+            more = n - self._counts.get(host, n)
+            self._counts[host] = n
+            if more > 0:
+                self._rose[host] = self._clock(), more
 
-    def out_of_memory(self, worker: str) -> str:
-        """As :meth:`Source.out_of_memory`."""
-        n = self._more.get(host_of(worker), 0)
-        return f"the kernel killed {n} processes of its container for memory" if n else ""
+    def out_of_memory(self, worker: str, at: float) -> str:
+        """As :meth:`Source.out_of_memory`: the counter rose at about that time, for whichever process it was."""
+        when, n = self._rose.get(host_of(worker), (-math.inf, 0))
+        return f"kills for memory in its container at that time: {n}" if abs(when - at) <= NEAR_SECONDS else ""
 
 
 def host_of(address: str) -> str:
@@ -116,15 +123,16 @@ class Departures:
         self._sources, self._clock = sources, clock
         self._heard: list[tuple[float, str, frozenset[str]]] = []
         self._judged: queue.SimpleQueue[Departure] = queue.SimpleQueue()
-        self._memory: dict[str, str] = {}
+        self._memory: dict[str, tuple[float, str]] = {}
         self._changed = threading.Condition()
 
     def hear(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take an event of the scheduler's topic ``all``."""
         _, said = event
         if said["action"] == "remove-worker" and not said["expected"]:
+            keys = frozenset((*said["processing-tasks"], *said["lost-computed-tasks"]))
             with self._changed:
-                self._heard.append((self._clock(), said["worker"], frozenset(said["processing-tasks"])))
+                self._heard.append((self._clock(), said["worker"], keys))
 
     def look(self) -> None:
         """Let the sources note how things stand now."""
@@ -139,11 +147,11 @@ class Departures:
         if not due:
             return
         self.look()
-        for _, worker, keys in due:
-            memory = next(filter(None, (source.out_of_memory(worker) for source in self._sources)), "")
+        for at, worker, keys in due:
+            memory = next(filter(None, (source.out_of_memory(worker, at) for source in self._sources)), "")
             self._judged.put(Departure(worker, keys, memory))
             with self._changed:
-                self._memory[worker] = memory
+                self._memory[worker] = at, memory
                 self._changed.notify_all()
 
     def take(self) -> list[Departure]:
@@ -154,7 +162,11 @@ class Departures:
         return found
 
     def out_of_memory(self, worker: str, patience_s: float = _PATIENCE_SECONDS) -> str:
-        """Return what says that a worker ran out of memory; waits until that is known, a few seconds at most."""
+        """Return what says that a worker which has just gone ran out of memory; waits a little until it is known."""
+        since = self._clock() - NEAR_SECONDS
+
+        def known() -> bool:
+            return self._memory.get(worker, (-math.inf, ""))[0] >= since
+
         with self._changed:
-            self._changed.wait_for(lambda: worker in self._memory, patience_s)
-            return self._memory.get(worker, "")
+            return self._memory[worker][1] if self._changed.wait_for(known, patience_s) else ""

@@ -147,7 +147,11 @@ class Dispatch:
     def _fetched(self, submit: Submit, future: Future[Outcome]) -> object:
         if future.status != "finished":
             return self._not_finished(submit, future)
-        event = self._deliver(submit, future.result())
+        try:
+            outcome = future.result()
+        except KilledWorker as error:  # what it gave has ended its worker on the way, and the next one that ran it
+            return self._killed(submit, error)
+        event = self._deliver(submit, outcome)
         _release(future)
         return event
 
@@ -156,12 +160,15 @@ class Dispatch:
         # exception() and not result(): a raised error's frames would pin every future (FACTS, Dask).
         error: BaseException | None = future.exception() if future.status == "error" else None
         if isinstance(error, KilledWorker):
-            last = error.last_worker.address
-            n = "a worker" if submit.suspect else f"{DEATHS} workers"
-            return Lost(submit, f"{n} died while running it", blamed=True, memory=self._cluster.out_of_memory(last))
+            return self._killed(submit, error)
         if error is not None:
             return Failed(error)
         return Lost(submit, f"Dask says {future.status!r}")
+
+    def _killed(self, submit: Submit, error: KilledWorker) -> Lost:
+        last = error.last_worker.address
+        n = "a worker" if submit.suspect else f"{DEATHS} workers"
+        return Lost(submit, f"{n} died while running it", blamed=True, memory=self._cluster.out_of_memory(last))
 
     def _put_result(self, deliver: Callable[[], object]) -> None:
         try:

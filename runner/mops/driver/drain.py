@@ -33,24 +33,24 @@ _SHOWN = 5
 
 
 def check(
-    client: Client, job: str, run: str, batch: int, keys: Sequence[str], patience_s: float = PATIENCE_SECONDS
+    client: Client, job: str, pool: str, batch: int, keys: Sequence[str], patience_s: float = PATIENCE_SECONDS
 ) -> bool:
     """Look until nothing is left of ``keys``, at most ``patience_s`` seconds; log what is; return whether it is clean.
 
     Parameters
     ----------
-    run
-        Names the attempt, whose children are looked at.
+    pool
+        Names the pools whose children are looked at.
     batch
         The batch's number, for the log.
     keys
         Dask keys of tasks whose groups are all committed.
     """
     deadline = time.monotonic() + patience_s
-    left = _look(client, run, frozenset(keys), patience_s)
+    left = _look(client, pool, frozenset(keys), patience_s)
     while left and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_SECONDS)
-        left = _look(client, run, frozenset(keys), max(deadline - time.monotonic(), _LOOK_AGAIN_SECONDS))
+        left = _look(client, pool, frozenset(keys), max(deadline - time.monotonic(), _LOOK_AGAIN_SECONDS))
     if not left:
         logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch, len(keys))
         return True
@@ -90,17 +90,17 @@ async def trim_worker() -> None:
     await asyncio.to_thread(trim_heap)
 
 
-def _look(client: Client, run: str, keys: frozenset[str], timeout_s: float) -> list[str]:
+def _look(client: Client, pool: str, keys: frozenset[str], timeout_s: float) -> list[str]:
     workers = list(client.scheduler_info()["workers"])
-    left: list[str] = client.sync(_look_everywhere, client, workers, run, keys, timeout_s)
+    left: list[str] = client.sync(_look_everywhere, client, workers, pool, keys, timeout_s)
     return left + list(_buffers("the runner", os.getpid(), keys))
 
 
 async def _look_everywhere(
-    client: Client, workers: list[str], run: str, keys: frozenset[str], timeout_s: float
+    client: Client, workers: list[str], pool: str, keys: frozenset[str], timeout_s: float
 ) -> list[str]:
     asked = [client.run_on_scheduler(on_scheduler, keys=keys)]
-    asked += [client.run(on_worker, workers=[worker], run=run, keys=keys) for worker in workers]
+    asked += [client.run(on_worker, workers=[worker], pool=pool, keys=keys) for worker in workers]
     names = ["the scheduler", *workers]
     answers = await asyncio.gather(*(asyncio.wait_for(one, timeout_s) for one in asked), return_exceptions=True)
     return [line for name, answer in zip(names, answers, strict=True) for line in _lines(name, answer)]
@@ -123,13 +123,13 @@ def on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
     ]
 
 
-def on_worker(dask_worker: Any, run: str, keys: frozenset[str]) -> list[str]:
+def on_worker(dask_worker: Any, pool: str, keys: frozenset[str]) -> list[str]:
     """Return what a worker and its children still hold of the keys. Runs there."""
     kept = {*dask_worker.data, *dask_worker.state.tasks}
     left = [f"key {key} on worker {dask_worker.address}" for key in keys if key in kept]
     parts = {key for name in held_names() for key in _PART.findall(name)}
     left += [f"a buffer of {key} in worker {dask_worker.address}" for key in sorted(parts & keys)]
-    for pid in child_pids(run):
+    for pid in child_pids(pool):
         left += _buffers(f"child {pid} of worker {dask_worker.address}", pid, keys)
     return left
 

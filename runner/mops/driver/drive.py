@@ -137,8 +137,10 @@ class Runner:
         self._half_done = HalfDone(groups.n_replicates, has_targets=bool(context.targets))
         self._reconnecting = False
         self._n_lost = 0
-        self._ran_alone: set[str] = set()  # keys of orders for which no smaller window would have been any help
-        self._blamed: Counter[int] = Counter()  # by group: how often its workers died of it
+        self._last_sent = self._halved_after = 0  # orders, by number
+        self._to_blame: set[str] = set()  # keys of orders for which a smaller window is no help: alone, or suspected
+        # How often workers died of it: by group, and replicate (None: the whole group, -1: its targets).
+        self._blamed: Counter[tuple[int, int | None]] = Counter()
         self._progress = Progress(record.job, groups.n_simulations, record.taken_over_counts + log.view.counts)
         self._outlook = self._new_outlook()
         self._batches = Batches(self._window)
@@ -243,10 +245,11 @@ class Runner:
         live = read_live(self._files, self._paths, before) if before else None
         ended = all(claim.n != before for claim in self._log.view.unended)
         start = start_after(live, ended=ended)
-        if start is not None and live is not None:
-            self._report(killed_report(live, before, start))
         batch_size = self._settings.batch_size
-        return Window(PILOT_TASKS_PER_SLOT * self._crew.slots if batch_size == "auto" else batch_size, start)
+        window = Window(PILOT_TASKS_PER_SLOT * self._crew.slots if batch_size == "auto" else batch_size, start)
+        if live is not None and start is not None and (batch_size == "auto" or start < batch_size):
+            self._report(killed_report(live, before, start))
+        return window
 
     def _new_plan(self) -> Plan:
         return Plan(
@@ -291,7 +294,8 @@ class Runner:
     def _send(self, submits: list[Submit]) -> None:
         for submit in submits:
             order = self._order(submit)
-            self._ran_alone.update(order.keys if submit.alone else ())
+            self._to_blame.update(order.keys if submit.alone or submit.suspect else ())
+            self._last_sent = max(self._last_sent, submit.number)
             if order.replicates == ():
                 self._dispatch.send_targets(submit, order, self._half_done.parts(submit.groups[0]))
             else:
@@ -310,6 +314,7 @@ class Runner:
             replicates=submit.replicates,
             alone=submit.alone,
             per_worker=self._per_worker,
+            pool=self._cluster.pool,
         )
 
     def _deliver(self, submit: Submit, outcome: Outcome) -> _Whole | _Piece:
@@ -426,7 +431,7 @@ class Runner:
         trouble
             One of them took more than there is for each.
         """
-        if self._settings.batch_size != "auto":
+        if self._settings.batch_size != "auto" or not task.allowed_bytes:  # nothing ran: it was given up
             return
         self._sizer.measured(task)
         if self._sizer.due or trouble:
@@ -444,7 +449,8 @@ class Runner:
         workers = max(self._cluster.workers, 1)
         free = allowed_bytes() - resident_bytes()
         results = room_for_results(self._context.held_bytes, workers, free)
-        sizes = self._sizer.sizes(Room(self._crew.slots, workers, results, self._settings.task_seconds))
+        task_seconds = self._settings.task_seconds if self._settings.checkpoint_seconds > 0 else 0.0
+        sizes = self._sizer.sizes(Room(self._crew.slots, workers, results, task_seconds))
         if sizes is None or not sizes.differs(self._sizes):
             return
         self._sizes = sizes
@@ -469,25 +475,35 @@ class Runner:
         if not event.blamed:
             logger.info("%s: task %d is lost and runs again: %s", self._record.job, submit.number, event.why)
         else:
-            self._blamed.update(submit.groups)
+            attempts = self._blame(submit)
             quarantined = submit.alone and is_single(submit, self._groups.n_replicates)
-            self._report(lost_report(event, self._blamed[submit.groups[0]], quarantined=quarantined))
+            self._report(lost_report(event, attempts, quarantined=quarantined))
             if quarantined:
-                attempts = self._blamed[submit.groups[0]]
                 outcome = given_up(self._order(submit), f"alone, {event.why}", event.memory, attempts)
                 self._dispatch.deliver_later(lambda: self._deliver(submit, outcome))
                 return
         self._plan.lost(submit.number, blamed=event.blamed)
 
+    def _blame(self, submit: Submit) -> int:
+        """Count that its workers died of it; return how often that was so of its first simulation, or its targets."""
+        steps = submit.replicates or ((None,) if submit.replicates is None else (-1,))
+        self._blamed.update((group, step) for group in submit.groups for step in steps)
+        first = submit.groups[0]
+        return self._blamed[first, None] + (self._blamed[first, steps[0]] if steps[0] is not None else 0)
+
     def _departed(self, departure: Departure) -> None:
         """Take fewer parameter sets at a time where a worker ran out of memory; its tasks run again by themselves."""
         mine = [key for key in departure.keys if f"-{self._record.job}-{self._context.run}-" in key]
         n_tasks = len(mine)
-        if departure.memory and not self._ran_alone.issuperset(mine):
-            before = self._window.size
+        # What was sent before the window was halved says nothing of the window that it is now.
+        telling = [key for key in set(mine) - self._to_blame if int(key.rpartition("-")[2]) > self._halved_after]
+        if departure.memory and telling:
+            before, self._halved_after = self._window.size, self._last_sent
             self._report(memory_report(departure, n_tasks, before, self._window.halve()))
         elif n_tasks:
-            logger.info("%s: worker %s is gone; %d tasks run again", self._record.job, departure.worker, n_tasks)
+            why = f": {departure.memory}" if departure.memory else ""
+            message = "%s: worker %s is gone%s; %d tasks run again"
+            logger.info(message, self._record.job, departure.worker, why, n_tasks)
 
     def _report(self, report: Report) -> None:
         logger.warning("%s: %s", self._record.job, report)
@@ -502,9 +518,8 @@ class Runner:
             self._window.batch_done()
             if self._settings.batch_size == "auto":
                 self._resize()
-            run = self._context.run
-            client = self._cluster.client
-            self._drainer.submit(drain.check, client, self._record.job, run, *batch).add_done_callback(_warn_of_fault)
+            client, pool = self._cluster.client, self._cluster.pool
+            self._drainer.submit(drain.check, client, self._record.job, pool, *batch).add_done_callback(_warn_of_fault)
             self._drainer.submit(self._trimmer.trim, client).add_done_callback(_warn_of_fault)
 
     def _stop(self, grace_s: float) -> None:

@@ -189,7 +189,7 @@ class Plan:
         self._give_back(group for group in self._land_whole(number) if group not in done | postponed)
         self._late += sorted(postponed)
         self._suspects -= done
-        if done:
+        if done and seconds:
             self.measured(seconds, len(done), sum(map(self._n_replicates, done)))
 
     def piece_finished(
@@ -202,7 +202,7 @@ class Plan:
         else:
             self._split[group].targets_late = bool(postponed)
         self._return_replicates(group, (replicate for replicate in sent if replicate not in settled | postponed))
-        if settled:
+        if settled and seconds:
             self.measured(seconds, len(settled) / self._n_replicates(group), len(settled))
 
     def targets_due(self, group: int) -> None:
@@ -226,24 +226,26 @@ class Plan:
         blamed
             Workers died of it: its groups are sent one by one, then each simulation alone, to find the one that did it.
         """
-        if self._flying[number].replicates is None:
-            self._whole_lost(self._land_whole(number), blamed=blamed)
+        order = self._flying[number]
+        self._suspects.update(order.groups if blamed else ())
+        late = blamed or order.alone
+        if order.replicates is None:
+            self._whole_lost(self._land_whole(number), blamed=blamed, late=late)
             return
         group, sent = self._land_piece(number)
         split = self._split[group]
         if not sent:
-            split.targets_late |= blamed
-            split.targets_due |= not blamed
-        elif blamed:
+            split.targets_late |= late
+            split.targets_due |= not late
+        elif late:
             split.late += sent
         else:
             self._return_replicates(group, sent)
 
-    def _whole_lost(self, groups: tuple[int, ...], *, blamed: bool) -> None:
-        if not blamed or len(groups) > 1:
+    def _whole_lost(self, groups: tuple[int, ...], *, blamed: bool, late: bool) -> None:
+        if len(groups) > 1 or not late:
             self._give_back(groups)
-            self._suspects.update(groups if blamed else ())
-        elif (n := self._n_replicates(groups[0])) > 1:
+        elif blamed and (n := self._n_replicates(groups[0])) > 1:
             self._split[groups[0]] = _Split(late=list(range(n)))
         else:
             self._late += groups
@@ -273,7 +275,9 @@ class Plan:
 
     def _next(self) -> Submit | None:
         if any(order.alone for order in self._flying.values()):
-            return self._next_alone() if len(self._flying) < self.workers and not self._stopped else None
+            suspected = any(not self._suspects.isdisjoint(order.groups) for order in self._flying.values())
+            room = len(self._flying) < self.workers and not self._stopped and not suspected
+            return self._next_alone() if room else None
         for group, split in self._split.items():
             if split.targets_due or (split.left and not self._stopped):
                 return self._next_piece(group, split)
@@ -284,13 +288,20 @@ class Plan:
         return self._next_alone() if not self._flying else None
 
     def _next_alone(self) -> Submit | None:
-        """Return what is to have a worker for itself: one for each worker, and nothing beside them."""
+        """Return what is to have a worker for itself: one for each worker, and nothing beside them.
+
+        What is suspected to end its worker is the only one: on a worker that dies with two, which one did it?
+        """
         for group, split in self._split.items():
+            if self._flying and group in self._suspects:
+                continue
             if split.late:
                 return self._numbered((group,), (split.late.pop(),), alone=True)
             if split.targets_late:
                 split.targets_late = False
                 return self._numbered((group,), (), alone=True)
+        if self._flying and self._late and self._late[0] in self._suspects:
+            return None
         if self._late and self.in_flight < self._window.size:
             self._n_whole += 1
             return self._numbered((self._late.popleft(),), None, alone=True)

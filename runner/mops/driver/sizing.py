@@ -67,7 +67,7 @@ class Room:
     result_bytes
         For results that are on their way, on workers and in the runner.
     task_seconds
-        MODELOPS_JOB_TASK_SECONDS.
+        MODELOPS_JOB_TASK_SECONDS; 0: each group is a task.
     """
 
     slots: int
@@ -86,15 +86,12 @@ class Sizes:
         In flight.
     per_worker
         Simulations at once on each worker.
-    per_task
-        Groups in a task, as far as the job is long enough.
     said
         The arithmetic, for people.
     """
 
     groups: int
     per_worker: int
-    per_task: int
     said: str
 
     def differs(self, other: Sizes | None) -> bool:
@@ -162,7 +159,7 @@ def reckoned(tasks: list[Task], room: Room) -> Sizes:
         f"a parameter set takes {group_s:.2g} s and gives {_small(group_bytes)} of {shown(room.result_bytes)} "
         f"for results: {groups} in flight, {per_task} to a task"
     )
-    return Sizes(groups, per_worker, per_task, said)
+    return Sizes(groups, per_worker, said)
 
 
 def _small(n_bytes: float) -> str:

@@ -37,38 +37,32 @@ class Window:
     most
         MODELOPS_JOB_BATCH_SIZE.
     start
-        What to begin with; None: the most.
+        What to begin with, if that is less.
     """
 
     def __init__(self, most: int, start: int | None = None):
-        self._most = most
-        self._size = min(start or most, most)
+        self._most, self._cap = most, start
         self._halved = False
 
     @property
     def size(self) -> int:
         """Groups that may be in flight, at least one."""
-        return self._size
-
-    @property
-    def narrowed(self) -> bool:
-        """Whether it is smaller than it may be."""
-        return self._size < self._most
+        return self._most if self._cap is None else min(self._most, self._cap)
 
     def halve(self) -> int:
         """Take half of it, after a process ran out of memory; return what it is now."""
-        self._size = max(self._size // 2, 1)
+        self._cap = max(self.size // 2, 1)
         self._halved = True
-        return self._size
+        return self._cap
 
     def batch_done(self) -> None:
         """Let it grow by a tenth, if a batch has gone through since it was halved last."""
-        if not self._halved:
-            self._size = min(math.ceil(self._size * GROWTH), self._most)
+        if self._cap is not None and not self._halved:
+            self._cap = math.ceil(self._cap * GROWTH)
+            if self._cap >= self._most:
+                self._cap = None
         self._halved = False
 
     def allow(self, most: int) -> None:
-        """Have another most; a window that was not narrowed follows it."""
-        if not self.narrowed or self._size > most:
-            self._size = most
+        """Have another most; what memory allowed last is not passed for it."""
         self._most = most

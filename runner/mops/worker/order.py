@@ -92,6 +92,8 @@ class Order:
         alone, over the replicates that are handed over beside the order (:class:`Outcome` parts of earlier pieces).
     alone
         Whether nothing else is to run on its worker meanwhile, so that its simulations have the memory of all slots.
+    pool
+        Names the pool of children that runs it on its worker; empty: that of the attempt.
     per_worker
         Simulations that are to run at once on a worker from now on; None: as many as it has slots.
     """
@@ -105,6 +107,7 @@ class Order:
     replicates: tuple[int, ...] | None = None
     alone: bool = False
     per_worker: int | None = None
+    pool: str = ""
 
     @property
     def key(self) -> str:

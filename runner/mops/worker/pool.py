@@ -188,6 +188,7 @@ class Pool:
         work = Work(order, given)
         if order.per_worker is not None:
             self.slots.limit(order.per_worker)
+            self._close_surplus()
         with self._alone() if order.alone else self.slots.one():
             if order.replicates is None:
                 held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
@@ -242,6 +243,15 @@ class Pool:
                 child.close()
             yield
 
+    def _close_surplus(self) -> None:
+        """End children that nobody uses and for which there is no place any more."""
+        with self._lock:
+            n = min(max(len(self._children) - self.slots.n, 0), len(self._idle))
+            surplus = [self._idle.pop() for _ in range(n)]
+            self._children.difference_update(surplus)
+        for child in surplus:
+            child.close()
+
     def _take_idle(self) -> list[Child]:
         """Take out the children that nobody uses, to be closed. Called with the lock held."""
         idle, self._idle = self._idle, []
@@ -276,11 +286,12 @@ class Pool:
 
     def _limit_bytes(self, *, alone: bool) -> int:
         """Return what one simulation may take now: what is set, else its slot's share of what is there."""
-        n_shares = self.slots.n if alone else 1
-        if self.context.memory_bytes is not None:
-            return n_shares * self.context.memory_bytes
         # A template's pages count in each process that it has forked, and so in what each may take.
-        return memory.share_bytes(self._allowed_bytes, resident_bytes(), self.slots.n // n_shares)
+        share = memory.share_bytes(self._allowed_bytes, resident_bytes(), 1 if alone else self.slots.n)
+        each = self.context.memory_bytes
+        if each is None:
+            return share
+        return max(each, min(self.slots.there * each, share)) if alone else each
 
     @contextlib.contextmanager
     def _lent(self, *, last: bool = False, fresh: bool = False) -> Iterator[Child | None]:

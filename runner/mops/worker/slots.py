@@ -13,11 +13,11 @@ class Slots:
     Parameters
     ----------
     n
-        How many there are.
+        How many there are (:attr:`there`), whatever may be taken now.
     """
 
     def __init__(self, n: int):
-        self._most = self._n = n
+        self.there = self._most = self._n = n
         self._taken = 0
         self._alone = False
         self._changed = threading.Condition()

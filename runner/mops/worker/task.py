@@ -33,11 +33,16 @@ def run_order(order: Order, given: Sequence[ArrowPart] = ()) -> Outcome:
     ModelError, ClusterError
         No simulation can run here; the failures of single simulations are in the outcome.
     """
-    return pool_of(order.context).run(order, given)
+    return pool_of(order.context, order.pool).run(order, given)
 
 
-def pool_of(context: Context) -> Pool:
-    """Return this process's pool for an attempt, made at the first call; stopped already where the attempt is over.
+def pool_of(context: Context, name: str = "") -> Pool:
+    """Return this process's pool of a name, made at the first call; stopped already where it is over.
+
+    Parameters
+    ----------
+    name
+        Empty: the attempt's. A runner that has lost its connection has others: the old ones are over then.
 
     Raises
     ------
@@ -47,13 +52,14 @@ def pool_of(context: Context) -> Pool:
     root, slots = str(bundle_folder(context)), _slots(context)
     worker_limit = None if context.slots else get_worker().memory_manager.memory_limit
     with _lock:
-        if context.run not in _pools:
-            _pools[context.run] = Pool(context, root, slots, worker_limit)
+        name = name or context.run
+        if name not in _pools:
+            _pools[name] = Pool(context, root, slots, worker_limit)
             if context.slots is None:
                 get_worker().metrics["mops_children_bytes"] = children_bytes
-            if context.run in _over:
-                _pools[context.run].stop(0.0)
-        return _pools[context.run]
+            if name in _over:
+                _pools[name].stop(0.0)
+        return _pools[name]
 
 
 def children_bytes(_worker: object = None) -> int:
@@ -83,31 +89,31 @@ def bundle_folder(context: Context) -> Path:
     return unpack(data, context.bundle, cache_folder())
 
 
-def stop_pool(run: str, grace_s: float) -> None:
-    """Run nothing new for this attempt here; what runs gets ``grace_s`` seconds."""
+def stop_pool(name: str, grace_s: float) -> None:
+    """Run nothing new in this pool here; what runs gets ``grace_s`` seconds."""
     with _lock:
-        _over.add(run)
-        pool = _pools.get(run)
+        _over.add(name)
+        pool = _pools.get(name)
     if pool is not None:
         pool.stop(grace_s)
 
 
-def close_pool(run: str) -> None:
-    """End this attempt's children here; an order that comes all the same runs nothing."""
+def close_pool(name: str) -> None:
+    """End a pool's children here; an order that comes all the same runs nothing."""
     with _lock:
-        _over.add(run)
-        pool = _pools.pop(run, None)
+        _over.add(name)
+        pool = _pools.pop(name, None)
     if pool is not None:
         pool.close()
 
 
-def leave_pool(run: str) -> None:
-    """End this attempt's children here, without waiting for them: for a worker's event loop."""
-    threading.Thread(target=close_pool, args=(run,), name="mops-leave").start()
+def leave_pool(name: str) -> None:
+    """End a pool's children here, without waiting for them: for a worker's event loop."""
+    threading.Thread(target=close_pool, args=(name,), name="mops-leave").start()
 
 
-def child_pids(run: str) -> list[int]:
-    """Return the process ids of this attempt's children here."""
+def child_pids(name: str) -> list[int]:
+    """Return the process ids of a pool's children here."""
     with _lock:
-        pool = _pools.get(run)
+        pool = _pools.get(name)
     return pool.pids() if pool is not None else []
