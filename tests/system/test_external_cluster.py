@@ -121,7 +121,7 @@ def test_five_kills_of_the_scheduler_are_survived_by_one_runner(lab: Lab, dask: 
 
 def test_a_connection_that_is_cut_is_made_anew_and_the_workers_go_on(lab: Lab, dask: DaskProcesses) -> None:
     """The scheduler lives on and ends the children of the old connection; those of the new one are others."""
-    lab.write("held:simulate", betas(40), targets=["scores:rows"])
+    lab.write("held:simulate", betas(40), targets=["scores:order"])
     with way_to(dask.port) as way:
         lab.more_env = {"MODELOPS_SCHEDULER": f"tcp://127.0.0.1:{way.port}", "MOPS_TEST_CALLS": str(dask.calls_file)}
         runner = lab.submit(CHECKPOINT_SECONDS=0)
