@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from memory_report import tables, write_report
 from throughput import PEERS, RESULTS, machine, measure_memory, say
+from tree_memory import unreclaimable_bytes
 
 LIBRARIES_UP_TO = 2_000
 """Sets: at 10,000 one of them takes 20 GiB."""
@@ -76,7 +77,7 @@ def runs(sizes: tuple[int, ...], up_to: int, once: bool) -> list[int]:
 
 def measure(name: str, peer: str, sets: int) -> dict:
     """Run one peer once; return its peaks in bytes."""
-    figures, memory = measure_memory(peer, LOADS[name].arguments(sets), SAMPLE_S)
+    figures, memory = measure_memory(peer, LOADS[name].arguments(sets), SAMPLE_S, unreclaimable_bytes)
     point = {"load": name, "peer": peer, "sets": sets}
     point |= {key: figures[key] for key in ("peak_bytes", "peak_root_bytes", "seconds")}
     point["windows"] = windows(memory.series, figures["start_up_seconds"], figures["total_seconds"])

@@ -137,7 +137,7 @@ def draw(result: dict) -> None:
         axes.set_xlabel("parameter sets")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-    np.atleast_1d(panels)[0].set_ylabel("peak memory (PSS), MiB")
+    np.atleast_1d(panels)[0].set_ylabel("peak memory, MiB")
     figure.legend(*np.atleast_1d(panels)[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.savefig(PICTURE, dpi=150)
     plt.close(figure)

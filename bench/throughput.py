@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 from check_artefact import differences
 from throughput_report import standing, table, write_report
-from tree_memory import PSS_INTERVAL_S, PeakMemory
+from tree_memory import PSS_INTERVAL_S, PeakMemory, Size
 
 BENCH = Path(__file__).resolve().parent
 RESULTS = BENCH / "results"
@@ -139,21 +139,21 @@ def measure_arguments(peer: str, arguments: list[str]) -> dict:
     return measure_memory(peer, arguments, PSS_INTERVAL_S)[0]
 
 
-def measure_memory(peer: str, arguments: list[str], every_s: float) -> tuple[dict, PeakMemory]:
+def measure_memory(peer: str, arguments: list[str], every_s: float, size: Size = None) -> tuple[dict, PeakMemory]:
     """Run one peer once; return its figures, and its memory over time, read at least every so often."""
     with tempfile.TemporaryDirectory() as folder:
-        return run([*command(peer), *arguments, "--out", str(Path(folder) / "out")], every_s)
+        return run([*command(peer), *arguments, "--out", str(Path(folder) / "out")], every_s, size)
 
 
 def command(peer: str) -> list[str]:
     return [sys.executable, str(BENCH / "peers" / PEERS[peer])]
 
 
-def run(command_line: list[str], every_s: float = PSS_INTERVAL_S) -> tuple[dict, PeakMemory]:
+def run(command_line: list[str], every_s: float = PSS_INTERVAL_S, size: Size = None) -> tuple[dict, PeakMemory]:
     """Run a program to its end; return the figures of its last line, its whole time and its memory (bytes)."""
     started = time.perf_counter()
     process = subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True, env=environment())
-    memory = PeakMemory(process.pid, every_s)
+    memory = PeakMemory(process.pid, every_s, size)
     memory.start()
     output, _ = process.communicate()
     total_s = time.perf_counter() - started

@@ -10,12 +10,18 @@ resident size is larger than ever, and else once a second (copies of forked page
 
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
 RSS_INTERVAL_S = 0.1
 PSS_INTERVAL_S = 1.0
 NOTEWORTHY_GROWTH_BYTES = 2**20
+
+
+Size = Callable[[psutil.Process], int] | None
+"""What counts of a process; None: its PSS."""
 
 
 class PeakMemory(threading.Thread):
@@ -28,11 +34,13 @@ class PeakMemory(threading.Thread):
     ----------
     every_s
         PSS is read at least this often.
+    size
+        What counts of a process; without it its whole PSS.
     """
 
-    def __init__(self, pid: int, every_s: float = PSS_INTERVAL_S):
+    def __init__(self, pid: int, every_s: float = PSS_INTERVAL_S, size: Size = None):
         super().__init__(daemon=True)
-        self._every_s = every_s
+        self._every_s, self._size = every_s, size or pss_bytes
         self.series: list[tuple[float, int, int]] = []
         self.root = psutil.Process(pid)
         self.peak_bytes = self.peak_root_bytes = 0
@@ -52,7 +60,7 @@ class PeakMemory(threading.Thread):
             else:
                 tree = self.tree()
                 due = time.monotonic() + self._every_s
-            sizes = [pss_bytes(process) for process in tree] or [0]
+            sizes = [self._size(process) for process in tree] or [0]
             self.peak_bytes = max(self.peak_bytes, sum(sizes))
             self.peak_root_bytes = max(self.peak_root_bytes, sizes[0])
             self.series.append((time.monotonic() - began, sum(sizes), sizes[0]))
@@ -84,3 +92,16 @@ def pss_bytes(process: psutil.Process) -> int:
         return process.memory_full_info().pss
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # the kernel denies a look at a zombie
         return 0
+
+
+def unreclaimable_bytes(process: psutil.Process) -> int:
+    """Return a process's share of memory without pages of files, which the kernel can drop; none if it has ended.
+
+    Pages of files are programs and libraries. How many of them count as one process's own depends on who else on the
+    machine has them mapped: 70 MiB that come and go with neighbours, and with its own children at the end.
+    """
+    try:
+        lines = Path("/proc", str(process.pid), "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))

@@ -78,6 +78,11 @@ def test_neither_ctrl_c_nor_the_terminals_end_reaches_the_runner(study: Lab, how
     command = f"{MOPS} jobs submit {study.project / 'study.json'} --name job --detach; echo RETURNED; exec sleep 600"
     shell, terminal = pty.fork()
     if shell == 0:
+        for number in (
+            signal.SIGINT,
+            signal.SIGHUP,
+        ):  # a background job ignores them
+            signal.signal(number, signal.SIG_DFL)
         os.chdir(study.folder)
         os.execvpe("bash", ["bash", "-c", command], lab.env)
     said = b""

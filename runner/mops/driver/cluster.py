@@ -158,7 +158,8 @@ def embedded(run: str, slots: int) -> Iterator[Embedded]:
 
 def _quiet() -> None:
     """Silence Dask's own log: what it knows of our tasks and connections, our own errors say."""
-    for name in ["distributed", *(name for name in logging.root.manager.loggerDict if name.startswith("distributed."))]:
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
+    for name in ("distributed", "tornado.application", *names):  # Dask's loop is tornado's: what fails in its callbacks
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
