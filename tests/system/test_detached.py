@@ -145,9 +145,10 @@ def test_kill_of_a_detached_runner_leaves_nothing_and_resume_goes_on(study: Lab)
 
 
 def test_as_json_it_is_a_name_a_process_and_a_file(study: Lab) -> None:
-    submit, pid = detached(study, "--json")
+    submit, pid = detached(study, "--json", hold=0)
     told = json.loads((study.folder / "stdout-1.txt").read_text())
     assert told == {"job": "job", "pid": pid, "log": str(study.folder / "state" / "mops" / "job.log")}
+    submit.let_go()
     wait_for(lambda: not submit.alive())
 
 
