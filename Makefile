@@ -21,7 +21,7 @@ demo: setup
 
 # MOPS_REQUIRE_AZURITE=1: a missing Azurite fails the tests instead of skipping some.
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
@@ -32,14 +33,20 @@ def installed() -> Path:
     if not node or not npm:
         raise NoAzuriteError("Azurite needs node 18 or newer with npm")
     home = Path.home() / ".cache" / "mops-tests" / f"azurite-{VERSION}"
-    program = home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    if not (home / "installed").exists():
-        command = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(home)]
-        done = subprocess.run([*command, f"azurite@{VERSION}"], capture_output=True, text=True, timeout=240)
-        if done.returncode:
-            raise NoAzuriteError(f"npm cannot install Azurite: {done.stderr[-500:]}")
-        (home / "installed").touch()
-    return program
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+        if not (home / "installed").exists():
+            _install(npm, home)
+    return home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+
+
+def _install(npm: str, home: Path) -> None:
+    command = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(home)]
+    done = subprocess.run([*command, f"azurite@{VERSION}"], capture_output=True, text=True, timeout=240)
+    if done.returncode:
+        raise NoAzuriteError(f"npm cannot install Azurite: {done.stderr[-500:]}")
+    (home / "installed").touch()
 
 
 def free_port() -> int:
