@@ -209,7 +209,8 @@ def test_a_result_that_no_worker_can_hold_is_out_of_memory_and_the_window_is_hal
         (lab.project / "large.py").write_text(
             "import numpy as np\n\ndef run(params, seed):\n    return {'x': np.ones(params['mib'] << 17)}\n"
         )
-        runner = lab.run(exit_code=3, SIM_MEMORY="4GiB", BATCH_SIZE=16)
+        runner = lab.submit(SIM_MEMORY="4GiB", BATCH_SIZE=16)
+        assert runner.wait(patience_s=200) == 3, runner.said  # five workers die of it, one after the other
     (failure,) = lab.job().failures().to_pylist()
     assert (failure["group"], failure["reason"]) == (3, "oom"), runner.said
     assert failure["signals"].startswith("KilledWorker; its nanny restarted it at ")
