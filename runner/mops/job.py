@@ -7,7 +7,6 @@ import functools
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ SILENT_SECONDS = 45.0
 _READERS = 16
 
 
-_NUMBER = re.compile(r"\d[\d.,]*")
+_NUMBER = re.compile(r"\d[\d.,]*( [KMG]?i?B)?")
 
 
 @dataclass(frozen=True)
@@ -123,6 +122,11 @@ class Reason:
     n: int
     verdict: str
     message: str
+
+
+def without_numbers(message: str) -> str:
+    """Return a message as those that differ in their numbers and sizes only have it too."""
+    return _NUMBER.sub("#", message)
 
 
 def default_files() -> Files:
@@ -336,12 +340,12 @@ class Job:
         Messages that differ in their numbers only are one reason, with the first of them.
         """
         rows = self.failures().select(["reason", "message"]).to_pylist()
-        found = [(row["reason"], row["message"].partition("\n")[0]) for row in rows]
-        first: dict[tuple[str, str], str] = {}
-        for verdict, message in found:
-            first.setdefault((verdict, _NUMBER.sub("#", message)), message)
-        counted = Counter((verdict, _NUMBER.sub("#", message)) for verdict, message in found)
-        return [Reason(n, kind[0], first[kind]) for kind, n in counted.most_common()]
+        alike: dict[tuple[str, str], list[str]] = {}
+        for row in rows:
+            message = row["message"].partition("\n")[0]
+            alike.setdefault((row["reason"], without_numbers(message)), []).append(message)
+        reasons = (Reason(len(messages), verdict, messages[0]) for (verdict, _), messages in alike.items())
+        return sorted(reasons, key=lambda reason: -reason.n)
 
     def samples(self, newest: int | None = None) -> pa.Table:
         """Return where the job stood about every 10 s: counts, rate, memory, groups in flight, verdicts so far.

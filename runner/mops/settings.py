@@ -114,6 +114,10 @@ class Settings(BaseModel):
             raise SettingsError("the environment's settings are not valid", problems, hint=f"known are: {_known()}")
         return settings
 
+    def batch_size_or(self, measured: int) -> int:
+        """Return the batch size, or what it is where mops measures it."""
+        return measured if self.batch_size == "auto" else self.batch_size
+
     def failures_allowed(self, n_simulations: int) -> float:
         """Return how many simulations of so many may fail before the job is to end."""
         if self.max_failures is None:

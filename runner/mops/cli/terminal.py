@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import time
 from collections import Counter
@@ -19,13 +18,13 @@ from rich.text import Text
 
 from mops.driver.progress import Snapshot
 from mops.errors import MopsError, UsageError
+from mops.job import without_numbers
 from mops.worker.verdict import Report
 
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 EXIT_CODES = {"succeeded": 0, "partial": 3, "failed": 1, "cancelled": 130}
 _LINE_SECONDS = 10.0
 _ALIKE_SHOWN = 5
-_NUMBER = re.compile(r"\d[\d.,]*( [KMG]?i?B)?")
 _PIPE_COLUMNS = 100_000  # a program that reads lines wants each record on one
 
 
@@ -129,7 +128,7 @@ class _Talk(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{record.levelname.lower()}: {self.format(record)}"
         for report in (found for found in record.args or () if isinstance(found, Report)):
-            kind = _NUMBER.sub("#", f"{report.meaning}; {report.remedy}")
+            kind = without_numbers(f"{report.meaning}; {report.remedy}")
             self._alike[kind] += 1
             if self._alike[kind] > _ALIKE_SHOWN and self.level >= logging.WARNING:
                 return

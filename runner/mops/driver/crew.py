@@ -66,7 +66,8 @@ class Crew:
             logger.warning("%s: all workers are gone; waiting up to %g s for one", self._job, patience_s)
 
     def _warn_if_starved(self) -> None:
-        batch_size, enough = self._settings.batch_size, 2 * self.slots
-        if batch_size != "auto" and batch_size < min(enough, self._n_groups):
+        enough = 2 * self.slots
+        batch_size = self._settings.batch_size_or(enough)
+        if batch_size < min(enough, self._n_groups):
             message = "%s: MODELOPS_JOB_BATCH_SIZE=%d cannot keep %d slots busy; %d would"
             logger.warning(message, self._job, batch_size, self.slots, enough)

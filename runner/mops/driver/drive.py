@@ -72,11 +72,9 @@ class _Whole:
 
     number: int
     done: frozenset[int]
-    seconds: float
     reference: Kinds | None
     counts: Counts
     postponed: frozenset[int]
-    peak_bytes: int
     task: Task
 
 
@@ -137,7 +135,7 @@ class Runner:
         self._half_done = HalfDone(groups.n_replicates, has_targets=bool(context.targets))
         self._reconnecting = False
         self._n_lost = 0
-        self._last_sent = self._halved_after = 0  # orders, by number
+        self._halved_after = 0  # an order's number
         self._to_blame: set[str] = set()  # keys of orders for which a smaller window is no help: alone, or suspected
         # How often workers died of it: by group, and replicate (None: the whole group, -1: its targets).
         self._blamed: Counter[tuple[int, int | None]] = Counter()
@@ -145,7 +143,7 @@ class Runner:
         self._outlook = self._new_outlook()
         self._batches = Batches(self._window)
         self._trimmer = drain.Trimmer()
-        self._sizer = Sizer()
+        self._sizer = Sizer() if settings.batch_size == "auto" else None
         self._sizes: Sizes | None = None
         self._stopping = False
         self._stop_by = math.inf
@@ -193,9 +191,8 @@ class Runner:
 
     @property
     def _limits(self) -> Limits:
-        batch_size = self._settings.batch_size
-        groups = MOST_GROUPS if batch_size == "auto" else batch_size
-        return Limits(self._settings.checkpoint_seconds, self._settings.checkpoint_bytes, groups)
+        settings = self._settings
+        return Limits(settings.checkpoint_seconds, settings.checkpoint_bytes, settings.batch_size_or(MOST_GROUPS))
 
     def _checkpointer(self) -> Checkpointer:
         return Checkpointer(
@@ -245,11 +242,9 @@ class Runner:
         live = read_live(self._files, self._paths, before) if before else None
         ended = all(claim.n != before for claim in self._log.view.unended)
         start = start_after(live, ended=ended)
-        batch_size = self._settings.batch_size
-        window = Window(PILOT_TASKS_PER_SLOT * self._crew.slots if batch_size == "auto" else batch_size, start)
-        if live is not None and start is not None and (batch_size == "auto" or start < batch_size):
+        if live is not None and start is not None and start < self._settings.batch_size_or(MOST_GROUPS):
             self._report(killed_report(live, before, start))
-        return window
+        return Window(self._settings.batch_size_or(PILOT_TASKS_PER_SLOT * self._crew.slots), start)
 
     def _new_plan(self) -> Plan:
         return Plan(
@@ -295,7 +290,6 @@ class Runner:
         for submit in submits:
             order = self._order(submit)
             self._to_blame.update(order.keys if submit.alone or submit.suspect else ())
-            self._last_sent = max(self._last_sent, submit.number)
             if order.replicates == ():
                 self._dispatch.send_targets(submit, order, self._half_done.parts(submit.groups[0]))
             else:
@@ -328,8 +322,8 @@ class Runner:
         if submit.replicates is not None:
             return _Piece(submit.number, outcome)
         counts = self._checkpoints.put(outcome)
-        memory = (outcome.postponed, outcome.peak_bytes, _task(outcome, len(outcome.done)))
-        return _Whole(submit.number, outcome.done, outcome.seconds, outcome.reference, counts, *memory)
+        task = _task(outcome, len(outcome.done))
+        return _Whole(submit.number, outcome.done, outcome.reference, counts, outcome.postponed, task)
 
     def _close(self, group: int, outcome: Outcome) -> _Closed:
         """Bring a group that was run in pieces into the open checkpoint. Runs in the fetching thread."""
@@ -379,11 +373,11 @@ class Runner:
 
     def _finished(self, event: _Whole) -> None:
         self._n_lost = 0
-        self._log_alone(self._plan.flying[event.number], event.peak_bytes)
-        self._plan.finished(event.number, event.done, event.seconds, event.postponed)
+        self._log_alone(self._plan.flying[event.number], event.task.peak_bytes)
+        self._plan.finished(event.number, event.done, event.task.seconds, event.postponed)
         self._reference = self._reference or event.reference
         self._took(event.counts)
-        self._outlook.measured(event.seconds, event.counts.simulations)
+        self._outlook.measured(event.task.seconds, event.counts.simulations)
         self._measured(event.task, trouble=bool(event.postponed))
 
     def _piece_finished(self, number: int, outcome: Outcome) -> None:
@@ -431,7 +425,7 @@ class Runner:
         trouble
             One of them took more than there is for each.
         """
-        if self._settings.batch_size != "auto" or not task.allowed_bytes:  # nothing ran: it was given up
+        if self._sizer is None or not task.allowed_bytes:  # nothing ran: it was given up
             return
         self._sizer.measured(task)
         if self._sizer.due or trouble:
@@ -440,12 +434,14 @@ class Runner:
     @property
     def _per_worker(self) -> int | None:
         """Simulations at once on a worker: one until it is known what they take; None: as many as it has slots."""
-        if self._settings.batch_size != "auto":
+        if self._sizer is None:
             return None
         return self._sizes.per_worker if self._sizes else 1
 
     def _resize(self) -> None:
-        """Reckon anew how much runs at once, and say it where it has changed."""
+        """Reckon anew how much runs at once, if that is for mops to do, and say it where it has changed."""
+        if self._sizer is None:
+            return
         workers = max(self._cluster.workers, 1)
         free = allowed_bytes() - resident_bytes()
         results = room_for_results(self._context.held_bytes, workers, free)
@@ -498,7 +494,7 @@ class Runner:
         # What was sent before the window was halved says nothing of the window that it is now.
         telling = [key for key in set(mine) - self._to_blame if int(key.rpartition("-")[2]) > self._halved_after]
         if departure.memory and telling:
-            before, self._halved_after = self._window.size, self._last_sent
+            before, self._halved_after = self._window.size, self._plan.last_number
             self._report(memory_report(departure, n_tasks, before, self._window.halve()))
         elif n_tasks:
             why = f": {departure.memory}" if departure.memory else ""
@@ -516,8 +512,7 @@ class Runner:
     def _check_drained(self, batch: tuple[int, list[str]] | None) -> None:
         if batch is not None:
             self._window.batch_done()
-            if self._settings.batch_size == "auto":
-                self._resize()
+            self._resize()
             client, pool = self._cluster.client, self._cluster.pool
             self._drainer.submit(drain.check, client, self._record.job, pool, *batch).add_done_callback(_warn_of_fault)
             self._drainer.submit(self._trimmer.trim, client).add_done_callback(_warn_of_fault)

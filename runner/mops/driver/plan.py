@@ -139,6 +139,11 @@ class Plan:
         return self._flying
 
     @property
+    def last_number(self) -> int:
+        """The number of the order that was sent last; 0: none was."""
+        return self._number
+
+    @property
     def over(self) -> bool:
         """Whether nothing is in flight and nothing will be sent."""
         if self._flying or any(split.targets_due or split.closing for split in self._split.values()):
@@ -274,7 +279,7 @@ class Plan:
             heapq.heappush(self._split[group].left, replicate)
 
     def _next(self) -> Submit | None:
-        if any(order.alone for order in self._flying.values()):
+        if self._flying and next(iter(self._flying.values())).alone:  # then all are: nothing else is sent beside one
             suspected = any(not self._suspects.isdisjoint(order.groups) for order in self._flying.values())
             room = len(self._flying) < self.workers and not self._stopped and not suspected
             return self._next_alone() if room else None

@@ -188,7 +188,7 @@ class Pool:
         work = Work(order, given)
         if order.per_worker is not None:
             self.slots.limit(order.per_worker)
-            self._close_surplus()
+            self._close_idle(above=self.slots.n)
         with self._alone() if order.alone else self.slots.one():
             if order.replicates is None:
                 held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
@@ -237,26 +237,22 @@ class Pool:
     def _alone(self) -> Iterator[None]:
         """Have all slots, and the memory of the children that nobody uses."""
         with self.slots.all():
-            with self._lock:
-                idle = self._take_idle()
-            for child in idle:
-                child.close()
+            self._close_idle(above=0)
             yield
 
-    def _close_surplus(self) -> None:
-        """End children that nobody uses and for which there is no place any more."""
+    def _close_idle(self, *, above: int) -> None:
+        """End children that nobody uses while there are more than ``above``."""
         with self._lock:
-            n = min(max(len(self._children) - self.slots.n, 0), len(self._idle))
-            surplus = [self._idle.pop() for _ in range(n)]
-            self._children.difference_update(surplus)
-        for child in surplus:
+            idle = self._take_idle(above)
+        for child in idle:
             child.close()
 
-    def _take_idle(self) -> list[Child]:
-        """Take out the children that nobody uses, to be closed. Called with the lock held."""
-        idle, self._idle = self._idle, []
-        self._children.difference_update(idle)
-        return idle
+    def _take_idle(self, above: int = 0) -> list[Child]:
+        """Take out children that nobody uses, to be closed, while there are more than ``above``. With the lock held."""
+        n_kept = max(len(self._idle) - max(len(self._children) - above, 0), 0)
+        taken, self._idle = self._idle[n_kept:], self._idle[:n_kept]
+        self._children.difference_update(taken)
+        return taken
 
     def _wait_for_memory(self) -> None:
         """Wait while all processes together take too much and another order runs; say so every 30 s.
