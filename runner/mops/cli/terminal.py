@@ -19,10 +19,11 @@ from rich.text import Text
 from mops.driver.progress import Snapshot
 from mops.errors import MopsError, UsageError
 from mops.job import without_numbers
-from mops.worker.verdict import Report
+from mops.worker.verdict import Report, shown
 
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 EXIT_CODES = {"succeeded": 0, "partial": 3, "failed": 1, "cancelled": 130}
+size = shown  # bytes are written the same on a terminal and in a log
 _LINE_SECONDS = 10.0
 _ALIKE_SHOWN = 5
 _PIPE_COLUMNS = 100_000  # a program that reads lines wants each record on one
@@ -158,15 +159,6 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes:02} min"
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
-
-
-def size(n_bytes: int) -> str:
-    """Return bytes as people write them."""
-    if n_bytes >= 1 << 30:
-        return f"{n_bytes / 2**30:.1f} GiB"
-    if n_bytes >= 1 << 20:
-        return f"{n_bytes / 2**20:.0f} MiB"
-    return f"{n_bytes / 2**10:.0f} KiB" if n_bytes >= 1 << 10 else f"{n_bytes} B"
 
 
 def rate(per_second: float) -> str:

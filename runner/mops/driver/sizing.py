@@ -156,11 +156,7 @@ def reckoned(tasks: list[Task], room: Room) -> Sizes:
     said = (
         f"a simulation takes up to {shown(peak)}, with room for a quarter more and for a burst {shown(each)}; "
         f"a worker has {shown(free)}: {per_worker} at once on each, of {most}; "
-        f"a parameter set takes {group_s:.2g} s and gives {_small(group_bytes)} of {shown(room.result_bytes)} "
+        f"a parameter set takes {group_s:.2g} s and gives {shown(round(group_bytes))} of {shown(room.result_bytes)} "
         f"for results: {groups} in flight, {per_task} to a task"
     )
     return Sizes(groups, per_worker, said)
-
-
-def _small(n_bytes: float) -> str:
-    return shown(int(n_bytes)) if n_bytes >= 10 << 20 else f"{n_bytes / 1024:,.1f} KiB"

@@ -188,4 +188,8 @@ def _signals(death: Death) -> str:
 
 def shown(n_bytes: int) -> str:
     """Return bytes for people: ``1.5 GiB``."""
-    return f"{n_bytes / 2**30:,.1f} GiB" if n_bytes >= 1 << 30 else f"{n_bytes / 2**20:,.0f} MiB"
+    if n_bytes >= 1 << 30:
+        return f"{n_bytes / 2**30:,.1f} GiB"
+    if n_bytes >= 1 << 20:
+        return f"{n_bytes / 2**20:,.0f} MiB"
+    return f"{n_bytes / 2**10:.0f} KiB" if n_bytes >= 1 << 10 else f"{n_bytes} B"
