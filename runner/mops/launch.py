@@ -75,7 +75,8 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     """
     path = Path(study)
     text = read_text(path, "study")
-    parsed = parse_study(read_json(text, where=str(path)), where=str(path), folder=path.parent)
+    data = read_json(text, where=str(path), apart="parameter_sets")
+    parsed = parse_study(data, where=str(path), folder=path.parent)
     _give_back()
     root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))

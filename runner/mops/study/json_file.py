@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from mops.errors import Problem, StudyError, UsageError
@@ -14,6 +15,7 @@ from mops.study.problems import at, shown
 from mops.study.values import text_fault
 
 _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def read_text(path: Path, what: str) -> str:
@@ -49,7 +51,32 @@ def read_text(path: Path, what: str) -> str:
         ) from None
 
 
-def read_json(text: str, *, where: str, what: str = "study") -> object:
+class Elements:
+    """The elements of an array in a text that is strict JSON, decoded each time that somebody goes through them.
+
+    A list of 100,000 parameter sets is 90 MB of Python objects, and their free memory stays with the process.
+
+    Parameters
+    ----------
+    text
+        The whole file.
+    start
+        Where its first element begins.
+    n
+        How many there are.
+    """
+
+    def __init__(self, text: str, start: int, n: int):
+        self._text, self._start, self._n = text, start, n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[object]:
+        return islice((element for element, _ in _elements(self._text, self._start, json.JSONDecoder())), self._n)
+
+
+def read_json(text: str, *, where: str, what: str = "study", apart: str | None = None) -> object:
     """Read strict JSON: no duplicate keys, no NaN or Infinity, no half characters.
 
     Parameters
@@ -58,17 +85,21 @@ def read_json(text: str, *, where: str, what: str = "study") -> object:
         The content of the file.
     where, what
         Name the file and what it is to be in errors.
+    apart
+        A key of the file's object: an array under it is not decoded as a whole, but given as :class:`Elements`.
 
     Raises
     ------
     StudyError
         It is none: every problem with its JSON path, or the line and column of the first that ends the reading.
     """
+    if apart is not None and (members := _members(text, apart)) is not None:
+        return members
     marks: list[_Mark] = []
     problems: list[Problem] = []
     found: object = None
     try:
-        found = _decoded(text, marks)
+        found = _decoder(marks).decode(text)
         if marks or _MAYBE_SURROGATE.search(text):
             problems = list(_marked(found, "$"))
     except json.JSONDecodeError as bad:
@@ -82,6 +113,67 @@ def read_json(text: str, *, where: str, what: str = "study") -> object:
     return found
 
 
+def _members(text: str, apart: str) -> dict[str, object] | None:
+    """Decode an object but for the array under one key; None: that is not all, and only the whole can say what it is.
+
+    It judges nothing: what is not strict, or surprises, is left to the decoder of the whole.
+    """
+    marks: list[_Mark] = []
+    decoder = _decoder(marks)
+    found: dict[str, object] = {}
+    try:
+        here = _after(text, 0, "{")
+        while True:
+            key, here = decoder.raw_decode(text, _space(text, here))
+            here = _space(text, _after(text, here, ":"))
+            if key == apart and text.startswith("[", here):
+                value, here = _skipped(text, here, decoder)
+            else:
+                value, here = decoder.raw_decode(text, here)
+            if not isinstance(key, str) or key in found:
+                return None
+            found[key] = value
+            if text.startswith("}", here := _space(text, here)):
+                break
+            here = _after(text, here, ",")
+    except (ValueError, RecursionError):
+        return None
+    is_all = _space(text, here + 1) == len(text) and not marks and not _MAYBE_SURROGATE.search(text)
+    return found if is_all else None
+
+
+def _skipped(text: str, here: int, decoder: json.JSONDecoder) -> tuple[object, int]:
+    """Return the elements of the array that begins here, each decoded once and dropped, and the place after it."""
+    start = _space(text, here + 1)
+    if text.startswith("]", start):
+        return [], start + 1
+    [(n, (_, here))] = deque(enumerate(_elements(text, start, decoder), 1), maxlen=1)
+    return Elements(text, start, n), _after(text, here, "]")
+
+
+def _elements(text: str, here: int, decoder: json.JSONDecoder) -> Iterator[tuple[object, int]]:
+    """Yield each element of an array from here on, with the place after it, as long as commas follow."""
+    while True:
+        element, here = decoder.raw_decode(text, here)
+        yield element, here
+        if not text.startswith(",", here := _space(text, here)):
+            return
+        here = _space(text, here + 1)
+
+
+def _space(text: str, here: int) -> int:
+    """Return the next place that is not white space."""
+    return found.end() if (found := _SPACE.match(text, here)) else here
+
+
+def _after(text: str, here: int, sign: str) -> int:
+    """Return the place after a sign, which is to come next."""
+    here = _space(text, here)
+    if not text.startswith(sign, here):
+        raise json.JSONDecodeError(f"Expecting {sign!r}", text, here)
+    return here + 1
+
+
 @dataclass(frozen=True)
 class _Mark:
     """Stands in decoded JSON where the text was not strict: only the whole knows its path."""
@@ -90,7 +182,9 @@ class _Mark:
     inside: object = None
 
 
-def _decoded(text: str, marks: list[_Mark]) -> object:
+def _decoder(marks: list[_Mark]) -> json.JSONDecoder:
+    """Return a decoder that leaves a mark where the text is not strict."""
+
     def mark(message: str, inside: object = None) -> _Mark:
         marks.append(_Mark(message, inside))
         return marks[-1]
@@ -102,7 +196,7 @@ def _decoded(text: str, marks: list[_Mark]) -> object:
         found = dict(pairs)
         return found if len(found) == len(pairs) else mark(f"the key {_twice(pairs)!r} stands twice; keep one", found)
 
-    return json.loads(text, parse_constant=constant, object_pairs_hook=unique)
+    return json.JSONDecoder(parse_constant=constant, object_pairs_hook=unique)
 
 
 def _twice(pairs: list[tuple[str, object]]) -> str:

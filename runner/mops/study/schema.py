@@ -8,8 +8,9 @@ mean is :mod:`mops.study.project`'s.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mops.errors import ModelError, StudyError
 from mops.study.entry import EntryPoint
 from mops.study.grouping import SIMULATIONS_LIMIT, GroupBuilder, StudyGroups
 from mops.study.ids import canonical_json
+from mops.study.json_file import Elements
 from mops.study.parameter_file import read_sets
 from mops.study.problems import Checks, at, called
 from mops.study.values import SEED_RIGHT, WRAPPED, Params, is_seed, kind_of, name_fault, value_fault
@@ -35,7 +37,7 @@ KEYS = (
 SET_KEYS = ("params", "seed")
 REPLICATES_LIMIT = 1_000_000
 
-_SETS_AT_ONCE = 4096
+_SETS_AT_ONCE = 1024
 _KEPT = "unknown key, kept with the job and not used"
 _MISSING = object()
 
@@ -65,7 +67,7 @@ def parse_study(data: object, *, where: str, folder: Path = Path()) -> Study:
     Parameters
     ----------
     data
-        The decoded JSON.
+        The decoded JSON; ``parameter_sets`` may be :class:`~mops.study.json_file.Elements`.
     where
         Names the file in errors.
     folder
@@ -228,7 +230,7 @@ def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> Stu
     builder = GroupBuilder(n_replicates)
     if isinstance(sets, str):
         place = read_sets(folder, sets, check, builder)
-    elif isinstance(sets, list) and sets:
+    elif isinstance(sets, list | Elements) and len(sets):
         place = "$.parameter_sets[{}]".format
         _take_list(check, sets, builder)
     else:
@@ -246,16 +248,17 @@ def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> Stu
     return groups
 
 
-def _take_list(check: Checks, sets: list[Any], builder: GroupBuilder) -> None:
-    for start in range(0, len(sets), _SETS_AT_ONCE):
-        numbers = range(start, min(start + _SETS_AT_ONCE, len(sets)))
-        good = [(*_set(check, f"$.parameter_sets[{i}]", sets[i]), i) for i in numbers]
+def _take_list(check: Checks, sets: Iterable[Any], builder: GroupBuilder) -> None:
+    entries = enumerate(sets)
+    while numbered := list(islice(entries, _SETS_AT_ONCE)):
+        good = [_set(check, f"$.parameter_sets[{i}]", entry) for i, entry in numbered]
         if check.n_problems or builder.full:
             continue
-        for params, _, _ in good:
+        for params, _ in good:
             for name, value in params.items():
                 builder.saw(name, kind_of(value))
-        builder.add([canonical_json(params) for params, _, _ in good], [seed for _, seed, _ in good], numbers)
+        texts = [canonical_json(params) for params, _ in good]
+        builder.add(texts, [seed for _, seed in good], [i for i, _ in numbered])
 
 
 def _set(check: Checks, path: str, entry: object) -> tuple[Params, int | None]:
