@@ -6,11 +6,13 @@ What the runner does is the command ``mops jobs run``; what it prints goes to a 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -108,23 +110,46 @@ def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str],
     job_log, began_at = JobLog(files, JobPaths(job)), log.tell()
     person = ["--person"] if by == "person" else []
     attempt = job_log.read().attempt
-    process = subprocess.Popen(  # noqa: S603 - our own program, no shell
-        # -P: a file of the working directory is not to shadow a module of ours.
-        [sys.executable, "-P", "-m", "mops.cli.start", "jobs", "run", job, "--storage", files.url, *person],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env=dict(environment),
-        start_new_session=True,
-    )
+    started: list[subprocess.Popen[bytes]] = []
     try:
+        with _interrupts_held_back():
+            process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                # -P: a file of the working directory is not to shadow a module of ours.
+                [sys.executable, "-P", "-m", "mops.cli.start", "jobs", "run", job, "--storage", files.url, *person],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=dict(environment),
+                start_new_session=True,
+            )
+            started.append(process)
         _wait_for_claim(process, job_log, attempt, Path(log.name), began_at, job)
     except BaseException:  # Ctrl-C included: who is told of a fault is not to find a runner later
-        process.terminate()
+        for process in started:
+            process.terminate()
         raise
     # In a program that lives on, somebody has to take note of the end, or a zombie stays.
     threading.Thread(target=process.wait, name="mops-detached", daemon=True).start()
     return Detached(job, process.pid, log.name)
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Raise a Ctrl-C that comes in the body at its end: there is a process then, and it is known which.
+
+    Not by blocking the signal: a process that is started inherits that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is interrupted
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _wait_for_claim(

@@ -18,6 +18,7 @@
     ├── JobFailed                  1     the job ended in state ``failed``
     ├── RunnerEnded                its   a detached runner ended before it had begun
     ├── TrialFailed                1     the simulation that ``study check`` ran failed
+    ├── Terminated                 143   SIGTERM: the runner left the job to the next one
     └── Superseded                 5     a newer attempt owns the job; nothing is to be restarted
 
 Only the command line turns an error into an exit code; anything outside this tree is a bug and keeps its
@@ -186,6 +187,16 @@ class TrialFailed(MopsError):
     """The simulation that ``mops study check`` ran, or a target of its set, failed."""
 
     exit_code = 1
+
+
+class Terminated(MopsError):
+    """The runner was asked by SIGTERM to end: what is finished is committed, the job goes on with the next runner."""
+
+    exit_code = 143  # 128 + SIGTERM, as shells have it
+
+    def __init__(self, job: str, *, where: str):
+        what = f"the runner of job {job!r} was asked to end (SIGTERM); what is finished is committed"
+        super().__init__(what, where=where, hint=f"the job goes on with its next runner, or: mops jobs resume {job}")
 
 
 class Superseded(MopsError):

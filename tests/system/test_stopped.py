@@ -72,6 +72,26 @@ def test_a_second_ctrl_c_ends_at_once(study: Lab) -> None:
     assert rows_of(study.job()) == study.serial()
 
 
+def test_sigterm_commits_what_is_finished_and_leaves_the_job_to_the_next_runner(study: Lab) -> None:
+    runner = started(study)
+    runner.signal(signal.SIGTERM)
+    wait_for(lambda: "SIGTERM" in runner.said, of=runner)
+    runner.let_go()
+    assert runner.wait() == 143, runner.said
+    assert "error: the runner of job 'job' was asked to end (SIGTERM); what is finished is committed" in runner.said
+    committed = set(study.view().committed)
+    assert 0 < len(committed) < len(study.study["parameter_sets"])
+    assert study.view().end is None
+    assert study.job().status().state == "interrupted"
+
+    # Whoever started it starts it again, and nobody has to ask for it: a cancelled job would stay so.
+    again = study.start("run", "job")
+    assert again.wait() == 0, again.said
+    assert not {group for group, _ in study.called(again)} & committed
+    assert rows_of(study.job()) == study.serial()
+    study.assert_sound()
+
+
 def test_cancel_from_another_process_stops_the_job(study: Lab) -> None:
     runner = started(study)
     cancel = study.start("cancel", "job")

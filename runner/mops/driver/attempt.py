@@ -199,11 +199,12 @@ def settled_heap() -> Iterator[None]:
 
 @contextmanager
 def stopping_on_signals(runner: Runner) -> Iterator[None]:
-    """Let Ctrl-C (or SIGTERM) stop the runner in good order; a second one at once; a third without a commit.
+    """Let Ctrl-C or SIGTERM stop the runner in good order; a second one at once; a third without a commit.
 
-    The third is for a storage that does not answer. Nothing that is committed is harmed by it: it is no worse than a
-    kill, and the children end with this process. Only in the main thread: elsewhere (a notebook's worker thread)
-    signals are the application's.
+    Ctrl-C is a person's wish, and ends the job as cancelled. SIGTERM is that of a machine or of a Kubernetes that wants
+    the place: the job goes on with the next runner. The third is for a storage that does not answer. Nothing that is
+    committed is harmed by it: it is no worse than a kill, and the children end with this process. Only in the main
+    thread: elsewhere (a notebook's worker thread) signals are the application's.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -216,10 +217,10 @@ def stopping_on_signals(runner: Runner) -> Iterator[None]:
         name = signal.Signals(number).name
         if asked == 1:
             logger.warning("%s: running simulations get %g s, then what is finished is committed", name, GRACE_SECONDS)
-            runner.stop(GRACE_SECONDS)
+            runner.stop(GRACE_SECONDS, to_go_on=number == signal.SIGTERM)
         elif asked == 2:
             logger.warning("%s again: simulations are ended, what is finished is committed", name)
-            runner.stop(0.0)
+            runner.stop(0.0, to_go_on=number == signal.SIGTERM)
         else:
             os._exit(128 + number)
 

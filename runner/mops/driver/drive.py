@@ -35,7 +35,7 @@ from mops.driver.plan import Batches, Plan, Submit
 from mops.driver.progress import Progress, Snapshot
 from mops.driver.sizing import MOST_GROUPS, PILOT_TASKS_PER_SLOT, Room, Sizer, Sizes, Task, room_for_results
 from mops.driver.window import Window, start_after
-from mops.errors import ClusterError, JobFailed, MopsError, StorageError, UsageError
+from mops.errors import ClusterError, JobFailed, MopsError, StorageError, Terminated, UsageError
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, keep_finished, keep_reference, read_live, read_reference
@@ -59,11 +59,12 @@ _LOST_LIMIT = 100
 """Tasks lost in a row, without a result between, after which a cluster is given up."""
 
 
+@dataclass
 class _StopAsked:
-    """An event: somebody asks this runner to stop."""
+    """An event: somebody asks this runner to stop; if ``to_go_on``, so that another one goes on."""
 
-    def __init__(self, grace_s: float):
-        self.grace_s = grace_s
+    grace_s: float
+    to_go_on: bool
 
 
 @dataclass
@@ -145,15 +146,21 @@ class Runner:
         self._trimmer = drain.Trimmer()
         self._sizer = Sizer() if settings.batch_size == "auto" else None
         self._sizes: Sizes | None = None
-        self._stopping = False
+        self._stopping = self._to_go_on = False
         self._stop_by = math.inf
         self._observer = Observer(
             files, self._paths, self._attempt, settings.to_json(), self._seen, text_log.last_lines
         )
 
-    def stop(self, grace_s: float = GRACE_SECONDS) -> None:
-        """Start nothing new; running simulations get ``grace_s`` seconds; then commit. From any thread or handler."""
-        self._events.put(_StopAsked(grace_s))
+    def stop(self, grace_s: float = GRACE_SECONDS, *, to_go_on: bool = False) -> None:
+        """Start nothing new; running simulations get ``grace_s`` seconds; then commit. From any thread or handler.
+
+        Parameters
+        ----------
+        to_go_on
+            The job is not cancelled: the attempt has no end, and the next runner goes on.
+        """
+        self._events.put(_StopAsked(grace_s, to_go_on))
 
     def run(self) -> State:
         """Run until every group is committed, or a stop; return the state that the log now ends with.
@@ -171,6 +178,8 @@ class Runner:
             Finished work cannot be made durable.
         ClusterError
             The cluster stays out of reach; what was finished is committed, and the attempt has no end.
+        Terminated
+            It was stopped so that another runner goes on; what was finished is committed, and the attempt has no end.
         JobFailed, UsageError
             Nothing can run; the log says ``failed``.
         """
@@ -364,7 +373,7 @@ class Runner:
             case Committed():
                 self._committed(event)
             case _StopAsked():
-                self._stop(event.grace_s)
+                self._stop(event)
             case Failed():
                 raise event.error
             case BaseException():
@@ -517,11 +526,11 @@ class Runner:
             self._drainer.submit(drain.check, client, self._record.job, pool, *batch).add_done_callback(_warn_of_fault)
             self._drainer.submit(self._trimmer.trim, client).add_done_callback(_warn_of_fault)
 
-    def _stop(self, grace_s: float) -> None:
-        self._stopping = True
-        self._stop_by = time.monotonic() + grace_s + _STOP_SECONDS
+    def _stop(self, asked: _StopAsked) -> None:
+        self._stopping, self._to_go_on = True, asked.to_go_on
+        self._stop_by = time.monotonic() + asked.grace_s + _STOP_SECONDS
         self._plan.stop()
-        self._cluster.stop(grace_s)
+        self._cluster.stop(asked.grace_s)
 
     def _take_commits(self) -> None:
         """Take what the checkpointer's end brought: the last commits, or the error that prevented them."""
@@ -540,6 +549,8 @@ class Runner:
             self._log.end("failed", totals=view.counts)
             raise failure
         state = end_state(self._record, view)
+        if self._to_go_on and state == "cancelled":
+            raise Terminated(self._record.job, where=self._files.url)
         self._log.end(state, totals=view.counts)
         self._keep_finished()
         return state
