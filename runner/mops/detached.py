@@ -11,15 +11,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from mops.errors import RunnerEnded, UsageError
+from mops.settings import PREFIX
 from mops.storage.files import Files
-from mops.storage.log import By, JobLog
+from mops.storage.log import JobLog
 from mops.storage.paths import JobPaths
 
 _LOOK_SECONDS = 0.1
@@ -90,7 +91,22 @@ def _state_folder() -> Path:
         ) from bad
 
 
-def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str], by: By) -> Detached:
+@contextmanager
+def ready(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], int | None], Detached]]:
+    """Have everything but the job, which the body creates; yield what starts its runner (:data:`launch.Elsewhere`).
+
+    Raises
+    ------
+    UsageError
+        The runner would not see this storage, or what it prints cannot be written.
+    """
+    refuse_memory(files)
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+    with open_log(job) as log:
+        yield lambda environment, after: start(files, job, log, inherited | dict(environment), after)
+
+
+def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str], after: int | None) -> Detached:
     """Start a job's runner in a session of its own; return when it has claimed the job.
 
     Parameters
@@ -99,8 +115,8 @@ def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str],
         From :func:`open_log`.
     environment
         The runner's.
-    by
-        Who claims: after a cancel or an end only a ``person`` does.
+    after
+        Somebody asked to go on after this attempt, even if it was cancelled or failed; None: nobody did.
 
     Raises
     ------
@@ -108,14 +124,14 @@ def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str],
         It ended before that.
     """
     job_log, began_at = JobLog(files, JobPaths(job)), log.tell()
-    person = ["--person"] if by == "person" else []
+    asked = ["--after", str(after)] if after is not None else []
     attempt = job_log.read().attempt
     started: list[subprocess.Popen[bytes]] = []
     try:
         with _interrupts_held_back():
             process = subprocess.Popen(  # noqa: S603 - our own program, no shell
                 # -P: a file of the working directory is not to shadow a module of ours.
-                [sys.executable, "-P", "-m", "mops.cli.start", "jobs", "run", job, "--storage", files.url, *person],
+                [sys.executable, "-P", "-m", "mops.cli.start", "jobs", "run", job, "--storage", files.url, *asked],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -15,6 +15,7 @@
     │   └── CorruptRecord          4     a stored object is not what was written
     ├── NewerFormat                2     a record was written by a newer mops
     ├── ClusterError               4     the Dask cluster is out of reach
+    ├── ServiceError               4     Kubernetes is out of reach, refuses, or lacks what is needed
     ├── JobFailed                  1     the job ended in state ``failed``
     ├── RunnerEnded                its   a detached runner ended before it had begun
     ├── TrialFailed                1     the simulation that ``study check`` ran failed
@@ -155,6 +156,12 @@ class CorruptRecord(StorageError):
 
 class ClusterError(MopsError):
     """The Dask cluster is out of reach."""
+
+    exit_code = 4
+
+
+class ServiceError(MopsError):
+    """Kubernetes is out of reach, refuses, or lacks what the cluster service needs."""
 
     exit_code = 4
 

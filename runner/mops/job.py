@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from mops.errors import JobError
+from mops.profile import load as load_profile
 from mops.settings import Settings
 from mops.storage.derived import Rows, Source, ancestors, parts, verify_job
 from mops.storage.files import Files
@@ -130,8 +131,13 @@ def without_numbers(message: str) -> str:
 
 
 def default_files() -> Files:
-    """Open the storage of ``MODELOPS_STORAGE``, else ``mops-storage`` in the project around the working directory."""
-    return open_files(Settings.from_environment().storage, find_root(Path.cwd() / "study.json"))
+    """Open the storage of ``MODELOPS_STORAGE``, of the connected service, or ``mops-storage`` in the project.
+
+    The project is the one around the working directory.
+    """
+    profile = load_profile()
+    storage = Settings.from_environment().storage or (profile.service.storage if profile else None)
+    return open_files(storage, find_root(Path.cwd() / "study.json"))
 
 
 def open_files(storage: str | None, root: Path) -> Files:

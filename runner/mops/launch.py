@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -17,10 +18,12 @@ from mops.detached import Detached
 from mops.driver.attempt import Attempt, children, context_of
 from mops.driver.progress import Snapshot
 from mops.driver.trial import Trial, try_out
-from mops.errors import JobError, UsageError
+from mops.errors import JobError, OptionsError, Problem, UsageError
 from mops.job import Job, open_files
-from mops.settings import PREFIX, Settings
+from mops.service import Service, Started
+from mops.settings import Settings
 from mops.storage.bundles import Bundle, cache_folder, pack, unpack
+from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, create_derived, create_job, load_bundle, load_job, read_live
 from mops.storage.log import By, JobLog, LogView, Settled, settled_state
 from mops.storage.paths import JobPaths
@@ -30,6 +33,13 @@ from mops.study.schema import Study, parse_study
 from mops.worker.environment import Variables
 from mops.worker.order import Context
 from mops.worker.surroundings import Surroundings, surroundings
+
+Runner: TypeAlias = Detached | Started
+"""A runner that runs somewhere else than in this process."""
+
+Elsewhere: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Mapping[str, str], int | None], Runner]]]
+"""Starts runners somewhere else, for a storage and a job. Within its context the job is created; then what it has given
+is called with the settings as variables, and the attempt after which somebody asked to go on (None: nobody did)."""
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME_LIMIT = 60
@@ -125,9 +135,10 @@ def submit(
     python: str | Path | None = None,
     settings: Settings | None = None,
     detach: bool = False,
+    service: Service | None = None,
     on_start: Callable[[Prepared, Job], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
-    on_detach: Callable[[Job, Detached], None] = lambda *_: None,
+    on_detach: Callable[[Job, Runner], None] = lambda *_: None,
 ) -> Job:
     """Run a study on an embedded cluster and return its job when it has ended.
 
@@ -151,12 +162,14 @@ def submit(
         None: from the environment.
     detach
         Return as soon as a runner of its own has begun, which outlives this process.
+    service
+        Return as soon as this cluster service has taken the runner's Job.
     on_start
         Called when the job exists and before it runs.
     on_progress
-        Called about four times a second, unless detached.
+        Called about four times a second, while this process runs the job.
     on_detach
-        Called when the detached runner has begun.
+        Called when the runner has begun that is detached, or Kubernetes has taken it.
 
     Raises
     ------
@@ -168,10 +181,11 @@ def submit(
         The detached runner ended before it had begun; the job is there to be resumed.
     """
     settings = settings or Settings.from_environment()
-    given = surroundings(env, python)
-    prepared = prepare(study, project, storage or settings.storage)
+    given = _given(env, python, service)
+    storage = storage or settings.storage or (service.storage if service else None)
+    prepared = prepare(study, project, storage)
     name = _checked(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
-    files = open_files(storage or settings.storage, prepared.root)
+    files = open_files(storage, prepared.root)
     files.brief().list(JobPaths(name).root)  # out of reach? said before the model is imported, and within seconds
     job = Job(files, name)
     record = replace(_record(name, prepared), env=dict(env or {}), python=given.python)
@@ -187,26 +201,46 @@ def submit(
         del study
         _give_back()
 
-    attempt = Attempt(files, record, context, settings, create, on_progress, _first(detach))
-    _carry_out(attempt, on_detach if detach else None)
+    _carry_out(Attempt(files, record, context, settings, create, on_progress), _elsewhere(detach, service), on_detach)
     return job
 
 
-def _first(detach: bool) -> By:
-    """Tell who claims a new job: one that is cancelled before its detached runner has begun is to stay so."""
-    return "auto" if detach else "person"
+def _given(
+    env: Variables | None, python: str | Path | None, service: Service | None, where: str | None = None
+) -> Surroundings:
+    """Check what simulations are to be started with, as far as this machine can tell.
+
+    Raises
+    ------
+    OptionsError
+        What :func:`mops.worker.surroundings.surroundings` finds; or an interpreter of this machine for pods.
+    """
+    if service is None:
+        return surroundings(env, python, where=where)
+    if python is not None:
+        problem = Problem("--python", f"{python} is of this machine, and pods have their image's interpreter")
+        raise OptionsError([problem], where=where, hint="put what the model needs into a requirements.txt beside it")
+    # A variable without a value is one of the pods' own: the operator's Secret has it.
+    return surroundings({name: value for name, value in (env or {}).items() if value is not None}, None)
 
 
-def _carry_out(attempt: Attempt, on_detach: Callable[[Job, Detached], None] | None) -> str:
+def _elsewhere(detach: bool, service: Service | None) -> Elsewhere | None:
+    """Return what starts the runner; None: this process runs the job."""
+    if service is not None:
+        return service.ready
+    return detached.ready if detach else None
+
+
+def _carry_out(
+    attempt: Attempt, elsewhere: Elsewhere | None, on_detach: Callable[[Job, Runner], None], after: int | None = None
+) -> str:
     """Run an attempt here, or start a runner for it; return the job's state."""
-    if on_detach is None:
+    if elsewhere is None:
         return attempt.run()
     files, name = attempt.files, attempt.record.job
-    detached.refuse_memory(files)
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
-    with detached.open_log(name) as log:
+    with elsewhere(files, name) as start:
         attempt.create_only()
-        runner = detached.start(files, name, log, inherited | attempt.settings.to_environment(), attempt.by)
+        runner = start(attempt.settings.to_environment(), after)
     on_detach(Job(files, name), runner)
     return "running"
 
@@ -275,9 +309,10 @@ def resume(
     settings: Settings | None = None,
     take_over: bool = False,
     detach: bool = False,
+    service: Service | None = None,
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
-    on_detach: Callable[[Job, Detached], None] = lambda *_: None,
+    on_detach: Callable[[Job, Runner], None] = lambda *_: None,
 ) -> str:
     """Go on with a job from what is committed; return its state.
 
@@ -291,12 +326,14 @@ def resume(
         Also if a runner is at the job: it meets the new attempt's claim, stops, and commits nothing more.
     detach
         Return as soon as a runner of its own has begun, which outlives this process.
+    service
+        Return as soon as this cluster service has taken the runner's Job.
     on_start
         Called before anything runs, with a line for each setting that the attempt before had otherwise.
     on_progress
-        Called about four times a second, unless detached.
+        Called about four times a second, while this process runs the job.
     on_detach
-        Called when the detached runner has begun.
+        Called when the runner has begun that is detached, or Kubernetes has taken it.
 
     Raises
     ------
@@ -319,8 +356,10 @@ def resume(
     if not take_over:
         job.require_no_runner(f"stop it with: mops jobs cancel {job.name}; or supersede it with --take-over")
     changes = _changes(job, view, settings)
-    attempt = _attempt(job, record, settings, lambda: on_start(job, changes), on_progress)
-    return _carry_out(attempt, on_detach if detach else None)
+    if service is not None:
+        service.refuse_another(job.name, take_over=take_over)
+    attempt = _attempt(job, record, settings, lambda: on_start(job, changes), on_progress, service=service)
+    return _carry_out(attempt, _elsewhere(detach, service), on_detach, after=view.attempt)
 
 
 def _changes(job: Job, view: LogView, settings: Settings) -> list[str]:
@@ -336,10 +375,11 @@ def _attempt(
     create: Callable[[], None],
     on_progress: Callable[[Snapshot], None],
     by: By = "person",
+    service: Service | None = None,
 ) -> Attempt:
     """Return an attempt of a job whose bundle is stored."""
     unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())
-    given = surroundings(record.env, record.python, where=f"job {job.name}")
+    given = _given(record.env, record.python, service, where=f"job {job.name}")
     context = given.of(context_of(job.name, record.bundle, job.files.url, record.spec, settings))
     return Attempt(job.files, record, context, settings, create, on_progress, by)
 
@@ -347,7 +387,7 @@ def _attempt(
 def run(
     job: Job,
     *,
-    by: By = "auto",
+    after: int | None = None,
     settings: Settings | None = None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
 ) -> str:
@@ -355,8 +395,9 @@ def run(
 
     Parameters
     ----------
-    by
-        ``auto``: a job that was cancelled or has ended stays so.
+    after
+        Somebody asked to go on after this attempt, even if it was cancelled or failed. Where a later one has been, and
+        None: a job that was cancelled or has ended stays so.
     settings
         None: from the environment.
 
@@ -367,6 +408,7 @@ def run(
     """
     settings = settings or Settings.from_environment()
     view = JobLog(job.files, JobPaths(job.name)).read()
+    by: By = "person" if view.attempt == after else "auto"
     if (state := settled_state(view, by)) is not None:
         raise Settled(state, view, where=job.files.url)
     return _attempt(job, job.record, settings, lambda: None, on_progress, by).run()
@@ -379,9 +421,10 @@ def retry(
     name: str | None = None,
     settings: Settings | None = None,
     detach: bool = False,
+    service: Service | None = None,
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
-    on_detach: Callable[[Job, Detached], None] = lambda *_: None,
+    on_detach: Callable[[Job, Runner], None] = lambda *_: None,
 ) -> Job:
     """Run the parameter sets with some failures again, in a new job that takes over all others.
 
@@ -397,12 +440,14 @@ def retry(
         None: from the environment, read afresh.
     detach
         Return as soon as a runner of its own has begun, which outlives this process.
+    service
+        Return as soon as this cluster service has taken the runner's Job.
     on_start
         Called when the new job exists and before it runs, with a line for each setting that the old one had otherwise.
     on_progress
-        Called about four times a second, unless detached.
+        Called about four times a second, while this process runs the job.
     on_detach
-        Called when the detached runner has begun.
+        Called when the runner has begun that is detached, or Kubernetes has taken it.
 
     Raises
     ------
@@ -425,6 +470,6 @@ def retry(
         create_derived(job.files, derived, parent)
         on_start(child, changes)
 
-    attempt = _attempt(child, derived, settings, create, on_progress, _first(detach))
-    _carry_out(attempt, on_detach if detach else None)
+    attempt = _attempt(child, derived, settings, create, on_progress, service=service)
+    _carry_out(attempt, _elsewhere(detach, service), on_detach)
     return child

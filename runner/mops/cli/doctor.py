@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import terminal
-from mops.cli.jobs_submit import JsonOption, StorageOption
+from mops.cli.options import JsonOption, StorageOption
 from mops.driver.cluster import embedded_slots, external
 from mops.driver.doctor import Finding, Scheduler, Worker, examine
 from mops.job import open_job

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mops.cli import running, terminal
-from mops.cli.jobs_submit import JobArgument, StorageOption
+from mops.cli import place, running, terminal
+from mops.cli.options import JobArgument, StorageOption
 from mops.job import open_job
 
 
@@ -15,6 +15,9 @@ def cancel(job: JobArgument, storage: StorageOption = None) -> None:
     found = open_job(job, storage)
     if found.cancel():
         terminal.say(f"job {job} is asked to stop; a runner that is at it commits what is finished within seconds")
+        service = place.service_of_job(found)
+        for name in service.withdraw(job) if service else ():
+            terminal.say(f"its Kubernetes Job {name}, which ran nothing, is deleted")
         terminal.say(f"go on later with: {running.command('resume', found)}")
     else:
         terminal.say(f"job {job} is complete ({found.status().state}): there is nothing to cancel")

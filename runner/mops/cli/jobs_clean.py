@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import running, terminal
-from mops.cli.jobs_submit import JobArgument, JsonOption, StorageOption
+from mops.cli.options import JobArgument, JsonOption, StorageOption
 from mops.job import open_job
 from mops.tidy import clean as clean_job
 

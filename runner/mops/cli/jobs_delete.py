@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import running, terminal
-from mops.cli.jobs_submit import JsonOption, StorageOption
+from mops.cli.options import JsonOption, StorageOption
 from mops.deletion import Deleted, delete, doomed
 from mops.job import open_storage
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from mops.cli import terminal
-from mops.cli.jobs_submit import JsonOption, StorageOption
+from mops.cli import place, terminal
+from mops.cli.options import JsonOption, StorageOption
 from mops.job import open_storage
+from mops.k8s.phase import Phase
 from mops.listing import STATES, Listed, list_jobs
+from mops.storage.files import Files
 
 
 def list_(
@@ -28,11 +31,14 @@ def list_(
     files = open_storage(storage)
     states = [name.strip() for names in state or [] for name in names.split(",")]
     found = list_jobs(files.brief(), states, limit)
+    phases = _phases(files, found)
     if as_json:
-        terminal.data_json([asdict(job) for job in found])
+        terminal.data_json([asdict(job) | _more(phases.get(job.job)) for job in found])
         return
     if found:
-        terminal.data_table(("job", "state", "sets", "failed", "submitted"), map(_row, found), right=("sets", "failed"))
+        columns = ("job", "state", "sets", "failed", "submitted", *(("Kubernetes",) if phases else ()))
+        rows = [_row(job, phases) for job in found]
+        terminal.data_table(columns, rows, right=("sets", "failed"))
     else:
         terminal.say(f"no {' or '.join(states) + ' ' if states else ''}jobs in {files.url}")
     for job in found:
@@ -40,8 +46,21 @@ def list_(
             terminal.say(f"warning: job {job.job} cannot be read: {job.error}")
 
 
-def _row(job: Listed) -> tuple[str, ...]:
+def _phases(files: Files, found: Sequence[Listed]) -> dict[str, Phase]:
+    """Return where the runners of jobs that have not ended stand in Kubernetes, if the connected service has them."""
+    open_ones = {job.job for job in found if job.state in ("submitted", "running", "interrupted")}
+    service = place.service_of_storage(files) if open_ones else None
+    return {job: phase for job, phase in service.phases().items() if job in open_ones} if service else {}
+
+
+def _more(phase: Phase | None) -> dict[str, object]:
+    return {"kubernetes": asdict(phase)} if phase else {}
+
+
+def _row(job: Listed, phases: Mapping[str, Phase]) -> tuple[str, ...]:
     submitted = terminal.moment(job.created) if job.created else "-"
+    kubernetes = (str(phases.get(job.job, "")),) if phases else ()
     if job.groups is None or job.n_groups is None:
-        return job.job, job.state, "-", "-", submitted
-    return job.job, job.state, f"{job.groups:,}/{job.n_groups:,}", f"{job.simulations_failed:,}", submitted
+        return job.job, job.state, "-", "-", submitted, *kubernetes
+    counts = (f"{job.groups:,}/{job.n_groups:,}", f"{job.simulations_failed:,}")
+    return job.job, job.state, *counts, submitted, *kubernetes

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import running, terminal
-from mops.cli.jobs_submit import JobArgument, StorageOption
-from mops.job import open_job
+from mops.cli import place, running, terminal
+from mops.cli.options import JobArgument, StorageOption
+from mops.errors import UsageError
+from mops.job import Job, open_job
 from mops.textlog import read
 
 
@@ -17,6 +18,10 @@ def logs(
     attempt: Annotated[int | None, typer.Option(help="Only this attempt's; the first is 1.")] = None,
     tail: Annotated[int | None, typer.Option("-n", "--tail", min=0, help="Only the last lines, so many.")] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes until the job ends.")] = False,
+    pod: Annotated[
+        bool, typer.Option("--pod", help="On a service: what its runner's newest pod printed, before any log was kept.")
+    ] = False,
+    workers: Annotated[bool, typer.Option("--workers", help="On a service: what the workers' pods printed.")] = False,
     storage: StorageOption = None,
 ) -> None:
     """Print what mops and the models said while the job ran.
@@ -25,6 +30,9 @@ def logs(
     checkpoint, so that it is some seconds behind a running job.
     """
     found, printed = open_job(job, storage), False
+    if pod or workers:
+        _of_pods(found, workers=workers, follow=follow, tail=tail)
+        return
     try:
         for text in read(found, attempt, tail=tail, follow=follow):
             terminal.data_text(text)
@@ -36,3 +44,26 @@ def logs(
         terminal.say(f"job {job} is {found.status().state}")
     elif not printed and tail != 0:
         terminal.say(f"nothing is logged yet: {running.command('status', found)}")
+
+
+def _of_pods(job: Job, *, workers: bool, follow: bool, tail: int | None) -> None:
+    """Print what pods printed.
+
+    Raises
+    ------
+    UsageError
+        No connected service has this job.
+    """
+    service = place.service_of_job(job)
+    if service is None:
+        raise UsageError(
+            f"job {job.name!r} is not one of a connected service",
+            where=job.files.url,
+            hint="connect to the service that runs it: mops connect; its log is in the storage, too: mops jobs logs",
+        )
+    if workers:
+        for name, line in service.worker_logs(tail):
+            terminal.data_text(f"{name}: {line}\n")
+        return
+    for line in service.runner_log(job.name, follow=follow, tail=tail):
+        terminal.data_text(f"{line}\n")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import terminal
-from mops.cli.jobs_submit import JobArgument, JsonOption, StorageOption
+from mops.cli.options import JobArgument, JsonOption, StorageOption
 from mops.export import Exported, Format, export
 from mops.job import Table, open_job
 

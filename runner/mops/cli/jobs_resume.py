@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import running
-from mops.cli.jobs_submit import DetachOption, JobArgument, JsonOption, StorageOption
+from mops.cli import jobs_watch, place, running
+from mops.cli.options import DetachOption, JobArgument, JsonOption, StorageOption
 from mops.job import open_job
 from mops.launch import resume as resume_job
 
@@ -19,21 +19,27 @@ def resume(
     ] = False,
     detach: DetachOption = False,
     storage: StorageOption = None,
+    local: place.LocalOption = False,
+    wait: place.WaitOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a job that was stopped or killed.
 
     What is committed stays, the rest runs. Settings are read afresh; bundle, study and seeds are the job's.
     """
+    found = open_job(job, storage)
+    service = None if local or detach else place.service_of_job(found)
     with running.shown(as_json=as_json) as shown:
-        found = open_job(job, storage)
         resume_job(
             found,
             take_over=take_over,
             detach=detach,
+            service=service,
             on_start=shown.resumed,
             on_progress=shown.progress,
             on_detach=shown.detached,
         )
-        if not detach:
+        if not detach and service is None:
             shown.ended(found)
+    if service is not None and wait:
+        jobs_watch.follow(found, service, as_json=as_json)

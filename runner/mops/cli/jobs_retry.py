@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import running
-from mops.cli.jobs_submit import DetachOption, JobArgument, JsonOption, StorageOption
+from mops.cli import jobs_watch, place, running
+from mops.cli.options import DetachOption, JobArgument, JsonOption, StorageOption
 from mops.job import open_job
 from mops.launch import retry as retry_job
 
@@ -23,6 +23,8 @@ def retry(
     name: Annotated[str | None, typer.Option(help="The new job's name; else made from the job's.")] = None,
     detach: DetachOption = False,
     storage: StorageOption = None,
+    local: place.LocalOption = False,
+    wait: place.WaitOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run what failed again, in a new job.
@@ -30,16 +32,20 @@ def retry(
     It takes over all parameter sets without such failures. The job itself, which must be complete, stays as it is.
     Bundle, study and seeds are the job's; settings are read afresh, so that a timeout can be retried with more time.
     """
+    found = open_job(job, storage)
+    service = None if local or detach else place.service_of_job(found)
     with running.shown(as_json=as_json) as shown:
-        found = open_job(job, storage)
         child = retry_job(
             found,
             verdict,
             name=name,
             detach=detach,
+            service=service,
             on_start=shown.derived,
             on_progress=shown.progress,
             on_detach=shown.detached,
         )
-        if not detach:
+        if not detach and service is None:
             shown.ended(child)
+    if service is not None and wait:
+        jobs_watch.follow(child, service, as_json=as_json)

@@ -7,25 +7,46 @@ from typing import Annotated
 import typer
 
 from mops.cli import running, terminal
-from mops.cli.jobs_submit import JobArgument, StorageOption
+from mops.cli.options import JobArgument, StorageOption
+from mops.errors import Superseded
 from mops.job import open_job
 from mops.launch import run as run_job
 from mops.storage.log import Settled
+
+DONE = (0, *(terminal.EXIT_CODES[state] for state in ("partial", "cancelled")), Superseded.exit_code)
+"""Exit codes after which a job needs no runner."""
 
 
 def run(
     job: JobArgument,
     storage: StorageOption = None,
-    person: Annotated[bool, typer.Option("--person", help="Somebody asked for it: go on after a cancel too.")] = False,
+    after: Annotated[
+        int | None, typer.Option(help="Somebody asked to go on after this attempt, even if it was cancelled.")
+    ] = None,
+    pod: Annotated[
+        bool,
+        typer.Option("--pod", help="Kubernetes starts this again unless it exits with 0: 0 whenever it has ended."),
+    ] = False,
 ) -> None:
     """Run a job that exists.
 
-    Unless a person asks for it, a job that was cancelled or has ended stays so. Exit codes are those of submit.
+    Unless somebody asked to go on, a job that was cancelled or has ended stays so. Exit codes are those of submit; in a
+    pod partial, cancelled and superseded are 0, too: the state is in the storage.
     """
+    try:
+        _run(job, storage, after)
+    except (Superseded, typer.Exit) as ended:
+        if not pod or ended.exit_code not in DONE:
+            raise
+        if isinstance(ended, Superseded):
+            terminal.error(ended)
+
+
+def _run(job: str, storage: str | None, after: int | None) -> None:
     with running.shown(as_json=False) as shown:
         found = open_job(job, storage)
         try:
-            run_job(found, by="person" if person else "auto", on_progress=shown.progress)
+            run_job(found, after=after, on_progress=shown.progress)
         except Settled as settled:
             terminal.say(f"job {job} has ended ({settled.state}): there is nothing to run")
             raise typer.Exit(terminal.EXIT_CODES[settled.state]) from None

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from mops.cli import running, terminal
-from mops.cli.jobs_submit import JobArgument, JsonOption, StorageOption
+from mops.cli import place, running, terminal
+from mops.cli.options import JobArgument, JsonOption, StorageOption
 from mops.job import Job, Status, open_job
+from mops.k8s.phase import Phase
 from mops.storage.jobs import Live
 
 
@@ -19,15 +20,33 @@ def status(job: JobArgument, storage: StorageOption = None, as_json: JsonOption 
     """
     found = open_job(job, storage)
     now = found.status()
+    phase = _phase(found, now)
     if as_json:
-        terminal.data_json(asdict(now) | {"reasons": [asdict(reason) for reason in found.reasons()]})
+        more = {"kubernetes": asdict(phase)} if phase else {}
+        terminal.data_json(asdict(now) | {"reasons": [asdict(reason) for reason in found.reasons()]} | more)
     else:
-        terminal.data_fields(_fields(found, now))
+        terminal.data_fields(_fields(found, now, phase))
 
 
-def _fields(job: Job, now: Status) -> Iterator[tuple[str, str]]:
+def _phase(job: Job, now: Status) -> Phase | None:
+    """Return where the job's runner stands in Kubernetes; None: nowhere, or nobody has to know."""
+    service = place.service_of_job(job) if now.state not in ("succeeded", "partial") else None
+    return service.phase(job.name) if service else None
+
+
+def _kubernetes(phase: Phase) -> Iterator[tuple[str, str]]:
+    yield "Kubernetes", str(phase)
+    if phase.pod:
+        yield "", f"pod {phase.pod}"
+    if phase.hint:
+        yield "", phase.hint
+
+
+def _fields(job: Job, now: Status, phase: Phase | None) -> Iterator[tuple[str, str]]:
     yield "job", now.job
     yield "state", now.state
+    if phase is not None:
+        yield from _kubernetes(phase)
     yield "submitted", now.created
     if now.parent is not None:
         yield "derived from", now.parent
@@ -40,7 +59,7 @@ def _fields(job: Job, now: Status) -> Iterator[tuple[str, str]]:
         yield "child processes", now.children
     if now.sizing:
         yield "batch size", now.sizing
-    if now.state in ("interrupted", "cancelled", "submitted"):
+    if now.state in ("interrupted", "cancelled", "submitted") and (phase is None or phase.over):
         yield "go on", running.command("resume", job)
     if now.state == "failed":
         yield "why", running.command("logs", job)

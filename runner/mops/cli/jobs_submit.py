@@ -7,37 +7,11 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import running
+from mops.cli import jobs_watch, place, running
+from mops.cli.options import DetachOption, EnvOption, JsonOption, PythonOption, StorageOption
+from mops.k8s import names
 from mops.launch import submit as submit_study
 from mops.worker.environment import read_variables
-
-StorageOption = Annotated[
-    str | None,
-    typer.Option("--storage", help="Folder or URL of the results; else MODELOPS_STORAGE, else mops-storage/."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
-DetachOption = Annotated[
-    bool, typer.Option("--detach", help="Return as soon as a runner has begun that outlives this terminal.")
-]
-EnvOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--env",
-        metavar="NAME[=VALUE]",
-        help="A variable for the model; may be repeated. NAME=VALUE is kept with the job; NAME alone takes the value "
-        "from the environment each time that the job runs, for secrets.",
-    ),
-]
-PythonOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--python",
-        metavar="PATH",
-        help="The interpreter for simulations, like .venv/bin/python; it needs numpy, pyarrow and the model's "
-        "libraries, but not mops.",
-    ),
-]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as submit printed it.")]
 
 
 def submit(
@@ -48,12 +22,24 @@ def submit(
     storage: StorageOption = None,
     env: EnvOption = None,
     python: PythonOption = None,
+    local: place.LocalOption = False,
+    wait: place.WaitOption = False,
+    queue: place.QueueOption = None,
+    priority_class: place.PriorityClassOption = None,
+    deadline: place.DeadlineOption = None,
+    keep: place.KeepOption = None,
+    memory: place.MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a study here, and keep its results as they come.
+    """Run a study and keep its results as they come: here, or on the service that 'mops connect' has found.
 
-    Exit codes: 0 succeeded, 3 some simulations failed, 1 failed, 130 stopped, 2 wrong input, 4 storage out of reach.
+    Exit codes: 0 succeeded, 3 some simulations failed, 1 failed, 130 stopped, 2 wrong input, 4 storage or service out
+    of reach. On a service the command returns when Kubernetes has taken the job, unless it is to --wait.
     """
+    options = {"queue": queue, "priority_class": priority_class, "deadline": deadline, "keep": keep, "memory": memory}
+    service = place.service_of(local=local, detach=detach, **options)
+    if service is not None:
+        service.labels = {names.STUDY: study.stem if study.stem != "study" else study.absolute().parent.name}
     with running.shown(as_json=as_json) as shown:
         job = submit_study(
             study,
@@ -61,11 +47,14 @@ def submit(
             name=name,
             storage=storage,
             detach=detach,
+            service=service,
             env=read_variables(env or []),
             python=python,
             on_start=shown.started,
             on_progress=shown.progress,
             on_detach=shown.detached,
         )
-        if not detach:
+        if not detach and service is None:
             shown.ended(job)
+    if service is not None and wait:
+        jobs_watch.follow(job, service, as_json=as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from mops.cli import running, terminal
-from mops.cli.jobs_submit import JobArgument, JsonOption, StorageOption
+from mops.cli.options import JobArgument, JsonOption, StorageOption
 from mops.job import open_job
 
 

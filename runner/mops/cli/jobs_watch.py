@@ -15,15 +15,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mops.cli import running, terminal
-from mops.cli.jobs_submit import JobArgument, JsonOption, StorageOption
+from mops.cli import place, running, terminal
+from mops.cli.options import JobArgument, JsonOption, StorageOption
 from mops.driver.expected import Expected
 from mops.job import Job, Status, open_job
+from mops.k8s.phase import Phase
+from mops.service import Service
 from mops.storage.jobs import Live
 from mops.storage.log import Counts
 
 LOOK_SECONDS = 2.0
 LINE_SECONDS = 10.0
+PHASE_SECONDS = 5.0
 INTERRUPTED_EXIT = 1
 _POINTS = 24
 _BAR_COLUMNS = 50
@@ -42,32 +45,75 @@ def watch(job: JobArgument, storage: StorageOption = None, as_json: JsonOption =
     is gone.
     """
     found = open_job(job, storage)
+    follow(found, place.service_of_job(found), as_json=as_json)
+
+
+def follow(job: Job, service: Service | None, *, as_json: bool) -> None:
+    """Show a job until it is over, and exit with its code.
+
+    Parameters
+    ----------
+    service
+        Where its runner may be; None: elsewhere.
+    """
     try:
-        now = _watched(found, as_json=as_json)
+        now = _watched(job, service, as_json=as_json)
     except KeyboardInterrupt:
-        terminal.say(f"no longer watching; the job goes on: {running.command('watch', found)}")
+        terminal.say(f"no longer watching; the job goes on: {running.command('watch', job)}")
         raise typer.Exit(130) from None
     if as_json:
-        terminal.data(as_line(now, reasons=[asdict(reason) for reason in found.reasons()]))
+        terminal.data(as_line(now, reasons=[asdict(reason) for reason in job.reasons()]))
     else:
-        _conclude(found, now)
+        _conclude(job, now)
     raise typer.Exit(terminal.EXIT_CODES.get(now.state, INTERRUPTED_EXIT))
 
 
-def _watched(job: Job, *, as_json: bool) -> Status:
+def _watched(job: Job, service: Service | None, *, as_json: bool) -> Status:
     """Show a job until it is over; return where it stands then."""
-    seen = History(job)
+    seen, phases = History(job), Phases(job.name, service)
     if as_json or not sys.stdout.isatty():
-        return _follow(seen, Lines(as_line if as_json else line).show)
+        return _follow(seen, phases, Lines(as_line if as_json else phases.line).show)
     with Display(console=Console(highlight=False), transient=True, auto_refresh=False) as display:
-        return _follow(seen, lambda now: display.update(screen(seen, now, time.time()), refresh=True))
+        return _follow(
+            seen, phases, lambda now: display.update(screen(seen, now, time.time(), phases.said), refresh=True)
+        )
 
 
-def _follow(seen: History, show: Callable[[Status], None]) -> Status:
-    while (now := seen.look()).state in ("submitted", "running"):
+def _follow(seen: History, phases: Phases, show: Callable[[Status], None]) -> Status:
+    while phases.goes_on(now := seen.look()):
         show(now)
         time.sleep(LOOK_SECONDS)
     return now
+
+
+class Phases:
+    """Where a job's runner stands in Kubernetes, looked at every few seconds while it gives no sign of its own."""
+
+    def __init__(self, job: str, service: Service | None):
+        self._job, self._service = job, service
+        self._due = 0.0
+        self._last: Phase | None = None
+
+    @property
+    def said(self) -> str:
+        """What Kubernetes says, for people; empty: nothing."""
+        return str(self._last) if self._last else ""
+
+    def goes_on(self, now: Status) -> bool:
+        """Tell whether the job may go on by itself."""
+        if now.state == "running" and now.live is not None:
+            self._last = None
+            return True
+        if self._service is None or now.state not in ("submitted", "running", "interrupted"):
+            return now.state in ("submitted", "running")
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + PHASE_SECONDS
+            self._last = self._service.phase(self._job)
+        return self._last is None or not self._last.over
+
+    def line(self, now: Status) -> str:
+        """Return where the job stands as a line of text."""
+        return line(now) + (f"; Kubernetes: {self.said}" if self.said else "")
 
 
 class History:
@@ -143,13 +189,15 @@ def _pace(now: Status, live: Live) -> Iterator[str]:
             yield f"{terminal.duration(left / live.rate)} to go"
 
 
-def screen(seen: History, now: Status, at: float) -> RenderableType:
+def screen(seen: History, now: Status, at: float, kubernetes: str = "") -> RenderableType:
     """Return what a terminal shows of a job.
 
     Parameters
     ----------
     at
         The time (s since the epoch) to reckon ages from.
+    kubernetes
+        What Kubernetes says of its runner.
     """
     live = now.live
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -158,6 +206,8 @@ def screen(seen: History, now: Status, at: float) -> RenderableType:
     table.add_row(*_bar(_finished(now).simulations, max(now.n_simulations, 1)))
     for name, value in _fields(seen, now):
         table.add_row(name, Text(value))
+    if kubernetes:
+        table.add_row("Kubernetes", Text(kubernetes))
     said = [_cut(plain(one), "dim") for one in live.lines[-_LOG_LINES:]] if live else []
     return Group(_cut(f"{now.job}: {_state(now, at)}", "bold"), table, *said)
 

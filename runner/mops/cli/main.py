@@ -9,6 +9,7 @@ import typer
 
 import mops
 from mops.cli import (
+    connect,
     doctor,
     jobs_cancel,
     jobs_clean,
@@ -58,6 +59,7 @@ jobs.command("clean")(jobs_clean.clean)
 jobs.command("delete")(jobs_delete.delete_)
 study.command("check")(study_check.check)
 study.command("sample")(study_sample.sample)
+app.command("connect")(connect.connect)
 app.command("settings")(settings.settings)
 app.command("doctor")(doctor.doctor)
 

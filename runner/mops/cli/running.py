@@ -16,7 +16,7 @@ from mops.detached import Detached
 from mops.driver.expected import Expected
 from mops.driver.progress import Snapshot
 from mops.job import Job, Reason, Status, default_files
-from mops.launch import Prepared
+from mops.launch import Prepared, Runner
 from mops.storage.log import Counts
 
 _REASONS_SHOWN = 5
@@ -59,16 +59,21 @@ class Shown:
         for change in changes:
             terminal.say(f"setting {change}")
 
-    def detached(self, job: Job, runner: Detached) -> None:
+    def detached(self, job: Job, runner: Runner) -> None:
         """Say how a runner is met again that runs by itself."""
         if self._as_json:
             terminal.data_json(asdict(runner))
         else:
             terminal.data(runner.job)
-        terminal.say(f"process {runner.pid} runs it and outlives this terminal")
+        if isinstance(runner, Detached):
+            terminal.say(f"process {runner.pid} runs it and outlives this terminal")
+            where = ("what it prints", nearby(runner.log))
+        else:
+            terminal.say(f"Kubernetes has taken it: Job {runner.runner} in namespace {runner.namespace}")
+            where = ("where it stands", command("status", job))
         named = {"watch": "watch", "stop": "cancel", "go on after a stop or a crash": "resume"}
         commands = [(meaning, command(verb, job)) for meaning, verb in named.items()]
-        terminal.say_fields([*commands, ("what it prints", nearby(runner.log))])
+        terminal.say_fields([*commands, where])
 
     def progress(self, now: Snapshot) -> None:
         """Show where it stands, and once what to expect."""

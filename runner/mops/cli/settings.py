@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from mops.cli import terminal
-from mops.cli.jobs_submit import JsonOption
+from mops.cli.options import JsonOption
 from mops.settings import SettingLine, Settings
 
 

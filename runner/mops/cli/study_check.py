@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mops.cli import running, terminal
-from mops.cli.jobs_submit import EnvOption, JsonOption, PythonOption
+from mops.cli.options import EnvOption, JsonOption, PythonOption
 from mops.cli.trial import fields_of, raise_failure, say_warnings, to_json
 from mops.driver.cluster import embedded_slots
 from mops.driver.trial import Trial

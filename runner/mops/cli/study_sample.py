@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mops.cli import running, terminal
-from mops.cli.jobs_submit import JsonOption
+from mops.cli.options import JsonOption
 from mops.errors import UsageError
 from mops.sample import sample as sample_space
 from mops.study.json_file import read_json, read_text

@@ -1,0 +1,1 @@
+"""Knows Kubernetes, not studies: the runner's Job, where it stands, and the connection to the cluster."""

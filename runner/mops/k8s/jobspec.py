@@ -1,0 +1,152 @@
+"""A runner's batch/v1 Job, as a manifest. Pure; docs/cluster.md has the table of exit codes and its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mops.k8s import names
+from mops.profile import RunnerPod
+
+METRICS_PORT = 9095
+CONTAINER = "runner"
+FATAL = (1, 2)
+"""Exit codes after which the same would come again."""
+
+COUNTED = (4, 137)
+"""Storage or cluster out of reach, and SIGKILL, which is also how memory ends a runner."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One start of a job's runner.
+
+    Parameters
+    ----------
+    number
+        Of the Job: the first is 1.
+    release, namespace
+        Of the service.
+    environment
+        What the container gets besides what the chart gives it: the submitter's ``MODELOPS_JOB_*``.
+    after
+        Somebody asked to go on after this attempt, even if it was cancelled; None: nobody did.
+    labels
+        For people: whose it is, which study.
+    """
+
+    job: str
+    number: int
+    release: str
+    namespace: str
+    storage: str
+    scheduler: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    after: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def runner_job(pod: RunnerPod, request: Request) -> dict[str, Any]:
+    """Return the manifest of a runner's Job."""
+    labels = {
+        names.NAME: "mops",
+        names.INSTANCE: request.release,
+        names.COMPONENT: names.RUNNER,
+        names.JOB: request.job,
+        **{name: names.label(value) for name, value in request.labels.items() if names.label(value)},
+    }
+    queue = {names.QUEUE: pod.queue} if pod.queue else {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": names.runner_name(request.job, request.number),
+            "namespace": request.namespace,
+            "labels": {**labels, **queue},
+            "annotations": {"mops/storage": request.storage},
+        },
+        "spec": _given(
+            backoffLimit=pod.backoff_limit,
+            # A new pod comes when the one before is gone: two runners would only take the job from each other.
+            podReplacementPolicy="Failed",
+            podFailurePolicy={"rules": _failure_rules()},
+            activeDeadlineSeconds=pod.deadline_s,
+            ttlSecondsAfterFinished=pod.keep_s,
+            template={
+                "metadata": _given(labels={**pod.labels, **labels}, annotations=pod.annotations),
+                "spec": _pod_spec(pod, request),
+            },
+        ),
+    }
+
+
+def _failure_rules() -> list[dict[str, Any]]:
+    """Return what the end of a pod means, in the order in which Kubernetes asks: the first that fits counts."""
+    return [
+        # Evicted, drained, preempted: not the job's fault, whatever its exit code.
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": _exits(FATAL)},
+        {"action": "Count", "onExitCodes": _exits(COUNTED)},
+    ]
+
+
+def _exits(codes: tuple[int, ...]) -> dict[str, Any]:
+    return {"containerName": CONTAINER, "operator": "In", "values": list(codes)}
+
+
+def _pod_spec(pod: RunnerPod, request: Request) -> dict[str, Any]:
+    return _given(
+        restartPolicy="Never",  # a failure policy asks for it
+        serviceAccountName=pod.service_account,
+        enableServiceLinks=False,
+        terminationGracePeriodSeconds=pod.grace_s,
+        priorityClassName=pod.priority_class,
+        imagePullSecrets=pod.image_pull_secrets,
+        nodeSelector=pod.node_selector,
+        tolerations=pod.tolerations,
+        affinity=pod.affinity,
+        securityContext={
+            "runAsNonRoot": True,
+            **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 10001),
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        containers=[_container(pod, request)],
+        volumes=[{"name": "tmp", "emptyDir": {}}, *pod.volumes],
+    )
+
+
+def _container(pod: RunnerPod, request: Request) -> dict[str, Any]:
+    after = ["--after", str(request.after)] if request.after is not None else []
+    return _given(
+        name=CONTAINER,
+        image=pod.image,
+        imagePullPolicy=pod.image_pull_policy,
+        args=["mops", "jobs", "run", request.job, "--pod", *after],
+        env=_environment(pod, request),
+        envFrom=pod.env_from,
+        resources=pod.resources,
+        ports=[{"name": "metrics", "containerPort": METRICS_PORT}],
+        securityContext={
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        volumeMounts=[{"name": "tmp", "mountPath": "/tmp"}, *pod.volume_mounts],  # noqa: S108 - its own
+        # What a runner says last is why it ended: shown by `kubectl describe`, and by `mops jobs status`.
+        terminationMessagePolicy="FallbackToLogsOnError",
+    )
+
+
+def _environment(pod: RunnerPod, request: Request) -> list[dict[str, Any]]:
+    """Return the container's variables; the chart's own come first, so that the submitter's settings count."""
+    ours = {"MODELOPS_STORAGE": request.storage, "MODELOPS_SCHEDULER": request.scheduler, **request.environment}
+    return [
+        *(variable for variable in pod.env if variable["name"] not in ours),
+        *({"name": name, "value": value} for name, value in sorted(ours.items())),
+    ]
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that say something."""
+    return {name: value for name, value in fields.items() if value not in (None, {}, [])}

@@ -1,0 +1,215 @@
+"""Where a runner's Job stands in Kubernetes: from the Job, its pods and their events to one word and its reason. Pure.
+
+Objects are plain dictionaries, as Kubernetes writes them (batch/v1, v1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mops.k8s import names
+from mops.k8s.jobspec import CONTAINER
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Where it stands.
+
+    Parameters
+    ----------
+    word
+        ``queued``, ``suspended``, ``pending``, ``unschedulable``, ``stuck`` (its container cannot be made),
+        ``starting``, ``running``, ``retrying``, ``ended``, ``failed`` or ``gone``.
+    reason
+        Why, for people; empty: the word says it.
+    hint
+        What to do about it; empty: nothing.
+    pod
+        The newest pod; empty: there is none.
+    restarts
+        Pods that ended before their time.
+    """
+
+    word: str
+    reason: str = ""
+    hint: str = ""
+    pod: str = ""
+    restarts: int = 0
+
+    def __str__(self) -> str:
+        restarts = f", its pod ended {self.restarts} times before" if self.restarts and not self.over else ""
+        return f"{self.word}{f': {self.reason}' if self.reason else ''}{restarts}"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing runs any more, or ever will by itself."""
+        return self.word in ("ended", "failed", "gone")
+
+
+GONE = Phase("gone", "its Kubernetes Job is not there any more")
+
+_STUCK = {
+    "ErrImagePull": "does the image exist, and may the node pull it (imagePullSecrets)?",
+    "ImagePullBackOff": "does the image exist, and may the node pull it (imagePullSecrets)?",
+    "ErrImageNeverPull": "the node has no such image, and is told not to pull it (imagePullPolicy: Never)",
+    "InvalidImageName": "correct the image's name in the chart's values",
+    "CreateContainerConfigError": "is there a Secret or a ConfigMap missing that the chart's values name?",
+    "CreateContainerError": "look: kubectl describe pod",
+    "RunContainerError": "look: kubectl describe pod",
+}
+"""Why a container is not made, as kubelet calls it, and what to do."""
+
+_FAILED = {
+    "BackoffLimitExceeded": "its pod ended too often",
+    "DeadlineExceeded": "it took longer than activeDeadlineSeconds allows",
+    "PodFailurePolicy": "it ended with an exit code after which the same would come again",
+}
+
+
+def newest(jobs: Iterable[Object]) -> Object | None:
+    """Return the newest of objects; None: there are none."""
+    return max(jobs, key=_created, default=None)
+
+
+def _created(one: Object) -> tuple[str, str]:
+    return one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]
+
+
+def phase_of(job: Object | None, pods: Sequence[Object], events: Sequence[Object] = ()) -> Phase:
+    """Return where a Job stands.
+
+    Parameters
+    ----------
+    job
+        None: there is none.
+    pods
+        The Job's.
+    events
+        Of the namespace; those of the Job and its newest pod are looked at.
+    """
+    if job is None:
+        return GONE
+    pod = newest(pods)
+    found = _ended(job, pods) or _waiting(job, pod) or _of_pod(job, pod, events)
+    return Phase(found.word, found.reason, found.hint, pod["metadata"]["name"] if pod else "", _n_failed(job))
+
+
+def _n_failed(job: Object) -> int:
+    return int(job.get("status", {}).get("failed") or 0)
+
+
+def _ended(job: Object, pods: Sequence[Object]) -> Phase | None:
+    for condition in job.get("status", {}).get("conditions") or ():
+        if condition["status"] != "True":
+            continue
+        if condition["type"] in ("Complete", "SuccessCriteriaMet"):
+            return Phase("ended")
+        if condition["type"] in ("Failed", "FailureTarget"):
+            why = _FAILED.get(condition.get("reason", ""), condition.get("message", ""))
+            return Phase("failed", "; ".join(filter(None, (why, last_end(pods)))), "look: mops jobs logs JOB")
+    return None
+
+
+def _waiting(job: Object, pod: Object | None) -> Phase | None:
+    if not job["spec"].get("suspend"):
+        return None
+    queue = job["metadata"].get("labels", {}).get(names.QUEUE)
+    if queue:
+        return Phase("queued", f"in the queue {queue}")
+    ending = "its pod is ending" if pod and pod["metadata"].get("deletionTimestamp") else ""
+    return Phase("suspended", ending, 'kubectl patch job --patch \'{"spec": {"suspend": false}}\' goes on')
+
+
+def _of_pod(job: Object, pod: Object | None, events: Sequence[Object]) -> Phase:
+    if pod is None:
+        name = job["metadata"]["name"]
+        refused = _said(events, "Job", name, ("FailedCreate",))
+        return Phase("stuck" if refused else "pending", refused, _REFUSED if refused else "")
+    status = pod.get("status", {})
+    match status.get("phase"):
+        case "Running":
+            return Phase("running")
+        case "Succeeded" | "Failed":
+            return Phase("retrying", last_end([pod]))
+        case _:
+            return _pending(pod, events)
+
+
+_REFUSED = "look: kubectl describe job; is a quota used up, or an admission policy in the way?"
+
+
+def _pending(pod: Object, events: Sequence[Object]) -> Phase:
+    status = pod.get("status", {})
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return Phase(
+                "unschedulable", condition.get("message", ""), "ask for less (chart: runner.resources), or wait"
+            )
+    for reason, message in _waits(pod):
+        if reason in _STUCK:
+            return Phase("stuck", f"{reason}: {message}" if message else reason, _STUCK[reason])
+    mount = _said(events, "Pod", pod["metadata"]["name"], ("FailedMount", "FailedAttachVolume"))
+    if mount:
+        return Phase("stuck", mount, "is there a volume, a Secret or a ConfigMap missing that the chart's values name?")
+    return Phase("starting")
+
+
+def _waits(pod: Object) -> Iterator[tuple[str, str]]:
+    for container in _containers(pod):
+        waiting = container.get("state", {}).get("waiting")
+        if waiting:
+            yield waiting.get("reason", ""), waiting.get("message", "")
+
+
+def _containers(pod: Object) -> Iterator[Object]:
+    status = pod.get("status", {})
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+def _said(events: Sequence[Object], kind: str, name: str, reasons: Sequence[str]) -> str:
+    """Return the last message of these reasons about an object; empty: there is none."""
+    about = (
+        event
+        for event in events
+        if event.get("reason") in reasons
+        and event.get("involvedObject", {}).get("kind") == kind
+        and event.get("involvedObject", {}).get("name") == name
+    )
+    return str(max(about, key=_when, default={}).get("message", ""))
+
+
+def _when(event: Object) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
+def last_end(pods: Iterable[Object]) -> str:
+    """Return how the container that ended last did so; empty: none has ended.
+
+    A reason is read only where the exit code is not 0: on nodes with cgroup v1 a container in which the kernel has
+    killed a child for memory has the reason OOMKilled, however it ended itself.
+    """
+    ended = [end for pod in pods for end in ends_of(pod)]
+    if not ended:
+        return ""
+    last = max(ended, key=lambda end: end.get("finishedAt") or "")
+    code, reason = last.get("exitCode", 0), last.get("reason", "")
+    if code == 0:
+        return ""
+    how = f"{reason}, exit code {code}" if reason and reason != "Error" else f"exit code {code}"
+    said = (last.get("message") or "").strip().splitlines()
+    return f"{how}: {said[-1]}" if said else how
+
+
+def ends_of(pod: Object) -> list[Object]:
+    """Return how the main container's processes ended: the present one, if it has, and the one before."""
+    ends = []
+    for container in _containers(pod):
+        if container.get("name") in (CONTAINER, "worker"):
+            states = (container.get("state") or {}, container.get("lastState") or {})
+            ends += [state["terminated"] for state in states if "terminated" in state]
+    return ends

@@ -1,0 +1,270 @@
+"""A cluster service as the place where jobs run: starts their runners, and says how Kubernetes sees them.
+
+What a Job looks like is :mod:`mops.k8s.jobspec`'s, what its phase means :mod:`mops.k8s.phase`'s, how Kubernetes is
+reached :mod:`mops.k8s.client`'s. docs/cluster.md has the whole.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mops import profile as profiles
+from mops.errors import JobError, ServiceError, UsageError
+from mops.k8s import names
+from mops.k8s.jobspec import Request, runner_job
+from mops.k8s.phase import GONE, Object, Phase, newest, phase_of
+from mops.profile import Profile, RunnerPod
+from mops.settings import PREFIX
+from mops.storage.files import Files
+
+if TYPE_CHECKING:
+    from mops.k8s.client import Kubernetes
+
+CONFIG_KEY = "client.json"
+
+_NEEDED = (
+    ("create", "jobs", "batch"),
+    ("list", "jobs", "batch"),
+    ("delete", "jobs", "batch"),
+    ("list", "pods", ""),
+    ("get", "pods/log", ""),
+    ("list", "events", ""),
+)
+"""What a modeller does in the namespace: verb, resource, API group."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A runner's Job that Kubernetes has taken.
+
+    Parameters
+    ----------
+    runner
+        The Job's name.
+    """
+
+    job: str
+    runner: str
+    namespace: str
+
+
+@dataclass
+class Service:
+    """A cluster service.
+
+    Parameters
+    ----------
+    pod
+        What its runners are made with.
+    labels
+        For the Jobs' labels: whose they are, which study.
+    """
+
+    profile: Profile
+    kubernetes: Kubernetes
+    pod: RunnerPod
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, profile: Profile, **given: object) -> Service:
+        """Connect to the service of a profile.
+
+        Parameters
+        ----------
+        given
+            Fields of :class:`~mops.profile.RunnerPod` that this job has otherwise; None: as the chart says.
+
+        Raises
+        ------
+        UsageError, ServiceError
+            As for :class:`mops.k8s.client.Kubernetes`.
+        """
+        pod = profile.service.runner.model_copy(
+            update={name: value for name, value in given.items() if value is not None}
+        )
+        return cls(profile, _kubernetes(profile.namespace, profile.context, profile.kubeconfig), pod)
+
+    @property
+    def storage(self) -> str:
+        """URL of the service's results."""
+        return self.profile.service.storage.rstrip("/")
+
+    @contextmanager
+    def ready(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], int | None], Started]]:
+        """Have everything but the job, which the body creates; yield what starts its runner (:data:`launch.Elsewhere`).
+
+        Raises
+        ------
+        UsageError
+            The runner would not see this storage.
+        ServiceError
+            This person may not start Jobs, or Kubernetes is out of reach.
+        """
+        self._check_storage(files)
+        if not self.kubernetes.may("create", "jobs", "batch"):
+            raise forbidden(["create jobs.batch"], self.kubernetes.where)
+        yield lambda environment, after: self._start(files, job, environment, after)
+
+    def _check_storage(self, files: Files) -> None:
+        if "://" in files.url and not files.url.startswith("memory:"):
+            return
+        if files.url != self.storage:
+            raise UsageError(
+                "a runner in the cluster cannot see this storage",
+                where=files.url,
+                hint=f"leave --storage out to use the service's ({self.storage}), or run on this machine with --local",
+            )
+
+    def _start(self, files: Files, job: str, environment: Mapping[str, str], after: int | None) -> Started:
+        there = self.kubernetes.jobs(names.of_job(job))
+        settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
+        request = Request(
+            job=job,
+            number=1 + max(map(_number, there), default=0),
+            release=self.profile.service.release,
+            namespace=self.profile.namespace,
+            storage=files.url,
+            scheduler=self.profile.service.scheduler,
+            environment=settings,
+            after=after,
+            labels={names.OWNER: _user(), **self.labels},
+        )
+        self.kubernetes.create(runner_job(self.pod, request))
+        return Started(job, names.runner_name(job, request.number), request.namespace)
+
+    def phase(self, job: str) -> Phase:
+        """Return where the newest Job of a job stands."""
+        return self.phases(names.of_job(job)).get(job, GONE)
+
+    def phases(self, labels: Mapping[str, str] | None = None) -> dict[str, Phase]:
+        """Return where the newest Job of each job stands, by job."""
+        wanted = dict(labels or {names.NAME: "mops", names.COMPONENT: names.RUNNER})
+        jobs, pods, events = (self.kubernetes.jobs(wanted), self.kubernetes.pods(wanted), self.kubernetes.events())
+        by_job: dict[str, list[Object]] = {}
+        for one in jobs:
+            by_job.setdefault(one["metadata"]["labels"].get(names.JOB, ""), []).append(one)
+        found = {job: newest(some) for job, some in by_job.items()}
+        return {job: phase_of(one, _pods_of(one, pods), events) for job, one in found.items() if one}
+
+    def withdraw(self, job: str) -> list[str]:
+        """Delete the Jobs of a job that run nothing; return their names."""
+        if self.phase(job).word in ("running", "retrying"):
+            return []
+        there = [one["metadata"]["name"] for one in self.kubernetes.jobs(names.of_job(job))]
+        for name in there:
+            self.kubernetes.delete_job(name)
+        return there
+
+    def refuse_another(self, job: str, *, take_over: bool) -> None:
+        """Refuse a second runner for a job; with ``take_over`` delete the first one's Jobs.
+
+        Raises
+        ------
+        JobError
+            There is a Job that will run, or runs.
+        """
+        phase = self.phase(job)
+        if take_over:
+            for one in self.kubernetes.jobs(names.of_job(job)):
+                self.kubernetes.delete_job(one["metadata"]["name"])
+        elif not phase.over:
+            raise JobError(
+                f"job {job!r} has a runner in the cluster: {phase.word}{f' ({phase.reason})' if phase.reason else ''}",
+                where=self.kubernetes.where,
+                hint=f"stop it with: mops jobs cancel {job}; or put another one in its place with --take-over",
+            )
+
+    def runner_log(self, job: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Yield what the newest pod of a job's runner printed; nothing where there is no pod."""
+        pod = self.phase(job).pod
+        return self.kubernetes.log_lines(pod, follow=follow, tail=tail) if pod else iter(())
+
+    def worker_logs(self, tail: int | None = None) -> Iterator[tuple[str, str]]:
+        """Yield what the shared workers printed, pod by pod: its name, a line."""
+        for pod in self.kubernetes.pods(self.profile.service.worker.selector):
+            name = pod["metadata"]["name"]
+            for line in self.kubernetes.log_lines(name, tail=tail):
+                yield name, line
+
+
+def _kubernetes(namespace: str | None, context: str | None, kubeconfig: str | None) -> Kubernetes:
+    from mops.k8s.client import Kubernetes  # noqa: PLC0415 - a third of a second, and most jobs need no Kubernetes
+
+    return Kubernetes(namespace, context, kubeconfig)
+
+
+def _number(job: Object) -> int:
+    tail = job["metadata"]["name"].rpartition("-")[2]
+    return int(tail) if tail.isdigit() else 0
+
+
+def _pods_of(job: Object, pods: list[Object]) -> list[Object]:
+    name = job["metadata"]["name"]
+    return [pod for pod in pods if pod["metadata"].get("labels", {}).get(names.POD_OF_JOB) == name]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        return ""
+
+
+def forbidden(missing: list[str], where: str) -> ServiceError:
+    """Return the error for what this person may not do."""
+    return ServiceError(
+        f"you may not do what mops needs: {', '.join(missing)}",
+        where=where,
+        hint="ask the cluster's operator to add you to clients.subjects of the chart's values",
+    )
+
+
+def connect(namespace: str | None, context: str | None, kubeconfig: str | None, release: str | None) -> Profile:
+    """Find a cluster service, check that this person may use it, and return its profile.
+
+    Parameters
+    ----------
+    namespace, context, kubeconfig
+        As for kubectl; None: the current ones.
+    release
+        The chart's release, where the namespace has several; None: the only one.
+
+    Raises
+    ------
+    UsageError
+        There is no such kubeconfig, context or release.
+    ServiceError
+        The cluster is out of reach, has no such service, or this person may not use it.
+    """
+    kubernetes = _kubernetes(namespace, context, kubeconfig)
+    there = kubernetes.config_maps({names.NAME: "mops", names.COMPONENT: names.CLIENT})
+    found = [one for one in there if release is None or one["metadata"]["labels"].get(names.INSTANCE) == release]
+    if len(found) != 1:
+        raise _not_one(there, release, kubernetes.where)
+    where = f"{kubernetes.where}: ConfigMap {found[0]['metadata']['name']}"
+    service = profiles.Service.parse(found[0].get("data", {}).get(CONFIG_KEY, ""), where)
+    missing = [
+        f"{verb} {resource}{f'.{group}' if group else ''}"
+        for verb, resource, group in _NEEDED
+        if not kubernetes.may(verb, resource, group)
+    ]
+    if missing:
+        raise forbidden(missing, kubernetes.where)
+    return Profile(namespace=kubernetes.namespace, context=context, kubeconfig=kubeconfig, service=service)
+
+
+def _not_one(there: list[Object], release: str | None, where: str) -> ServiceError:
+    releases = sorted(one["metadata"]["labels"].get(names.INSTANCE, "") for one in there)
+    if not releases:
+        hint = "name another namespace with --namespace, or have the operator install the chart: helm install"
+        return ServiceError("there is no mops service in this namespace", where=where, hint=hint)
+    if release is None:
+        hint = f"choose one with --release: {', '.join(releases)}"
+        return ServiceError(f"there are {len(releases)} mops services in this namespace", where=where, hint=hint)
+    return ServiceError(
+        f"there is no release {release!r} of mops", where=where, hint=f"there is: {', '.join(releases)}"
+    )
