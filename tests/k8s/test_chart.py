@@ -6,12 +6,14 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import ProxyHandler, build_opener
 
 import dask.config
 import psutil
@@ -370,8 +372,8 @@ def test_the_commands_of_the_pods_make_a_cluster_that_the_doctor_finds_well(
             assert facts["services"]["dashboard"] == ports["8788"]
             assert next(iter(client.scheduler_info(n_workers=-1)["workers"])).endswith(f":{ports['8789']}")
         for port in ("8787", "8788"):
-            answers = f"http://127.0.0.1:{ports[port]}/health"
-            assert subprocess.run(["curl", "--silent", "--noproxy", "*", answers], capture_output=True).stdout == b"ok"
+            with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{ports[port]}/health", timeout=10) as answer:
+                assert answer.read() == b"ok"
         doctor = [BIN / "mops", "doctor"]
         looked = subprocess.run(
             doctor, env=os.environ | {"MODELOPS_SCHEDULER": address}, capture_output=True, text=True, timeout=60
@@ -386,8 +388,6 @@ def test_the_commands_of_the_pods_make_a_cluster_that_the_doctor_finds_well(
 
 @pytest.fixture
 def unused_ports() -> list[int]:
-    import socket
-
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
     ports: list[int] = [probe.getsockname()[1] for probe in probes]
     for probe in probes:
