@@ -1,0 +1,228 @@
+{{- /*
+Names, labels and parts of pods that several objects share. What takes a component is called with
+(dict "root" $ "component" "worker").
+*/}}
+
+{{- define "mops.name" -}}
+{{ .root.Release.Name }}-{{ .component }}
+{{- end }}
+
+{{- /* A selector cannot be changed by an upgrade: no version, no chart in it. */}}
+{{- define "mops.selector" -}}
+app.kubernetes.io/name: {{ .root.Chart.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "mops.labels" -}}
+{{ include "mops.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name (.root.Chart.Version | replace "+" "_") }}
+{{- end }}
+
+{{- define "mops.metadata" -}}
+name: {{ include "mops.name" . }}
+namespace: {{ .root.Release.Namespace }}
+labels:
+  {{- include "mops.labels" . | nindent 2 }}
+{{- end }}
+
+{{- /* Labels that say nothing about where a pod belongs. */}}
+{{- define "mops.ownLabels" -}}
+{{- $labels := dict -}}
+{{- if include "mops.clientId" . }}{{ $labels = dict "azure.workload.identity/use" "true" }}{{ end -}}
+{{- merge $labels (index .root.Values .component).labels | toYaml }}
+{{- end }}
+
+{{- /* Without a version, so that an upgrade restarts only what it changes. */}}
+{{- define "mops.podLabels" -}}
+{{- merge (include "mops.selector" . | fromYaml) (include "mops.ownLabels" . | fromYaml) | toYaml }}
+{{- end }}
+
+{{- define "mops.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "mops.pullSecrets" -}}
+{{- range .Values.image.pullSecrets }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- /* 10001 is the user of the image. */}}
+{{- define "mops.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "mops.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- /* Where a component runs, as far as values say so. */}}
+{{- define "mops.placement" -}}
+{{- $values := index .root.Values .component -}}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* The first part of every pod's spec. */}}
+{{- define "mops.podBasics" -}}
+serviceAccountName: {{ include "mops.name" . }}
+automountServiceAccountToken: false
+{{- /* A Service's variables would be taken for settings: DASK_... of a release that is called dask. */}}
+enableServiceLinks: false
+securityContext:
+  {{- include "mops.podSecurityContext" . | nindent 2 }}
+{{- with include "mops.pullSecrets" .root }}
+imagePullSecrets:
+  {{- . | trim | nindent 2 }}
+{{- end }}
+{{- include "mops.placement" . }}
+{{- end }}
+
+{{- /* The root file system is read-only: everything that is written goes to /tmp. */}}
+{{- define "mops.homeEnv" -}}
+- name: HOME
+  value: /tmp
+- name: XDG_CACHE_HOME
+  value: /tmp/.cache
+{{- end }}
+
+{{- define "mops.storageEnv" -}}
+{{- range $name, $value := .Values.storage.env }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "mops.extraEnv" -}}
+{{- with (index .root.Values .component).extraEnv }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "mops.tmpVolume" -}}
+- name: tmp
+  emptyDir:
+    sizeLimit: {{ (index .root.Values .component).tmpSize }}
+{{- end }}
+
+{{- define "mops.storageVolume" -}}
+{{- if .Values.storage.pvc.enabled }}
+- name: storage
+  persistentVolumeClaim:
+    claimName: {{ .Values.storage.pvc.existingClaim | default (printf "%s-storage" .Release.Name) }}
+{{- end }}
+{{- end }}
+
+{{- define "mops.storage.url" -}}
+{{- if .Values.storage.url -}}
+{{ .Values.storage.url }}
+{{- else if .Values.storage.pvc.enabled -}}
+/storage
+{{- else -}}
+{{- fail "\n\nstorage.url is not set: nobody has said where results are to be kept.\nSet storage.url=abfs://CONTAINER/FOLDER with credentials under storage.runner and storage.worker,\nor storage.pvc.enabled=true for a volume of this cluster. The chart's README has both, step by step.\n" }}
+{{- end -}}
+{{- end }}
+
+{{- /* The managed identity of a component that has one. */}}
+{{- define "mops.clientId" -}}
+{{- with index .root.Values.storage .component }}{{ .workloadIdentity.clientId }}{{ end -}}
+{{- end }}
+
+{{- /* Credentials from a Secret, as environment variables. */}}
+{{- define "mops.envFrom" -}}
+{{- with (index .root.Values.storage .component).existingSecret }}
+- secretRef:
+    name: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "mops.serviceAccount" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  {{- include "mops.metadata" . | nindent 2 }}
+  {{- $annotations := dict }}
+  {{- with index .root.Values.storage .component }}
+  {{- with .workloadIdentity.clientId }}{{ $_ := set $annotations "azure.workload.identity/client-id" . }}{{ end }}
+  {{- with .workloadIdentity.tenantId }}{{ $_ := set $annotations "azure.workload.identity/tenant-id" . }}{{ end }}
+  {{- end }}
+  {{- with merge $annotations (index .root.Values .component).serviceAccountAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{- define "mops.scheduler.address" -}}
+tcp://{{ .Release.Name }}-scheduler.{{ .Release.Namespace }}.svc:8786
+{{- end }}
+
+{{- /* Pods of this release, by component, as peers of a NetworkPolicy: (list $ "worker" "runner"). */}}
+{{- define "mops.peers" -}}
+- podSelector:
+    matchLabels:
+      app.kubernetes.io/name: {{ (first .).Chart.Name }}
+      app.kubernetes.io/instance: {{ (first .).Release.Name }}
+    matchExpressions:
+      - key: app.kubernetes.io/component
+        operator: In
+        values: [{{ rest . | join ", " }}]
+{{- end }}
+
+{{- /* What a policy lets out: names, pods of this release, and ports anywhere. */}}
+{{- define "mops.egress" -}}
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+- to:
+    - podSelector:
+        matchLabels:
+          app.kubernetes.io/name: {{ .Chart.Name }}
+          app.kubernetes.io/instance: {{ .Release.Name }}
+- ports:
+    {{- range .Values.networkPolicy.egress.ports }}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
+{{- end }}
+
+{{- /* Bytes of a Kubernetes quantity: (dict "name" "worker.memory" "quantity" "1.5Gi"). */}}
+{{- define "mops.bytes" -}}
+{{- $text := toString .quantity -}}
+{{- if kindIs "float64" .quantity }}{{ $text = printf "%.0f" .quantity }}{{ end -}}
+{{- $number := regexFind "^[0-9]+([.][0-9]+)?" $text -}}
+{{- $unit := trimPrefix $number $text -}}
+{{- $factors := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- if or (not $number) (not (hasKey $factors $unit)) -}}
+{{- fail (printf "\n\n%s: %q is not an amount of memory: write it like 4Gi, 3800Mi or 4G.\n" .name $text) -}}
+{{- end -}}
+{{- mulf (float64 $number) (index $factors $unit) | floor | int64 -}}
+{{- end }}
+
+{{- /* A quantity as text: a large number of YAML would be written with an exponent. */}}
+{{- define "mops.quantity" -}}
+{{- if kindIs "float64" . }}{{ printf "%.0f" . }}{{ else }}{{ . }}{{ end -}}
+{{- end }}

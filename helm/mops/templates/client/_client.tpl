@@ -1,0 +1,93 @@
+{{- /*
+What `mops connect` reads: all that a client needs to make a runner's Job, or a dedicated cluster of the same pods.
+Values that are empty are left out.
+*/}}
+
+{{- define "mops.client" -}}
+{{- $scheduler := include "mops.name" (dict "root" . "component" "scheduler") -}}
+{{- $client := dict
+  "format" 1
+  "version" .Chart.AppVersion
+  "release" .Release.Name
+  "namespace" .Release.Namespace
+  "storage" (include "mops.storage.url" .)
+  "storageEnv" .Values.storage.env
+  "scheduler" (include "mops.scheduler.address" .)
+  "dashboard" (dict "service" $scheduler "port" 8787)
+  "runner" (include "mops.client.runner" . | fromJson)
+  "worker" (include "mops.client.worker" . | fromJson)
+  "schedulerPodTemplate" (include "mops.scheduler.template" . | fromYaml)
+  "dedicated" (dict "enabled" .Values.dedicated.enabled "labels" (include "mops.ownLabels" (dict "root" . "component" "worker") | fromYaml))
+-}}
+{{- include "mops.withoutEmpty" $client | fromJson | toPrettyJson -}}
+{{- end }}
+
+{{- define "mops.client.runner" -}}
+{{- $scope := dict "root" . "component" "runner" -}}
+{{- $values := .Values.runner -}}
+{{- $runner := dict
+  "image" (include "mops.image" .)
+  "imagePullPolicy" .Values.image.pullPolicy
+  "imagePullSecrets" (include "mops.pullSecrets" . | fromYamlArray)
+  "serviceAccount" (include "mops.name" $scope)
+  "automountServiceAccountToken" .Values.rbac.create
+  "podSecurityContext" (include "mops.podSecurityContext" . | fromYaml)
+  "securityContext" (include "mops.securityContext" . | fromYaml)
+  "resources" $values.resources
+  "ports" (list (dict "name" "metrics" "containerPort" 9095))
+  "env" (include "mops.client.runnerEnv" . | fromYamlArray)
+  "envFrom" (include "mops.envFrom" $scope | fromYamlArray)
+  "volumes" (printf "%s\n%s" (include "mops.tmpVolume" $scope) (include "mops.storageVolume" .) | fromYamlArray)
+  "volumeMounts" (include "mops.client.runnerMounts" . | fromYamlArray)
+  "labels" (include "mops.podLabels" $scope | fromYaml)
+  "annotations" $values.annotations
+  "nodeSelector" $values.nodeSelector
+  "tolerations" $values.tolerations
+  "affinity" $values.affinity
+  "priorityClassName" $values.priorityClassName
+  "queue" $values.queue
+  "backoffLimit" (int64 $values.backoffLimit)
+  "terminationGracePeriodSeconds" (int64 $values.terminationGracePeriodSeconds)
+  "ttlSecondsAfterFinished" (int64 $values.ttlSecondsAfterFinished)
+-}}
+{{- with int64 $values.activeDeadlineSeconds }}{{ $_ := set $runner "activeDeadlineSeconds" . }}{{ end -}}
+{{- include "mops.withoutEmpty" $runner -}}
+{{- end }}
+
+{{- define "mops.client.runnerEnv" -}}
+{{- include "mops.homeEnv" . }}
+{{ include "mops.storageEnv" . | trim }}
+{{ include "mops.extraEnv" (dict "root" . "component" "runner") }}
+{{- end }}
+
+{{- define "mops.client.runnerMounts" -}}
+- name: tmp
+  mountPath: /tmp
+{{- if .Values.storage.pvc.enabled }}
+- name: storage
+  mountPath: /storage
+{{- end }}
+{{- end }}
+
+{{- define "mops.client.worker" -}}
+{{- $scope := dict "root" . "component" "worker" -}}
+{{- dict
+  "name" (include "mops.name" $scope)
+  "selector" (include "mops.selector" $scope | fromYaml)
+  "threads" (int64 .Values.worker.threads)
+  "memoryLimitMiB" (include "mops.worker.limitMiB" . | int64)
+  "podTemplate" (include "mops.worker.template" . | fromYaml)
+  | toJson
+-}}
+{{- end }}
+
+{{- /* A dictionary as JSON without its empty texts, lists and dictionaries; 0 and false say something and stay. */}}
+{{- define "mops.withoutEmpty" -}}
+{{- $kept := dict -}}
+{{- range $key, $value := . -}}
+{{- if or $value (not (or (kindIs "string" $value) (kindIs "slice" $value) (kindIs "map" $value) (kindIs "invalid" $value))) -}}
+{{- $_ := set $kept $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $kept -}}
+{{- end }}

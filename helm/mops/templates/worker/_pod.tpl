@@ -1,0 +1,111 @@
+{{- /* The worker's pod, here and in dedicated clusters: there the operator sets the two DASK_ variables instead. */}}
+{{- define "mops.worker.template" -}}
+{{- $scope := dict "root" . "component" "worker" -}}
+{{- $grace := int64 .Values.worker.terminationGracePeriodSeconds -}}
+metadata:
+  labels:
+    {{- include "mops.podLabels" $scope | nindent 4 }}
+  annotations:
+    {{- include "mops.daskChecksum" . | nindent 4 }}
+    {{- with .Values.worker.annotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  {{- include "mops.podBasics" $scope | nindent 2 }}
+  terminationGracePeriodSeconds: {{ $grace }}
+  containers:
+    - name: worker
+      image: {{ include "mops.image" . | quote }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      command: [dask, worker]
+      {{- /* Fixed ports, so that a NetworkPolicy can name them. */}}
+      args:
+        - $(DASK_SCHEDULER_ADDRESS)
+        - --name=$(DASK_WORKER_NAME)
+        - --nworkers=1
+        - --nthreads={{ int64 .Values.worker.threads }}
+        - --memory-limit={{ include "mops.worker.limitMiB" . }}MiB
+        - --worker-port=8789
+        - --nanny-port=8790
+        - --dashboard-address=:8788
+        - --local-directory=/tmp/dask
+        - --death-timeout=120
+      env:
+        - name: DASK_SCHEDULER_ADDRESS
+          value: {{ include "mops.scheduler.address" . }}
+        - name: DASK_WORKER_NAME
+          valueFrom:
+            fieldRef: {fieldPath: metadata.name}
+        {{- include "mops.homeEnv" . | nindent 8 }}
+        {{- include "mops.daskEnv" . | nindent 8 }}
+        {{- /* glibc reads it when a process starts: too late in Dask's configuration. */}}
+        - name: MALLOC_TRIM_THRESHOLD_
+          value: "65536"
+        {{- with include "mops.storageEnv" . }}
+        {{- . | trim | nindent 8 }}
+        {{- end }}
+        {{- with include "mops.extraEnv" $scope }}
+        {{- . | nindent 8 }}
+        {{- end }}
+      {{- with include "mops.envFrom" $scope }}
+      envFrom:
+        {{- . | trim | nindent 8 }}
+      {{- end }}
+      ports:
+        - {name: http, containerPort: 8788}
+        - {name: worker, containerPort: 8789}
+        - {name: nanny, containerPort: 8790}
+      resources:
+        requests:
+          cpu: {{ .Values.worker.cpu | default .Values.worker.threads | quote }}
+          memory: {{ include "mops.quantity" .Values.worker.memory | quote }}
+        limits:
+          memory: {{ include "mops.quantity" .Values.worker.memory | quote }}
+      securityContext:
+        {{- include "mops.securityContext" . | nindent 8 }}
+      lifecycle:
+        preStop:
+          exec:
+            {{- /* Some seconds of the grace period are left for Dask to close; a hook's output is seen by nobody. */}}
+            command:
+              - python
+              - -m
+              - mops.worker.retire
+              - --http-port=8787
+              - --seconds={{ sub $grace 15 }}
+              - --say-to=/proc/1/fd/2
+      {{- /*
+      The nanny starts the worker, and its HTTP server, when it has found a scheduler; without one it gives up after Dask's
+      30 s for a connection, and the container is started again.
+      */}}
+      startupProbe:
+        httpGet: {path: /health, port: http}
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: 36
+      readinessProbe:
+        httpGet: {path: /health, port: http}
+        periodSeconds: 10
+        timeoutSeconds: 5
+      {{- /* Patient: its nanny needs a while to restart a worker that took too much. */}}
+      livenessProbe:
+        httpGet: {path: /health, port: http}
+        periodSeconds: 30
+        timeoutSeconds: 10
+        failureThreshold: 6
+      volumeMounts:
+        - name: tmp
+          mountPath: /tmp
+        {{- include "mops.daskMount" . | nindent 8 }}
+        {{- if .Values.storage.pvc.enabled }}
+        - name: storage
+          mountPath: /storage
+          readOnly: true
+        {{- end }}
+  volumes:
+    {{- include "mops.tmpVolume" $scope | nindent 4 }}
+    {{- include "mops.daskVolume" . | nindent 4 }}
+    {{- with include "mops.storageVolume" . }}
+    {{- . | trim | nindent 4 }}
+    {{- end }}
+{{- end }}

@@ -1,0 +1,102 @@
+"""The chart, rendered by the real helm."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CHART = Path(__file__).parents[2] / "helm" / "mops"
+MINIMAL = CHART / "ci" / "minimal-values.yaml"
+EVERYTHING = CHART / "ci" / "everything-values.yaml"
+
+Object = dict[str, Any]
+
+
+def helm_program() -> str:
+    """Return helm, of the PATH or of the test cluster; without one the test is skipped, or fails where it must not."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    built = Path(os.environ.get("MOPS_TESTCLUSTER_BIN") or cache / "mops-testcluster" / "bin", "helm")
+    found = shutil.which("helm") or (str(built) if os.access(built, os.X_OK) else None)
+    if found is None and os.environ.get("MOPS_REQUIRE_K8S") == "1":
+        pytest.fail(f"helm is neither in the PATH nor {built}: k8s/testcluster/build makes it")
+    if found is None:
+        pytest.skip("there is no helm: k8s/testcluster/build makes it")
+    return found
+
+
+def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run helm, without any cluster or settings of the user."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
+    env["KUBECONFIG"] = os.devnull
+    return subprocess.run([helm_program(), *map(str, arguments)], env=env, capture_output=True, text=True, timeout=60)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What a release consists of."""
+
+    text: str
+
+    @cached_property
+    def objects(self) -> list[Object]:
+        return [document for document in yaml.safe_load_all(self.text) if document is not None]
+
+    def of(self, kind: str) -> dict[str, Object]:
+        """Return the objects of a kind by their names."""
+        return {found["metadata"]["name"]: found for found in self.objects if found["kind"] == kind}
+
+    @property
+    def client(self) -> Object:
+        """What clients read."""
+        (config,) = (found for name, found in self.of("ConfigMap").items() if name.endswith("-client"))
+        read: Object = json.loads(config["data"]["client.json"])
+        return read
+
+    def pods(self) -> Iterator[tuple[str, Object]]:
+        """Yield each pod, or template of one, with its name."""
+        for name, deployment in self.of("Deployment").items():
+            yield name, deployment["spec"]["template"]
+        for name, pod in self.of("Pod").items():
+            yield name, pod
+        yield "client's worker", self.client["worker"]["podTemplate"]
+        yield "client's scheduler", self.client["schedulerPodTemplate"]
+
+    def container(self, component: str) -> Object:
+        """Return the container of the scheduler or the worker."""
+        (found,) = self.of("Deployment")[f"mops-{component}"]["spec"]["template"]["spec"]["containers"]
+        assert isinstance(found, dict)
+        return found
+
+
+def template(
+    folder: Path, values: Mapping[str, Any], *files: Path, chart: Path = CHART
+) -> subprocess.CompletedProcess[str]:
+    """Render a release ``mops`` in namespace ``studies``, with values over those of files."""
+    given = folder / "values.yaml"
+    given.write_text(yaml.safe_dump(dict(values)))
+    options = [option for file in (*files, given) for option in ("--values", file)]
+    return helm("template", "mops", chart, "--namespace", "studies", *options)
+
+
+def rendered(folder: Path, values: Mapping[str, Any] = {}, *files: Path, chart: Path = CHART) -> Rendered:
+    """As :func:`template`; it is valid."""
+    ran = template(folder, values, *(files or (MINIMAL,)), chart=chart)
+    assert ran.returncode == 0, ran.stderr
+    return Rendered(ran.stdout)
+
+
+def refused(folder: Path, values: Mapping[str, Any], *files: Path) -> str:
+    """Return what helm says of values with which it does not install."""
+    ran = template(folder, values, *(files or (MINIMAL,)))
+    assert ran.returncode != 0
+    return ran.stderr

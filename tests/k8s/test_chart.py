@@ -1,0 +1,789 @@
+"""The chart, by what it renders: no cluster is needed, only helm."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import ProxyHandler, build_opener
+
+import dask.config
+import psutil
+import pytest
+import yaml
+from chart_lab import CHART, EVERYTHING, MINIMAL, Object, Rendered, helm, helm_program, refused, rendered
+from distributed import Client, LocalCluster
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import mops
+from mops.driver.doctor import Scheduler, Worker, findings
+
+pytestmark = pytest.mark.k8s
+
+MIB = 1 << 20
+BOTH = pytest.mark.parametrize("values", [MINIMAL, EVERYTHING], ids=["minimal", "everything"])
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _helm() -> None:
+    helm_program()
+
+
+@pytest.fixture
+def all_of(values: Path, tmp_path: Path) -> Rendered:
+    return rendered(tmp_path, {}, values)
+
+
+# Values
+
+
+@BOTH
+def test_lint_has_nothing_to_say(values: Path) -> None:
+    ran = helm("lint", "--strict", CHART, "--values", values)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "misspelled"),
+    [
+        ("", "workers"),
+        ("image", "tags"),
+        ("storage", "URL"),
+        ("storage.runner", "secret"),
+        ("storage.runner.workloadIdentity", "clientID"),
+        ("storage.pvc", "enable"),
+        ("dask", "conf"),
+        ("scheduler", "replicas"),
+        ("scheduler.resources", "request"),
+        ("worker", "memoryLimit"),
+        ("worker.updateStrategy.rollingUpdate", "maxsurge"),
+        ("worker.podDisruptionBudget", "minAvailable"),
+        ("runner", "ttlSeconds"),
+        ("clients", "subject"),
+        ("networkPolicy.egress", "port"),
+        ("metrics.podMonitor", "intervall"),
+    ],
+)
+def test_a_misspelled_value_is_refused_by_its_name(tmp_path: Path, path: str, misspelled: str) -> None:
+    values: Any = {misspelled: {}}
+    for part in reversed(path.split(".") if path else []):
+        values = {part: values}
+    said = refused(tmp_path, values)
+    assert f"'{misspelled}' not allowed" in said
+    assert f"'/{path.replace('.', '/')}'" in said or not path
+
+
+def test_the_schema_explains_everything_and_is_closed() -> None:
+    """A value that is not explained, or an object that takes any name, would let a misspelled one pass."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def look(part: Any, where: str) -> None:
+        if not isinstance(part, dict):
+            return
+        if "properties" in part:
+            assert part.get("additionalProperties") is False, where
+        for name, below in part.get("properties", {}).items():
+            described = {**schema["definitions"].get(below.get("$ref", "").rpartition("/")[2], {}), **below}
+            assert described.get("description"), f"{where}.{name}"
+        for below in part.values():
+            for one in below if isinstance(below, list) else [below]:
+                look(one, where)
+        for name, below in {**part.get("properties", {}), **part.get("definitions", {})}.items():
+            look(below, f"{where}.{name}")
+
+    look(schema, "$")
+
+
+def leaves(values: Any, path: str = "") -> Iterator[str]:
+    if isinstance(values, dict) and values:
+        for name, below in values.items():
+            yield from leaves(below, f"{path}.{name}")
+    else:
+        yield path
+
+
+def test_the_values_of_the_tests_switch_everything_on() -> None:
+    """A new value has to be there: what nobody renders, nobody has seen."""
+    known = set(leaves(yaml.safe_load((CHART / "values.yaml").read_text())))
+    on = set(leaves(yaml.safe_load(EVERYTHING.read_text())))
+    assert not {path for path in known if not any(f"{one}.".startswith(f"{path}.") for one in on)}
+
+
+def test_without_a_storage_it_says_what_to_set(tmp_path: Path) -> None:
+    said = refused(tmp_path, {"storage": {"url": ""}})
+    assert "storage.url is not set" in said
+    assert "storage.url=abfs://CONTAINER/FOLDER" in said
+    assert "storage.pvc.enabled=true" in said
+
+
+def test_a_secret_among_plain_variables_is_refused(tmp_path: Path) -> None:
+    assert "'AZURE_STORAGE_ACCOUNT_KEY'" in refused(
+        tmp_path, {"storage": {"env": {"AZURE_STORAGE_ACCOUNT_KEY": "abc"}}}
+    )
+
+
+def test_the_default_image_names_no_registry_and_has_a_tag(tmp_path: Path) -> None:
+    """A tag other than latest: with it, nodes would ask a registry for an image that was loaded into them."""
+    found = rendered(tmp_path)
+    images = {container["image"] for _, pod in found.pods() for container in pod["spec"]["containers"]}
+    assert images | {found.client["runner"]["image"]} == {f"localhost/mops:{mops.__version__}"}
+    assert re.findall(r"\b[\w-]+\.(?:io|com)/[\w-]+/", "".join(map(Path.read_text, CHART.rglob("values.yaml")))) == []
+
+
+def test_the_chart_is_of_the_packages_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert str(chart["appVersion"]) == mops.__version__
+
+
+# Pods
+
+
+@BOTH
+def test_every_object_has_its_own_name_in_the_releases_namespace(all_of: Rendered) -> None:
+    names = [(found["kind"], found["metadata"]["name"]) for found in all_of.objects]
+    assert len(names) == len(set(names))
+    assert {found["metadata"]["namespace"] for found in all_of.objects} == {"studies"}
+    assert all(name.startswith("mops-") for _, name in names)
+
+
+@BOTH
+def test_every_pod_is_restricted(all_of: Rendered) -> None:
+    """What the Pod Security Standard "restricted" asks for, and a root file system that nobody writes."""
+    for name, pod in all_of.pods():
+        spec = pod["spec"]
+        check_restricted(name, spec["securityContext"], spec["containers"][0]["securityContext"])
+        assert spec["automountServiceAccountToken"] is False, name
+        assert spec["enableServiceLinks"] is False, name
+        assert "hostNetwork" not in spec, name
+        assert len(spec["containers"]) == 1, name
+    runner = all_of.client["runner"]
+    check_restricted("runner", runner["podSecurityContext"], runner["securityContext"])
+
+
+def check_restricted(name: str, of_pod: Object, of_container: Object) -> None:
+    assert of_pod["runAsNonRoot"] is True, name
+    assert {of_pod[key] for key in ("runAsUser", "runAsGroup", "fsGroup")} == {10001}, name
+    assert of_pod["seccompProfile"] == {"type": "RuntimeDefault"}, name
+    assert of_container == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }, name
+
+
+@BOTH
+def test_every_container_says_what_it_needs_and_cannot_take_more_memory(all_of: Rendered) -> None:
+    wanted = [container["resources"] for _, pod in all_of.pods() for container in pod["spec"]["containers"]]
+    for resources in [*wanted, all_of.client["runner"]["resources"]]:
+        assert resources["requests"]["cpu"]
+        assert resources["limits"]["memory"]
+    for name in ("mops-scheduler", "mops-worker"):
+        resources = all_of.of("Deployment")[name]["spec"]["template"]["spec"]["containers"][0]["resources"]
+        assert resources["requests"]["memory"] == resources["limits"]["memory"]
+
+
+@BOTH
+def test_every_mount_has_its_volume_and_home_can_be_written(all_of: Rendered) -> None:
+    runner = all_of.client["runner"]
+    pods = [(pod["spec"].get("volumes", []), pod["spec"]["containers"][0]) for _, pod in all_of.pods()]
+    for volumes, container in [*pods, (runner["volumes"], runner)]:
+        mounts = {mount["mountPath"]: mount for mount in container.get("volumeMounts", [])}
+        assert {mount["name"] for mount in mounts.values()} == {volume["name"] for volume in volumes}
+        for variable in container.get("env", []):
+            if variable["name"] in {"HOME", "XDG_CACHE_HOME"}:
+                assert variable["value"].startswith("/tmp")
+                assert "readOnly" not in mounts["/tmp"]
+
+
+@BOTH
+def test_no_service_account_has_a_token_by_itself(all_of: Rendered) -> None:
+    accounts = all_of.of("ServiceAccount")
+    assert set(accounts) == {"mops-scheduler", "mops-worker", "mops-runner"}
+    assert not any(account["automountServiceAccountToken"] for account in accounts.values())
+    assert all_of.client["runner"]["automountServiceAccountToken"] is True
+
+
+def test_without_roles_a_runner_has_no_token_either(tmp_path: Path) -> None:
+    found = rendered(tmp_path, {"rbac": {"create": False}}, EVERYTHING)
+    assert found.client["runner"]["automountServiceAccountToken"] is False
+    assert found.of("Role") == found.of("RoleBinding") == {}
+
+
+# Selectors
+
+
+@BOTH
+def test_selectors_are_what_they_were_and_match(all_of: Rendered) -> None:
+    """Kubernetes refuses an upgrade that changes a Deployment's selector: this test is not to be adapted."""
+    for name, deployment in all_of.of("Deployment").items():
+        selector = {
+            "app.kubernetes.io/name": "mops",
+            "app.kubernetes.io/instance": "mops",
+            "app.kubernetes.io/component": name.removeprefix("mops-"),
+        }
+        assert deployment["spec"]["selector"] == {"matchLabels": selector}
+        assert deployment["spec"]["template"]["metadata"]["labels"].items() >= selector.items()
+    assert all_of.of("Service")["mops-scheduler"]["spec"]["selector"] == labels_of(all_of, "scheduler")
+    for name, budget in all_of.of("PodDisruptionBudget").items():
+        assert budget["spec"]["selector"]["matchLabels"] == labels_of(all_of, name.removeprefix("mops-"))
+    assert all_of.client["worker"]["selector"] == labels_of(all_of, "worker")
+    assert all_of.client["runner"]["labels"].items() >= labels_of(all_of, "runner").items()
+
+
+def labels_of(found: Rendered, component: str) -> Object:
+    same: Object = found.of("Deployment")["mops-worker"]["spec"]["selector"]["matchLabels"]
+    return same | {"app.kubernetes.io/component": component}
+
+
+def test_labels_of_values_do_not_take_a_pod_out_of_its_selector(tmp_path: Path) -> None:
+    given = {"worker": {"labels": {"app.kubernetes.io/component": "other", "team": "x"}}}
+    found = rendered(tmp_path, given)
+    labels = found.of("Deployment")["mops-worker"]["spec"]["template"]["metadata"]["labels"]
+    assert labels == labels_of(found, "worker") | {"team": "x"}
+
+
+def test_an_upgrade_restarts_only_what_it_changes(tmp_path: Path) -> None:
+    """A new version of the chart with the same image and values leaves the pods as they are."""
+    newer = tmp_path / "newer"
+    shutil.copytree(CHART, newer)
+    about = newer / "Chart.yaml"
+    about.write_text(about.read_text().replace("\nversion: 0.1.0", "\nversion: 0.2.0"))
+    before, after = rendered(tmp_path, {}, EVERYTHING), rendered(tmp_path, {}, EVERYTHING, chart=newer)
+    assert before.text != after.text
+    assert [one["spec"] for one in before.of("Deployment").values()] == [
+        one["spec"] for one in after.of("Deployment").values()
+    ]
+    assert before.client == after.client
+
+
+def test_a_changed_configuration_of_dask_restarts_scheduler_and_workers(tmp_path: Path) -> None:
+    """Dask reads it when it starts."""
+    before = rendered(tmp_path)
+    after = rendered(tmp_path, {"dask": {"config": {"distributed": {"scheduler": {"worker-ttl": "1m"}}}}})
+    for name in ("mops-scheduler", "mops-worker"):
+        old, new = (found.of("Deployment")[name]["spec"]["template"]["metadata"] for found in (before, after))
+        assert old["annotations"] != new["annotations"]
+
+
+def test_the_scheduler_is_never_there_twice(tmp_path: Path) -> None:
+    spec = rendered(tmp_path).of("Deployment")["mops-scheduler"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+@BOTH
+def test_nothing_scales_workers_by_itself(all_of: Rendered) -> None:
+    """A HorizontalPodAutoscaler removes workers that hold results."""
+    assert all_of.of("HorizontalPodAutoscaler") == {}
+
+
+# Dask
+
+
+def config_folder(found: Rendered, folder: Path) -> Path:
+    """Write Dask's configuration as a pod has it."""
+    written = folder / "dask"
+    written.mkdir()
+    for name, text in found.of("ConfigMap")["mops-dask"]["data"].items():
+        (written / name).write_text(text)
+    return written
+
+
+@BOTH
+def test_the_configuration_is_in_effect_where_dask_looks_for_it(all_of: Rendered, tmp_path: Path) -> None:
+    """Read by Dask itself: a misspelled name is silently ignored."""
+    program = "import dask.config, distributed, json; print(json.dumps(dask.config.config['distributed']))"
+    env = os.environ | {"DASK_CONFIG": str(config_folder(all_of, tmp_path))}
+    ran = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, check=True, timeout=60)
+    config = json.loads(ran.stdout)
+    assert config["scheduler"]["worker-saturation"] == 1.0
+    assert "distributed.http.scheduler.api" in config["scheduler"]["http"]["routes"]
+    memory = config["worker"]["memory"]
+    assert [memory[name] for name in ("target", "spill", "pause", "terminate")] == [False, False, False, 0.95]
+    for component in ("scheduler", "worker"):
+        container = all_of.container(component)
+        (mount,) = (one for one in container["volumeMounts"] if one["name"] == "dask-config")
+        assert {"name": "DASK_CONFIG", "value": mount["mountPath"]} in container["env"]
+    assert {"name": "MALLOC_TRIM_THRESHOLD_", "value": "65536"} in all_of.container("worker")["env"]
+
+
+def test_an_operators_configuration_goes_over_the_charts(tmp_path: Path) -> None:
+    given = {"dask": {"config": {"distributed": {"worker": {"memory": {"terminate": 0.9}}}}}}
+    config = yaml.safe_load(rendered(tmp_path, given).of("ConfigMap")["mops-dask"]["data"]["distributed.yaml"])
+    assert config["distributed"]["worker"]["memory"] == {
+        "target": False,
+        "spill": False,
+        "pause": False,
+        "terminate": 0.9,
+    }
+    assert config["distributed"]["scheduler"]["worker-saturation"] == 1.0
+
+
+def command(container: Object, ports: dict[str, int], env: dict[str, str]) -> list[str]:
+    """Return a container's command, with the programs of this environment and other ports."""
+    words = " ".join([*container["command"], *container.get("args", [])])
+    words = re.sub(r"\$\((\w+)\)", lambda name: env[name[1]], words)
+    words = re.sub(r"(?<=[=: ])87\d\d\b", lambda port: str(ports[port[0]]), words)
+    return [str(BIN / word) if word in {"dask", "python"} else word for word in words.split()]
+
+
+@contextmanager
+def running(arguments: list[str], env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(arguments, env=os.environ | env, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                for below in psutil.Process(process.pid).children(recursive=True):
+                    below.kill()
+                process.kill()
+
+
+def test_the_commands_of_the_pods_make_a_cluster_that_the_doctor_finds_well(
+    tmp_path: Path, unused_ports: list[int]
+) -> None:
+    """As processes of this machine; then the worker is retired by its hook, and ends."""
+    found = rendered(tmp_path, {"worker": {"memory": "1Gi", "threads": 1}})
+    ports = dict(zip(("8786", "8787", "8788", "8789", "8790"), unused_ports, strict=True))
+    address = f"tcp://127.0.0.1:{ports['8786']}"
+    names = {"DASK_SCHEDULER_ADDRESS": address, "DASK_WORKER_NAME": "mops-worker-x"}
+    own = {entry["name"]: entry["value"] for entry in found.container("worker")["env"] if "value" in entry}
+    env = own | names | {"DASK_CONFIG": str(config_folder(found, tmp_path)), "HOME": str(tmp_path)}
+    worker = command(found.container("worker"), ports, env)
+    assert "--memory-limit=768MiB" in worker
+    with (
+        running(command(found.container("scheduler"), ports, env), env),
+        running([word.replace("/tmp/dask", str(tmp_path)) for word in worker], env) as process,
+    ):
+        with Client(address, timeout=30, set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=60)
+            (facts,) = client.scheduler_info(n_workers=-1)["workers"].values()
+            assert facts["name"] == "mops-worker-x"
+            assert facts["nanny"].endswith(f":{ports['8790']}")
+            assert facts["services"]["dashboard"] == ports["8788"]
+            assert next(iter(client.scheduler_info(n_workers=-1)["workers"])).endswith(f":{ports['8789']}")
+        for port in ("8787", "8788"):
+            with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{ports[port]}/health", timeout=10) as answer:
+                assert answer.read() == b"ok"
+        doctor = [BIN / "mops", "doctor"]
+        looked = subprocess.run(
+            doctor, env=os.environ | {"MODELOPS_SCHEDULER": address}, capture_output=True, text=True, timeout=60
+        )
+        assert looked.returncode == 0, looked.stdout + looked.stderr
+        hook = {"command": found.container("worker")["lifecycle"]["preStop"]["exec"]["command"]}
+        retire = [word for word in command(hook, ports, env) if not word.startswith("--say-to")]
+        said = subprocess.run(retire, env=os.environ | env, capture_output=True, text=True, timeout=60)
+        assert said.stderr == "mops.worker.retire: mops-worker-x is retired\n"
+        process.wait(30)
+
+
+@pytest.fixture
+def unused_ports() -> list[int]:
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
+    ports: list[int] = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def test_a_worker_has_time_left_to_close_after_its_hook(tmp_path: Path) -> None:
+    for seconds in (30, 300):
+        found = rendered(tmp_path, {"worker": {"terminationGracePeriodSeconds": seconds}})
+        spec = found.of("Deployment")["mops-worker"]["spec"]["template"]["spec"]
+        assert spec["terminationGracePeriodSeconds"] == seconds
+        hook = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        assert f"--seconds={seconds - 15}" in hook
+
+
+def test_helm_test_looks_for_a_worker(tmp_path: Path) -> None:
+    """Its program, on a real scheduler with a worker; and on none."""
+    (pod,) = rendered(tmp_path).of("Pod").values()
+    (container,) = pod["spec"]["containers"]
+    program, url = container["args"]
+    assert container["command"] == ["python", "-c"]
+    assert url == "http://mops-scheduler:8787"
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert labels_of(rendered(tmp_path), "test").items() <= pod["metadata"]["labels"].items()
+    routes = ["distributed.http.scheduler.api", "distributed.http.health"]
+    with (
+        dask.config.set({"distributed.scheduler.http.routes": routes, "distributed.worker.http.routes": []}),
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+    ):
+        here = f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
+        ran = subprocess.run([sys.executable, "-c", program, here], capture_output=True, text=True, timeout=60)
+        assert ran.stdout == f"{here} has 1 workers\n"
+    ran = subprocess.run([sys.executable, "-c", program, here], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+
+
+# Memory
+
+
+UNITS = {"": 1, "k": 1000, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+
+
+def limit_of(found: Rendered) -> int:
+    (limit,) = (word for word in found.container("worker")["args"] if word.startswith("--memory-limit="))
+    assert limit.endswith("MiB")
+    return int(limit.removeprefix("--memory-limit=").removesuffix("MiB"))
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit"),
+    [
+        ("4Gi", 3686),
+        ("4096Mi", 3686),
+        ("4194304Ki", 3686),
+        (4294967296, 3686),
+        ("4294967296", 3686),
+        ("4G", 3433),
+        ("4000M", 3433),
+        ("1.5Gi", 1280),
+        ("0.01T", 8583),
+        ("2Gi", 1792),
+        ("64Gi", 58982),
+    ],
+)
+def test_dask_gets_what_the_headroom_leaves(tmp_path: Path, memory: str | int, limit: int) -> None:
+    found = rendered(tmp_path, {"worker": {"memory": memory, "threads": 1}})
+    assert limit_of(found) == limit == found.client["worker"]["memoryLimitMiB"]
+    assert str(memory) == found.container("worker")["resources"]["limits"]["memory"]
+
+
+@given(
+    number=st.integers(1, 5000),
+    unit=st.sampled_from(["", "M", "G", "Mi", "Gi"]),
+    threads=st.integers(1, 64),
+    headroom_mib=st.none() | st.integers(0, 20_000),
+)
+@example(number=960, unit="Mi", threads=1, headroom_mib=None)
+@example(number=959, unit="Mi", threads=1, headroom_mib=None)
+@example(number=4, unit="Gi", threads=2, headroom_mib=None)
+@example(number=3, unit="G", threads=1, headroom_mib=300)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_the_chart_installs_the_doctor_finds_well(
+    tmp_path: Path, number: int, unit: str, threads: int, headroom_mib: int | None
+) -> None:
+    """And what it refuses, it refuses with its sum; whatever memory, slots and headroom are given."""
+    container = number * UNITS[unit] // 4096 * 4096
+    tenth = -(-container // 10)
+    headroom = max(tenth, 256 * MIB) if headroom_mib is None else headroom_mib * MIB
+    limit = (container - headroom) // MIB
+    right = headroom >= tenth and limit >= 192 and (limit - 192) // threads - 256 >= 256
+    worker: Object = {"memory": f"{number}{unit}", "threads": threads}
+    if headroom_mib is not None:
+        worker["headroom"] = f"{headroom_mib}Mi"
+    if not right:
+        said = refused(tmp_path, {"worker": worker})
+        assert "worker.headroom:" in said if headroom < tenth else f"- {headroom // MIB} MiB  headroom" in said
+        return
+    found = rendered(tmp_path, {"worker": worker})
+    assert limit_of(found) == limit
+    facts = Worker("tcp://w:1", "w", threads, limit * MIB, container, 192 * MIB, False, False, "65536")
+    assert list(findings(Scheduler("tcp://s:1", 1.0), [facts], {}, 1)) == []
+
+
+def test_too_little_memory_fails_with_the_sum_and_what_would_do(tmp_path: Path) -> None:
+    said = refused(tmp_path, {"worker": {"memory": "1Gi", "threads": 2}})
+    for line in (
+        "worker.memory: a simulation has 32 MiB, and needs 256 MiB or more",
+        "  1024 MiB  worker.memory",
+        "- 256 MiB  headroom, max(10 %, 256 MiB)",
+        "= 768 MiB  for Dask",
+        "Set worker.memory to 1472Mi or more",
+    ):
+        assert line in said
+    assert limit_of(rendered(tmp_path, {"worker": {"memory": "1472Mi", "threads": 2}})) == 1216
+
+
+@pytest.mark.parametrize("memory", ["4GB", "lots", "-1Gi", "4 Gi"])
+def test_what_is_no_amount_is_refused(tmp_path: Path, memory: str) -> None:
+    assert "/worker/memory" in refused(tmp_path, {"worker": {"memory": memory}})
+
+
+# Network
+
+
+def open_ports(container: Object) -> dict[str, int]:
+    return {port["name"]: port["containerPort"] for port in container["ports"]}
+
+
+def allowed(policy: Object, ports: dict[str, int]) -> set[tuple[str, int]]:
+    """Return who may come to which port, by component."""
+    found = set()
+    for rule in policy["spec"]["ingress"]:
+        numbers = [ports[port["port"]] for port in rule["ports"]]
+        for peer in rule["from"]:
+            terms = peer.get("podSelector", {}).get("matchExpressions", [])
+            who = [one for term in terms for one in term["values"]] or ["others"]
+            found |= {(component, number) for component in who for number in numbers}
+    return found
+
+
+FROM_OURS = {
+    "scheduler": {(who, port) for who in ("worker", "runner", "test") for port in (8786, 8787)},
+    "worker": {("scheduler", 8788), ("scheduler", 8790), *((who, 8789) for who in ("scheduler", "worker", "runner"))},
+    "runner": set(),
+}
+
+
+@BOTH
+def test_policies_let_in_who_has_to_come_and_nobody_else(all_of: Rendered, values: Path) -> None:
+    policies = all_of.of("NetworkPolicy")
+    others = {"scheduler": {8786, 8787}, "worker": {8788}, "runner": {9095}} if values == EVERYTHING else {}
+    for component, ours in FROM_OURS.items():
+        policy = policies[f"mops-{component}"]
+        assert policy["spec"]["podSelector"]["matchLabels"] == labels_of(all_of, component)
+        container = all_of.client["runner"] if component == "runner" else all_of.container(component)
+        assert allowed(policy, open_ports(container)) == ours | {("others", port) for port in others.get(component, ())}
+
+
+@BOTH
+def test_ports_that_are_declared_are_those_that_are_listened_on(all_of: Rendered) -> None:
+    """And the Service leads to them."""
+    for component in ("scheduler", "worker"):
+        container = all_of.container(component)
+        listened = {int(port) for port in re.findall(r"\b87\d\d\b", " ".join(container["args"]))}
+        assert set(open_ports(container).values()) == listened
+    ports = open_ports(all_of.container("scheduler"))
+    service = all_of.of("Service")["mops-scheduler"]["spec"]["ports"]
+    assert {port["port"]: ports[port["targetPort"]] for port in service} == {8786: 8786, 8787: 8787}
+
+
+def test_policies_can_be_switched_off(tmp_path: Path) -> None:
+    assert rendered(tmp_path, {"networkPolicy": {"enabled": False}}, EVERYTHING).of("NetworkPolicy") == {}
+
+
+def test_egress_is_free_unless_it_is_restricted(tmp_path: Path) -> None:
+    for policy in rendered(tmp_path).of("NetworkPolicy").values():
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+    restricted = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")
+    for component in FROM_OURS:
+        names, release, outside = restricted[f"mops-{component}"]["spec"]["egress"]
+        assert {port["port"] for port in names["ports"]} == {53}
+        assert release["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "mops"
+        assert {port["port"] for port in outside["ports"]} == {443, 6443}
+
+
+# Rights
+
+
+def rules(found: Rendered, name: str) -> set[tuple[str, str, str]]:
+    """Return what a Role allows: group and resource (and which), verb."""
+    return {
+        (rule["apiGroups"][0], resource + "".join(f"={one}" for one in rule.get("resourceNames", [])), verb)
+        for rule in found.of("Role")[name]["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+RUNNER = {("", "pods", verb) for verb in ("get", "list", "watch")} | {("", "events", "list")}
+CLIENT = {
+    ("", "configmaps=mops-client", "get"),
+    *(("batch", "jobs", verb) for verb in ("create", "get", "list", "watch", "patch", "delete")),
+    *(("", "pods", verb) for verb in ("get", "list", "watch")),
+    ("", "pods/log", "get"),
+    ("", "events", "list"),
+    ("", "services", "get"),
+    *(("", "pods/portforward", verb) for verb in ("create", "get")),
+}
+DEDICATED = {
+    ("kubernetes.dask.org", resource, verb)
+    for resource in ("daskclusters", "daskautoscalers")
+    for verb in ("create", "get", "list", "watch", "patch", "delete")
+}
+
+
+def test_roles_allow_what_is_listed_and_nothing_else(tmp_path: Path) -> None:
+    found, everything = rendered(tmp_path), rendered(tmp_path, {}, EVERYTHING)
+    assert set(found.of("Role")) == set(everything.of("Role")) == {"mops-runner", "mops-client"}
+    assert rules(found, "mops-runner") == rules(everything, "mops-runner") == RUNNER
+    assert rules(found, "mops-client") == CLIENT
+    assert rules(everything, "mops-client") == CLIENT | DEDICATED
+    assert found.of("ClusterRole") == everything.of("ClusterRole") == {}
+
+
+def test_roles_are_bound_to_whom_values_name(tmp_path: Path) -> None:
+    bound = {name: binding["subjects"] for name, binding in rendered(tmp_path).of("RoleBinding").items()}
+    assert bound == {"mops-runner": [{"kind": "ServiceAccount", "name": "mops-runner", "namespace": "studies"}]}
+    client = rendered(tmp_path, {}, EVERYTHING).of("RoleBinding")["mops-client"]
+    assert [subject["name"] for subject in client["subjects"]] == ["modellers"]
+    assert client["roleRef"]["name"] == "mops-client"
+
+
+# Storage
+
+
+def test_workload_identity_is_on_accounts_and_pods(tmp_path: Path) -> None:
+    found = rendered(tmp_path, {}, EVERYTHING)
+    accounts = {name: one["metadata"].get("annotations", {}) for name, one in found.of("ServiceAccount").items()}
+    given = yaml.safe_load(EVERYTHING.read_text())["storage"]
+    for component in ("runner", "worker"):
+        annotations = accounts[f"mops-{component}"]
+        assert annotations["azure.workload.identity/client-id"] == given[component]["workloadIdentity"]["clientId"]
+        assert annotations["azure.workload.identity/tenant-id"] == given[component]["workloadIdentity"]["tenantId"]
+    assert not any(name.startswith("azure") for name in accounts["mops-scheduler"])
+    use = {"azure.workload.identity/use": "true"}
+    pods = {name: deployment["spec"]["template"] for name, deployment in found.of("Deployment").items()}
+    assert pods["mops-worker"]["metadata"]["labels"].items() >= use.items()
+    assert not pods["mops-scheduler"]["metadata"]["labels"].items() >= use.items()
+    assert found.client["runner"]["labels"].items() >= use.items()
+    assert found.client["dedicated"]["labels"].items() >= use.items()
+    assert "azure" not in rendered(tmp_path).text
+
+
+def test_secrets_are_named_and_each_component_has_its_own(tmp_path: Path) -> None:
+    found = rendered(tmp_path, {}, EVERYTHING)
+    assert found.container("worker")["envFrom"] == [{"secretRef": {"name": "storage-read"}}]
+    assert found.client["runner"]["envFrom"] == [{"secretRef": {"name": "storage-write"}}]
+    assert "envFrom" not in found.container("scheduler")
+
+
+def test_a_volume_is_written_by_runners_and_read_by_workers(tmp_path: Path) -> None:
+    found = rendered(tmp_path, {"storage": {"url": "", "pvc": {"enabled": True}}})
+    assert found.client["storage"] == "/storage"
+    (claim,) = found.of("PersistentVolumeClaim").values()
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert {"name": "storage", "mountPath": "/storage"} in found.client["runner"]["volumeMounts"]
+    mount = {"name": "storage", "mountPath": "/storage", "readOnly": True}
+    assert mount in found.container("worker")["volumeMounts"]
+    volume = {"name": "storage", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}}
+    assert volume in found.client["runner"]["volumes"]
+
+
+def test_a_claim_that_exists_is_used(tmp_path: Path) -> None:
+    found = rendered(tmp_path, {"storage": {"pvc": {"enabled": True, "existingClaim": "theirs"}}})
+    assert found.of("PersistentVolumeClaim") == {}
+    assert {"name": "storage", "persistentVolumeClaim": {"claimName": "theirs"}} in found.client["runner"]["volumes"]
+
+
+# Clients
+
+
+@BOTH
+def test_clients_read_the_same_pods_as_the_deployments_have(all_of: Rendered) -> None:
+    """So that a dedicated cluster is made of the same."""
+    assert all_of.client["worker"]["podTemplate"] == all_of.of("Deployment")["mops-worker"]["spec"]["template"]
+    assert all_of.client["schedulerPodTemplate"] == all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]
+
+
+def test_what_a_client_reads_of_a_minimal_release(tmp_path: Path) -> None:
+    found = rendered(tmp_path)
+    client = found.client
+    config = found.of("ConfigMap")["mops-client"]
+    assert config["metadata"]["labels"]["app.kubernetes.io/component"] == "client"
+    assert '\n  "format": 1,' in config["data"]["client.json"]
+    assert set(client["worker"]) == {"name", "selector", "threads", "memoryLimitMiB", "podTemplate"}
+    assert {key: value for key, value in client.items() if "odTemplate" not in key and key != "worker"} == {
+        "format": 1,
+        "version": mops.__version__,
+        "release": "mops",
+        "namespace": "studies",
+        "storage": "abfs://studies/mops",
+        "scheduler": "tcp://mops-scheduler.studies.svc:8786",
+        "dashboard": {"service": "mops-scheduler", "port": 8787},
+        "dedicated": {"enabled": False, "labels": {}},
+        "runner": {
+            "image": f"localhost/mops:{mops.__version__}",
+            "imagePullPolicy": "IfNotPresent",
+            "serviceAccount": "mops-runner",
+            "automountServiceAccountToken": True,
+            "podSecurityContext": client["runner"]["podSecurityContext"],
+            "securityContext": client["runner"]["securityContext"],
+            "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
+            "ports": [{"name": "metrics", "containerPort": 9095}],
+            "env": [{"name": "HOME", "value": "/tmp"}, {"name": "XDG_CACHE_HOME", "value": "/tmp/.cache"}],
+            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "10Gi"}}],
+            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+            "labels": labels_of(found, "runner"),
+            "backoffLimit": 6,
+            "ttlSecondsAfterFinished": 604800,
+            "terminationGracePeriodSeconds": 60,
+        },
+    }
+
+
+def test_what_a_client_reads_of_a_runner_where_everything_is_set(tmp_path: Path) -> None:
+    runner = rendered(tmp_path, {}, EVERYTHING).client["runner"]
+    given = yaml.safe_load(EVERYTHING.read_text())["runner"]
+    same = ("resources", "annotations", "nodeSelector", "tolerations", "affinity", "priorityClassName", "queue")
+    numbers = ("backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "terminationGracePeriodSeconds")
+    assert {key: runner[key] for key in same + numbers} == {key: given[key] for key in same + numbers}
+    assert [entry["name"] for entry in runner["env"]][-3:] == ["AZURE_STORAGE_ACCOUNT_NAME", "LANG", "NODE_NAME"]
+    assert runner["imagePullSecrets"] == [{"name": "pull"}]
+
+
+def test_zero_says_something_and_stays(tmp_path: Path) -> None:
+    """No retries, and Jobs that go at once; but no time limit of zero seconds."""
+    given = {"runner": {"backoffLimit": 0, "ttlSecondsAfterFinished": 0, "activeDeadlineSeconds": 0}}
+    runner = rendered(tmp_path, given).client["runner"]
+    assert (runner["backoffLimit"], runner["ttlSecondsAfterFinished"]) == (0, 0)
+    assert "activeDeadlineSeconds" not in runner
+
+
+# Metrics
+
+
+def test_a_pod_monitor_finds_the_ports_of_all_three(tmp_path: Path) -> None:
+    assert rendered(tmp_path).of("PodMonitor") == {}
+    found = rendered(tmp_path, {}, EVERYTHING)
+    (monitor,) = found.of("PodMonitor").values()
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    spec = monitor["spec"]
+    components = spec["selector"]["matchExpressions"][0]["values"]
+    ports = {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]}
+    containers = {name: found.container(name) for name in ("scheduler", "worker")} | {"runner": found.client["runner"]}
+    assert set(components) == set(containers)
+    listened = {name: [port for port in open_ports(one) if port in ports] for name, one in containers.items()}
+    assert listened == {"scheduler": ["http"], "worker": ["http"], "runner": ["metrics"]}
+
+
+def test_a_dashboard_is_there_if_it_is_asked_for_and_exists(tmp_path: Path) -> None:
+    chart = tmp_path / "chart"
+    shutil.copytree(CHART, chart)
+    shutil.rmtree(chart / "dashboards", ignore_errors=True)
+    on = {"metrics": {"dashboard": {"enabled": True}}}
+    assert "mops-dashboard" not in rendered(tmp_path, on, MINIMAL, chart=chart).of("ConfigMap")
+    (chart / "dashboards").mkdir()
+    panel = '{"title": "{{ verdict }}"}\n'
+    (chart / "dashboards" / "mops.json").write_text(panel)
+    assert "mops-dashboard" not in rendered(tmp_path, {}, MINIMAL, chart=chart).of("ConfigMap")
+    made = rendered(tmp_path, on, MINIMAL, chart=chart).of("ConfigMap")["mops-dashboard"]
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert made["data"] == {"mops.json": panel}
+
+
+# Notes
+
+
+@BOTH
+def test_notes_say_what_to_do_next(values: Path, tmp_path: Path) -> None:
+    """Helm shows them after an installation only: here they are rendered as a part of the chart."""
+    chart = tmp_path / "chart"
+    shutil.copytree(CHART, chart)
+    (chart / "templates" / "NOTES.txt").rename(chart / "notes.txt")
+    wrapper = '{kind: Notes, metadata: {name: mops-notes}, text: {{ tpl (.Files.Get "notes.txt") . | toJson }}}'
+    (chart / "templates" / "notes.yaml").write_text(wrapper)
+    notes = rendered(tmp_path, {}, values, chart=chart).of("Notes")["mops-notes"]["text"]
+    assert "mops connect --namespace studies\n" in notes
+    assert "mops jobs submit study.json" in notes
+    assert ("WARNING: runners have no credentials" in notes) == (values == MINIMAL)
+    assert "app.kubernetes.io/instance=mops,app.kubernetes.io/component=worker" in notes
+
+
+def test_a_release_of_another_name_is_one_throughout(tmp_path: Path) -> None:
+    """Two releases in a namespace do not touch each other."""
+    ran = helm("template", "second", CHART, "--namespace", "studies", "--values", EVERYTHING)
+    names = {found["metadata"]["name"] for found in Rendered(ran.stdout).objects}
+    assert all(name.startswith("second-") for name in names)
+    assert "mops-" not in re.sub(r"mops-0\.1\.0", "", ran.stdout)

@@ -1,0 +1,227 @@
+"""The preStop hook of a worker's pod, on real schedulers and workers in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from distributed import Client
+
+DASK = Path(sys.executable).with_name("dask")
+API = "['distributed.http.scheduler.api', 'distributed.http.health']"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@dataclass
+class Cluster:
+    """A scheduler with its HTTP API, and workers with nannies, as in pods."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    http_port: int = field(default_factory=free_port)
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    def start_scheduler(self, routes: str = API) -> subprocess.Popen[bytes]:
+        env = {"DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": routes}
+        http = f"127.0.0.1:{self.http_port}"
+        return self._start(env, "scheduler", "--host=127.0.0.1", f"--port={self.port}", f"--dashboard-address={http}")
+
+    def start_worker(self, name: str) -> subprocess.Popen[bytes]:
+        folder = f"--local-directory={self.folder}"
+        return self._start({}, "worker", self.address, f"--name={name}", "--nthreads=1", "--no-dashboard", folder)
+
+    def _start(self, env: dict[str, str], *arguments: str) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"{len(self.processes)}.log").open("wb")
+        with log:
+            started = subprocess.Popen(
+                [DASK, *arguments], env=os.environ | env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self.processes.append(started)
+        return started
+
+    def retire(self, name: str, *options: str, seconds: float = 30) -> str:
+        """Run the hook as a pod does; return what it says. It never fails."""
+        env = os.environ | {"DASK_SCHEDULER_ADDRESS": self.address, "DASK_WORKER_NAME": name}
+        command = [sys.executable, "-m", "mops.worker.retire", f"--http-port={self.http_port}", f"--seconds={seconds}"]
+        ran = subprocess.run([*command, *options], env=env, capture_output=True, text=True, timeout=60, check=True)
+        assert ran.stdout == ""
+        return ran.stderr
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                for below in psutil.Process(process.pid).children(recursive=True):
+                    below.kill()
+                process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[Client]:
+    """A connection to a cluster of two workers, a and b."""
+    cluster.start_scheduler()
+    for name in ("a", "b"):
+        cluster.start_worker(name)
+    with Client(cluster.address, timeout=30, set_as_default=False) as connected:
+        connected.wait_for_workers(2, timeout=60)
+        yield connected
+
+
+def addresses(client: Client) -> dict[str, str]:
+    return {worker["name"]: address for address, worker in client.scheduler_info(n_workers=-1)["workers"].items()}
+
+
+def await_(true: Callable[[], Any], within_s: float = 30) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def counted(calls: Path, seconds: float = 0) -> Callable[[], str]:
+    """Make a task that notes its call and gives a result that only one worker holds; made here, it is sent by value."""
+
+    def task() -> str:
+        import time
+
+        with calls.open("a") as file:
+            file.write("x")
+        time.sleep(seconds)
+        return "result"
+
+    return task
+
+
+def test_what_a_retired_worker_holds_is_kept(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    """Without the hook the result goes with the pod, and is computed again."""
+    calls = tmp_path / "calls"
+    on_a = addresses(client)["a"]
+    future = client.submit(counted(calls), workers=[on_a], allow_other_workers=True, pure=False)
+    future.result(30)
+    said = cluster.retire("a")
+    assert said == "mops.worker.retire: a is retired\n"
+    assert set(addresses(client)) == {"b"}
+    os.killpg(cluster.processes[1].pid, signal.SIGKILL)
+    assert future.result(30) == "result"
+    assert calls.read_text() == "x"
+
+
+def test_what_a_retired_worker_runs_is_run_elsewhere(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    """And the task is not under suspicion: its worker did not die of it."""
+    calls = tmp_path / "calls"
+    on_a = addresses(client)["a"]
+    future = client.submit(counted(calls, 2.0), workers=[on_a], allow_other_workers=True, pure=False)
+    await_(calls.exists)
+    cluster.retire("a")
+    assert future.result(30) == "result"
+    assert calls.read_text() == "xx"
+    assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.tasks[future.key].suspicious) == 0
+
+
+def test_a_retired_worker_ends_by_itself(cluster: Cluster, client: Client) -> None:
+    cluster.retire("a")
+    cluster.processes[1].wait(30)
+
+
+def test_the_last_worker_says_that_nobody_takes_what_it_holds(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    client.retire_workers([addresses(client)["b"]])
+    future = client.submit(counted(tmp_path / "calls"), pure=False)
+    future.result(30)
+    assert "a is not retired: no other worker takes what it holds" in cluster.retire("a")
+    assert set(addresses(client)) == {"a"}
+
+
+def test_a_name_that_the_scheduler_does_not_know_is_nothing_to_retire(cluster: Cluster, client: Client) -> None:
+    """The worker has ended before, or was never connected."""
+    assert "c is not among the scheduler's 2 workers" in cluster.retire("c")
+    assert set(addresses(client)) == {"a", "b"}
+
+
+def test_a_name_that_is_a_number_is_found(cluster: Cluster) -> None:
+    """Dask makes a number of a name that looks like one."""
+    cluster.start_scheduler()
+    cluster.start_worker("7")
+    with Client(cluster.address, timeout=30, set_as_default=False) as connected:
+        connected.wait_for_workers(1, timeout=60)
+    assert "7 is retired" in cluster.retire("7")
+
+
+def test_a_scheduler_without_the_route_is_named(cluster: Cluster) -> None:
+    cluster.start_scheduler("['distributed.http.health']")
+    with Client(cluster.address, timeout=30, set_as_default=False):
+        said = cluster.retire("a")
+    assert "404 Not Found; it lacks the route distributed.http.scheduler.api" in said
+
+
+def test_no_scheduler_does_not_fail_the_stop(cluster: Cluster, tmp_path: Path) -> None:
+    said_to = tmp_path / "log"
+    said = cluster.retire("a", f"--say-to={said_to}")
+    assert "not retired, what it holds is computed again: ConnectionRefusedError" in said
+    assert said_to.read_text() == said
+
+
+def test_a_log_that_cannot_be_written_does_not_fail_the_stop(cluster: Cluster, tmp_path: Path) -> None:
+    assert "not retired" in cluster.retire("a", f"--say-to={tmp_path / 'none' / 'log'}")
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n\r\n[]", b"HTTP/1.1 200 OK\r\n\r\nnothing", b"nonsense"])
+def test_another_server_in_the_schedulers_place_does_not_fail_the_stop(cluster: Cluster, answer: bytes) -> None:
+    program = f"""
+import socket
+with socket.create_server(("127.0.0.1", {cluster.http_port})) as server:
+    print(flush=True)
+    with server.accept()[0] as connection:
+        connection.recv(4096)
+        connection.sendall({answer!r})
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        cluster.processes.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert "not retired, what it holds is computed again" in cluster.retire("a")
+
+
+def test_a_scheduler_that_hangs_is_waited_for_no_longer_than_allowed(cluster: Cluster, client: Client) -> None:
+    """Stopped, it accepts connections and answers nothing, like one whose loop is blocked."""
+    scheduler = cluster.processes[0]
+    scheduler.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert "TimeoutError" in cluster.retire("a", seconds=1)
+        assert time.monotonic() - began < 15
+    finally:
+        scheduler.send_signal(signal.SIGCONT)
+
+
+def test_without_its_variables_it_says_which_is_missing() -> None:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("DASK_")}
+    command = [sys.executable, "-m", "mops.worker.retire"]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stderr == "mops.worker.retire: not retired: DASK_SCHEDULER_ADDRESS is not set\n"
