@@ -63,6 +63,7 @@ HOMES = {
     "dask": ("driver/",),
     "pydantic": ("settings.py",),
     "scipy": ("study/sampling.py",),
+    "prometheus_client": ("driver/metrics.py", "worker/metrics.py"),
     "typer": ("cli/",),
     "rich": ("cli/",),
 }
@@ -82,6 +83,7 @@ NOT_IN_A_CHILD = (
         "yaml",
         "pathspec",
         "scipy",
+        "prometheus_client",
     ),
     *("mops.settings", "mops.storage", "mops.driver", "mops.job", "mops.launch", "mops.cli"),
 )
