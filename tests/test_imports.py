@@ -83,6 +83,7 @@ HOMES = {
     "kr8s": ("k8s/client.py",),
     "httpx": ("k8s/client.py",),
     "scipy": ("study/sampling.py",),
+    "prometheus_client": ("driver/metrics.py", "worker/metrics.py"),
     "typer": ("cli/",),
     "rich": ("cli/",),
 }
@@ -103,6 +104,7 @@ NOT_IN_A_CHILD = (
         "yaml",
         "pathspec",
         "scipy",
+        "prometheus_client",
     ),
     *("mops.settings", "mops.storage", "mops.driver", "mops.job", "mops.launch", "mops.cli"),
 )

@@ -41,6 +41,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         "scheduler": None,
         "cluster_timeout": 300.0,
         "storage": None,
+        "metrics_port": None,
     }
 
 
@@ -63,6 +64,7 @@ def test_every_variable_is_read() -> None:
             "MODELOPS_SCHEDULER": "tcp://host:8786",
             "MODELOPS_JOB_CLUSTER_TIMEOUT": "60",
             "MODELOPS_STORAGE": "az://results",
+            "MODELOPS_METRICS_PORT": "9095",
         }
     )
     assert got == Settings(
@@ -82,6 +84,7 @@ def test_every_variable_is_read() -> None:
         scheduler="tcp://host:8786",
         cluster_timeout=60.0,
         storage="az://results",
+        metrics_port=9095,
     )
     assert got.model_fields_set == set(Settings.model_fields)
 
@@ -131,6 +134,7 @@ def test_other_tools_variables_are_theirs() -> None:
         ("MODELOPS_JOB_SLOT", "MODELOPS_JOB_SLOTS"),
         ("MODELOPS_JOB_CHECKPOINT_SECOND", "MODELOPS_JOB_CHECKPOINT_SECONDS"),
         ("MODELOPS_JOB_STORAGE", "MODELOPS_STORAGE"),
+        ("MODELOPS_JOB_METRICS_PORT", "MODELOPS_METRICS_PORT"),
         ("MODELOPS_JOB_CHECKPOINT_SECS", "MODELOPS_JOB_CHECKPOINT_SECONDS"),
         ("MODELOPS_JOB_PERSIST", None),  # all names share their prefix: compared whole, it would be near others
         ("MODELOPS_JOB_", None),
@@ -170,6 +174,13 @@ def test_a_value_that_cannot_be_is_refused_with_what_would_be_right(name: str, v
     assert problems(**{PREFIX + name: value}) == [(PREFIX + name, f"{value!r} is not valid: {right}")]
 
 
+@pytest.mark.parametrize("port", ["-1", "65536", "http"])
+def test_a_port_that_cannot_be_is_refused(port: str) -> None:
+    ((name, message),) = problems(MODELOPS_METRICS_PORT=port)
+    assert name == "MODELOPS_METRICS_PORT"
+    assert message.startswith(f"{port!r} is not valid: input should be")
+
+
 def test_all_problems_are_told_at_once_with_every_setting_and_its_default() -> None:
     with pytest.raises(SettingsError) as raised:
         Settings.from_environment(
@@ -191,7 +202,8 @@ def test_all_problems_are_told_at_once_with_every_setting_and_its_default() -> N
         "MODELOPS_JOB_TASKS_PER_CHILD (0), MODELOPS_JOB_CHILD_GROWTH (314572800), MODELOPS_JOB_START (auto), "
         "MODELOPS_JOB_SIM_THREADS (1), MODELOPS_JOB_RETRIES (1), MODELOPS_JOB_MAX_FAILURES (unset), "
         "MODELOPS_JOB_TASK_SECONDS (1.0), MODELOPS_JOB_SLOTS (unset), "
-        "MODELOPS_SCHEDULER (unset), MODELOPS_JOB_CLUSTER_TIMEOUT (300.0), MODELOPS_STORAGE (unset)"
+        "MODELOPS_SCHEDULER (unset), MODELOPS_JOB_CLUSTER_TIMEOUT (300.0), MODELOPS_STORAGE (unset), "
+        "MODELOPS_METRICS_PORT (unset)"
     )
     assert len(lines) == 5
     assert raised.value.exit_code == 2
@@ -202,7 +214,7 @@ def test_the_list_of_settings_says_where_each_value_comes_from_and_what_it_means
     fields = list(Settings.model_fields)
     assert [line.name for line in lines] == [
         *(PREFIX + name.upper() for name in fields[: fields.index("scheduler")]),
-        *("MODELOPS_SCHEDULER", "MODELOPS_JOB_CLUSTER_TIMEOUT", "MODELOPS_STORAGE"),
+        *("MODELOPS_SCHEDULER", "MODELOPS_JOB_CLUSTER_TIMEOUT", "MODELOPS_STORAGE", "MODELOPS_METRICS_PORT"),
     ]
     from_environment = {line.name: line.value for line in lines if line.source == "environment"}
     assert from_environment == {"MODELOPS_JOB_SLOTS": 2, "MODELOPS_JOB_RETRIES": 1}

@@ -18,7 +18,11 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 from mops.errors import Problem, SettingsError
 
 PREFIX = "MODELOPS_JOB_"
-_PLACES = {"storage": "MODELOPS_STORAGE", "scheduler": "MODELOPS_SCHEDULER"}
+_PLACES = {
+    "storage": "MODELOPS_STORAGE",
+    "scheduler": "MODELOPS_SCHEDULER",
+    "metrics_port": "MODELOPS_METRICS_PORT",
+}
 """Settings that say where, which are not of a job alone."""
 
 
@@ -83,6 +87,9 @@ class Settings(BaseModel):
         300.0, gt=0, allow_inf_nan=False, description="seconds to wait for a lost scheduler, or for a first worker"
     )
     storage: str | None = Field(None, description="folder or URL of results; unset: mops-storage in the project")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="where a runner shows Prometheus metrics; 0: a free port; unset: nowhere"
+    )
 
     @field_validator("batch_size", mode="before")
     @classmethod

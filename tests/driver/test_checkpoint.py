@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mops.driver.backlog import Backlog
 from mops.driver.checkpoint import Checkpointer, Limits, OpenCheckpoint, counted
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog
@@ -144,6 +145,7 @@ def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(
         on_event=events.append,
         on_tick=lambda *_: None,
         take_text=lambda: "",
+        backlog=(backlog := Backlog()),
     )
     for group in range(4):
         writer.put(outcome({group}, parts=[part([(group, 0), (group, 1)], list(range(400)))]))
@@ -152,4 +154,6 @@ def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(
     assert [event.groups for event in events] == [1, 3]
     (stored,) = log.view.parts.values()
     assert [part.rows for part in stored] == [400] * 4
+    assert backlog.written_bytes == sum(part.bytes for part in stored)
+    assert (backlog.bytes, backlog.lag_s) == (0, 0.0)
     assert sorted({*pq.read_table(tmp_path / part.path)["group"].to_pylist()}.pop() for part in stored) == [0, 1, 2, 3]

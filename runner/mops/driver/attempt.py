@@ -18,6 +18,7 @@ from mops.driver import doctor
 from mops.driver.cluster import Cluster, embedded, embedded_slots, external
 from mops.driver.drive import GRACE_SECONDS, Runner
 from mops.driver.joblog import collecting
+from mops.driver.metrics import exposed
 from mops.driver.progress import Snapshot
 from mops.errors import UsageError
 from mops.settings import Settings
@@ -175,7 +176,11 @@ class Attempt:
                     text_log,
                     on_progress=self.on_progress,
                 )
-                with stopping_on_signals(runner):
+                elsewhere = cluster.client if self.context.slots is None else None
+                with (
+                    stopping_on_signals(runner),
+                    exposed(self.settings.metrics_port, log.view.attempt, runner, elsewhere),
+                ):
                     return runner.run()
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from mops.driver.backlog import Backlog
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog, Part
 from mops.storage.paths import JobPaths
@@ -55,6 +56,7 @@ class OpenCheckpoint:
         self.keys: list[str] = []
         self.parts: list[Part] = []
         self.counts = Counts()
+        self.n_outcomes = 0  # with finished groups
         self.bytes = self.bytes_held = 0
 
     def __len__(self) -> int:
@@ -71,6 +73,7 @@ class OpenCheckpoint:
             for segment in part.segments:
                 self._write(part.buffer, segment, outcome.done)
         self._done += sorted(outcome.done)
+        self.n_outcomes += bool(outcome.done)
         self._losses += outcome.losses
         self._failures += outcome.failures
         self.keys += outcome.keys
@@ -135,6 +138,11 @@ def counted(outcome: Outcome, groups: GroupTable, n_targets: int) -> Counts:
     n_scored = n_targets * len(outcome.done) - n_without - failed_targets
     verdicts = Counter(failure.reason for failure in outcome.failures if failure.target != "*")
     return Counts(n_simulations - len(failed), len(failed), n_scored, n_without + failed_targets, dict(verdicts))
+
+
+def failed_simulations(outcome: Outcome) -> Counter[str]:
+    """Count an outcome's failed simulations by verdict."""
+    return Counter(failure.reason for failure in outcome.failures if failure.replicate is not None)
 
 
 @dataclass
@@ -209,6 +217,8 @@ class Checkpointer:
         open checkpoint, and whether it is the end.
     take_text
         Returns the job's log since the last call.
+    backlog
+        Told what is finished and not durable yet, and what is stored.
     """
 
     def __init__(
@@ -225,11 +235,12 @@ class Checkpointer:
         on_event: Callable[[Committed | Exception], None],
         on_tick: Callable[[int, bool], None],
         take_text: Callable[[], str],
+        backlog: Backlog,
     ):
         self._files, self._paths, self._log, self._groups = files, paths, log, groups
         self._limits, self._attempt, self._n_targets, self._outputs = limits, attempt, n_targets, outputs
         self._on_event, self._on_tick, self._take_text = on_event, on_tick, take_text
-        self._queue = _Queue(limits.bytes // _QUEUES)
+        self._queue, self._backlog = _Queue(limits.bytes // _QUEUES), backlog
         self._counter = 0
         self._abandoned = False
         self._tells = log.view.counts.simulations_good > 0
@@ -242,6 +253,8 @@ class Checkpointer:
     def put(self, outcome: Outcome) -> Counts:
         """Take an outcome and count it; waits while too many bytes wait to be encoded."""
         counts = counted(outcome, self._groups, self._n_targets)
+        if outcome.done:
+            self._backlog.came(outcome.nbytes)
         self._queue.put(outcome, counts)
         return counts
 
@@ -313,6 +326,7 @@ class Checkpointer:
         self._store_into(closing, closing.take_files())
         self._store_text()
         self._log.commit(closing.ranges, closing.parts, closing.counts)
+        self._backlog.durable(closing.n_outcomes)
         logger.debug("committed %d groups in %d parts", len(closing), len(closing.parts))
         self._on_event(Committed(closing.keys, len(closing), closing.counts))
 
@@ -325,6 +339,7 @@ class Checkpointer:
         for kind, output, file in files:
             path = self._paths.part(kind, output, self._attempt, self._next())
             self._files.put(path, file.chunks)
+            self._backlog.wrote(file.bytes)
             checkpoint.parts.append(Part(path, file.rows, file.bytes, file.digest))
 
     def _next(self) -> int:

@@ -15,13 +15,14 @@ import queue
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mops.driver import drain
-from mops.driver.checkpoint import Checkpointer, Committed, Limits
+from mops.driver.backlog import Backlog
+from mops.driver.checkpoint import Checkpointer, Committed, Limits, failed_simulations
 from mops.driver.cluster import Cluster
 from mops.driver.crew import Crew
 from mops.driver.departures import Departure
@@ -75,6 +76,7 @@ class _Whole:
     done: frozenset[int]
     reference: Kinds | None
     counts: Counts
+    failed: Mapping[str, int]
     postponed: frozenset[int]
     task: Task
 
@@ -140,7 +142,15 @@ class Runner:
         self._to_blame: set[str] = set()  # keys of orders for which a smaller window is no help: alone, or suspected
         # How often workers died of it: by group, and replicate (None: the whole group, -1: its targets).
         self._blamed: Counter[tuple[int, int | None]] = Counter()
-        self._progress = Progress(record.job, groups.n_simulations, record.taken_over_counts + log.view.counts)
+        self._progress = Progress(
+            record.job,
+            groups.n_simulations,
+            record.taken_over_counts + log.view.counts,
+            n_groups=len(groups),
+            n_todo=len(self._todo),
+        )
+        self.backlog = Backlog()
+        """What is finished and not durable."""
         self._outlook = self._new_outlook()
         self._batches = Batches(self._window)
         self._trimmer = drain.Trimmer()
@@ -161,6 +171,10 @@ class Runner:
             The job is not cancelled: the attempt has no end, and the next runner goes on.
         """
         self._events.put(_StopAsked(grace_s, to_go_on))
+
+    def look(self) -> Snapshot:
+        """Return where the job stands. From any thread."""
+        return self._progress.snapshot()
 
     def run(self) -> State:
         """Run until every group is committed, or a stop; return the state that the log now ends with.
@@ -216,6 +230,7 @@ class Runner:
             on_event=self._events.put,
             on_tick=self._tick_storage,
             take_text=self._text_log.take,
+            backlog=self.backlog,
         )
 
     def _log_begin(self) -> None:
@@ -331,8 +346,8 @@ class Runner:
         if submit.replicates is not None:
             return _Piece(submit.number, outcome)
         counts = self._checkpoints.put(outcome)
-        task = _task(outcome, len(outcome.done))
-        return _Whole(submit.number, outcome.done, outcome.reference, counts, outcome.postponed, task)
+        task, failed = _task(outcome, len(outcome.done)), failed_simulations(outcome)
+        return _Whole(submit.number, outcome.done, outcome.reference, counts, failed, outcome.postponed, task)
 
     def _close(self, group: int, outcome: Outcome) -> _Closed:
         """Bring a group that was run in pieces into the open checkpoint. Runs in the fetching thread."""
@@ -364,7 +379,7 @@ class Runner:
             case _Closed():
                 self._plan.closed(event.group)
                 # Its simulations were counted as they came.
-                self._progress.took(replace(event.counts, simulations_good=0, simulations_failed=0))
+                self._progress.took(replace(event.counts, simulations_good=0, simulations_failed=0), {})
             case Lost():
                 self._lost(event)
             case Connected():
@@ -385,7 +400,7 @@ class Runner:
         self._log_alone(self._plan.flying[event.number], event.task.peak_bytes)
         self._plan.finished(event.number, event.done, event.task.seconds, event.postponed)
         self._reference = self._reference or event.reference
-        self._took(event.counts)
+        self._took(event.counts, event.failed)
         self._outlook.measured(event.task.seconds, event.counts.simulations)
         self._measured(event.task, trouble=bool(event.postponed))
 
@@ -393,9 +408,9 @@ class Runner:
         self._n_lost = 0
         submit = self._plan.flying[number]
         group = submit.groups[0]
-        n_failed = sum(failure.replicate is not None for failure in outcome.failures)
+        failed = failed_simulations(outcome)
         self._reference = self._reference or outcome.reference
-        self._took(Counts(len(outcome.replicates) - n_failed, n_failed))
+        self._took(Counts(len(outcome.replicates) - failed.total(), failed.total()), failed)
         self._outlook.measured(outcome.seconds, len(outcome.replicates))
         task = _task(outcome, len(outcome.replicates) / self._groups.n_replicates(group))
         self._measured(task, trouble=bool(outcome.postponed))
@@ -409,7 +424,7 @@ class Runner:
         elif outcome.replicates and self._half_done.targets_due(group):
             self._plan.targets_due(group)
 
-    def _took(self, counts: Counts) -> None:
+    def _took(self, counts: Counts, failed: Mapping[str, int]) -> None:
         """Count what has come back; end the job where more has failed than may.
 
         Raises
@@ -417,11 +432,11 @@ class Runner:
         JobFailed
             It is hopeless; what is finished is committed.
         """
-        self._progress.took(counts)
-        failed = self._progress.finished.simulations_failed
-        if failed > self._settings.failures_allowed(self._groups.n_simulations):
+        self._progress.took(counts, failed)
+        n_failed, most = self._progress.finished.simulations_failed, self._settings.max_failures
+        if n_failed > self._settings.failures_allowed(self._groups.n_simulations):
             raise JobFailed(
-                f"{failed} simulations have failed, more than MODELOPS_JOB_MAX_FAILURES={self._settings.max_failures}",
+                f"{n_failed} simulations have failed, more than MODELOPS_JOB_MAX_FAILURES={most}",
                 where=self._record.job,
                 hint=f"what is finished is kept; why they failed: mops jobs status {self._record.job}",
             )
@@ -514,7 +529,7 @@ class Runner:
         logger.warning("%s: %s", self._record.job, report)
 
     def _committed(self, event: Committed) -> None:
-        self._progress.committed(event.counts)
+        self._progress.committed(event.counts, event.groups)
         self._outlook.committed(self._log.view, self._reference)
         self._check_drained(self._batches.add(event.groups, event.keys))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from mops.driver.expected import Expected
 from mops.storage.log import Counts
@@ -41,6 +42,14 @@ class Snapshot:
         How child processes are started, and why; empty until one has run something.
     sizing
         The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto; empty before it is done, and where a number is set.
+    ended
+        Simulations that have reached the runner in this attempt, by verdict; ``good`` is one.
+    inherited
+        Counts of what earlier attempts committed, and of what a retry took over.
+    n_groups, n_groups_durable
+        Groups of the job, and those that are committed, by whichever attempt.
+    n_groups_committed
+        Those that this attempt has committed.
     """
 
     job: str
@@ -57,6 +66,11 @@ class Snapshot:
     window: int = 0
     children: str = ""
     sizing: str = ""
+    ended: Mapping[str, int] = field(default_factory=dict)
+    inherited: Counts = field(default_factory=Counts)
+    n_groups: int = 0
+    n_groups_durable: int = 0
+    n_groups_committed: int = 0
 
     @property
     def left(self) -> int:
@@ -76,11 +90,15 @@ class Progress:
     ----------
     inherited
         What earlier attempts committed.
+    n_groups, n_todo
+        Groups of the job, and those that are not committed yet.
     """
 
-    def __init__(self, job: str, total: int, inherited: Counts):
+    def __init__(self, job: str, total: int, inherited: Counts, *, n_groups: int = 0, n_todo: int = 0):
         self._job, self._total = job, total
-        self.finished = self.durable = inherited
+        self._n_groups, self._n_todo, self._n_committed = n_groups, n_todo, 0
+        self.finished = self.durable = self._inherited = inherited
+        self._ended: Counter[str] = Counter()
         self._began = time.monotonic()
         self._marks: deque[tuple[float, int]] = deque([(self._began, inherited.simulations)])
         self._memory = self._peak = 0
@@ -89,9 +107,17 @@ class Progress:
         self.children = self.sizing = ""
         self.expected: Expected | None = None
 
-    def took(self, counts: Counts) -> None:
-        """Count what has reached the runner."""
+    def took(self, counts: Counts, failed: Mapping[str, int]) -> None:
+        """Count what has reached the runner.
+
+        Parameters
+        ----------
+        failed
+            The failed simulations, by verdict.
+        """
         self.finished += counts
+        # A new one: another thread may be reading the old one.
+        self._ended = self._ended + Counter({"good": counts.simulations_good, **failed})
         now = time.monotonic()
         self._marks.append((now, self.finished.simulations))
         while len(self._marks) > 2 and now - self._marks[0][0] > _RATE_SECONDS:
@@ -102,9 +128,10 @@ class Progress:
         """Simulations that have neither succeeded nor failed."""
         return self._total - self.finished.simulations
 
-    def committed(self, counts: Counts) -> None:
+    def committed(self, counts: Counts, n_groups: int) -> None:
         """Count what is durable."""
         self.durable += counts
+        self._n_committed += n_groups
 
     def snapshot(self) -> Snapshot:
         """Return where the job stands now."""
@@ -131,4 +158,9 @@ class Progress:
             window=self.window,
             children=self.children,
             sizing=self.sizing,
+            ended=self._ended,
+            inherited=self._inherited,
+            n_groups=self._n_groups,
+            n_groups_durable=self._n_groups - self._n_todo + self._n_committed,
+            n_groups_committed=self._n_committed,
         )

@@ -9,7 +9,7 @@
            leave_at}                            ──►
         given {segments} + memfd (0 or 1)       ──►    replicates that an earlier child handed over
                                                 ◄──    part {sims, outputs, losses, failures, done} + memfd, repeated
-                                                ◄──    ended {seconds, worn}
+                                                ◄──    ended {seconds, worn, reason}
 
 A child may serve as a template instead: it has imported the model, and forks the children that run it::
 
@@ -286,7 +286,8 @@ class _Run:
         self._page.idle()
         _flush_prints()
         self._out.flush()
-        self._out.end(time.monotonic() - self._began, self._bundle.wear.worn)
+        wear = self._bundle.wear
+        self._out.end(time.monotonic() - self._began, wear.worn, wear.reason)
 
     def _enough(self, n_finished: int) -> bool:
         if self._page.stop_asked:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from mops.errors import ModelError
-from mops.worker import held, memory
+from mops.worker import held, memory, turnover
 from mops.worker.interpreter import command
 from mops.worker.order import Context
 from mops.worker.parts import send_tables
@@ -68,6 +68,7 @@ class Child:
                 passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
                 self._process: Process = template.fork(passed) if template else Spawned(context, passed)
             on_failure.pop_all()
+        turnover.started("forked" if template else "spawned")
         os.close(page_fd)
         self._guard = threading.RLock()
         self._channel = Channel(ours)
@@ -90,7 +91,7 @@ class Child:
         self._first: Unit | None = None
         self._idle_since = time.monotonic()
         self.why_not_forked: str | None = None
-        self.worn = ""
+        self.worn = self.worn_by = ""
         self._loaded = template is not None
         if not self._loaded:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # ready() tells how it died
@@ -199,7 +200,7 @@ class Child:
                     self.peak_bytes = max(self.peak_bytes, memory.peak_bytes(self.pid))
                     work.seconds += message["seconds"]
                     self._starting = False
-                    self.worn = message["worn"]
+                    self.worn, self.worn_by = message["worn"], message["reason"]
                     return None
                 work.take(message, None if fd is None else held.take(fd, request["name"]))
         except (BrokenPipeError, ConnectionResetError):

@@ -83,9 +83,9 @@ class PartWriter:
             else:
                 yield place, replicate, {name: tables[name] for name in self._keep if name in tables}
 
-    def end(self, seconds: float, worn: str) -> None:
+    def end(self, seconds: float, worn: str, reason: str) -> None:
         """Say that nothing more comes of this order, what time it took, and why the child is worn, if it is."""
-        self._channel.send({"kind": "ended", "seconds": seconds, "worn": worn})
+        self._channel.send({"kind": "ended", "seconds": seconds, "worn": worn, "reason": reason})
 
 
 class _Sizes:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from mops.errors import ClusterError, ModelError
-from mops.worker import held, memory
+from mops.worker import held, memory, turnover
 from mops.worker.heap import resident_bytes
 from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.parent import LEAVE_SECONDS, Child
@@ -47,7 +47,8 @@ class Pool:
 
     def __init__(self, context: Context, root: str, slots: int, worker_limit: int | None = None):
         self.context, self.slots = context, Slots(slots)
-        self._allowed_bytes = memory.allowed_bytes(worker_limit)
+        self.allowed_bytes = memory.allowed_bytes(worker_limit)
+        """What the worker may take, with all its processes."""
         self._root = root
         self._lock = threading.Lock()
         self._returned = threading.Condition(self._lock)
@@ -170,6 +171,11 @@ class Pool:
         with self._lock:
             return [child.pid for child in self._children]
 
+    def busy_and_idle(self) -> tuple[int, int]:
+        """Return how many children run something, and how many wait."""
+        with self._lock:
+            return len(self._children) - len(self._idle), len(self._idle)
+
     def run(self, order: Order, given: Sequence[ArrowPart] = ()) -> Outcome:
         """Run an order on one child, or on several in turn where they die.
 
@@ -205,7 +211,7 @@ class Pool:
                         raise _dying(order, death)
         work.prints = self._take_import_prints() + work.prints
         outcome = work.outcome(self._children_start)
-        outcome.allowed_bytes, outcome.own_bytes = self._allowed_bytes, resident_bytes()
+        outcome.allowed_bytes, outcome.own_bytes = self.allowed_bytes, resident_bytes()
         return outcome
 
     def _turn(self, order: Order, work: Work) -> tuple[Death | None, bool]:
@@ -259,7 +265,7 @@ class Pool:
 
         Dask's own pausing measures the worker's process only, which in an embedded worker is the whole runner.
         """
-        most, said_at = int(_PAUSE_SHARE * self._allowed_bytes), time.monotonic()
+        most, said_at = int(_PAUSE_SHARE * self.allowed_bytes), time.monotonic()
         with self._returned:
             while not self._stopping and len(self._children) > len(self._idle) and self._tree_bytes() > most:
                 for child in self._take_idle():
@@ -283,7 +289,7 @@ class Pool:
     def _limit_bytes(self, *, alone: bool) -> int:
         """Return what one simulation may take now: what is set, else its slot's share of what is there."""
         # A template's pages count in each process that it has forked, and so in what each may take.
-        share = memory.share_bytes(self._allowed_bytes, resident_bytes(), 1 if alone else self.slots.n)
+        share = memory.share_bytes(self.allowed_bytes, resident_bytes(), 1 if alone else self.slots.n)
         each = self.context.memory_bytes
         if each is None:
             return share
@@ -319,6 +325,7 @@ class Pool:
         if not keep:
             if child.worn:
                 logger.info("%s: child %d is replaced: %s", self.context.job, child.pid, child.worn)
+                turnover.replaced(child.worn_by)
             child.close()
             with self._returned:
                 self._children.discard(child)
@@ -329,6 +336,7 @@ class Pool:
         where = f"process {death.pid} on {socket.gethostname()}"
         if death.by == "stop":
             return
+        turnover.replaced(turnover.REASONS[death.by])
         if death.unit is None:
             if death.by in ("itself", "silence"):
                 times = f"time {deaths_between} of {_DEATHS_BETWEEN_UNITS} in a row"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from distributed import get_worker
@@ -56,17 +57,35 @@ def pool_of(context: Context, name: str = "") -> Pool:
         if name not in _pools:
             _pools[name] = Pool(context, root, slots, worker_limit)
             if context.slots is None:
-                get_worker().metrics["mops_children_bytes"] = children_bytes
+                _show_children()
             if name in _over:
                 _pools[name].stop(0.0)
         return _pools[name]
 
 
+def pools() -> list[Pool]:
+    """Return the pools of this process."""
+    with _lock:
+        return list(_pools.values())
+
+
 def children_bytes(_worker: object = None) -> int:
     """Return the resident memory of all children of this process; Dask shows it among the worker's metrics."""
-    with _lock:
-        pools = list(_pools.values())
-    return sum(pool.children_bytes() for pool in pools)
+    return sum(pool.children_bytes() for pool in pools())
+
+
+def can_show_metrics() -> bool:
+    """Tell whether this interpreter has what Dask's /metrics needs."""
+    return find_spec("prometheus_client") is not None
+
+
+def _show_children() -> None:
+    """Show this worker's children where Dask shows the worker: to the scheduler, and on its /metrics."""
+    get_worker().metrics["mops_children_bytes"] = children_bytes
+    if can_show_metrics():
+        from mops.worker.metrics import expose  # noqa: PLC0415 - a runner need not load it, a worker may not have it
+
+        expose(pools)
 
 
 def _slots(context: Context) -> int:

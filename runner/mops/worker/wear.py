@@ -34,6 +34,8 @@ class Wear:
         """How large it was when it was looked at last; 0: it has run nothing, or may be of any size."""
         self.worn = ""
         """Why it is worn, for people; empty: it is not."""
+        self.reason = ""
+        """The same in one word: ``simulations``, ``growth`` or ``size``."""
 
     def leave_at(self, most_bytes: int) -> None:
         """Have it leave when it is as large between two simulations; 0: at any size."""
@@ -42,7 +44,10 @@ class Wear:
             self._leave_for_its_size()
 
     def _leave_for_its_size(self) -> None:
-        self.worn = f"it takes {self.size_bytes >> 20:,} MiB, which leaves too little for a simulation"
+        self._wear_out("size", f"it takes {self.size_bytes >> 20:,} MiB, which leaves too little for a simulation")
+
+    def _wear_out(self, reason: str, worn: str) -> None:
+        self.reason, self.worn = reason, worn
 
     def finished(self, held_bytes: int) -> None:
         """Count a simulation, and look from time to time how large the process has become.
@@ -54,7 +59,7 @@ class Wear:
         """
         self._n += 1
         if self._most and self._n >= self._most:
-            self.worn = f"it has run {self._n} simulations"
+            self._wear_out("simulations", f"it has run {self._n} simulations")
         elif self._most_growth:
             self._look(held_bytes)
 
@@ -72,7 +77,7 @@ class Wear:
             self.size_bytes = resident_bytes() - held_bytes
             if self._too_large():
                 growth = (self.size_bytes - self._first_bytes) >> 20
-                self.worn = f"it has grown by {growth:,} MiB since its first simulation"
+                self._wear_out("growth", f"it has grown by {growth:,} MiB since its first simulation")
         if not self.worn and self._most_bytes and self.size_bytes >= self._most_bytes:
             self._leave_for_its_size()
 

@@ -1,0 +1,114 @@
+"""What a process with children shows to Prometheus: collectors that read what the pools know, when they are asked.
+
+Imported only where prometheus_client is known to be there: a worker's interpreter may lack it, and runs jobs all the
+same. What the metrics mean is docs/metrics.md's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import REGISTRY
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mops.worker import held, memory, turnover
+from mops.worker.heap import resident_bytes
+from mops.worker.pool import Pool
+
+
+class Families:
+    """Makes metrics that carry labels in common.
+
+    Parameters
+    ----------
+    labels
+        Their values by name.
+    """
+
+    def __init__(self, **labels: str):
+        self._labels = labels
+
+    def gauge(self, name: str, help_text: str, value: float) -> Metric:
+        """Return a gauge of one value."""
+        return self._filled(GaugeMetricFamily(name, help_text, labels=[*self._labels]), {(): value})
+
+    def gauge_by(self, name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
+        """Return a gauge with a value for each of one more label's."""
+        family = GaugeMetricFamily(name, help_text, labels=[*self._labels, label])
+        return self._filled(family, {(key,): value for key, value in values.items()})
+
+    def counter(self, name: str, help_text: str, value: float) -> Metric:
+        """Return a counter of one value."""
+        return self._filled(CounterMetricFamily(name, help_text, labels=[*self._labels]), {(): value})
+
+    def counter_by(self, name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
+        """Return a counter with a value for each of one more label's."""
+        family = CounterMetricFamily(name, help_text, labels=[*self._labels, label])
+        return self._filled(family, {(key,): value for key, value in values.items()})
+
+    def _filled(
+        self, family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[tuple[str, ...], float]
+    ) -> Metric:
+        for more, value in values.items():
+            family.add_metric([*self._labels.values(), *more], value)
+        return family
+
+
+_PLAIN = Families()
+
+
+class PoolCollector(Collector):
+    """The children of this process.
+
+    Parameters
+    ----------
+    pools
+        Returns the pools that there are now.
+    """
+
+    def __init__(self, pools: Callable[[], Iterable[Pool]]):
+        self._pools = pools
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, as a registry need not collect to find out the names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what is so now."""
+        pools = list(self._pools())
+        yield from _children(pools)
+        yield from _memory(pools)
+        help_text = "Bytes of results read from children and not fetched yet."
+        yield _PLAIN.gauge("mops_worker_held_bytes", help_text, held.held_bytes())
+        if (kills := memory.oom_kills()) is not None:
+            help_text = "Processes of this cgroup that the kernel has killed for memory."
+            yield _PLAIN.counter("mops_worker_oom_kills", help_text, kills)
+
+
+def _children(pools: list[Pool]) -> Iterator[Metric]:
+    busy, idle = map(sum, zip((0, 0), *(pool.busy_and_idle() for pool in pools), strict=True))
+    started, replaced = turnover.counts()
+    yield _PLAIN.gauge_by("mops_children", "Child processes of this process.", "state", {"busy": busy, "idle": idle})
+    yield _PLAIN.counter_by(
+        "mops_children_started", "Child processes started, since this process began.", "how", started
+    )
+    help_text = "Child processes that made room for a fresh one, since this process began."
+    yield _PLAIN.counter_by("mops_children_replaced", help_text, "reason", replaced)
+
+
+def _memory(pools: list[Pool]) -> Iterator[Metric]:
+    own = resident_bytes()
+    sizes = {"process": own, "tree": own + sum(pool.children_bytes() for pool in pools)}
+    help_text = "Resident memory of this process, and of the tree with all children; shared pages count in each."
+    yield _PLAIN.gauge_by("mops_worker_memory_bytes", help_text, "of", sizes)
+    if pools:
+        limit = min(pool.allowed_bytes for pool in pools)
+        yield _PLAIN.gauge("mops_worker_memory_limit_bytes", "What this process and its children may take.", limit)
+
+
+@functools.cache
+def expose(pools: Callable[[], Iterable[Pool]]) -> None:
+    """Have this process's default registry, which Dask's /metrics shows, collect the children. Once is enough."""
+    REGISTRY.register(PoolCollector(pools))
