@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from mops.errors import JobError
 from mops.profile import load as load_profile
+from mops.profile import reach
 from mops.settings import Settings
 from mops.storage.derived import Rows, Source, ancestors, parts, verify_job
 from mops.storage.files import Files
@@ -136,7 +137,7 @@ def default_files() -> Files:
     The project is the one around the working directory.
     """
     profile = load_profile()
-    storage = Settings.from_environment().storage or (profile.service.storage if profile else None)
+    storage = Settings.from_environment().storage or (reach(profile) if profile else None)
     return open_files(storage, find_root(Path.cwd() / "study.json"))
 
 

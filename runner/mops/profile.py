@@ -7,7 +7,7 @@ person reaches it. One file in the user's configuration folder; ``MODELOPS_PROFI
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,6 +34,8 @@ class RunnerPod(_Part):
     ----------
     service_account
         Its right to the storage comes with it, or with ``env_from``.
+    mount_token
+        Whether it has the account's token: with it, a runner reads why pods ended.
     queue
         A Kueue queue; None: Kubernetes starts the Job at once.
     grace_s
@@ -44,6 +46,10 @@ class RunnerPod(_Part):
     image_pull_policy: Annotated[str | None, Field(alias="imagePullPolicy")] = None
     image_pull_secrets: Annotated[list[Object], Field(alias="imagePullSecrets")] = []
     service_account: Annotated[str, Field(alias="serviceAccount")]
+    mount_token: Annotated[bool, Field(alias="automountServiceAccountToken")] = False
+    pod_security: Annotated[Object, Field(alias="podSecurityContext")] = {}
+    security: Annotated[Object, Field(alias="securityContext")] = {}
+    ports: list[Object] = []
     resources: Object = {}
     env: list[Object] = []
     env_from: Annotated[list[Object], Field(alias="envFrom")] = []
@@ -69,10 +75,18 @@ class Dashboard(_Part):
     port: int
 
 
+class Dedicated(_Part):
+    """Whether jobs may have Dask clusters of their own, and the labels of those."""
+
+    enabled: bool = False
+    labels: dict[str, str] = {}
+
+
 class Workers(_Part):
     """The shared workers: their pods, and what a pod of a dedicated cluster is made of."""
 
     selector: dict[str, str]
+    threads: int = 1
     pod_template: Annotated[Object, Field(alias="podTemplate")] = {}
 
 
@@ -83,8 +97,8 @@ class Service(_Part):
     ----------
     version
         Of mops in its image.
-    storage
-        URL of its results.
+    storage, storage_env
+        URL of its results, and variables (no secrets) with which it is reached.
     scheduler
         Address of its Dask scheduler, inside the cluster.
     """
@@ -93,10 +107,12 @@ class Service(_Part):
     version: str
     release: str
     storage: str
+    storage_env: Annotated[dict[str, str], Field(alias="storageEnv")] = {}
     scheduler: str
     dashboard: Dashboard
     runner: RunnerPod
     worker: Workers
+    dedicated: Dedicated = Dedicated()
     scheduler_pod_template: Annotated[Object, Field(alias="schedulerPodTemplate")] = {}
 
     @classmethod
@@ -183,6 +199,13 @@ def load(environ: Mapping[str, str] = os.environ) -> Profile | None:
         raise _unreadable(bad, str(place), "run 'mops connect' again, or remove the file") from bad
     except OSError as refused:
         raise _refused(place, refused) from refused
+
+
+def reach(profile: Profile, environ: MutableMapping[str, str] = os.environ) -> str:
+    """Return the URL of the service's storage, with the variables set that say how it is reached, unless they are."""
+    for name, value in profile.service.storage_env.items():
+        environ.setdefault(name, value)
+    return profile.service.storage.rstrip("/")
 
 
 def save(profile: Profile, environ: Mapping[str, str] = os.environ) -> Path:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
 
 CONFIG_KEY = "client.json"
+DEFAULT_RELEASE = "mops"
 
 _NEEDED = (
     ("create", "jobs", "batch"),
@@ -91,7 +92,7 @@ class Service:
     @property
     def storage(self) -> str:
         """URL of the service's results."""
-        return self.profile.service.storage.rstrip("/")
+        return profiles.reach(self.profile)
 
     @contextmanager
     def ready(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], int | None], Started]]:
@@ -231,7 +232,7 @@ def connect(namespace: str | None, context: str | None, kubeconfig: str | None, 
     namespace, context, kubeconfig
         As for kubectl; None: the current ones.
     release
-        The chart's release, where the namespace has several; None: the only one.
+        The chart's release; None: it is called mops.
 
     Raises
     ------
@@ -241,12 +242,12 @@ def connect(namespace: str | None, context: str | None, kubeconfig: str | None, 
         The cluster is out of reach, has no such service, or this person may not use it.
     """
     kubernetes = _kubernetes(namespace, context, kubeconfig)
-    there = kubernetes.config_maps({names.NAME: "mops", names.COMPONENT: names.CLIENT})
-    found = [one for one in there if release is None or one["metadata"]["labels"].get(names.INSTANCE) == release]
-    if len(found) != 1:
-        raise _not_one(there, release, kubernetes.where)
-    where = f"{kubernetes.where}: ConfigMap {found[0]['metadata']['name']}"
-    service = profiles.Service.parse(found[0].get("data", {}).get(CONFIG_KEY, ""), where)
+    name = names.client_name(release or DEFAULT_RELEASE)
+    found = kubernetes.config_map(name)
+    if found is None:
+        raise _no_service(kubernetes, release)
+    where = f"{kubernetes.where}: ConfigMap {name}"
+    service = profiles.Service.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
     missing = [
         f"{verb} {resource}{f'.{group}' if group else ''}"
         for verb, resource, group in _NEEDED
@@ -257,14 +258,15 @@ def connect(namespace: str | None, context: str | None, kubeconfig: str | None, 
     return Profile(namespace=kubernetes.namespace, context=context, kubeconfig=kubeconfig, service=service)
 
 
-def _not_one(there: list[Object], release: str | None, where: str) -> ServiceError:
-    releases = sorted(one["metadata"]["labels"].get(names.INSTANCE, "") for one in there)
-    if not releases:
-        hint = "name another namespace with --namespace, or have the operator install the chart: helm install"
-        return ServiceError("there is no mops service in this namespace", where=where, hint=hint)
-    if release is None:
-        hint = f"choose one with --release: {', '.join(releases)}"
-        return ServiceError(f"there are {len(releases)} mops services in this namespace", where=where, hint=hint)
-    return ServiceError(
-        f"there is no release {release!r} of mops", where=where, hint=f"there is: {', '.join(releases)}"
-    )
+def _no_service(kubernetes: Kubernetes, release: str | None) -> ServiceError:
+    """Return the error for a namespace without the release; who may list what there is, is told."""
+    releases = []
+    if kubernetes.may("list", "configmaps"):
+        there = kubernetes.config_maps({names.NAME: "mops", names.COMPONENT: names.CLIENT})
+        releases = sorted(one["metadata"]["labels"].get(names.INSTANCE, "") for one in there)
+    if releases:
+        hint = f"choose one that is there: {', '.join(f'--release {name}' for name in releases)}"
+    else:
+        hint = "name another namespace (--namespace) or release (--release), or have the operator install the chart"
+    what = f"there is no mops service {release or DEFAULT_RELEASE!r} in this namespace"
+    return ServiceError(what, where=kubernetes.where, hint=hint)

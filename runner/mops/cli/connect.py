@@ -21,7 +21,7 @@ def connect(
     kubeconfig: Annotated[
         Path | None, typer.Option(help="The kubeconfig; else KUBECONFIG, else ~/.kube/config.")
     ] = None,
-    release: Annotated[str | None, typer.Option(help="The chart's release, where there are several.")] = None,
+    release: Annotated[str | None, typer.Option(help="The chart's release, if it is not called mops.")] = None,
     off: Annotated[bool, typer.Option("--off", help="Forget the service: jobs run on this machine again.")] = False,
 ) -> None:
     """Connect to a cluster service: from now on jobs run there.

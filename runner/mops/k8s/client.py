@@ -65,6 +65,14 @@ class Kubernetes:
         with translated(self.where):
             return str(self._api.version()["gitVersion"])
 
+    def config_map(self, name: str) -> Object | None:
+        """Return a ConfigMap; None: there is none of this name."""
+        with translated(f"{self.where}: get ConfigMap {name}"), contextlib.suppress(kr8s.NotFoundError):
+            found = self._named(ConfigMap, name)
+            found.refresh()
+            return dict(found.raw.to_dict())
+        return None
+
     def config_maps(self, labels: dict[str, str]) -> list[Object]:
         """Return the ConfigMaps with these labels."""
         return self._list(ConfigMap, labels, "configmaps")

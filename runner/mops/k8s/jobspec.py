@@ -9,7 +9,6 @@ from typing import Any
 from mops.k8s import names
 from mops.profile import RunnerPod
 
-METRICS_PORT = 9095
 CONTAINER = "runner"
 FATAL = (1, 2)
 """Exit codes after which the same would come again."""
@@ -99,6 +98,7 @@ def _pod_spec(pod: RunnerPod, request: Request) -> dict[str, Any]:
     return _given(
         restartPolicy="Never",  # a failure policy asks for it
         serviceAccountName=pod.service_account,
+        automountServiceAccountToken=pod.mount_token,
         enableServiceLinks=False,
         terminationGracePeriodSeconds=pod.grace_s,
         priorityClassName=pod.priority_class,
@@ -106,13 +106,9 @@ def _pod_spec(pod: RunnerPod, request: Request) -> dict[str, Any]:
         nodeSelector=pod.node_selector,
         tolerations=pod.tolerations,
         affinity=pod.affinity,
-        securityContext={
-            "runAsNonRoot": True,
-            **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 10001),
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        securityContext=pod.pod_security,
         containers=[_container(pod, request)],
-        volumes=[{"name": "tmp", "emptyDir": {}}, *pod.volumes],
+        volumes=pod.volumes,
     )
 
 
@@ -126,13 +122,9 @@ def _container(pod: RunnerPod, request: Request) -> dict[str, Any]:
         env=_environment(pod, request),
         envFrom=pod.env_from,
         resources=pod.resources,
-        ports=[{"name": "metrics", "containerPort": METRICS_PORT}],
-        securityContext={
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        volumeMounts=[{"name": "tmp", "mountPath": "/tmp"}, *pod.volume_mounts],  # noqa: S108 - its own
+        ports=pod.ports,
+        securityContext=pod.security,
+        volumeMounts=pod.volume_mounts,
         # What a runner says last is why it ended: shown by `kubectl describe`, and by `mops jobs status`.
         terminationMessagePolicy="FallbackToLogsOnError",
     )
@@ -140,7 +132,11 @@ def _container(pod: RunnerPod, request: Request) -> dict[str, Any]:
 
 def _environment(pod: RunnerPod, request: Request) -> list[dict[str, Any]]:
     """Return the container's variables; the chart's own come first, so that the submitter's settings count."""
-    ours = {"MODELOPS_STORAGE": request.storage, "MODELOPS_SCHEDULER": request.scheduler, **request.environment}
+    places = {"MODELOPS_STORAGE": request.storage, "MODELOPS_SCHEDULER": request.scheduler}
+    for port in pod.ports:
+        if port["name"] == "metrics":
+            places["MODELOPS_METRICS_PORT"] = str(port["containerPort"])
+    ours = places | dict(request.environment)
     return [
         *(variable for variable in pod.env if variable["name"] not in ours),
         *({"name": name, "value": value} for name, value in sorted(ours.items())),

@@ -24,6 +24,11 @@ def runner_name(job: str, number: int) -> str:
     return f"{job}-{number}"
 
 
+def client_name(release: str) -> str:
+    """Return the name of the ConfigMap in which the chart says what clients need."""
+    return f"{release}-{CLIENT}"
+
+
 def selector(labels: dict[str, str]) -> str:
     """Return labels as a selector."""
     return ",".join(f"{name}={value}" for name, value in labels.items())
