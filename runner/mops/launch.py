@@ -168,7 +168,7 @@ def submit(
         The detached runner ended before it had begun; the job is there to be resumed.
     """
     settings = settings or Settings.from_environment()
-    given = surroundings(env, python)
+    given = surroundings(env, python, install=settings.install)
     prepared = prepare(study, project, storage or settings.storage)
     name = _checked(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
     files = open_files(storage or settings.storage, prepared.root)
@@ -339,7 +339,7 @@ def _attempt(
 ) -> Attempt:
     """Return an attempt of a job whose bundle is stored."""
     unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())
-    given = surroundings(record.env, record.python, where=f"job {job.name}")
+    given = surroundings(record.env, record.python, where=f"job {job.name}", install=settings.install)
     context = given.of(context_of(job.name, record.bundle, job.files.url, record.spec, settings))
     return Attempt(job.files, record, context, settings, create, on_progress, by)
 
