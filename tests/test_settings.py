@@ -38,6 +38,8 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         "max_failures": None,
         "task_seconds": 1.0,
         "slots": None,
+        "install": "auto",
+        "install_timeout": 600.0,
         "scheduler": None,
         "cluster_timeout": 300.0,
         "storage": None,
@@ -61,6 +63,8 @@ def test_every_variable_is_read() -> None:
             "MODELOPS_JOB_MAX_FAILURES": "5%",
             "MODELOPS_JOB_TASK_SECONDS": "0.1",
             "MODELOPS_JOB_SLOTS": "3",
+            "MODELOPS_JOB_INSTALL": "never",
+            "MODELOPS_JOB_INSTALL_TIMEOUT": "90",
             "MODELOPS_SCHEDULER": "tcp://host:8786",
             "MODELOPS_JOB_CLUSTER_TIMEOUT": "60",
             "MODELOPS_STORAGE": "az://results",
@@ -81,6 +85,8 @@ def test_every_variable_is_read() -> None:
         max_failures="5%",
         task_seconds=0.1,
         slots=3,
+        install="never",
+        install_timeout=90,
         scheduler="tcp://host:8786",
         cluster_timeout=60.0,
         storage="az://results",
@@ -168,6 +174,8 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one(name: str, near: str
         ("RETRIES", "-1", "input should be greater than or equal to 0"),
         ("TASK_SECONDS", "0", "input should be greater than 0"),
         ("SLOTS", "0", "input should be greater than or equal to 1"),
+        ("INSTALL", "yes", "input should be 'auto', 'never' or 'always'"),
+        ("INSTALL_TIMEOUT", "0", "input should be greater than 0"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_what_would_be_right(name: str, value: str, right: str) -> None:
@@ -201,7 +209,8 @@ def test_all_problems_are_told_at_once_with_every_setting_and_its_default() -> N
         "MODELOPS_JOB_CHECKPOINT_BYTES (67108864), MODELOPS_JOB_SIM_TIMEOUT (unset), MODELOPS_JOB_SIM_MEMORY (unset), "
         "MODELOPS_JOB_TASKS_PER_CHILD (0), MODELOPS_JOB_CHILD_GROWTH (314572800), MODELOPS_JOB_START (auto), "
         "MODELOPS_JOB_SIM_THREADS (1), MODELOPS_JOB_RETRIES (1), MODELOPS_JOB_MAX_FAILURES (unset), "
-        "MODELOPS_JOB_TASK_SECONDS (1.0), MODELOPS_JOB_SLOTS (unset), "
+        "MODELOPS_JOB_TASK_SECONDS (1.0), MODELOPS_JOB_SLOTS (unset), MODELOPS_JOB_INSTALL (auto), "
+        "MODELOPS_JOB_INSTALL_TIMEOUT (600.0), "
         "MODELOPS_SCHEDULER (unset), MODELOPS_JOB_CLUSTER_TIMEOUT (300.0), MODELOPS_STORAGE (unset), "
         "MODELOPS_METRICS_PORT (unset)"
     )

@@ -9,6 +9,7 @@
     │   ├── OptionsError           2     problems of --env and --python, all at once
     │   ├── BundleError            2     the project folder cannot be packed
     │   ├── ModelError             2     the model or a target cannot be found, imported or called
+    │   ├── InstallError           2     the model's dependencies cannot be installed
     │   └── JobError               2     no such job, or the job's state does not allow it
     ├── StorageError               4     the storage refuses, is out of reach, or is full
     │   ├── StorageUnavailable     4     transient faults that outlasted the retries
@@ -130,6 +131,10 @@ class BundleError(UsageError):
 
 class ModelError(UsageError):
     """The model or a target cannot be found, imported or called."""
+
+
+class InstallError(UsageError):
+    """The model's dependencies cannot be installed."""
 
 
 class JobError(UsageError):

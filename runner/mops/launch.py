@@ -181,7 +181,7 @@ def submit(
         The detached runner ended before it had begun; the job is there to be resumed.
     """
     settings = settings or Settings.from_environment()
-    given = _given(env, python, service)
+    given = _given(env, python, service, settings)
     storage = storage or settings.storage or (service.storage if service else None)
     prepared = prepare(study, project, storage)
     name = _checked(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
@@ -206,7 +206,11 @@ def submit(
 
 
 def _given(
-    env: Variables | None, python: str | Path | None, service: Service | None, where: str | None = None
+    env: Variables | None,
+    python: str | Path | None,
+    service: Service | None,
+    settings: Settings,
+    where: str | None = None,
 ) -> Surroundings:
     """Check what simulations are to be started with, as far as this machine can tell.
 
@@ -216,12 +220,13 @@ def _given(
         What :func:`mops.worker.surroundings.surroundings` finds; or an interpreter of this machine for pods.
     """
     if service is None:
-        return surroundings(env, python, where=where)
+        return surroundings(env, python, where=where, install=settings.install)
     if python is not None:
         problem = Problem("--python", f"{python} is of this machine, and pods have their image's interpreter")
         raise OptionsError([problem], where=where, hint="put what the model needs into a requirements.txt beside it")
     # A variable without a value is one of the pods' own: the operator's Secret has it.
-    return surroundings({name: value for name, value in (env or {}).items() if value is not None}, None)
+    given = {name: value for name, value in (env or {}).items() if value is not None}
+    return surroundings(given, None, install=settings.install)
 
 
 def _elsewhere(detach: bool, service: Service | None) -> Elsewhere | None:
@@ -379,7 +384,7 @@ def _attempt(
 ) -> Attempt:
     """Return an attempt of a job whose bundle is stored."""
     unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())
-    given = _given(record.env, record.python, service, where=f"job {job.name}")
+    given = _given(record.env, record.python, service, settings, where=f"job {job.name}")
     context = given.of(context_of(job.name, record.bundle, job.files.url, record.spec, settings))
     return Attempt(job.files, record, context, settings, create, on_progress, by)
 

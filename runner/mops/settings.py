@@ -80,6 +80,14 @@ class Settings(BaseModel):
     slots: int | None = Field(
         None, ge=1, description="simulations at once on an embedded worker; unset: processors divided by SIM_THREADS"
     )
+    install: Literal["auto", "never", "always"] = Field(
+        "auto",
+        description="install what the project's requirements.txt, uv.lock or pyproject.toml asks for; auto: on a "
+        "cluster, and not on an embedded worker",
+    )
+    install_timeout: float = Field(
+        600.0, gt=0, allow_inf_nan=False, description="seconds that installing it may take on a worker"
+    )
     scheduler: str | None = Field(
         None, description="address of a Dask scheduler, like tcp://host:8786; unset: a cluster in this process"
     )

@@ -375,6 +375,19 @@ def test_a_near_name_and_a_commands_name_are_advised(lab: Lab, bare_python: Path
     assert named.startswith(f"  --python {lab.root / 'sh'}: there is no such file; did you mean /")
 
 
+def test_an_interpreter_and_an_environment_that_is_made_exclude_each_other(lab: Lab) -> None:
+    for command in ("jobs", "submit"), ("study", "check"):
+        ran = lab.run(*command, lab.study, "--python", sys.executable, MODELOPS_JOB_INSTALL="always")
+        refused_and_nothing_written(lab, ran, where="MODELOPS_JOB_INSTALL=always")
+        assert ran.err.splitlines() == [
+            NO_OPTIONS,
+            (
+                "  MODELOPS_JOB_INSTALL=always: an interpreter that --python names has all that the model needs, and "
+                "nothing is installed into it; leave out one"
+            ),
+        ]
+
+
 def test_problems_of_variables_and_interpreter_are_said_at_once(lab: Lab, tmp_path: Path) -> None:
     ran = lab.submit("--env", "MODE", "--python", tmp_path / "nothing")
     assert ran.err.splitlines() == [

@@ -1,10 +1,15 @@
-"""Signals to a runner, in a process of its own: only what is asked of the runner is a stand-in."""
+"""Signals to a runner, in a process of its own: only what is asked of it is a stand-in. And what is installed, when."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+
+import pytest
+
+from mops.driver.attempt import install_seconds
+from mops.settings import Settings
 
 PROGRAM = """
 import time
@@ -45,3 +50,21 @@ def test_sigterm_asks_for_an_end_after_which_the_job_goes_on() -> None:
         assert process.stdout.readline() == "stop 0 to go on\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 143
+
+
+@pytest.mark.parametrize(
+    ("install", "scheduler", "seconds"),
+    [
+        ("auto", None, None),
+        ("auto", "tcp://host:8786", 90),
+        ("always", None, 90),
+        ("always", "tcp://host:8786", 90),
+        ("never", None, None),
+        ("never", "tcp://host:8786", None),
+    ],
+)
+def test_dependencies_are_installed_on_a_cluster_unless_it_is_said_otherwise(
+    install: str, scheduler: str | None, seconds: float | None
+) -> None:
+    given = Settings.model_validate({"install": install, "install_timeout": 90, "scheduler": scheduler})
+    assert install_seconds(given) == seconds

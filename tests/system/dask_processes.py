@@ -99,11 +99,14 @@ class DaskProcesses:
 
     def children(self) -> list[int]:
         """Return the processes that run simulations."""
+        return [pid for pid, line in self.commands() if "mops.worker.child" in line]
+
+    def commands(self) -> list[tuple[int, str]]:
+        """Return what the workers have started: process and command line."""
         found = []
         for process in self._below():
             with suppress(psutil.NoSuchProcess):
-                if "mops.worker.child" in " ".join(process.cmdline()):
-                    found.append(process.pid)
+                found.append((process.pid, " ".join(process.cmdline())))
         return found
 
     def _below(self) -> list[psutil.Process]:

@@ -41,6 +41,11 @@ def test_an_interpreter_that_went_away_is_said_and_leaves_nothing(context: Conte
     )
 
 
+def test_an_environment_that_somebody_has_removed_is_said(context: Context, tmp_path: Path) -> None:
+    refused = refusal(Context(**{**vars(context), "python": "/nowhere/python", "install_s": 1.0}), tmp_path)
+    assert refused.hint == "somebody has removed what mops had made there; mops jobs resume makes it anew"
+
+
 def test_a_child_runs_our_mops_also_where_there_is_another(context: Context, tmp_path: Path) -> None:
     """The worker and its child speak one protocol; an environment may have an older mops in it."""
     (tmp_path / "other" / "mops").mkdir(parents=True)

@@ -38,7 +38,7 @@ def check(
     """
     settings = Settings.from_environment()
     variables = read_variables(env or [])
-    given = surroundings(variables, python)
+    given = surroundings(variables, python, install=settings.install)
     prepared = prepare(study, project, settings.storage)
     for warning in prepared.study.warnings:
         terminal.say(f"note: {warning}")

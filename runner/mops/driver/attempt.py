@@ -61,19 +61,33 @@ def context_of(job: str, bundle: str, storage: str, spec: ModelSpec, settings: S
         tasks_per_child=settings.tasks_per_child,
         growth_bytes=settings.child_growth,
         start=settings.start,
+        install_s=install_seconds(settings),
         # What the runner itself may hold (an open checkpoint and a queue) and as much again.
         held_bytes=4 * settings.checkpoint_bytes,
     )
+
+
+def install_seconds(settings: Settings) -> float | None:
+    """Return the seconds that installing the model's dependencies may take; None: they are not installed."""
+    wanted = settings.install == "always" or (settings.install == "auto" and settings.scheduler is not None)
+    return settings.install_timeout if wanted else None
 
 
 @contextmanager
 def children(context: Context, *, warm: bool = True) -> Iterator[Pool]:
     """Start children of this process, which import the model side by side; end them in any case.
 
-    Where the simulations run on other workers, one child is enough here: it looks whether the model can be imported.
+    Where the simulations run on other workers, one child is enough here: it looks whether the model can be imported,
+    with what the workers will install.
+
+    Raises
+    ------
+    InstallError
+        It cannot be installed here.
     """
     pool = pool_of(context if context.slots else replace(context, slots=1))
     try:
+        pool.install()
         if warm and context.slots:
             pool.warm()
         yield pool
@@ -132,8 +146,8 @@ class Attempt:
 
         Raises
         ------
-        ModelError
-            The model cannot be imported; nothing was written.
+        ModelError, InstallError
+            As for :meth:`run`.
         """
         with children(self.context, warm=False) as pool:
             pool.check()
@@ -144,8 +158,8 @@ class Attempt:
 
         Raises
         ------
-        ModelError
-            The model cannot be imported; nothing was written.
+        ModelError, InstallError
+            The model, or what it needs, cannot be imported or installed here; nothing was written.
         JobError
             The job is complete already, or was deleted meanwhile.
         Superseded, StorageError, JobFailed
@@ -153,6 +167,7 @@ class Attempt:
         """
         with (
             driving(self.files, self.record.job),
+            collecting() as text_log,  # what is installed is told in the job's log
             children(self.context) as pool,
             cluster_of(self.context, self.settings) as cluster,
         ):
@@ -164,7 +179,7 @@ class Attempt:
             log.claim(self.by)
             check_still_there(self.files, self.record)
             groups = load_groups(self.files, self.record.job)
-            with settled_heap(), collecting() as text_log:
+            with settled_heap():
                 runner = Runner(
                     cluster,
                     self.files,

@@ -343,6 +343,8 @@ class Runner:
         self._progress.children = outcome.children or self._progress.children
         for report in outcome.reports:
             self._report(report)
+        for note in outcome.notes:
+            logger.info("%s: %s", self._record.job, note)
         if submit.replicates is not None:
             return _Piece(submit.number, outcome)
         counts = self._checkpoints.put(outcome)

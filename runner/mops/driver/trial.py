@@ -116,8 +116,8 @@ def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[],
 
     Raises
     ------
-    ModelError
-        The model or a target cannot be imported.
+    ModelError, InstallError
+        The model or a target cannot be imported, or what they need cannot be installed.
     UsageError
         The study keeps an output that the model does not return.
     """
@@ -220,9 +220,10 @@ class _Process:
 
 @contextmanager
 def _started(context: Context) -> Iterator[_Process]:
-    began = time.monotonic()
     pool = Pool(context, str(bundle_folder(context)), 1)
     try:
+        pool.install()
+        began = time.monotonic()
         pool.warm()
         yield _Process(pool, began)
     finally:

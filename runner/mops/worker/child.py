@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import fcntl
 import gc
 import importlib
 import os
@@ -50,6 +49,7 @@ import numpy as np
 import pyarrow as pa
 
 from mops.study.ids import target_seed
+from mops.worker.lifeline import can_tie, tie
 from mops.worker.load import CannotLoad, load_model, load_target
 from mops.worker.parts import PartWriter, tables_of
 from mops.worker.tables import InvalidOutput, Reference, as_tables, kinds_of
@@ -144,15 +144,11 @@ def _run(bundle: _Bundle, order: Message, channel: Channel, page: ProgressPage) 
 def die_with_parent(lifeline_fd: int) -> None:
     """Let the kernel kill this process group as soon as the parent's end of the lifeline closes.
 
-    The lifeline is a socket on which nothing is ever sent, so the only event on it is the other end's close. The
-    kernel reports that by the signal set with ``F_SETSIG`` (fcntl(2)): with SIGKILL no code of ours has to run,
-    which a thread that waits for end-of-file would need (the model may hold the GIL for ever). Elsewhere than on
-    Linux such a thread is what there is.
+    No code of ours has to run, which a thread that waits for end-of-file would need (the model may hold the GIL for
+    ever). Elsewhere than on Linux such a thread is what there is.
     """
-    if hasattr(fcntl, "F_SETSIG"):
-        fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
+    if can_tie():
+        tie(lifeline_fd, os.getpgrp())
         if select.select([lifeline_fd], [], [], 0)[0]:  # it closed before we asked for the signal
             os._exit(1)
         return

@@ -47,12 +47,20 @@ def command(python: str | None) -> list[str]:
     return [python or sys.executable, "-P", _START]
 
 
-def cannot_start(python: str, error: OSError) -> ModelError:
-    """Return what to say where a job's interpreter was found at submit and cannot be started now."""
+def cannot_start(python: str, error: OSError, *, installed: bool = False) -> ModelError:
+    """Return what to say where a job's interpreter was found and cannot be started now.
+
+    Parameters
+    ----------
+    installed
+        Whether it is that of an environment that mops has made.
+    """
+    named = "--python names a path that is there on every machine that runs simulations"
+    made = "somebody has removed what mops had made there; mops jobs resume makes it anew"
     return ModelError(
         f"the interpreter of the simulations cannot be started: {error.strerror}",
         where=python,
-        hint="--python names a path that is there on every machine that runs simulations",
+        hint=made if installed else named,
     )
 
 
@@ -131,10 +139,32 @@ def _lacking(python: str, answer: dict[str, Any]) -> Iterator[str]:
         version, needed = _text(answer["python"]), _text(NEEDED["python"])
         yield f"it is Python {version}; simulations need {needed} or newer: make an environment with a newer one"
         return
-    wrong = [text for name in ("numpy", "pyarrow") if (text := _wrong_library(name, answer[name]))]
+    wrong = _wrong_libraries(answer)
     if wrong:
-        wanted = " ".join(f"'{name}>={_text(NEEDED[name])}'" for name in ("pyarrow", "numpy"))
-        yield f"{'; '.join(wrong)}; install what simulations need: {python} -m pip install {wanted}"
+        yield f"{wrong}; install what simulations need: {python} -m pip install {libraries()}"
+
+
+def libraries() -> str:
+    """Return what simulations need besides Python, as pip's arguments."""
+    return " ".join(f"'{name}>={_text(NEEDED[name])}'" for name in ("pyarrow", "numpy"))
+
+
+def unfit(python: str, environment: Mapping[str, str]) -> str:
+    """Start the interpreter of an environment that mops has made; return what it lacks, or nothing.
+
+    Parameters
+    ----------
+    python
+        Its absolute path.
+    environment
+        The variables that children get.
+    """
+    answer = _ask(python, environment)
+    return answer if isinstance(answer, str) else _wrong_libraries(answer)
+
+
+def _wrong_libraries(answer: dict[str, Any]) -> str:
+    return "; ".join(text for name in ("numpy", "pyarrow") if (text := _wrong_library(name, answer[name])))
 
 
 def _wrong_library(name: str, found: str | list[str]) -> str | None:

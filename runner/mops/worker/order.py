@@ -49,6 +49,8 @@ class Context:
         Variables for the children, on top of the worker's own. Not in the representation: some are secrets.
     python
         The children's interpreter; None: the worker's own.
+    install_s
+        Seconds that installing what the bundle asks for may take; None: it is not installed.
     """
 
     job: str
@@ -70,6 +72,7 @@ class Context:
     held_bytes: int = 256 << 20
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     python: str | None = None
+    install_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,8 @@ class Outcome:
         The highest resident memory of the processes that ran one simulation after the other.
     reports
         What went wrong, where the worker's log is not the runner's.
+    notes
+        What the worker says once for the job's log, for the same reason.
     children
         How the worker starts its children, and why; empty: it has started none.
     allowed_bytes, own_bytes
@@ -238,6 +243,7 @@ class Outcome:
     postponed: frozenset[int] = frozenset()
     peak_bytes: int = 0
     reports: list[Report] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     children: str = ""
     allowed_bytes: int = 0
     own_bytes: int = 0

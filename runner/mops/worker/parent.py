@@ -166,7 +166,7 @@ class Child:
                 raise ModelError(
                     f"the model cannot be loaded: {message['message']}{trace}",
                     where=self._context.model,
-                    hint=_where_to_look(message["message"], self._context.python),
+                    hint=_where_to_look(message["message"], self._context),
                 )
             self._loaded = True
             self.why_not_forked = why_not_forked(message["threads"], message["modules"])
@@ -400,11 +400,13 @@ def _load_message(context: Context, root: str) -> Message:
     }
 
 
-def _where_to_look(message: str, python: str | None) -> str:
+def _where_to_look(message: str, context: Context) -> str:
     packed = "what runs is the packed project: mops study check shows what is in it"
     if not message.startswith("ModuleNotFoundError"):
         return packed
-    return f"{packed}; a library must be installed for {command(python)[0]}, or for another that --python names"
+    if context.install_s is not None:
+        return f"{packed}; a library must be named in its requirements.txt, uv.lock or pyproject.toml"
+    return f"{packed}; a library must be installed for {command(context.python)[0]}, or for another that --python names"
 
 
 def _last_words(printed: str) -> str:

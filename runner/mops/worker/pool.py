@@ -12,10 +12,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from mops.errors import ClusterError, ModelError
+from mops.errors import ClusterError, InstallError, ModelError
 from mops.worker import held, memory, turnover
 from mops.worker.heap import resident_bytes
+from mops.worker.install import install
 from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.parent import LEAVE_SECONDS, Child
 from mops.worker.slots import Slots
@@ -55,13 +58,49 @@ class Pool:
         self._idle: list[Child] = []
         self._children: set[Child] = set()
         self._template: Child | None = None
-        self._preparing = threading.Lock()
+        self._preparing, self._installing = threading.Lock(), threading.Lock()
+        self._installed = context.install_s is None
+        self._install_failure: InstallError | None = None
+        self._notes: list[str] = []
         self._spawns = context.start == "spawn"
         self._children_start = "each imports the model: MODELOPS_JOB_START=spawn" if self._spawns else ""
         self._import_prints = ""
         self._leave_at = 0
         self._stopping = self._ended = False
         self._killer: threading.Timer | None = None
+
+    def install(self) -> None:
+        """Have what the bundle asks for installed, once; until then no child is to start.
+
+        Raises
+        ------
+        InstallError
+            It cannot be. It is not tried again: tasks that waited have the same error.
+        """
+        with self._installing:
+            if self._install_failure is not None:
+                raise self._install_failure
+            if self._installed or self._stopping:
+                return
+            try:
+                found = install(self.context, Path(self._root), lambda: self._stopping)
+            except InstallError as failure:
+                self._install_failure = failure
+                raise
+            self._installed = True
+            if found is not None:
+                self.context = replace(self.context, python=found.python)
+                self._note(found.said)
+
+    def _note(self, said: str) -> None:
+        logger.info("%s: %s", self.context.job, said)
+        if self.context.slots is None:  # the runner is elsewhere, and so is the job's log
+            self._notes.append(said)
+
+    def _take_notes(self) -> list[str]:
+        with self._lock:
+            notes, self._notes = self._notes, []
+        return notes
 
     def warm(self) -> None:
         """Start every child now, side by side; they import the model while the caller goes on."""
@@ -86,9 +125,10 @@ class Pool:
 
         Raises
         ------
-        ModelError
-            The model cannot be imported.
+        ModelError, InstallError
+            The model cannot be imported, or what it needs cannot be installed.
         """
+        self.install()
         with self._preparing:
             if self._spawns or self._stopping:
                 return None
@@ -151,8 +191,8 @@ class Pool:
 
         Raises
         ------
-        ModelError
-            It cannot be imported, or is not what STUDY.md asks for.
+        ModelError, InstallError
+            It cannot be imported, or is not what STUDY.md asks for; or what it needs cannot be installed.
         """
         death = self._prepare()
         if death is None:
@@ -186,8 +226,8 @@ class Pool:
 
         Raises
         ------
-        ModelError
-            A child cannot import the model.
+        ModelError, InstallError
+            A child cannot import the model, or what it needs cannot be installed.
         ClusterError
             Children die again and again between simulations, so that nothing can be blamed.
         """
@@ -211,6 +251,7 @@ class Pool:
                         raise _dying(order, death)
         work.prints = self._take_import_prints() + work.prints
         outcome = work.outcome(self._children_start)
+        outcome.notes = self._take_notes()
         outcome.allowed_bytes, outcome.own_bytes = self.allowed_bytes, resident_bytes()
         return outcome
 

@@ -103,7 +103,7 @@ def _start(context: Context, passed: tuple[int, ...]) -> subprocess.Popen[bytes]
     except (FileNotFoundError, PermissionError) as gone:
         if context.python is None:
             raise
-        raise cannot_start(context.python, gone) from gone
+        raise cannot_start(context.python, gone, installed=context.install_s is not None) from gone
 
 
 def can_fork() -> bool:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mops.errors import OptionsError
+from mops.errors import OptionsError, Problem
 from mops.worker import environment, interpreter
 from mops.worker.environment import Variables
 from mops.worker.order import Context
+
+_INSTALLED_TWICE = Problem(
+    "MODELOPS_JOB_INSTALL=always",
+    "an interpreter that --python names has all that the model needs, and nothing is installed into it; leave out one",
+)
 
 
 @dataclass(frozen=True)
@@ -27,11 +32,14 @@ class Surroundings:
     python: str | None = None
 
     def of(self, context: Context) -> Context:
-        """Return the context with these surroundings."""
-        return replace(context, env=self.env, python=self.python)
+        """Return the context with these surroundings; in an interpreter that is named nothing is installed."""
+        install_s = None if self.python else context.install_s
+        return replace(context, env=self.env, python=self.python, install_s=install_s)
 
 
-def surroundings(env: Variables | None, python: str | Path | None, *, where: str | None = None) -> Surroundings:
+def surroundings(
+    env: Variables | None, python: str | Path | None, *, where: str | None = None, install: str = "auto"
+) -> Surroundings:
     """Check what simulations are to be started with; the interpreter is started once.
 
     Parameters
@@ -42,6 +50,8 @@ def surroundings(env: Variables | None, python: str | Path | None, *, where: str
         The interpreter; None: the worker's own.
     where
         Names the job in errors.
+    install
+        MODELOPS_JOB_INSTALL.
 
     Raises
     ------
@@ -54,6 +64,7 @@ def surroundings(env: Variables | None, python: str | Path | None, *, where: str
     path = interpreter.absolute(python) if python is not None else None
     if path is not None:
         problems += interpreter.problems_of(path, environment.environment(values, n_threads=1, python=path))
+        problems += [_INSTALLED_TWICE] if install == "always" else []
     if problems:
         raise OptionsError(problems, where=where, hint=hint)
     return Surroundings(values, path)

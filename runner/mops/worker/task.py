@@ -31,7 +31,7 @@ def run_order(order: Order, given: Sequence[ArrowPart] = ()) -> Outcome:
 
     Raises
     ------
-    ModelError, ClusterError
+    ModelError, InstallError, ClusterError
         No simulation can run here; the failures of single simulations are in the outcome.
     """
     return pool_of(order.context, order.pool).run(order, given)

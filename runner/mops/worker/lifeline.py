@@ -1,0 +1,33 @@
+"""Processes that end with another one by a signal from the kernel, whatever they are at.
+
+docs/decisions.md has the reasons, and what else was thought of.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+
+
+def can_tie() -> bool:
+    """Tell whether this system's kernel can do it: Linux."""
+    return hasattr(fcntl, "F_SETSIG")
+
+
+def tie(lifeline_fd: int, group: int) -> None:
+    """Have a process group killed as soon as the other end of a socket closes.
+
+    Nothing is ever sent on the socket, so the only event on it is the other end's close. The kernel reports that by
+    the signal set with ``F_SETSIG`` (fcntl(2)): with SIGKILL no code has to run in the group.
+
+    Parameters
+    ----------
+    lifeline_fd
+        This end, which a process of the group keeps open.
+    group
+        The process group.
+    """
+    fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -group)
+    fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)

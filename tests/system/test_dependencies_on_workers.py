@@ -1,0 +1,156 @@
+"""A model that needs what the workers have not, on a Dask cluster of real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from dask_processes import DaskProcesses, dask_in
+from study_lab import Lab, Runner, wait_for
+from wheels import wheel
+
+HOST = socket.gethostname()
+MODEL = """
+import time
+import pathspec, tiny
+
+def run(params, seed):
+    time.sleep(params.get("sleep", 0.0))
+    return {"tiny": tiny.VALUE, "pathspec": getattr(pathspec, "VERSION", "the worker's own")}
+"""
+
+
+@pytest.fixture
+def lab(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """Leave out how pip is configured on this machine; wheels are in the bundle."""
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    wheel(lab.project / "wheels", "tiny", "1.0", tiny="VALUE = 'installed'\n")
+    wheel(lab.project / "wheels", "pathspec", "99.0", pathspec="VERSION = 'ninety-nine'\n")
+    (lab.project / "needy.py").write_text(MODEL)
+    lab.write("needy:run", [{"i": i, "sleep": 0.3} for i in range(8)])
+    return lab
+
+
+@pytest.fixture
+def dask(lab: Lab, tmp_path: Path) -> Iterator[DaskProcesses]:
+    """Two workers of one machine: they share a cache."""
+    with dask_in(tmp_path / "dask", XDG_CACHE_HOME=str(tmp_path / "pod")) as processes:
+        lab.more_env = {"MODELOPS_SCHEDULER": processes.address}
+        yield processes
+
+
+def ask_for(lab: Lab, *lines: str) -> None:
+    (lab.project / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
+
+
+def values(lab: Lab, column: str) -> set[str]:
+    return set(lab.job().outputs("output").to_table()[column].to_pylist())
+
+
+def log_of(lab: Lab) -> str:
+    return "".join(path.read_text() for path in lab.storage.glob("jobs/job/logs/*.txt"))
+
+
+def error_of(runner: Runner) -> list[str]:
+    lines = runner.said.splitlines()
+    return lines[next(place for place, line in enumerate(lines) if line.startswith("error:")) :]
+
+
+def test_a_model_runs_with_what_the_workers_have_not_and_two_of_a_machine_make_it_once(
+    lab: Lab, dask: DaskProcesses
+) -> None:
+    ask_for(lab, "--no-index", "--find-links wheels", "tiny", "pathspec>=99")
+    lab.run(CHECKPOINT_SECONDS=0, TASK_SECONDS=0.1)
+    assert (values(lab, "tiny"), values(lab, "pathspec")) == ({"installed"}, {"ninety-nine"})
+    log = log_of(lab)
+    what = f"for requirements.txt on {HOST}: pathspec 99.0, tiny 1.0"
+    assert len(re.findall(rf"job: made an environment of 2 packages in \d+\.\d s {what}", log)) == 2, log  # runner, pod
+    assert len(re.findall(rf"job: (waited .*)?found the environment of 2 packages {what}", log, re.IGNORECASE)) == 1
+    (made,) = dask.folder.parent.glob("pod/mops/environments/*/")
+    again = lab.run("again", CHECKPOINT_SECONDS=0)
+    assert [made] == list(dask.folder.parent.glob("pod/mops/environments/*/")), again.said
+
+
+def test_a_worker_that_cannot_install_ends_the_job(lab: Lab, dask: DaskProcesses) -> None:
+    """The runner can: it knows where the packages are."""
+    ask_for(lab, "tiny")
+    lab.more_env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(lab.project / "wheels")}
+    dask.env["PIP_NO_INDEX"] = "1"
+    for worker in list(dask.workers):
+        dask.kill(worker)
+    dask.add_worker()
+    runner = lab.run(exit_code=2)
+    *said, where, hint = error_of(runner)
+    assert said == [
+        "error: the model's dependencies cannot be installed: pip ended with exit code 1",
+        "  ERROR: Could not find a version that satisfies the requirement tiny (from versions: none)",
+        "  ERROR: No matching distribution found for tiny",
+    ]
+    pip = "-P -m pip install --no-input --no-user --disable-pip-version-check --progress-bar off -r requirements.txt"
+    assert re.fullmatch(rf"  at: {HOST}: /.*/pod/mops/environments/[0-9a-f]{{32}}/bin/python {pip}", where)
+    assert hint == (
+        "hint: correct requirements.txt, or what pip is told on the workers (PIP_INDEX_URL, pip.conf); "
+        "MODELOPS_JOB_INSTALL_TIMEOUT is how long it may take; MODELOPS_JOB_INSTALL=never takes what is there"
+    )
+    assert lab.job().status().state == "failed"
+    assert "No matching distribution found for tiny" in log_of(lab)
+
+
+def test_what_cannot_be_installed_is_said_before_a_job_is_made(lab: Lab, dask: DaskProcesses) -> None:
+    ask_for(lab, "--no-index", "nosuch-package")
+    runner = lab.submit()
+    assert runner.wait() == 2, runner.said
+    assert "No matching distribution found for nosuch-package" in runner.said
+    assert not lab.exists()
+
+
+def test_without_an_install_the_model_lacks_a_library(lab: Lab, dask: DaskProcesses) -> None:
+    ask_for(lab, "--no-index", "--find-links wheels", "tiny")
+    runner = lab.submit(INSTALL="never")
+    assert runner.wait() == 2, runner.said
+    assert "error: the model cannot be loaded: ModuleNotFoundError: No module named 'tiny'" in runner.said
+    assert "or for another that --python names" in runner.said
+
+
+def test_a_library_that_is_not_asked_for_is_an_error_of_the_model(lab: Lab, dask: DaskProcesses) -> None:
+    ask_for(lab, "--no-index", "--find-links wheels", "pathspec>=99")
+    runner = lab.submit()
+    assert runner.wait() == 2, runner.said
+    assert "error: the model cannot be loaded: ModuleNotFoundError: No module named 'tiny'" in runner.said
+    assert "a library must be named in its requirements.txt, uv.lock or pyproject.toml" in runner.said
+
+
+def test_an_embedded_worker_installs_where_that_is_asked_for(lab: Lab) -> None:
+    ask_for(lab, "--no-index", "--find-links wheels", "tiny")
+    refused = lab.submit()
+    assert refused.wait() == 2, refused.said
+    lab.run(INSTALL="always", SLOTS=2)
+    assert (values(lab, "tiny"), values(lab, "pathspec")) == ({"installed"}, {"the worker's own"})
+    assert f"for requirements.txt on {HOST}: tiny 1.0" in log_of(lab)
+
+
+def test_ctrl_c_ends_an_install_on_a_worker(lab: Lab, dask: DaskProcesses) -> None:
+    ask_for(lab, "tiny")
+    lab.more_env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(lab.project / "wheels")}
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        dask.env["PIP_INDEX_URL"] = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        for worker in list(dask.workers):
+            dask.kill(worker)
+        dask.add_worker()
+        runner = lab.submit()
+        wait_for(lambda: installers(dask), of=runner)
+        runner.signal(signal.SIGINT)
+        assert runner.wait() == 130, runner.said
+        wait_for(lambda: not installers(dask))
+
+
+def installers(dask: DaskProcesses) -> list[int]:
+    return [pid for pid, line in dask.commands() if " -m pip " in line]

@@ -1,0 +1,39 @@
+"""Packages made for a test, so that installing them needs no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from pathlib import Path
+
+
+def wheel(folder: Path, name: str, version: str, *, scripts: dict[str, str] | None = None, **modules: str) -> Path:
+    """Make a wheel.
+
+    Parameters
+    ----------
+    scripts
+        Commands, by name: their text.
+    modules
+        What is importable, by module name: its text. One named ``package__init`` is ``package/__init__.py``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    files = {f"{module.replace('__init', '/__init__')}.py": text for module, text in modules.items()}
+    files |= {f"{name}-{version}.data/scripts/{command}": text for command, text in (scripts or {}).items()}
+    files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    files[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    recorded = "".join(f"{path},sha256={_digest(text)},{len(text.encode())}\n" for path, text in files.items())
+    files[f"{info}/RECORD"] = f"{recorded}{info}/RECORD,,\n"
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for inside, text in files.items():
+            entry = zipfile.ZipInfo(inside)
+            entry.external_attr = 0o100755 << 16  # else pip does not make a command executable
+            archive.writestr(entry, text)
+    return path
+
+
+def _digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
