@@ -243,9 +243,7 @@ def connect(namespace: str | None, context: str | None, kubeconfig: str | None, 
     """
     kubernetes = _kubernetes(namespace, context, kubeconfig)
     name = names.client_name(release or DEFAULT_RELEASE)
-    found = kubernetes.config_map(name)
-    if found is None:
-        raise _no_service(kubernetes, release)
+    found = _config(kubernetes, name, release)
     where = f"{kubernetes.where}: ConfigMap {name}"
     service = profiles.Service.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
     missing = [
@@ -256,6 +254,22 @@ def connect(namespace: str | None, context: str | None, kubeconfig: str | None, 
     if missing:
         raise forbidden(missing, kubernetes.where)
     return Profile(namespace=kubernetes.namespace, context=context, kubeconfig=kubeconfig, service=service)
+
+
+def _config(kubernetes: Kubernetes, name: str, release: str | None) -> Object:
+    """Return the ConfigMap in which the chart says what clients need."""
+    # A modeller may read the one of each release; whether another one is not there, or not theirs, nobody says.
+    if not kubernetes.may("get", "configmaps", name=name):
+        raise ServiceError(
+            f"there is no mops service {release or DEFAULT_RELEASE!r} in this namespace, or you may not use it",
+            where=kubernetes.where,
+            hint="name its namespace (--namespace) and release (--release); if they are right, ask the cluster's "
+            "operator to add you to clients.subjects of the chart's values",
+        )
+    found = kubernetes.config_map(name)
+    if found is None:
+        raise _no_service(kubernetes, release)
+    return found
 
 
 def _no_service(kubernetes: Kubernetes, release: str | None) -> ServiceError:

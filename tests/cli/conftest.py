@@ -112,7 +112,11 @@ class Lab:
 def make_lab(root: Path, cache: Path) -> Lab:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MODELOPS_", "AZURE_", "MOPS_"))}
     # A width, so that what is asserted does not depend on the terminal that tests run in.
-    folders = {"XDG_CACHE_HOME": str(cache), "XDG_STATE_HOME": str(root / "state")}
+    folders = {
+        "XDG_CACHE_HOME": str(cache),
+        "XDG_STATE_HOME": str(root / "state"),
+        "XDG_CONFIG_HOME": str(root / "config"),  # whoever runs the tests may be connected to a service
+    }
     lab = Lab(root, clean | folders | {"MODELOPS_STORAGE": str(root / "storage"), "COLUMNS": "100"})
     lab.write("mops.toml", "")
     lab.write("model.py", MODEL)

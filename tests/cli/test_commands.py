@@ -222,7 +222,11 @@ def test_outputs_may_have_any_name(lab: Lab, tmp_path: Path) -> None:
 
 def test_settings_lists_each_with_value_source_and_meaning(lab: Lab) -> None:
     lines = {line["name"]: line for line in lab.run("settings", "--json", MODELOPS_JOB_BATCH_SIZE="7").json}
-    shared = {"storage": "MODELOPS_STORAGE", "scheduler": "MODELOPS_SCHEDULER"}
+    shared = {
+        "storage": "MODELOPS_STORAGE",
+        "scheduler": "MODELOPS_SCHEDULER",
+        "metrics_port": "MODELOPS_METRICS_PORT",
+    }
     assert set(lines) == {shared.get(field, f"MODELOPS_JOB_{field.upper()}") for field in Settings.model_fields}
     batch = lines["MODELOPS_JOB_BATCH_SIZE"]
     assert (batch["value"], batch["source"]) == (7, "environment")

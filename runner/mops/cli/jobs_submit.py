@@ -31,7 +31,9 @@ def submit(
     memory: place.MemoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a study and keep its results as they come: here, or on the service that 'mops connect' has found.
+    """Run a study and keep its results as they come.
+
+    On this machine, or on the service that 'mops connect' has found.
 
     Exit codes: 0 succeeded, 3 some simulations failed, 1 failed, 130 stopped, 2 wrong input, 4 storage or service out
     of reach. On a service the command returns when Kubernetes has taken the job, unless it is to --wait.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +30,14 @@ MemoryOption = Annotated[
     str | None, typer.Option(metavar="BYTES", help="On a service: memory of its runner's pod, like 2Gi.")
 ]
 
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_FORMS = {
+    "memory": (re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?"), "write bytes as Kubernetes does, like 2Gi or 500Mi"),
+    "queue": (_NAME, "write the name of a LocalQueue of Kueue: kubectl get localqueues"),
+    "priority_class": (_NAME, "write the name of a PriorityClass: kubectl get priorityclasses"),
+}
+"""Options that Kubernetes reads: how they are written, and where to look."""
+
 
 def service_of(*, local: bool, detach: bool, **given: Any) -> Service | None:
     """Return the service that the job runs on; None: this machine.
@@ -45,24 +54,47 @@ def service_of(*, local: bool, detach: bool, **given: Any) -> Service | None:
     ServiceError
         The service is out of reach.
     """
-    profile, options = None if local or detach else load(), {name: v for name, v in given.items() if v is not None}
-    if profile is not None and Settings.from_environment().scheduler is not None:
-        terminal.say("note: MODELOPS_SCHEDULER is set, so that this machine runs the job and not the connected service")
+    options = {name: value for name, value in given.items() if value is not None}
+    kept_here = "--local" if local else "--detach" if detach else ""
+    profile = load()  # also where it is not used: the commands that are named at the end depend on it
+    if kept_here:
         profile = None
-    if profile is None:
-        if options:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
-            raise UsageError(
-                f"this machine is to run the job, and has no {names}",
-                where="the command line",
-                hint="leave it out, or connect to a cluster service: mops connect",
-            )
-        return None
-    return Service.of(profile, **_fields(profile.service.runner.resources, options))
+    elif profile is not None and Settings.from_environment().scheduler is not None:
+        terminal.say("note: MODELOPS_SCHEDULER is set, so that this machine runs the job and not the connected service")
+        profile, kept_here = None, "MODELOPS_SCHEDULER"
+    if profile is not None:
+        return Service.of(profile, **_fields(profile.service.runner.resources, options))
+    if options:
+        raise _not_here(options, kept_here)
+    return None
+
+
+def _not_here(options: dict[str, Any], kept_here: str) -> UsageError:
+    """Return the error for options that this machine does not have."""
+    names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+    service = (
+        f"{kept_here} to run on a connected service" if kept_here else "connect to a cluster service: mops connect"
+    )
+    return UsageError(
+        f"this machine is to run the job, and has no {names}",
+        where="the command line",
+        hint=f"leave out {names}, or {service}",
+    )
 
 
 def _fields(resources: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options as fields of :class:`mops.profile.RunnerPod`."""
+    """Return the options as fields of :class:`mops.profile.RunnerPod`.
+
+    Raises
+    ------
+    UsageError
+        Kubernetes would refuse one of them, when the job is in the storage already.
+    """
+    for name, (form, right) in _FORMS.items():
+        if name in options and not form.fullmatch(options[name]):
+            raise UsageError(
+                f"{options[name]!r} is not valid for --{name.replace('_', '-')}", where="the command line", hint=right
+            )
     fields = {
         "queue": options.get("queue"),
         "priority_class": options.get("priority_class"),

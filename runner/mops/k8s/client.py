@@ -156,10 +156,19 @@ class Kubernetes:
         with translated(f"{self.where}: logs of pod {pod}"):
             yield from self._named(Pod, pod).logs(follow=follow, tail_lines=tail, timeout=None)
 
-    def may(self, verb: str, resource: str, group: str = "") -> bool:
-        """Tell whether this person may do something in the namespace."""
+    def may(self, verb: str, resource: str, group: str = "", name: str = "") -> bool:
+        """Tell whether this person may do something in the namespace.
+
+        Parameters
+        ----------
+        resource
+            As RBAC writes it: ``pods/log``.
+        name
+            Of one object; empty: any.
+        """
         plain, _, sub = resource.partition("/")
-        attributes = {"namespace": self.namespace, "verb": verb, "resource": plain, "group": group, "subresource": sub}
+        asked = {"verb": verb, "resource": plain, "subresource": sub, "group": group, "name": name}
+        attributes = {"namespace": self.namespace, **asked}
         with translated(f"{self.where}: ask for permissions"):
             review = _AccessReview(
                 {"metadata": {"name": ""}, "spec": {"resourceAttributes": attributes}}, api=self._api

@@ -1,0 +1,275 @@
+"""What can be asked of a service and what of this machine: whole messages, and nothing is written.
+
+The API server here says yes to everything and has nothing; what a real one does is in tests/k8s.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mops.profile import Profile, Service, save
+
+from .conftest import Lab, Ran
+
+SERVICE = {
+    "format": 1,
+    "version": "0.1.0",
+    "release": "mops",
+    "storage": "/storage",
+    "scheduler": "tcp://mops-scheduler.studies.svc:8786",
+    "dashboard": {"service": "mops-scheduler", "port": 8787},
+    "runner": {"image": "localhost/mops:0.1.0", "serviceAccount": "mops-runner"},
+    "worker": {"selector": {}},
+}
+
+
+class Yes(BaseHTTPRequestHandler):
+    """Answers as an API server that allows everything and has no objects."""
+
+    posted: list[str]
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/version"):
+            self.answer(200, {"gitVersion": "v1.34.4"})
+        elif "/configmaps/" in self.path:
+            self.answer(404, {"kind": "Status", "message": "not found"})
+        else:
+            self.answer(200, {"items": []})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.posted.append(self.path)
+        self.answer(201, {"metadata": {"name": ""}, "status": {"allowed": True}})
+
+    def answer(self, code: int, content: object) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def kubeconfig(folder: Path, server: str) -> Path:
+    content = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "studies"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture
+def server(lab: Lab) -> Iterator[str]:
+    """Run the API server that allows everything; the lab's person has a kubeconfig for it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Yes,), {"posted": []})) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{http.server_port}"
+        lab.environment["KUBECONFIG"] = str(kubeconfig(lab.root, url))
+        yield url
+        http.shutdown()
+        assert not [path for path in http.RequestHandlerClass.posted if "selfsubject" not in path]  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def connected(lab: Lab, server: str) -> Lab:
+    """A person who is connected to a service."""
+    save(Profile(namespace="studies", service=Service.parse(json.dumps(SERVICE), "here")), lab.environment)
+    lab.environment.pop("MODELOPS_STORAGE")
+    return lab
+
+
+def refused(lab: Lab, ran: Ran, *lines: str, code: int = 2) -> None:
+    """Assert the whole of what is said, and that nothing was written."""
+    assert ran.err.splitlines() == [f"error: {lines[0]}", f"  at: {lines[1]}", f"hint: {lines[2]}"]
+    assert (ran.code, ran.out) == (code, "")
+    assert lab.stored() == []
+
+
+OPTIONS = {
+    "--queue": "small",
+    "--priority-class": "urgent",
+    "--deadline": "60",
+    "--keep": "60",
+    "--memory": "2Gi",
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_this_machine_has_no_such_option(lab: Lab, option: str) -> None:
+    refused(
+        lab,
+        lab.submit(option, OPTIONS[option]),
+        f"this machine is to run the job, and has no {option}",
+        "the command line",
+        f"leave out {option}, or connect to a cluster service: mops connect",
+    )
+
+
+def test_all_such_options_are_named_at_once(lab: Lab) -> None:
+    refused(
+        lab,
+        lab.submit(*(part for option in OPTIONS.items() for part in option)),
+        f"this machine is to run the job, and has no {', '.join(OPTIONS)}",
+        "the command line",
+        f"leave out {', '.join(OPTIONS)}, or connect to a cluster service: mops connect",
+    )
+
+
+@pytest.mark.parametrize("here", ["--local", "--detach"])
+def test_what_keeps_the_job_on_this_machine_is_named(connected: Lab, here: str) -> None:
+    refused(
+        connected,
+        connected.submit(here, "--queue", "small"),
+        "this machine is to run the job, and has no --queue",
+        "the command line",
+        f"leave out --queue, or {here} to run on a connected service",
+    )
+
+
+def test_a_scheduler_of_ones_own_keeps_it_too(connected: Lab) -> None:
+    ran = connected.submit("--queue", "small", MODELOPS_SCHEDULER="tcp://127.0.0.1:1")
+    note, *rest = ran.err.splitlines()
+    assert note.startswith("note: MODELOPS_SCHEDULER is set")
+    hint = "leave out --queue, or MODELOPS_SCHEDULER to run on a connected service"
+    what = "this machine is to run the job, and has no --queue"
+    refused(connected, Ran(ran.code, ran.out, "\n".join(rest)), what, "the command line", hint)
+
+
+def test_local_runs_here_also_if_a_service_is_connected(connected: Lab) -> None:
+    assert connected.submit("--local", "--storage", connected.storage).code == 0
+
+
+@pytest.mark.parametrize("here", [[], ["--local"]])
+def test_a_profile_that_is_broken_is_said_before_anything_is_written(connected: Lab, here: list[str]) -> None:
+    """With --local it was said when the job was there, which did not run."""
+    profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json")
+    profile.write_text("{}")
+    refused(
+        connected,
+        connected.submit(*here, "--storage", connected.storage),
+        "this describes no service of mops (namespace: Field required; service: Field required)",
+        str(profile),
+        "run 'mops connect' again, or remove the file",
+    )
+    assert connected.submit("--storage", connected.storage, MODELOPS_PROFILE="none").code == 0
+
+
+WRONG = {
+    "--memory": ("2 GB", "write bytes as Kubernetes does, like 2Gi or 500Mi"),
+    "--queue": ("a b", "write the name of a LocalQueue of Kueue: kubectl get localqueues"),
+    "--priority-class": ("Urgent!", "write the name of a PriorityClass: kubectl get priorityclasses"),
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_what_kubernetes_would_refuse_is_refused_before_anything_is_written(connected: Lab, option: str) -> None:
+    """The API server refused the Job when the study was in the storage already."""
+    value, right = WRONG[option]
+    refused(
+        connected, connected.submit(option, value), f"{value!r} is not valid for {option}", "the command line", right
+    )
+
+
+def test_a_folder_of_this_machine_is_no_storage_for_a_service(connected: Lab) -> None:
+    refused(
+        connected,
+        connected.submit("--storage", connected.storage),
+        "a runner in the cluster cannot see this storage",
+        str(connected.storage),
+        "leave --storage out to use the service's (/storage), or run on this machine with --local",
+    )
+
+
+def test_an_interpreter_of_this_machine_is_none_for_a_service(connected: Lab) -> None:
+    ran = connected.submit("--python", "/usr/bin/python3")
+    assert ran.err.splitlines() == [
+        "error: simulations cannot be started with these options",
+        "  --python: /usr/bin/python3 is of this machine, and pods have their image's interpreter",
+        "hint: put what the model needs into a requirements.txt beside it",
+    ]
+    assert (ran.code, ran.out, connected.stored()) == (2, "", [])
+
+
+def test_a_service_that_is_out_of_reach(connected: Lab) -> None:
+    path = kubeconfig(connected.root, "https://127.0.0.1:1")
+    refused(
+        connected,
+        connected.submit(),
+        "the Kubernetes cluster at 127.0.0.1:1 is out of reach (Connection refused)",
+        f"{path}, its current context",
+        "look: kubectl cluster-info; is it another context? mops connect --context",
+        code=4,
+    )
+
+
+# connect
+
+
+def test_connect_to_an_unknown_context(lab: Lab, server: str) -> None:
+    refused(
+        lab,
+        lab.run("connect", "--context", "elsewhere"),
+        "the kubeconfig does not lead to a cluster (Context elsewhere not found)",
+        f"{lab.root / 'kubeconfig'}, context elsewhere",
+        "set KUBECONFIG, or name a context that 'kubectl config get-contexts' lists",
+    )
+    assert not_connected(lab)
+
+
+def test_connect_without_a_kubeconfig(lab: Lab) -> None:
+    refused(
+        lab,
+        lab.run("connect", "--kubeconfig", lab.root / "nothing"),
+        "the kubeconfig does not lead to a cluster (Unable to find valid credentials)",
+        f"{lab.root / 'nothing'}, its current context",
+        "set KUBECONFIG, or name a context that 'kubectl config get-contexts' lists",
+    )
+    assert not_connected(lab)
+
+
+def test_connect_to_a_namespace_without_a_service(lab: Lab, server: str) -> None:
+    refused(
+        lab,
+        lab.run("connect", "--namespace", "empty"),
+        "there is no mops service 'mops' in this namespace",
+        f"{server}, namespace empty",
+        "name another namespace (--namespace) or release (--release), or have the operator install the chart",
+        code=4,
+    )
+    assert not_connected(lab)
+
+
+def test_connect_looks_in_the_namespace_of_the_context(lab: Lab, server: str) -> None:
+    """Of the one that is named: kr8s takes that of the current one."""
+    path = Path(lab.environment["KUBECONFIG"])
+    content = yaml.safe_load(path.read_text())
+    other = {"name": "other", "context": {"cluster": "c", "user": "u", "namespace": "theirs"}}
+    path.write_text(yaml.safe_dump(content | {"contexts": [*content["contexts"], other]}))
+    assert f"at: {server}, namespace studies\n" in lab.run("connect").err
+    assert f"at: {server}, namespace theirs\n" in lab.run("connect", "--context", "other").err
+
+
+def test_to_forget_a_service(connected: Lab) -> None:
+    assert connected.run("connect", "--off").err == "jobs run on this machine again\n"
+    assert connected.run("connect", "--off").err == "there was no service connected\n"
+    assert not_connected(connected)
+
+
+def not_connected(lab: Lab) -> bool:
+    return not Path(lab.environment["XDG_CONFIG_HOME"], "mops").is_dir() or not list(
+        Path(lab.environment["XDG_CONFIG_HOME"], "mops").iterdir()
+    )
