@@ -228,7 +228,7 @@ VALUES: dict[str, Any] = {
 
 @contextmanager
 def installed(namespace: str, env: Mapping[str, str], *, connected: bool = True, **values: Any) -> Iterator[Service]:
-    """Have the chart in a namespace of its own, with Pod Security ``restricted`` enforced, and storage in Azure Blob."""
+    """Have the chart in a namespace of its own, which enforces Pod Security ``restricted``, with Azure Blob."""
     container = f"{namespace}-{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix="mops-k8s-") as home:
         service = Service(namespace, dict(env), Path(home), container)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -304,3 +305,46 @@ def test_who_may_not_start_jobs_is_told_so(service: Service) -> None:
     told = service.mops("connect", "-n", service.namespace, "--kubeconfig", path, code=4)
     assert "you may not do" in told.err
     assert "clients.subjects" in told.err
+
+
+# --- the model's dependencies
+
+
+def wheel(path: Path) -> None:
+    """Write a wheel of a package that is in no image."""
+    info = "tinydep-1.0.dist-info"
+    files = {
+        "tinydep.py": "FACTOR = 3\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: tinydep\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"]))
+
+
+NEEDS = "def run(params, seed):\n    import tinydep\n    return {'a': [tinydep.FACTOR * params['beta']]}\n"
+
+
+def test_what_a_model_needs_is_installed_in_the_pods(service: Service) -> None:
+    study = service.write("needs", NEEDS, {"parameter_sets": [{"beta": 1.0}, {"beta": 2.0}]})
+    (study.parent / "requirements.txt").write_text("--no-index\n./tinydep-1.0-py3-none-any.whl\n")
+    wheel(study.parent / "tinydep-1.0-py3-none-any.whl")
+    service.mops("jobs", "submit", study, "--name", "needs", "--wait")
+    assert sorted(service.job("needs").outputs("output").to_table()["a"].to_pylist()) == [3.0, 6.0]
+    assert "made an environment of" in service.mops("jobs", "logs", "needs").out
+
+
+def test_an_install_that_fails_ends_the_job_with_the_installers_last_lines(service: Service) -> None:
+    study = service.write("lacking", NEEDS, {"parameter_sets": [{"beta": 1.0}]})
+    (study.parent / "requirements.txt").write_text("--no-index\nno-such-package==1.0\n")
+    service.submit(study, "lacking")
+    found = phase(service, "lacking", "failed")
+    assert "exit code 2" in found["reason"]
+    assert (
+        "No matching distribution found for no-such-package==1.0"
+        in service.mops("jobs", "logs", "lacking", "--pod").out
+    )
+    (job,) = service.objects("jobs", "mops/job=lacking")
+    assert job["status"]["failed"] == 1, "Kubernetes has tried again what would fail again"
