@@ -201,7 +201,7 @@ def submit(
         del study
         _give_back()
 
-    _carry_out(Attempt(files, record, context, settings, create, on_progress), _elsewhere(detach, service), on_detach)
+    _carry_out(Attempt(files, record, context, settings, create, on_progress), detach, service, on_detach)
     return job
 
 
@@ -237,14 +237,19 @@ def _elsewhere(detach: bool, service: Service | None) -> Elsewhere | None:
 
 
 def _carry_out(
-    attempt: Attempt, elsewhere: Elsewhere | None, on_detach: Callable[[Job, Runner], None], after: int | None = None
+    attempt: Attempt,
+    detach: bool,
+    service: Service | None,
+    on_detach: Callable[[Job, Runner], None],
+    after: int | None = None,
 ) -> str:
     """Run an attempt here, or start a runner for it; return the job's state."""
+    elsewhere = _elsewhere(detach, service)
     if elsewhere is None:
         return attempt.run()
     files, name = attempt.files, attempt.record.job
     with elsewhere(files, name) as start:
-        attempt.create_only()
+        attempt.create_only(other_packages=service is not None)
         runner = start(attempt.settings.to_environment(), after)
     on_detach(Job(files, name), runner)
     return "running"
@@ -364,7 +369,7 @@ def resume(
     if service is not None:
         service.refuse_another(job.name, take_over=take_over)
     attempt = _attempt(job, record, settings, lambda: on_start(job, changes), on_progress, service=service)
-    return _carry_out(attempt, _elsewhere(detach, service), on_detach, after=view.attempt)
+    return _carry_out(attempt, detach, service, on_detach, after=view.attempt)
 
 
 def _changes(job: Job, view: LogView, settings: Settings) -> list[str]:
@@ -476,5 +481,5 @@ def retry(
         on_start(child, changes)
 
     attempt = _attempt(child, derived, settings, create, on_progress, service=service)
-    _carry_out(attempt, _elsewhere(detach, service), on_detach)
+    _carry_out(attempt, detach, service, on_detach)
     return child

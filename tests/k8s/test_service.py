@@ -348,3 +348,27 @@ def test_an_install_that_fails_ends_the_job_with_the_installers_last_lines(servi
     )
     (job,) = service.objects("jobs", "mops/job=lacking")
     assert job["status"]["failed"] == 1, "Kubernetes has tried again what would fail again"
+
+
+# --- metrics
+
+
+def metrics(service: Service, pod: str, port: int) -> dict[str, float]:
+    """Return what a pod shows to Prometheus, by name and labels."""
+    path = f"/api/v1/namespaces/{service.namespace}/pods/{pod}:{port}/proxy/metrics"
+    lines = service.kubectl("get", "--raw", path).splitlines()
+    return {
+        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] not in ("", "#"))
+    }
+
+
+def test_runner_workers_and_scheduler_show_their_metrics(service: Service) -> None:
+    study = write(service, "measured", sets=60, seconds=0.2)
+    service.submit(study, "measured", CHECKPOINT_SECONDS="1")
+    begun(service, "measured")
+    (runner,) = service.runner_pods("measured")
+    assert metrics(service, runner, 9095)['mops_simulations_total{mops_job="measured",verdict="good"}'] > 0
+    for worker in service.pods("worker"):
+        assert metrics(service, worker, 8788)['mops_children{state="busy"}'] >= 0
+    assert metrics(service, service.pods("scheduler")[0], 8787)['dask_scheduler_workers{state="idle"}'] >= 0
+    service.wait("measured")
