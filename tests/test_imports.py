@@ -82,6 +82,8 @@ HOMES = {
     "pydantic": ("settings.py", "profile.py"),
     "kr8s": ("k8s/client.py",),
     "httpx": ("k8s/client.py",),
+    "httpx_ws": ("k8s/client.py",),
+    "anyio": ("k8s/forward.py",),
     "scipy": ("study/sampling.py",),
     "prometheus_client": ("driver/metrics.py", "worker/metrics.py"),
     "typer": ("cli/",),

@@ -6,6 +6,7 @@ person reaches it. One file in the user's configuration folder; ``MODELOPS_PROFI
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -90,6 +91,13 @@ class Workers(_Part):
     pod_template: Annotated[Object, Field(alias="podTemplate")] = {}
 
 
+class _Format(_Part):
+    """What every chart writes, of whatever format."""
+
+    format: int
+    version: str
+
+
 class Service(_Part):
     """What the chart says of a cluster service.
 
@@ -131,17 +139,18 @@ class Service(_Part):
         UsageError
             It is not what a chart of mops writes.
         """
+        hint = "is it of the chart helm/mops? helm upgrade writes it anew"
         try:
-            found = cls.model_validate_json(text)
+            of = _Format.model_validate_json(text)  # first: a newer one may lack what this one needs
+            if of.format > FORMAT:
+                raise NewerFormat(
+                    f"the service's chart is of mops {of.version}, which says more than this client understands",
+                    where=where,
+                    hint=f"install mops {of.version}",
+                )
+            return cls.model_validate_json(text)
         except ValidationError as bad:
-            raise _unreadable(bad, where, "is it of the chart helm/mops? helm upgrade writes it anew") from bad
-        if found.format > FORMAT:
-            raise NewerFormat(
-                f"the service's chart is of mops {found.version}, which says more than this client understands",
-                where=where,
-                hint=f"install mops {found.version}",
-            )
-        return found
+            raise _unreadable(bad, where, hint) from bad
 
 
 class Profile(_Part):
@@ -192,7 +201,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Profile | None:
         )
     place = path(environ)
     try:
-        return Profile.model_validate_json(place.read_text())
+        return Profile.model_validate_json(place.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError as bad:
@@ -223,6 +232,8 @@ def save(profile: Profile, environ: Mapping[str, str] = os.environ) -> Path:
         temporary.write_text(profile.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n")
         temporary.replace(place)
     except OSError as refused:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise _refused(place, refused) from refused
     return place
 

@@ -1,25 +1,37 @@
 """The connection to Kubernetes: the only module that imports kr8s. Its errors become ours in :func:`translated`.
 
 Objects go in and come out as plain dictionaries, as Kubernetes writes them; what they mean is jobspec.py's and
-phase.py's.
+phase.py's. How bytes go through a forwarded port is forward.py's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import json
+import os
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+import threading
+import warnings
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import httpx_ws
 import kr8s
+import yaml
+from kr8s.asyncio.objects import Pod as AsyncPod
+from kr8s.asyncio.objects import Service as AsyncService
 from kr8s.objects import ConfigMap, Event, Job, Pod, new_class, object_from_spec
 
-from mops.errors import ServiceError, UsageError
+from mops.errors import MopsError, ServiceError, UsageError
 from mops.k8s import names
+from mops.k8s.forward import Forward, Stream
+from mops.k8s.pods import container_port, serving
 
 _TIMEOUT_S = 20.0
 
@@ -32,6 +44,10 @@ _AccessReview = new_class(
 
 class AlreadyThere(ServiceError):
     """There is an object of this name."""
+
+
+class Forbidden(ServiceError):
+    """The person may not do what was asked for."""
 
 
 class Kubernetes:
@@ -53,10 +69,15 @@ class Kubernetes:
     """
 
     def __init__(self, namespace: str | None = None, context: str | None = None, kubeconfig: str | None = None):
-        self.context, self.kubeconfig = context, kubeconfig
-        with translated(f"context {context or '(current)'}"):
-            self._api = kr8s.api(namespace=namespace, context=context, kubeconfig=kubeconfig)
+        # Always named: asked for nothing in particular, kr8s gives any connection that the process has already.
+        self.context, self.kubeconfig = context, kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        given = {"namespace": namespace, "context": context, "kubeconfig": self.kubeconfig}
+        with _opened(f"{self.kubeconfig}, {f'context {context}' if context else 'its current context'}"):
+            self._api = _within(_TIMEOUT_S, lambda: kr8s.api(**given))
             self._api.timeout = _TIMEOUT_S
+            if context and not namespace:  # kr8s takes that of the current context
+                self._api.namespace = self._api.auth.kubeconfig.get_context(context).get("namespace", "default")
+        weakref.finalize(self, _remove_copies, self._api.auth)
         self.namespace: str = self._api.namespace
         self.where = f"{self._api.auth.server}, namespace {self.namespace}"
 
@@ -91,8 +112,7 @@ class Kubernetes:
 
     def _list(self, kind: type, labels: dict[str, str], what: str) -> list[Object]:
         with translated(f"{self.where}: list {what}"):
-            found = self._api.get(kind, namespace=self.namespace, label_selector=names.selector(labels) or None)
-            return [one.raw.to_dict() for one in found if not isinstance(one, dict)]
+            return list(self._api.get(kind, label_selector=names.selector(labels) or None, raw=True))
 
     def create(self, manifest: Object) -> Object:
         """Create an object in the namespace; return it as it is then.
@@ -147,26 +167,163 @@ class Kubernetes:
             review.create()
             return bool(review.raw["status"]["allowed"])
 
-    @contextmanager
-    def forwarded(self, labels: dict[str, str], port: int, local: int | None = None) -> Iterator[int]:
-        """Have a port of a running pod with these labels on this machine while in the body; yield the local port.
+    def forwarded(
+        self, service: str, port: int, local: int | None = None, on_fault: Callable[[MopsError], None] = lambda _: None
+    ) -> AbstractContextManager[int]:
+        """Have a port of a Service on this machine while in the body; yield the local port.
+
+        Each connection finds its pod anew, so that a pod that is replaced is missed only while there is none.
 
         Parameters
         ----------
         local
             The port here; None: any that is free.
+        on_fault
+            Told why a connection could not be made, or broke; in a thread of its own.
+
+        Raises
+        ------
+        UsageError
+            The local port cannot be had.
+        ServiceError
+            There is no such pod, this person may not forward ports, or Kubernetes is out of reach.
         """
-        running = [pod for pod in self.pods(labels) if pod["status"].get("phase") == "Running"]
-        if not running:
+        return Forward(_Door(self, service, port).open, on_fault).serve(local or 0)
+
+
+class _Door:
+    """The way to a port of a Service, by a connection of the event loop in which it is opened.
+
+    kr8s has a PortForward; it tries for ever, without a pause, where Kubernetes refuses or the pod is gone.
+    """
+
+    def __init__(self, of: Kubernetes, service: str, port: int):
+        self._of, self._service, self._port = of, service, port
+        self._where = f"{of.where}: forward port {port} of Service {service}"
+        self._api: Any = None
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Stream]:
+        """Connect to the port.
+
+        Raises
+        ------
+        ServiceError
+            There is no such pod, this person may not forward ports, or Kubernetes is out of reach.
+        """
+        with translated(self._where):
+            api = await self._connected()
+            pod, number = await self._target(api)
+            url, params = f"pods/{pod}/portforward", {"ports": str(number)}
+            async with api.open_websocket("v1", namespace=self._of.namespace, url=url, params=params) as websocket:
+                yield _Websocket(websocket, self._where)
+
+    async def _connected(self) -> Any:
+        if self._api is None:
+            async with asyncio.timeout(_TIMEOUT_S):
+                self._api = await kr8s.asyncio.api(
+                    namespace=self._of.namespace, context=self._of.context, kubeconfig=self._of.kubeconfig
+                )
+            self._api.timeout = _TIMEOUT_S
+            weakref.finalize(self, _remove_copies, self._api.auth)
+        return self._api
+
+    async def _target(self, api: Any) -> tuple[str, int]:
+        """Return the pod to connect to, and its port's number."""
+        here = self._of.namespace
+        service = AsyncService({"metadata": {"name": self._service, "namespace": here}}, api=api)
+        await service.refresh()
+        selector = names.selector(service.raw["spec"]["selector"])
+        pods = [one async for one in api.async_get(AsyncPod, namespace=here, label_selector=selector, raw=True)]
+        pod = serving(pods)
+        if pod is None:
             raise ServiceError(
-                "no pod runs that has the port",
-                where=f"{self.where}: pods with {names.selector(labels)}",
-                hint="look: kubectl get pods",
+                "no pod is ready that has this port", where=self._where, hint=f"look: kubectl get pods -l {selector}"
             )
-        with translated(f"{self.where}: forward port {port}"):
-            pod = Pod(running[0], api=self._api)
-            with pod.portforward(remote_port=port, local_port=local or "auto") as forwarded:
-                yield int(forwarded)
+        return pod["metadata"]["name"], container_port(service.raw, pod, self._port)
+
+
+class _Websocket:
+    """The bytes of one connection in Kubernetes' framing: a channel's number first; 0 is data, 1 says what is wrong."""
+
+    def __init__(self, websocket: httpx_ws.AsyncWebSocketSession, where: str):
+        self._websocket, self._where = websocket, where
+        self._begun: set[int] = set()
+
+    async def send(self, data: bytes) -> None:
+        """As :meth:`Stream.send`."""
+        with _broken():
+            await self._websocket.send_bytes(b"\0" + data)
+
+    async def receive(self) -> bytes:
+        """As :meth:`Stream.receive`."""
+        while True:
+            with _broken():
+                message = await self._websocket.receive_bytes()
+            channel, data = message[0], message[1:]
+            if channel not in self._begun:  # each channel begins with the port's number
+                self._begun.add(channel)
+            elif channel == 1:
+                raise ServiceError(data.decode(errors="replace"), where=self._where, hint="look: kubectl get pods")
+            elif data:
+                return data
+
+
+@contextmanager
+def _broken() -> Iterator[None]:
+    try:
+        yield
+    except (httpx_ws.HTTPXWSException, httpx.TransportError) as error:
+        raise ConnectionAbortedError(_brief(error)) from error
+
+
+@contextmanager
+def _opened(where: str) -> Iterator[None]:
+    """Translate what kr8s raises in the body where a kubeconfig is not as it needs.
+
+    Raises
+    ------
+    UsageError, ServiceError
+    """
+    with translated(where), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that kr8s has not been tried with this version of Kubernetes
+        try:
+            yield
+        except (OSError, ValueError, TypeError, LookupError, RuntimeError, ExceptionGroup, yaml.YAMLError) as error:
+            raise UsageError(
+                f"the kubeconfig does not lead to a cluster ({_brief(_root(error))})",
+                where=where,
+                hint="set KUBECONFIG, or name a context that 'kubectl config get-contexts' lists",
+            ) from error
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> Any:
+    """Return what a call returns: kr8s takes a time limit only when it is connected."""
+    answer: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again, where it is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="mops-connect", daemon=True).start()
+    with contextlib.suppress(TimeoutError):
+        return answer.result(seconds)
+    raise kr8s.APITimeoutError(f"no answer for {seconds:g} s")
+
+
+def _remove_copies(auth: Any) -> None:
+    """Remove the files into which kr8s has copied keys and certificates of a kubeconfig: it leaves them behind."""
+    own = {str(value) for part in _parts(auth.kubeconfig) for value in part.values()}
+    for copy in (auth.client_key_file, auth.client_cert_file, auth.server_ca_file):
+        if copy and str(copy) not in own and Path(copy).parent == Path(tempfile.gettempdir()):
+            Path(copy).unlink(missing_ok=True)
+
+
+def _parts(kubeconfig: Any) -> Iterator[Object]:
+    yield from (user["user"] for user in kubeconfig.users)
+    yield from (cluster["cluster"] for cluster in kubeconfig.clusters)
 
 
 @contextmanager
@@ -175,62 +332,96 @@ def translated(where: str) -> Iterator[None]:
 
     Raises
     ------
-    UsageError, AlreadyThere, ServiceError
+    AlreadyThere, Forbidden, ServiceError
     """
     try:
         yield
     except kr8s.ServerError as error:
-        raise _refused(error, where) from error
+        raise _refused(_code(error), _message(error), where) from error
+    except httpx_ws.WebSocketUpgradeError as error:
+        code = error.response.status_code
+        raise _refused(code, f"a connection to the pod is refused ({error.response.reason_phrase})", where) from error
     except kr8s.NotFoundError as error:
         raise ServiceError(str(error), where=where, hint="look: kubectl get all") from error
-    except (
-        httpx.TransportError,
-        httpx_ws.WebSocketDisconnect,
-        kr8s.APITimeoutError,
-        kr8s.ConnectionClosedError,
-    ) as error:
-        raise ServiceError(
-            f"the Kubernetes cluster is out of reach ({_brief(error)})",
-            where=where,
-            hint="look: kubectl cluster-info; is it another context? mops connect --context",
-        ) from error
-    except ssl.SSLError as error:
-        raise ServiceError(
-            f"the Kubernetes cluster is not the one that the kubeconfig trusts ({error})",
+    except _ON_THE_WAY as error:
+        raise _out_of_reach(error, where) from error
+    except ExceptionGroup as group:  # what breaks a websocket in its own tasks
+        if not isinstance(_root(group), (OSError, *_ON_THE_WAY)):
+            raise
+        raise _out_of_reach(group, where) from group
+
+
+_ON_THE_WAY = (
+    *(httpx.HTTPError, httpx.InvalidURL, httpx_ws.HTTPXWSException, TimeoutError),
+    *(kr8s.APITimeoutError, kr8s.ConnectionClosedError, kr8s.ExecError),
+)
+"""What says that the API server, or a pod, is not reached, or not any more."""
+
+
+def _out_of_reach(error: Exception, where: str) -> ServiceError:
+    root = _root(error)
+    if isinstance(root, ssl.SSLError):
+        return ServiceError(
+            f"the Kubernetes cluster is not the one that the kubeconfig trusts ({_brief(root)})",
             where=where,
             hint="fetch a new kubeconfig",
-        ) from error
-    except (FileNotFoundError, ValueError, KeyError) as error:  # what kr8s raises where a kubeconfig is not as it needs
-        raise UsageError(
-            f"the kubeconfig does not lead to a cluster ({_brief(error)})",
-            where=where,
-            hint="set KUBECONFIG, or name a context that 'kubectl config get-contexts' lists",
-        ) from error
+        )
+    return ServiceError(
+        f"the Kubernetes cluster{_server(error)} is out of reach ({_brief(root)})",
+        where=where,
+        hint="look: kubectl cluster-info; is it another context? mops connect --context",
+    )
 
 
-def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def _server(error: Exception) -> str:
+    with contextlib.suppress(RuntimeError):  # not every one knows its request
+        return f" at {error.request.url.netloc.decode()}" if isinstance(error, httpx.RequestError) else ""
+    return ""
 
 
-def _refused(error: kr8s.ServerError, where: str) -> ServiceError:
+def _root(error: BaseException) -> BaseException:
+    """Return what an error came from: a refused connection is wrapped five times."""
+    if isinstance(error, BaseExceptionGroup):
+        return _root(error.exceptions[0])
+    below = error.__cause__ or error.__context__
+    return _root(below) if below is not None else error
+
+
+def _brief(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason or str(error)
+    if isinstance(error, OSError) and error.errno and error.strerror:
+        said = os.strerror(error.errno) if error.errno > 0 else error.strerror  # those of names have numbers below 0
+        return f"{said}: {error.filename}" if error.filename else said
+    if isinstance(error, KeyError):
+        return str(error.args[0]) if " " in str(error.args[0]) else f"there is no {error}"
+    if isinstance(error, TypeError):
+        return "it is not written as one"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _refused(code: int, message: str, where: str) -> ServiceError:
     """Return what a refusal of the API server means for who asked."""
-    code = error.response.status_code if error.response is not None else 0
-    message = _message(error)
     if code == 401:
         return ServiceError("Kubernetes does not know you", where=where, hint=f"log in anew; it says: {message}")
     if code == 403:
         hint = "ask the cluster's operator to add you to clients.subjects of the chart's values"
-        return ServiceError(f"you may not do this: {message}", where=where, hint=hint)
+        return Forbidden(f"you may not do this: {message}", where=where, hint=hint)
     if code == 409:
         return AlreadyThere(message, where=where, hint="look: kubectl get jobs")
     if code in (400, 422):
-        return ServiceError(f"Kubernetes refuses the object: {message}", where=where, hint="tell the chart's operator")
+        return ServiceError(f"Kubernetes refuses: {message}", where=where, hint="look: kubectl get events")
     return ServiceError(f"Kubernetes answers {code}: {message}", where=where, hint="look: kubectl get events")
 
 
+def _code(error: kr8s.ServerError) -> int:
+    return error.response.status_code if error.response is not None else 0
+
+
 def _message(error: kr8s.ServerError) -> str:
-    status = error.status
-    if isinstance(status, str):
-        with contextlib.suppress(json.JSONDecodeError):
-            status = json.loads(status)
-    return str(status.get("message", error)) if isinstance(status, dict) else str(error)
+    """Return what the API server says; kr8s leaves it out where the server is at fault."""
+    if error.response is None:
+        return str(error)
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return str(error.response.json()["message"])
+    return " ".join((error.response.text or str(error)).split())[:200]

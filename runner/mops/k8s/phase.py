@@ -41,7 +41,8 @@ class Phase:
     restarts: int = 0
 
     def __str__(self) -> str:
-        restarts = f", its pod ended {self.restarts} times before" if self.restarts and not self.over else ""
+        times = "once" if self.restarts == 1 else f"{self.restarts} times"
+        restarts = f", its pod ended {times} before" if self.restarts and not self.over else ""
         return f"{self.word}{f': {self.reason}' if self.reason else ''}{restarts}"
 
     @property
@@ -136,20 +137,21 @@ def _of_pod(job: Object, pod: Object | None, events: Sequence[Object]) -> Phase:
         case "Succeeded" | "Failed":
             return Phase("retrying", last_end([pod]))
         case _:
-            return _pending(pod, events)
+            return pending(pod, events)
 
 
 _REFUSED = "look: kubectl describe job; is a quota used up, or an admission policy in the way?"
 
 
-def _pending(pod: Object, events: Sequence[Object]) -> Phase:
+def pending(pod: Object, events: Sequence[Object] = ()) -> Phase:
+    """Return where a pod stands that has not begun to run."""
     status = pod.get("status", {})
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return Phase(
                 "unschedulable", condition.get("message", ""), "ask for less (chart: runner.resources), or wait"
             )
-    for reason, message in _waits(pod):
+    for reason, message in waiting(pod):
         if reason in _STUCK:
             return Phase("stuck", f"{reason}: {message}" if message else reason, _STUCK[reason])
     mount = _said(events, "Pod", pod["metadata"]["name"], ("FailedMount", "FailedAttachVolume"))
@@ -158,11 +160,10 @@ def _pending(pod: Object, events: Sequence[Object]) -> Phase:
     return Phase("starting")
 
 
-def _waits(pod: Object) -> Iterator[tuple[str, str]]:
-    for container in _containers(pod):
-        waiting = container.get("state", {}).get("waiting")
-        if waiting:
-            yield waiting.get("reason", ""), waiting.get("message", "")
+def waiting(pod: Object) -> list[tuple[str, str]]:
+    """Return for what a pod's containers wait: reason and message, as kubelet says them."""
+    waits = (container.get("state", {}).get("waiting") for container in _containers(pod))
+    return [(wait.get("reason", ""), wait.get("message", "")) for wait in waits if wait]
 
 
 def _containers(pod: Object) -> Iterator[Object]:
@@ -201,15 +202,22 @@ def last_end(pods: Iterable[Object]) -> str:
     if code == 0:
         return ""
     how = f"{reason}, exit code {code}" if reason and reason != "Error" else f"exit code {code}"
-    said = (last.get("message") or "").strip().splitlines()
-    return f"{how}: {said[-1]}" if said else how
+    said = _said_last(last.get("message") or "")
+    return f"{how}: {said}" if said else how
+
+
+def _said_last(message: str) -> str:
+    """Return the line that says why a container ended: the last error; else the last line."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    return (errors or lines or [""])[-1]
 
 
 def ends_of(pod: Object) -> list[Object]:
     """Return how the main container's processes ended: the present one, if it has, and the one before."""
     ends = []
     for container in _containers(pod):
-        if container.get("name") in (CONTAINER, "worker"):
+        if container.get("name") in (CONTAINER, "worker", "scheduler"):
             states = (container.get("state") or {}, container.get("lastState") or {})
             ends += [state["terminated"] for state in states if "terminated" in state]
     return ends

@@ -1,0 +1,310 @@
+"""Where a runner's Job stands, from what Kubernetes 1.34 writes of it: every word, every reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mops.k8s import phase as module
+from mops.k8s.phase import GONE, Phase, ends_of, last_end, newest, phase_of
+from mops.k8s.pods import container_port, serving, state_of
+
+Object = dict[str, Any]
+LIMIT = "BackoffLimitExceeded"
+
+
+def job(suspend: bool = False, labels: Object | None = None, conditions: Any = (), **status: Any) -> Object:
+    meta = {"name": "study-1", "creationTimestamp": "2026-11-21T10:00:00Z", "labels": labels or {}}
+    return {"metadata": meta, "spec": {"suspend": suspend}, "status": {**status, "conditions": list(conditions)}}
+
+
+def condition(kind: str, reason: str = "", message: str = "", status: str = "True") -> Object:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def pod(
+    phase: str = "Pending", name: str = "study-1-x7k2p", born: str = "2026-11-21T10:00:01Z", **status: Any
+) -> Object:
+    meta = {"name": name, "creationTimestamp": born}
+    return {"metadata": meta, "spec": {"containers": [{"name": "runner"}]}, "status": {"phase": phase, **status}}
+
+
+def waits(reason: str, message: str = "") -> Object:
+    state = {"waiting": {"reason": reason, "message": message} if message else {"reason": reason}}
+    return pod(containerStatuses=[{"name": "runner", "restartCount": 0, "state": state}])
+
+
+def end(code: int, reason: str = "Error", message: str = "", at: str = "2026-11-21T10:05:00Z") -> Object:
+    return {"exitCode": code, "reason": reason, "message": message, "finishedAt": at}
+
+
+def ended(phase: str, *ends: Object, name: str = "study-1-x7k2p") -> Object:
+    """A pod whose container has ended, perhaps twice."""
+    states = dict(zip(("state", "lastState"), ({"terminated": one} for one in ends), strict=False))
+    return pod(phase, name, containerStatuses=[{"name": "runner", "state": {}, "lastState": {}, **states}])
+
+
+def event(reason: str, message: str, kind: str = "Pod", name: str = "study-1-x7k2p", at: str | None = "1") -> Object:
+    about = {"kind": kind, "name": name}
+    return {"reason": reason, "message": message, "involvedObject": about, "lastTimestamp": at, "type": "Warning"}
+
+
+NO_ROOM = "0/3 nodes are available: 3 Insufficient memory. preemption: 0/3 nodes are available"
+UNSCHEDULED = pod(conditions=[condition("PodScheduled", "Unschedulable", NO_ROOM, "False")])
+NO_PULL = 'Back-off pulling image "registry.example.org/mops:0.2"'
+NO_SECRET = 'secret "storage-write" not found'
+NO_MOUNT = 'MountVolume.SetUp failed for volume "ca" : configmap "ca" not found'
+OVER_QUOTA = 'Error creating: pods "study-1-" is forbidden: exceeded quota: small'
+NOT_RESTRICTED = 'Error creating: pods "study-1-" is forbidden: violates PodSecurity "restricted:latest"'
+RUNS = pod("Running", containerStatuses=[{"name": "runner", "state": {"running": {}}}])
+OOM = ended("Failed", end(137, "OOMKilled"))
+SAID = "Traceback\nerror: the storage does not answer\n  at: abfs://x\nhint: check the network\n"
+
+# A Job, its pods, the events; its word, and what is said.
+TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
+    "gone": (None, [], [], "gone", "its Kubernetes Job is not there any more"),
+    "queued": (job(True, {"kueue.x-k8s.io/queue-name": "small"}), [], [], "queued", "in the queue small"),
+    "suspended": (job(True), [], [], "suspended", ""),
+    "not seen by the Job controller yet": (job(), [], [], "pending", ""),
+    "not seen by the scheduler yet": (job(), [pod()], [], "starting", ""),
+    "no room": (job(), [UNSCHEDULED], [], "unschedulable", NO_ROOM),
+    "first pull": (job(), [waits("ErrImagePull", "rpc error: not found")], [], "stuck", "ErrImagePull: rpc error"),
+    "later pulls": (job(), [waits("ImagePullBackOff", NO_PULL)], [], "stuck", f"ImagePullBackOff: {NO_PULL}"),
+    "never pulled": (job(), [waits("ErrImageNeverPull")], [], "stuck", "ErrImageNeverPull"),
+    "a bad name": (job(), [waits("InvalidImageName", "x y")], [], "stuck", "InvalidImageName: x y"),
+    "no Secret": (job(), [waits("CreateContainerConfigError", NO_SECRET)], [], "stuck", NO_SECRET),
+    "cannot run": (job(), [waits("RunContainerError", "exec: mops")], [], "stuck", "RunContainerError: exec: mops"),
+    "cannot be made": (job(), [waits("CreateContainerError", "x")], [], "stuck", "CreateContainerError: x"),
+    "being made": (job(), [waits("ContainerCreating")], [], "starting", ""),
+    "no volume": (job(), [waits("ContainerCreating")], [event("FailedMount", NO_MOUNT)], "stuck", NO_MOUNT),
+    "no disk": (job(), [waits("ContainerCreating")], [event("FailedAttachVolume", "busy")], "stuck", "busy"),
+    "over quota": (job(), [], [event("FailedCreate", OVER_QUOTA, "Job", "study-1")], "stuck", OVER_QUOTA),
+    "not admitted": (job(), [], [event("FailedCreate", NOT_RESTRICTED, "Job", "study-1")], "stuck", NOT_RESTRICTED),
+    "running": (job(active=1), [RUNS], [], "running", ""),
+    "its pod is gone, the next to come": (job(failed=1), [], [], "pending", ""),
+    "out of memory": (job(failed=1), [OOM], [], "retrying", "OOMKilled, exit code 137"),
+    "storage out of reach": (
+        job(failed=1),
+        [ended("Failed", end(4, message=SAID))],
+        [],
+        "retrying",
+        "exit code 4: error: the storage does not answer",
+    ),
+    "ended": (job(conditions=[condition("Complete")]), [ended("Succeeded", end(0, "Completed"))], [], "ended", ""),
+    "about to have ended": (job(conditions=[condition("SuccessCriteriaMet")]), [], [], "ended", ""),
+    "failed too often": (
+        job(conditions=[condition("Failed", LIMIT, "Job has reached the specified backoff limit")]),
+        [OOM],
+        [],
+        "failed",
+        "its pod ended too often; OOMKilled, exit code 137",
+    ),
+    "took too long": (
+        job(conditions=[condition("Failed", "DeadlineExceeded", "was active too long")]),
+        [],
+        [],
+        "failed",
+        "it took longer than activeDeadlineSeconds allows",
+    ),
+    "wrong input": (
+        job(conditions=[condition("Failed", "PodFailurePolicy", "Container runner failed with exit code 2")]),
+        [ended("Failed", end(2, message="error: no model\n  at: model.py\nhint: write one"))],
+        [],
+        "failed",
+        "it ended with an exit code after which the same would come again; exit code 2: error: no model",
+    ),
+    "about to have failed": (job(conditions=[condition("FailureTarget", LIMIT)]), [OOM], [], "failed", "too often"),
+    "failed for a reason of the future": (
+        job(conditions=[condition("Failed", "Melted", "the node has melted")]),
+        [],
+        [],
+        "failed",
+        "the node has melted",
+    ),
+    "a condition that is not so": (
+        job(conditions=[condition("Failed", LIMIT, status="False")]),
+        [RUNS],
+        [],
+        "running",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("one", "pods", "events", "word", "said"), TABLE.values(), ids=TABLE)
+def test_the_table(one: Object | None, pods: list[Object], events: list[Object], word: str, said: str) -> None:
+    found = phase_of(one, pods, events)
+    assert found.word == word
+    assert said in found.reason
+    assert bool(said) == bool(found.reason)
+    if word in ("stuck", "unschedulable", "failed", "suspended"):
+        assert found.hint, "who reads it has to know what to do"
+
+
+def test_the_table_has_every_word() -> None:
+    words = (Phase.__doc__ or "").partition("reason\n")[0].split("``")[1::2]
+    assert {word for *_, word, _ in TABLE.values()} == set(words)
+    assert len(words) == 11
+
+
+def test_every_reason_of_a_stuck_container_is_in_the_table() -> None:
+    assert all(any(reason in str(case) for case in TABLE.values()) for reason in module._STUCK)
+
+
+def test_over_is_what_never_goes_on_by_itself() -> None:
+    over = {
+        phase_of(one, pods, events).word for one, pods, events, *_ in TABLE.values() if phase_of(one, pods, events).over
+    }
+    assert over == {"ended", "failed", "gone"}
+    assert GONE.over
+
+
+def test_pods_that_ended_before_are_counted() -> None:
+    found = phase_of(job(failed=2), [RUNS])
+    assert (found.restarts, found.pod) == (2, "study-1-x7k2p")
+    assert str(found) == "running, its pod ended 2 times before"
+    assert str(phase_of(job(failed=1), [RUNS])) == "running, its pod ended once before"
+
+
+def test_the_newest_pod_counts() -> None:
+    young = pod("Running", "study-1-young", "2026-11-21T11:00:00Z")
+    assert phase_of(job(failed=1), [young, OOM]).word == "running"
+    assert phase_of(job(failed=1), [young, OOM]).pod == "study-1-young"
+    assert newest([]) is None
+
+
+def test_of_a_suspended_job_the_pod_may_still_be_ending() -> None:
+    ending = {**RUNS, "metadata": {**RUNS["metadata"], "deletionTimestamp": "2026-11-21T10:07:00Z"}}
+    assert phase_of(job(True), [ending]).reason == "its pod is ending"
+
+
+def test_events_of_others_say_nothing() -> None:
+    other = [event("FailedMount", "not mine", name="study-10-x"), event("FailedCreate", "not mine", "Job", "study-10")]
+    assert phase_of(job(), [waits("ContainerCreating")], other).word == "starting"
+    assert phase_of(job(), [], other).word == "pending"
+
+
+def test_the_last_event_counts_also_where_it_has_no_last_timestamp() -> None:
+    """Events of events.k8s.io have an eventTime instead."""
+    old, new = event("FailedMount", "old", at="2026-11-21T10:00:02Z"), event("FailedMount", "new", at=None)
+    new["eventTime"] = "2026-11-21T10:00:03.123456Z"
+    assert phase_of(job(), [waits("ContainerCreating")], [new, old]).reason == "new"
+
+
+# How containers end
+
+
+def test_the_last_end_is_that_of_the_last_pod() -> None:
+    first = ended("Failed", end(4, at="2026-11-21T10:01:00Z"), name="study-1-a")
+    assert last_end([OOM, first]) == "OOMKilled, exit code 137"
+    assert last_end([]) == last_end([RUNS]) == last_end([pod()]) == ""
+
+
+def test_a_restarted_container_shows_how_it_ended_before() -> None:
+    again = pod(
+        "Running",
+        containerStatuses=[
+            {"name": "worker", "state": {"running": {}}, "lastState": {"terminated": end(137, "OOMKilled")}}
+        ],
+    )
+    assert last_end([again]) == "OOMKilled, exit code 137"
+    assert [one["exitCode"] for one in ends_of(ended("Failed", end(1), end(137)))] == [1, 137]
+
+
+def test_exit_code_0_is_no_failure_whatever_the_reason() -> None:
+    """cgroup v1: the kernel kills a child for memory, and the container that ends well later has reason OOMKilled."""
+    assert last_end([ended("Succeeded", end(0, "OOMKilled"))]) == ""
+    done = job(conditions=[condition("Complete")])
+    assert phase_of(done, [ended("Succeeded", end(0, "OOMKilled"))]) == Phase("ended", pod="study-1-x7k2p")
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("", "exit code 4"),
+        ("\n \n", "exit code 4"),
+        ("one\ntwo\n", "exit code 4: two"),
+        (SAID, "exit code 4: error: the storage does not answer"),
+        ("error: first\nhint: a\nerror: second\nhint: b\n", "exit code 4: error: second"),
+        ("the last error: was this\nbye", "exit code 4: bye"),
+    ],
+)
+def test_an_end_is_told_by_its_error(message: str, said: str) -> None:
+    """The last of our three lines is the hint, which alone says nothing."""
+    assert last_end([ended("Failed", end(4, message=message))]) == said
+
+
+def test_other_containers_of_a_pod_are_not_looked_at() -> None:
+    """A service mesh puts its own beside ours."""
+    statuses = [
+        {"name": "proxy", "state": {"terminated": end(255, at="2026-11-21T10:09:00Z")}},
+        {"name": "runner", "state": {"terminated": end(4)}},
+    ]
+    assert last_end([pod("Failed", containerStatuses=statuses)]) == "exit code 4"
+
+
+# Pods of the service
+
+
+def worker(ready: bool = True, restarts: int = 0, state: Object | None = None, **status: Any) -> Object:
+    status = {"phase": "Running", **status}
+    kubelet = {"name": "worker", "restartCount": restarts, "state": state or {"running": {}}, "lastState": {}}
+    if restarts:
+        kubelet["lastState"] = {"terminated": end(137, "OOMKilled")}
+    conditions = [condition("Ready", status="True" if ready else "False")]
+    meta = {"name": "mops-worker-1", "creationTimestamp": "2026-11-21T10:00:00Z"}
+    found: Object = {"metadata": meta, "spec": {"nodeName": "node1", "containers": []}}
+    return {**found, "status": {"conditions": conditions, "containerStatuses": [kubelet], **status}}
+
+
+def test_a_worker_that_runs() -> None:
+    found = state_of(worker())
+    assert (str(found), found.ready, found.restarts, found.last_end, found.node) == ("running", True, 0, "", "node1")
+
+
+def test_a_worker_that_was_killed_runs_again_and_says_so() -> None:
+    found = state_of(worker(restarts=3))
+    assert (found.word, found.restarts, found.last_end) == ("running", 3, "OOMKilled, exit code 137")
+
+
+def test_a_worker_that_is_not_ready_is_starting() -> None:
+    assert state_of(worker(ready=False)).word == "starting"
+
+
+def test_a_worker_that_never_comes_up() -> None:
+    back_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
+    found = state_of(worker(ready=False, restarts=7, state=back_off))
+    assert str(found) == "restarting: CrashLoopBackOff: back-off 5m0s restarting failed container"
+    assert found.hint
+
+
+def test_a_worker_that_waits_for_room_says_what_the_scheduler_says() -> None:
+    found = state_of(UNSCHEDULED)
+    assert (found.word, found.reason) == ("unschedulable", NO_ROOM)
+
+
+def test_a_worker_that_goes_or_is_gone() -> None:
+    going = worker()
+    going["metadata"]["deletionTimestamp"] = "2026-11-21T10:07:00Z"
+    assert state_of(going).word == "ending"
+    evicted = worker(ready=False, phase="Failed", reason="Evicted")
+    assert str(state_of(evicted)) == "ended: Evicted"
+
+
+def test_connections_go_to_a_pod_that_is_ready_and_stays() -> None:
+    going, young = worker(), worker()
+    going["metadata"]["deletionTimestamp"] = "2026-11-21T10:07:00Z"
+    young["metadata"] |= {"name": "young", "creationTimestamp": "2026-11-21T11:00:00Z"}
+    assert serving([worker(), young, going]) is young
+    assert serving([going, worker(ready=False), pod()]) is None
+
+
+def test_a_port_of_a_service_leads_to_one_of_the_container() -> None:
+    ports = [{"port": 8787, "targetPort": "http"}, {"port": 8786}, {"port": 80, "targetPort": 8000}]
+    service = {"spec": {"ports": ports}}
+    there = {
+        "spec": {"containers": [{"ports": [{"name": "tcp", "containerPort": 1}, {"name": "http", "containerPort": 9}]}]}
+    }
+    assert [container_port(service, there, port) for port in (8787, 8786, 80, 443)] == [9, 8786, 8000, 443]
+    assert container_port(service, {"spec": {"containers": [{}]}}, 8787) == 8787

@@ -1,0 +1,244 @@
+"""What `mops connect` saves, and what is said of a profile, or of a chart's, that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mops import profile as profiles
+from mops.errors import NewerFormat, UsageError
+from mops.profile import Profile, Service, load, path, reach, remove, save
+
+Object = dict[str, Any]
+
+# As the chart writes it, no more than it must.
+SERVICE: Object = {
+    "format": 1,
+    "version": "0.1.0",
+    "release": "mops",
+    "namespace": "studies",  # this client does not read it
+    "storage": "abfs://studies/mops",
+    "storageEnv": {"AZURE_STORAGE_ACCOUNT_NAME": "studies"},
+    "scheduler": "tcp://mops-scheduler.studies.svc:8786",
+    "dashboard": {"service": "mops-scheduler", "port": 8787},
+    "runner": {"image": "localhost/mops:0.1.0", "serviceAccount": "mops-runner", "backoffLimit": 0},
+    "worker": {"selector": {"app.kubernetes.io/component": "worker"}, "threads": 2},
+    "dedicated": {"enabled": False, "labels": {}},
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+
+
+def parsed(**changes: Any) -> Service:
+    fields = {name: value for name, value in (SERVICE | changes).items() if value is not ...}
+    return Service.parse(json.dumps(fields), "ConfigMap mops-client")
+
+
+@pytest.fixture
+def profile() -> Profile:
+    return Profile(namespace="studies", context="prod", kubeconfig="/home/ada/.kube/prod", service=parsed())
+
+
+# Saved and loaded
+
+
+def test_what_is_saved_is_loaded(home: dict[str, str], profile: Profile) -> None:
+    place = save(profile, home)
+    assert place == path(home)
+    assert load(home) == profile
+    assert load(home).service.runner.backoff_limit == 0, "a zero says something"  # type: ignore[union-attr]
+
+
+def test_a_profile_replaces_the_one_before_and_leaves_nothing_else(home: dict[str, str], profile: Profile) -> None:
+    save(profile, home)
+    place = save(profile.model_copy(update={"namespace": "other"}), home)
+    assert load(home).namespace == "other"  # type: ignore[union-attr]
+    assert [one.name for one in place.parent.iterdir()] == ["profile.json"]
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+
+
+def test_a_profile_is_in_the_words_of_kubernetes(home: dict[str, str], profile: Profile) -> None:
+    """So that what the chart wrote and what was saved can be compared by eye."""
+    saved = json.loads(save(profile, home).read_text())
+    assert saved["service"]["runner"]["serviceAccount"] == "mops-runner"
+    assert saved["format"] == 1
+
+
+def test_there_is_none(home: dict[str, str], tmp_path: Path) -> None:
+    assert load(home) is None
+    assert remove(home) is False
+    (tmp_path / "file").touch()
+    assert load({"XDG_CONFIG_HOME": str(tmp_path / "file")}) is None
+
+
+def test_one_that_was_removed_is_gone(home: dict[str, str], profile: Profile) -> None:
+    save(profile, home)
+    assert remove(home) is True
+    assert load(home) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "where"),
+    [
+        ({"XDG_CONFIG_HOME": "/etc/xdg"}, "/etc/xdg/mops/profile.json"),
+        ({"HOME": "/home/ada"}, "/home/ada/.config/mops/profile.json"),
+        ({"HOME": "/home/ada", "XDG_CONFIG_HOME": ""}, "/home/ada/.config/mops/profile.json"),
+        ({"HOME": "/home/ada", "XDG_CONFIG_HOME": "relative"}, "/home/ada/.config/mops/profile.json"),
+    ],
+)
+def test_where_it_lies(environ: dict[str, str], where: str) -> None:
+    assert path(environ) == Path(where)
+
+
+# MODELOPS_PROFILE
+
+
+@pytest.mark.parametrize("value", ["none", " none "])
+def test_the_environment_passes_it_by(home: dict[str, str], profile: Profile, value: str) -> None:
+    save(profile, home).write_text("not even JSON")
+    assert load(home | {"MODELOPS_PROFILE": value}) is None
+
+
+def test_an_empty_variable_is_unset(home: dict[str, str], profile: Profile) -> None:
+    save(profile, home)
+    assert load(home | {"MODELOPS_PROFILE": ""}) == profile
+
+
+def test_another_name_of_a_profile_is_refused(home: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="'prod' is no profile") as raised:
+        load(home | {"MODELOPS_PROFILE": "prod"})
+    assert raised.value.where == "MODELOPS_PROFILE"
+    assert "'none'" in str(raised.value.hint)
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "Invalid JSON"),
+        ("{", "Invalid JSON"),
+        ("[]", "$: Input should be an object"),
+        ("{}", "namespace: Field required; service: Field required"),
+        (
+            '{"namespace": 3, "service": {}}',
+            "namespace: Input should be a valid string; service.format: Field required",
+        ),
+        ('{"format": 2, "namespace": "a"}', "format: Input should be 1"),
+        ("\x00", "Invalid JSON"),
+    ],
+)
+def test_a_profile_that_is_none_names_each_problem(
+    home: dict[str, str], profile: Profile, text: str, said: str
+) -> None:
+    place = save(profile, home)
+    place.write_text(text)
+    with pytest.raises(UsageError) as raised:
+        load(home)
+    assert said in raised.value.what
+    assert raised.value.where == str(place)
+    assert raised.value.hint == "run 'mops connect' again, or remove the file"
+    assert "pydantic" not in str(raised.value)
+
+
+def test_a_profile_in_no_encoding(home: dict[str, str], profile: Profile) -> None:
+    """It gave a traceback."""
+    save(profile, home).write_bytes(b"\xff\xfe{}")
+    with pytest.raises(UsageError, match="describes no service of mops"):
+        load(home)
+
+
+def test_a_folder_in_its_place(home: dict[str, str], profile: Profile) -> None:
+    path(home).mkdir(parents=True)
+    for use in (lambda: load(home), lambda: save(profile, home), lambda: remove(home)):
+        with pytest.raises(UsageError, match="the profile cannot be read or written") as raised:
+            use()
+        assert raised.value.where == str(path(home))
+    assert [one.name for one in path(home).parent.iterdir()] == ["profile.json"], "a half of a profile was left"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_profile_of_another_user(home: dict[str, str], profile: Profile) -> None:
+    save(profile, home).chmod(0)
+    with pytest.raises(UsageError, match="Permission denied"):
+        load(home)
+
+
+def test_a_folder_that_cannot_be_made(profile: Profile) -> None:
+    """In /proc nobody makes folders, not even root."""
+    with pytest.raises(UsageError, match="the profile cannot be read or written") as raised:
+        save(profile, {"XDG_CONFIG_HOME": "/proc/config"})
+    assert "XDG_CONFIG_HOME" in str(raised.value.hint)
+
+
+# What the chart says
+
+
+def test_what_a_newer_chart_says_besides_is_passed_by() -> None:
+    assert parsed(novelty=1, worker={"selector": {}, "novelty": 2}).worker.threads == 1
+
+
+def test_a_newer_format_is_refused_with_the_version_to_install() -> None:
+    with pytest.raises(NewerFormat, match=r"the service's chart is of mops 9\.1\.0") as raised:
+        parsed(format=2, version="9.1.0")
+    assert raised.value.hint == "install mops 9.1.0"
+    assert raised.value.where == "ConfigMap mops-client"
+
+
+def test_a_newer_format_with_other_fields_is_still_a_newer_format() -> None:
+    """It was called a chart that describes no service, and the advice was to write it anew."""
+    with pytest.raises(NewerFormat, match=r"9\.1\.0"):
+        parsed(format=2, version="9.1.0", scheduler=..., runner=...)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"scheduler": ...}, "scheduler: Field required"),
+        ({"format": ...}, "format: Field required"),
+        ({"runner": {"image": "x"}}, "runner.serviceAccount: Field required"),
+        ({"runner": SERVICE["runner"] | {"backoffLimit": -1}}, "runner.backoffLimit: Input should be greater"),
+        (
+            {"runner": SERVICE["runner"] | {"activeDeadlineSeconds": 0}},
+            "activeDeadlineSeconds: Input should be greater",
+        ),
+        ({"worker": {}, "storage": 3}, "storage: Input should be a valid string; worker.selector: Field required"),
+    ],
+)
+def test_what_no_chart_of_mops_writes_names_each_problem(changes: Object, said: str) -> None:
+    with pytest.raises(UsageError, match="this describes no service of mops") as raised:
+        parsed(**changes)
+    assert said in raised.value.what
+    assert raised.value.where == "ConfigMap mops-client"
+    assert "helm upgrade" in str(raised.value.hint)
+
+
+def test_an_empty_configmap() -> None:
+    with pytest.raises(UsageError, match="Invalid JSON"):
+        Service.parse("", "ConfigMap mops-client")
+
+
+def test_variables_of_the_storage_are_set_unless_the_person_has_them(profile: Profile) -> None:
+    environ = {"AZURE_STORAGE_ACCOUNT_NAME": "mine"}
+    assert reach(profile, environ) == "abfs://studies/mops"
+    assert environ == {"AZURE_STORAGE_ACCOUNT_NAME": "mine"}
+    reach(profile, environ := {})
+    assert environ == {"AZURE_STORAGE_ACCOUNT_NAME": "studies"}
+
+
+def test_a_service_needs_no_secret() -> None:
+    """The profile lies in a home folder, in plain text."""
+    named = {name for part in (Service, profiles.RunnerPod, profiles.Workers) for name in part.model_fields}
+    assert not {name for name in named if any(word in name for word in ("secret", "key", "token", "password"))} - {
+        "image_pull_secrets",  # names of Secrets
+        "mount_token",
+    }
