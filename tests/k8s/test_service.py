@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import zipfile
 from collections.abc import Callable
@@ -109,10 +110,12 @@ def evict(service: Service, pod: str) -> None:
     path = f"/api/v1/namespaces/{service.namespace}/pods/{pod}/eviction"
 
     def evicted() -> bool:
-        ran = service.run("kubectl", "create", "--raw", path, "-f", "-", text=yaml.safe_dump(eviction))
+        ran = service.run("kubectl", "create", "--raw", path, "-f", "-", text=json.dumps(eviction))
+        said.append(ran.err)
         return ran.code == 0 or "not found" in ran.err
 
-    wait_for(evicted, said=lambda: f"{pod} is not evicted")
+    said: list[str] = []
+    wait_for(evicted, said=lambda: f"{pod} is not evicted: {said[-1]}")
 
 
 KILLS: dict[str, Callable[[Service, str], None]] = {
