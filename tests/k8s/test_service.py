@@ -184,8 +184,10 @@ def test_wait_ends_with_the_jobs_own_exit_code(service: Service) -> None:
     )
     told = service.mops("jobs", "submit", study, "--name", "partly", "--wait", code=3)
     assert "1 x error: AssertionError" in told.out
-    (job,) = service.objects("jobs", "mops/job=partly")
-    assert job["status"].get("succeeded") == 1, "Kubernetes has not taken a job with failed simulations as ended"
+    wait_for(
+        lambda: service.objects("jobs", "mops/job=partly")[0]["status"].get("succeeded") == 1,
+        said=lambda: "a job with failed simulations has not ended for Kubernetes",
+    )
     service.mops("jobs", "retry", "partly", "--verdict", "all", "--name", "again", "--wait", code=3)
 
 

@@ -28,6 +28,7 @@ def resume(
     What is committed stays, the rest runs. Settings are read afresh; bundle, study and seeds are the job's.
     """
     found = open_job(job, storage)
+    before = found.status().attempt
     service = None if local or detach else place.service_of_job(found)
     with running.shown(as_json=as_json) as shown:
         resume_job(
@@ -42,4 +43,4 @@ def resume(
         if not detach and service is None:
             shown.ended(found)
     if service is not None and wait:
-        jobs_watch.follow(found, service, as_json=as_json)
+        jobs_watch.follow(found, service, as_json=as_json, after=before)
