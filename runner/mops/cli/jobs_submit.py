@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from mops.cli import running
 from mops.launch import submit as submit_study
+from mops.settings import Settings
 from mops.worker.environment import read_variables
 
 StorageOption = Annotated[
@@ -37,6 +38,13 @@ PythonOption = Annotated[
         "libraries, but not mops.",
     ),
 ]
+PriorityOption = Annotated[
+    Literal["low", "normal", "high"] | None,
+    typer.Option(
+        help="Share of a cluster beside other jobs: high has four times what normal has, low a quarter; else "
+        "MODELOPS_JOB_PRIORITY.",
+    ),
+]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as submit printed it.")]
 
 
@@ -45,6 +53,7 @@ def submit(
     project: Annotated[Path | None, typer.Option(help="The folder with the model; else found from the study.")] = None,
     name: Annotated[str | None, typer.Option(help="The job's name; else made from the study's.")] = None,
     detach: DetachOption = False,
+    priority: PriorityOption = None,
     storage: StorageOption = None,
     env: EnvOption = None,
     python: PythonOption = None,
@@ -63,6 +72,7 @@ def submit(
             detach=detach,
             env=read_variables(env or []),
             python=python,
+            settings=Settings.from_environment(priority=priority),
             on_start=shown.started,
             on_progress=shown.progress,
             on_detach=shown.detached,
