@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from mops.cli import jobs_watch, place, running
-from mops.cli.options import DetachOption, JobArgument, JsonOption, StorageOption
+from mops.cli.options import DetachOption, JobArgument, JsonOption, PriorityOption, StorageOption
 from mops.job import open_job
 from mops.launch import resume as resume_job
+from mops.settings import Settings
 
 
 def resume(
@@ -18,6 +19,7 @@ def resume(
         bool, typer.Option("--take-over", help="Also if a runner is at it: it is superseded and stops.")
     ] = False,
     detach: DetachOption = False,
+    priority: PriorityOption = None,
     storage: StorageOption = None,
     local: place.LocalOption = False,
     wait: place.WaitOption = False,
@@ -34,6 +36,7 @@ def resume(
         resume_job(
             found,
             take_over=take_over,
+            settings=Settings.from_environment(priority=priority),
             detach=detach,
             service=service,
             on_start=shown.resumed,

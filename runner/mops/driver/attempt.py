@@ -114,7 +114,7 @@ def cluster_of(context: Context, settings: Settings) -> Iterator[Cluster]:
             where=context.storage,
             hint="use a folder that all share, or abfs://container/prefix; or unset MODELOPS_SCHEDULER",
         )
-    with external(settings.scheduler, context.run, settings) as outside:
+    with external(settings.scheduler, context.run, settings, context.job) as outside:
         doctor.warn(outside.client, context.job, settings.sim_threads)
         yield outside
 
