@@ -377,3 +377,23 @@ def test_runner_workers_and_scheduler_show_their_metrics(service: Service) -> No
         assert metrics(service, worker, 8788)['mops_children{state="busy"}'] >= 0
     assert metrics(service, service.pods("scheduler")[0], 8787)['dask_scheduler_workers{state="idle"}'] >= 0
     service.wait("measured")
+
+
+# --- two jobs at once
+
+
+def test_a_short_job_gets_its_share_beside_a_long_one(service: Service) -> None:
+    """Both have simulations of the same length, so that equal shares are equal numbers."""
+    long, short = (write(service, name, sets=sets, seconds=0.2) for name, sets in (("long", 400), ("short", 40)))
+    service.submit(long, "long", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
+    begun(service, "long", groups=20)
+    service.submit(short, "short", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
+    wait_for(lambda: service.committed("short") >= 4, said=lambda: service.what_is_wrong("short"))
+    began = service.committed("long")
+    service.wait("short")
+    meanwhile = service.committed("long") - began
+    assert meanwhile < 3 * 40, f"the long job got {meanwhile} parameter sets while the short one got 36"
+    assert service.job("long").status().state == "running"
+    service.wait("long", patience_s=400)
+    assert_same_rows(service, long, "long")
+    assert_same_rows(service, short, "short")
