@@ -14,7 +14,7 @@ RUN /opt/mops/bin/pip install --quiet --require-hashes --no-compile -r requireme
 COPY pyproject.toml README.md LICENSE ./
 COPY runner ./runner
 # Tests and headers of libraries are a quarter of their size, and nothing here runs or compiles them.
-RUN /opt/mops/bin/pip install --quiet --no-deps --no-build-isolation --no-compile . \
+RUN /opt/mops/bin/pip install --quiet --no-deps --no-compile . \
  && find /opt/mops/lib -depth -type d \( -name tests -o -name include \) -path '*/site-packages/*' \
       -not -path '*/numpy/*' -exec rm -r {} + \
  && /opt/mops/bin/python -m compileall -q -j 0 /opt/mops/lib \

@@ -1,9 +1,9 @@
-# The whole interface: setup, demo, test, lint, bench.
+# The whole interface: setup, demo, test, test-k8s, lint, bench.
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test lint format bench lock
+.PHONY: setup demo test test-k8s lint format bench lock
 
 setup: $(STAMP)
 
@@ -21,7 +21,11 @@ demo: setup
 
 # MOPS_REQUIRE_AZURITE=1: a missing Azurite fails the tests instead of skipping some.
 test: setup
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal -m 'not k8s'
+
+# On a real Kubernetes, which it brings up (k8s/test-env): as root on Debian, with Go; or with Docker and kind.
+test-k8s: setup
+	MOPS_REQUIRE_K8S=1 $(BIN)/pytest tests/k8s -m k8s
 
 lint: setup
 	$(BIN)/ruff check .

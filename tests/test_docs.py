@@ -24,9 +24,11 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted((ROOT / "helm").rglob("*.md")),
+    *sorted((ROOT / "k8s").rglob("*.md")),
 ]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-COMMAND = re.compile(r"\bmops((?: [a-z]+)+)")
+COMMAND = re.compile(r"(?<![a-z] )\bmops((?: [a-z]+)+)")  # not where it is another command's argument
 BLOCK = re.compile(
     r"(?:<!-- (?P<note>[^>]*) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )

@@ -36,6 +36,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         "sim_threads": 1,
         "retries": 1,
         "max_failures": None,
+        "priority": "normal",
         "task_seconds": 1.0,
         "slots": None,
         "install": "auto",
@@ -61,6 +62,7 @@ def test_every_variable_is_read() -> None:
             "MODELOPS_JOB_SIM_THREADS": "2",
             "MODELOPS_JOB_RETRIES": "0",
             "MODELOPS_JOB_MAX_FAILURES": "5%",
+            "MODELOPS_JOB_PRIORITY": "high",
             "MODELOPS_JOB_TASK_SECONDS": "0.1",
             "MODELOPS_JOB_SLOTS": "3",
             "MODELOPS_JOB_INSTALL": "never",
@@ -83,6 +85,7 @@ def test_every_variable_is_read() -> None:
         sim_threads=2,
         retries=0,
         max_failures="5%",
+        priority="high",
         task_seconds=0.1,
         slots=3,
         install="never",
@@ -172,6 +175,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one(name: str, near: str
         ("SIM_TIMEOUT", "none", "input should be a valid number, unable to parse string as a number"),
         ("SIM_THREADS", "0", "input should be greater than or equal to 1"),
         ("RETRIES", "-1", "input should be greater than or equal to 0"),
+        ("PRIORITY", "urgent", "input should be 'low', 'normal' or 'high'"),
         ("TASK_SECONDS", "0", "input should be greater than 0"),
         ("SLOTS", "0", "input should be greater than or equal to 1"),
         ("INSTALL", "yes", "input should be 'auto', 'never' or 'always'"),
@@ -209,7 +213,8 @@ def test_all_problems_are_told_at_once_with_every_setting_and_its_default() -> N
         "MODELOPS_JOB_CHECKPOINT_BYTES (67108864), MODELOPS_JOB_SIM_TIMEOUT (unset), MODELOPS_JOB_SIM_MEMORY (unset), "
         "MODELOPS_JOB_TASKS_PER_CHILD (0), MODELOPS_JOB_CHILD_GROWTH (314572800), MODELOPS_JOB_START (auto), "
         "MODELOPS_JOB_SIM_THREADS (1), MODELOPS_JOB_RETRIES (1), MODELOPS_JOB_MAX_FAILURES (unset), "
-        "MODELOPS_JOB_TASK_SECONDS (1.0), MODELOPS_JOB_SLOTS (unset), MODELOPS_JOB_INSTALL (auto), "
+        "MODELOPS_JOB_PRIORITY (normal), MODELOPS_JOB_TASK_SECONDS (1.0), MODELOPS_JOB_SLOTS (unset), "
+        "MODELOPS_JOB_INSTALL (auto), "
         "MODELOPS_JOB_INSTALL_TIMEOUT (600.0), "
         "MODELOPS_SCHEDULER (unset), MODELOPS_JOB_CLUSTER_TIMEOUT (300.0), MODELOPS_STORAGE (unset), "
         "MODELOPS_METRICS_PORT (unset)"
@@ -265,3 +270,10 @@ def test_failures_are_allowed_by_number_or_share(given: str, n: int, allowed: fl
 def test_failures_that_are_no_number_and_no_share(given: str) -> None:
     with pytest.raises(SettingsError, match="write a number of simulations, like 100, or a share of them, like 5%"):
         Settings.from_environment({"MODELOPS_JOB_MAX_FAILURES": given})
+
+
+def test_what_the_command_line_gives_counts_more_than_a_variable() -> None:
+    environ = {"MODELOPS_JOB_PRIORITY": "low", "MODELOPS_JOB_RETRIES": "3"}
+    assert Settings.from_environment(environ, priority="high") == Settings(priority="high", retries=3)
+    assert Settings.from_environment(environ, priority=None) == Settings(priority="low", retries=3)
+    assert Settings.from_environment({}, priority="high").to_environment() == {"MODELOPS_JOB_PRIORITY": "high"}

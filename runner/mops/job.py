@@ -25,7 +25,7 @@ from mops.settings import Settings
 from mops.storage.derived import Rows, Source, ancestors, parts, verify_job
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, Live, driven_here, load_job, read_live, read_reference
-from mops.storage.log import Claim, Counts, JobLog, LogView
+from mops.storage.log import Claim, Counts, JobLog, LogView, settled_state
 from mops.storage.paths import JobPaths
 from mops.storage.rows import FilteredFile, filtered
 from mops.storage.samples import as_table, read_samples
@@ -377,12 +377,14 @@ def standing(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
     """Return the state of a job whose log says ``view``, and where a runner is due its last sign of life, if any."""
     if view.state is not None:
         return str(view.state), None
+    # Cancelled while nobody ran it: it stays so, until somebody resumes it.
+    idle = str(settled_state(view, "auto") or ("interrupted" if view.claim else "submitted"))
     if view.claim is None:
-        return "submitted", None
+        return idle, None
     live, here = read_live(files, JobPaths(job), view.attempt), driven_here(files, job)
     # A claim says no more than its host and its time: until the first sign of life only time tells.
     running = breathes(live, here=here) if live else here or time.time() - view.claim.time < SILENT_SECONDS
-    return "running" if running else "interrupted", live
+    return "running" if running else idle, live
 
 
 def _runner(claim: Claim | None, live: Live | None) -> str:

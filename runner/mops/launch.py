@@ -21,7 +21,7 @@ from mops.driver.trial import Trial, try_out
 from mops.errors import JobError, OptionsError, Problem, UsageError
 from mops.job import Job, open_files
 from mops.service import Service, Started
-from mops.settings import Settings
+from mops.settings import PREFIX, Settings
 from mops.storage.bundles import Bundle, cache_folder, pack, unpack
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, create_derived, create_job, load_bundle, load_job, read_live
@@ -201,7 +201,7 @@ def submit(
         del study
         _give_back()
 
-    _carry_out(Attempt(files, record, context, settings, create, on_progress), _elsewhere(detach, service), on_detach)
+    _carry_out(Attempt(files, record, context, settings, create, on_progress), detach, service, on_detach)
     return job
 
 
@@ -237,14 +237,19 @@ def _elsewhere(detach: bool, service: Service | None) -> Elsewhere | None:
 
 
 def _carry_out(
-    attempt: Attempt, elsewhere: Elsewhere | None, on_detach: Callable[[Job, Runner], None], after: int | None = None
+    attempt: Attempt,
+    detach: bool,
+    service: Service | None,
+    on_detach: Callable[[Job, Runner], None],
+    after: int | None = None,
 ) -> str:
     """Run an attempt here, or start a runner for it; return the job's state."""
+    elsewhere = _elsewhere(detach, service)
     if elsewhere is None:
         return attempt.run()
     files, name = attempt.files, attempt.record.job
     with elsewhere(files, name) as start:
-        attempt.create_only()
+        attempt.create_only(other_packages=service is not None)
         runner = start(attempt.settings.to_environment(), after)
     on_detach(Job(files, name), runner)
     return "running"
@@ -360,17 +365,18 @@ def resume(
         )
     if not take_over:
         job.require_no_runner(f"stop it with: mops jobs cancel {job.name}; or supersede it with --take-over")
-    changes = _changes(job, view, settings)
+    changes = _changes(job, view, settings, service)
     if service is not None:
         service.refuse_another(job.name, take_over=take_over)
     attempt = _attempt(job, record, settings, lambda: on_start(job, changes), on_progress, service=service)
-    return _carry_out(attempt, _elsewhere(detach, service), on_detach, after=view.attempt)
+    return _carry_out(attempt, detach, service, on_detach, after=view.attempt)
 
 
-def _changes(job: Job, view: LogView, settings: Settings) -> list[str]:
-    """Return a line for each setting that the job's last attempt had otherwise."""
+def _changes(job: Job, view: LogView, settings: Settings, service: Service | None) -> list[str]:
+    """Return a line for each setting that the job's last attempt had otherwise; places are the service's own matter."""
     before = read_live(job.files, JobPaths(job.name), view.attempt)
-    return settings.changes_since(before.settings) if before else []
+    changes = settings.changes_since(before.settings) if before else []
+    return [change for change in changes if service is None or change.startswith(PREFIX)]
 
 
 def _attempt(
@@ -469,12 +475,12 @@ def retry(
     now = datetime.now(UTC)
     name = _checked(name) if name else retry_name(job.name, now)
     derived = replace(record, job=name, created=now.isoformat(timespec="seconds"), parent=parent)
-    child, changes = Job(job.files, name), _changes(job, view, settings)
+    child, changes = Job(job.files, name), _changes(job, view, settings, service)
 
     def create() -> None:
         create_derived(job.files, derived, parent)
         on_start(child, changes)
 
     attempt = _attempt(child, derived, settings, create, on_progress, service=service)
-    _carry_out(attempt, _elsewhere(detach, service), on_detach)
+    _carry_out(attempt, detach, service, on_detach)
     return child

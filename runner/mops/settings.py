@@ -74,6 +74,10 @@ class Settings(BaseModel):
         pattern=r"^(\d+|\d+(\.\d+)?%)$",
         description="failed simulations, or their share (5%), above which the job ends; unset: any number",
     )
+    priority: Literal["low", "normal", "high"] = Field(
+        "normal",
+        description="share of a cluster beside other jobs: high has four times what normal has, low a quarter",
+    )
     task_seconds: float = Field(
         1.0, gt=0, allow_inf_nan=False, description="fuse short parameter sets into tasks of about this many seconds"
     )
@@ -105,13 +109,15 @@ class Settings(BaseModel):
         return given.strip().lower() if isinstance(given, str) else given
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
+    def from_environment(cls, environ: Mapping[str, str] = os.environ, **instead: str | None) -> Settings:
         """Read and check the environment; an empty variable counts as unset.
 
         Parameters
         ----------
         environ
             Variables by name.
+        instead
+            Fields that the command line gives, which count more; None: it does not.
 
         Raises
         ------
@@ -121,6 +127,7 @@ class Settings(BaseModel):
         given = {name: value for name, value in environ.items() if value.strip()}
         problems = [_unknown(name) for name in sorted(given) if name.startswith(PREFIX) and name not in _variables()]
         values = {field: given[name] for name, field in _variables().items() if name in given}
+        values |= {field: value for field, value in instead.items() if value is not None}
         try:
             settings = cls.model_validate(values)
         except ValidationError as bad:

@@ -353,3 +353,49 @@ def test_a_replicate_that_took_too_much_memory_waits_for_the_rest_of_the_job() -
                 p.closed(order.groups[0])
     found = [(order.groups[0], order.replicates, order.alone) for order in sent]
     assert found == [(0, (0,), False), (0, (1,), False), (1, (0,), False), (1, (1,), False), (0, (0,), True)]
+
+
+def run_all(p: Plan, orders: list[Submit], seconds: float) -> None:
+    for order in orders:
+        p.finished(order.number, frozenset(order.groups), seconds * len(order.groups))
+
+
+def test_beside_other_jobs_no_more_is_in_flight_than_the_share_and_nothing_is_taken_back() -> None:
+    p = plan(1000, slots=8, task_seconds=0.5)
+    run_all(p, p.fill(pilot=False), 0.5)
+    assert len(p.fill(pilot=False)) == 8 * TASKS_PER_SLOT
+    p.slots, p.tasks = 4, 8
+    assert p.fill(pilot=False) == []
+    flying = list(p.flying.values())
+    run_all(p, flying[:24], 0.5)
+    assert p.fill(pilot=False) == []
+    assert len(p.flying) == 8
+    run_all(p, flying[24:25], 0.5)
+    assert len(p.fill(pilot=False)) == 1
+
+
+def test_pieces_of_long_groups_keep_to_the_share() -> None:
+    p = plan(3, slots=8, replicates=lambda _: 100)
+    p.tasks = 3
+    assert len(p.fill(pilot=False)) == 3
+
+
+def test_what_a_plan_wants_is_what_it_could_run_at_once() -> None:
+    p = plan(100, batch_size=6, slots=2)
+    assert p.wants > 1000, "before anything is measured, each group may be long"
+    run_all(p, p.fill(pilot=False), 1.0)
+    assert p.wants == 6, "no more than fit into the window"
+    p = plan(5, slots=2, task_seconds=1.0)
+    run_all(p, p.fill(pilot=False), 3.5)
+    assert p.wants == 3 * 4, "a group of 3.5 s is four pieces"
+    p.stop()
+    assert p.wants == 0
+
+
+def test_an_order_says_what_it_will_take() -> None:
+    p = plan(100, slots=1, task_seconds=1.0)
+    (first,) = p.fill(pilot=True)
+    assert first.seconds == 1.0
+    p.finished(first.number, frozenset(first.groups), 0.25)
+    assert p.fill(pilot=False)[0].seconds == pytest.approx(1.0)
+    assert len(p.flying[2].groups) == 4

@@ -9,6 +9,7 @@ from typing import Any
 
 from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
+from mops.worker.children import Children
 from mops.worker.order import Context, Order, Outcome
 from mops.worker.parts import read_segment
 from mops.worker.pool import Pool
@@ -61,14 +62,16 @@ class Lab:
         root: str = str(WILD),
         *,
         worker_limit: int | None = None,
+        children: Children | None = None,
+        job: str = "job",
         **fields: Any,
     ) -> Pool:
         if code is not None:
             (self.folder / "model.py").write_text(code)
             root = str(self.folder)
         fields = {"targets": (), "outputs": None, "slots": 1} | fields
-        context = Context("job", "1", "bundle", "storage", model, "baseline", **fields)
-        self.pools.append(Pool(context, root, fields["slots"], worker_limit))
+        context = Context(job, "1", "bundle", "storage", model, "baseline", **fields)
+        self.pools.append(Pool(context, root, fields["slots"], worker_limit, children))
         return self.pools[-1]
 
     def run(self, pool: Pool, sets: list[dict[str, Any]], n_replicates: int = 1, **budget: Any) -> Outcome:

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from mops.cli import jobs_watch, place, running
-from mops.cli.options import DetachOption, JobArgument, JsonOption, StorageOption
+from mops.cli.options import DetachOption, JobArgument, JsonOption, PriorityOption, StorageOption
 from mops.job import open_job
 from mops.launch import resume as resume_job
+from mops.settings import Settings
 
 
 def resume(
@@ -18,6 +19,7 @@ def resume(
         bool, typer.Option("--take-over", help="Also if a runner is at it: it is superseded and stops.")
     ] = False,
     detach: DetachOption = False,
+    priority: PriorityOption = None,
     storage: StorageOption = None,
     local: place.LocalOption = False,
     wait: place.WaitOption = False,
@@ -28,11 +30,13 @@ def resume(
     What is committed stays, the rest runs. Settings are read afresh; bundle, study and seeds are the job's.
     """
     found = open_job(job, storage)
+    before = found.status().attempt
     service = None if local or detach else place.service_of_job(found)
     with running.shown(as_json=as_json) as shown:
         resume_job(
             found,
             take_over=take_over,
+            settings=Settings.from_environment(priority=priority),
             detach=detach,
             service=service,
             on_start=shown.resumed,
@@ -42,4 +46,4 @@ def resume(
         if not detach and service is None:
             shown.ended(found)
     if service is not None and wait:
-        jobs_watch.follow(found, service, as_json=as_json)
+        jobs_watch.follow(found, service, as_json=as_json, after=before)

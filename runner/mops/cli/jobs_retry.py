@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from mops.cli import jobs_watch, place, running
-from mops.cli.options import DetachOption, JobArgument, JsonOption, StorageOption
+from mops.cli.options import DetachOption, JobArgument, JsonOption, PriorityOption, StorageOption
 from mops.job import open_job
 from mops.launch import retry as retry_job
+from mops.settings import Settings
 
 
 def retry(
@@ -22,6 +23,7 @@ def retry(
     ],
     name: Annotated[str | None, typer.Option(help="The new job's name; else made from the job's.")] = None,
     detach: DetachOption = False,
+    priority: PriorityOption = None,
     storage: StorageOption = None,
     local: place.LocalOption = False,
     wait: place.WaitOption = False,
@@ -39,6 +41,7 @@ def retry(
             found,
             verdict,
             name=name,
+            settings=Settings.from_environment(priority=priority),
             detach=detach,
             service=service,
             on_start=shown.derived,

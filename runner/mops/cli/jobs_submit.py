@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from mops.cli import jobs_watch, place, running
-from mops.cli.options import DetachOption, EnvOption, JsonOption, PythonOption, StorageOption
+from mops.cli.options import DetachOption, EnvOption, JsonOption, PriorityOption, PythonOption, StorageOption
 from mops.k8s import names
 from mops.launch import submit as submit_study
+from mops.settings import Settings
 from mops.worker.environment import read_variables
 
 
@@ -19,6 +20,7 @@ def submit(
     project: Annotated[Path | None, typer.Option(help="The folder with the model; else found from the study.")] = None,
     name: Annotated[str | None, typer.Option(help="The job's name; else made from the study's.")] = None,
     detach: DetachOption = False,
+    priority: PriorityOption = None,
     storage: StorageOption = None,
     env: EnvOption = None,
     python: PythonOption = None,
@@ -52,6 +54,7 @@ def submit(
             service=service,
             env=read_variables(env or []),
             python=python,
+            settings=Settings.from_environment(priority=priority),
             on_start=shown.started,
             on_progress=shown.progress,
             on_detach=shown.detached,

@@ -48,16 +48,18 @@ def watch(job: JobArgument, storage: StorageOption = None, as_json: JsonOption =
     follow(found, place.service_of_job(found), as_json=as_json)
 
 
-def follow(job: Job, service: Service | None, *, as_json: bool) -> None:
+def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) -> None:
     """Show a job until it is over, and exit with its code.
 
     Parameters
     ----------
     service
         Where its runner may be; None: elsewhere.
+    after
+        The attempt before the one that is to be followed; 0: the job as it is.
     """
     try:
-        now = _watched(job, service, as_json=as_json)
+        now = _watched(job, Phases(job.name, service, after), as_json=as_json)
     except KeyboardInterrupt:
         terminal.say(f"no longer watching; the job goes on: {running.command('watch', job)}")
         raise typer.Exit(130) from None
@@ -68,9 +70,9 @@ def follow(job: Job, service: Service | None, *, as_json: bool) -> None:
     raise typer.Exit(terminal.EXIT_CODES.get(now.state, INTERRUPTED_EXIT))
 
 
-def _watched(job: Job, service: Service | None, *, as_json: bool) -> Status:
+def _watched(job: Job, phases: Phases, *, as_json: bool) -> Status:
     """Show a job until it is over; return where it stands then."""
-    seen, phases = History(job), Phases(job.name, service)
+    seen = History(job)
     if as_json or not sys.stdout.isatty():
         return _follow(seen, phases, Lines(as_line if as_json else phases.line).show)
     with Display(console=Console(highlight=False), transient=True, auto_refresh=False) as display:
@@ -89,8 +91,8 @@ def _follow(seen: History, phases: Phases, show: Callable[[Status], None]) -> St
 class Phases:
     """Where a job's runner stands in Kubernetes, looked at every few seconds while it gives no sign of its own."""
 
-    def __init__(self, job: str, service: Service | None):
-        self._job, self._service = job, service
+    def __init__(self, job: str, service: Service | None, after: int = 0):
+        self._job, self._service, self._after = job, service, after
         self._due = 0.0
         self._last: Phase | None = None
 
@@ -104,7 +106,8 @@ class Phases:
         if now.state == "running" and now.live is not None:
             self._last = None
             return True
-        if self._service is None or now.state not in ("submitted", "running", "interrupted"):
+        due = now.attempt == self._after > 0  # its state is that of the attempt before
+        if self._service is None or (now.state not in ("submitted", "running", "interrupted") and not due):
             return now.state in ("submitted", "running")
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + PHASE_SECONDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,6 +31,13 @@ PythonOption = Annotated[
         metavar="PATH",
         help="The interpreter for simulations, like .venv/bin/python; it needs numpy, pyarrow and the model's "
         "libraries, but not mops.",
+    ),
+]
+PriorityOption = Annotated[
+    Literal["low", "normal", "high"] | None,
+    typer.Option(
+        help="Share of a cluster beside other jobs: high has four times what normal has, low a quarter; else "
+        "MODELOPS_JOB_PRIORITY.",
     ),
 ]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as submit printed it.")]

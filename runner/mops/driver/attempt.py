@@ -20,7 +20,7 @@ from mops.driver.drive import GRACE_SECONDS, Runner
 from mops.driver.joblog import collecting
 from mops.driver.metrics import exposed
 from mops.driver.progress import Snapshot
-from mops.errors import UsageError
+from mops.errors import ModelError, MopsError, UsageError
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, check_still_there, driving, load_groups
@@ -114,7 +114,7 @@ def cluster_of(context: Context, settings: Settings) -> Iterator[Cluster]:
             where=context.storage,
             hint="use a folder that all share, or abfs://container/prefix; or unset MODELOPS_SCHEDULER",
         )
-    with external(settings.scheduler, context.run, settings) as outside:
+    with external(settings.scheduler, context.run, settings, context.job) as outside:
         doctor.warn(outside.client, context.job, settings.sim_threads)
         yield outside
 
@@ -141,8 +141,13 @@ class Attempt:
     on_progress: Callable[[Snapshot], None] = lambda _: None
     by: By = "person"
 
-    def create_only(self) -> None:
+    def create_only(self, *, other_packages: bool = False) -> None:
         """Import the model and create the job, for a runner that is started by itself.
+
+        Parameters
+        ----------
+        other_packages
+            The runner has other packages than this machine: one that the model lacks here is no error.
 
         Raises
         ------
@@ -150,7 +155,12 @@ class Attempt:
             As for :meth:`run`.
         """
         with children(self.context, warm=False) as pool:
-            pool.check()
+            try:
+                pool.check()
+            except ModelError as bad:
+                if not (other_packages and "ModuleNotFoundError: " in bad.what):
+                    raise
+                logger.warning("not checked here, where a package is missing that pods may have: %s", _first_line(bad))
             self.create()
 
     def run(self) -> str:
@@ -197,6 +207,10 @@ class Attempt:
                     exposed(self.settings.metrics_port, log.view.attempt, runner, elsewhere),
                 ):
                     return runner.run()
+
+
+def _first_line(error: MopsError) -> str:
+    return error.what.partition("\n")[0]
 
 
 @contextmanager

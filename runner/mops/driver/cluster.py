@@ -18,6 +18,10 @@ from distributed import Client, Scheduler, SchedulerPlugin, SpecCluster, Worker
 from distributed.protocol.pickle import dumps
 
 from mops.driver.departures import Counters, Departure, Departures, Nannies, host_of
+from mops.driver.neighbours import METADATA, Card, Neighbours
+from mops.driver.plan import Submit
+from mops.driver.shares import WEIGHTS, Claim
+from mops.driver.turns import Turns
 from mops.errors import ClusterError, UsageError
 from mops.settings import Settings
 from mops.worker.memory import oom_kills
@@ -86,6 +90,12 @@ class Cluster(Protocol):
     def alive(self) -> bool:
         """Whether the connection stands."""
 
+    def others(self, claim: Claim) -> list[Claim]:
+        """Return what other jobs ask for, as last heard; what this one asks for is said to them soon."""
+
+    def notes(self, submit: Submit) -> dict[str, Any]:
+        """Return what the scheduler is to know of a task: annotations."""
+
     def departed(self) -> list[Departure]:
         """Return the workers that went without being asked to, since the last call."""
 
@@ -113,6 +123,14 @@ class Embedded:
 
     def __init__(self, client: Client, run: str, slots: int):
         self.client, self.slots, self.pool = client, slots, run
+
+    def others(self, claim: Claim) -> list[Claim]:
+        """As :meth:`Cluster.others`: there are none."""
+        return []
+
+    def notes(self, submit: Submit) -> dict[str, Any]:
+        """As :meth:`Cluster.notes`: nobody reads them."""
+        return {}
 
     def departed(self) -> list[Departure]:
         """As :meth:`Cluster.departed`: its worker goes with this process only."""
@@ -166,6 +184,9 @@ def _quiet() -> None:
 SUSPECT = "mops_suspect"
 """An annotation: the task is part of one that took down its workers."""
 
+SECONDS = "mops_seconds"
+"""An annotation: what the task will take on one slot, as far as it is known."""
+
 DEATHS = 2
 """Workers that a task may take down before it is given back, so that the one who did it is looked for."""
 
@@ -173,9 +194,10 @@ DEATHS = 2
 class OnScheduler(SchedulerPlugin):
     """What the scheduler does for an attempt.
 
-    It ends the attempt's children on every worker as soon as the runner is gone, however it went. And it gives a task
-    back as soon as two workers have died of it, a suspect's as soon as one has: by default Dask has four die
-    (``allowed-failures``), which is a setting of the whole cluster.
+    It ends the attempt's children on every worker as soon as the runner is gone, however it went, and gives its share
+    to the others. It gives a task back as soon as two workers have died of it, a suspect's as soon as one has: by
+    default Dask has four die (``allowed-failures``), which is a setting of the whole cluster. And it puts the task in
+    its turn among those of other jobs.
 
     Parameters
     ----------
@@ -183,28 +205,47 @@ class OnScheduler(SchedulerPlugin):
         Names the pools of children that the connection has on the workers.
     client
         The connection's id.
+    price
+        What a second on a slot costs in turns.
     """
 
-    def __init__(self, pool: str, client: str):
-        self._pool, self._client = pool, client
+    def __init__(self, pool: str, client: str, price: float):
+        self._pool, self._client, self._price = pool, client, price
         self.name = f"mops-{pool}-{client}"
+        self.turns = Turns()
 
     def update_graph(
         self, scheduler: Any, *, client: str, tasks: list[Any], annotations: dict[str, Any], **_: Any
     ) -> None:
-        """Count deaths of workers from where only so many are left until Dask gives the task back."""
-        suspects = annotations.get(SUSPECT, {})
+        """Give tasks their turns; count deaths from where only so many are left until Dask gives the task back."""
+        suspects, seconds = annotations.get(SUSPECT, {}), annotations.get(SECONDS, {})
         for key in tasks if client == self._client else ():
-            allowed = 1 if key in suspects else DEATHS
-            scheduler.tasks[key].suspicious = max(scheduler.allowed_failures + 1 - allowed, 0)
+            task, allowed = scheduler.tasks[key], 1 if key in suspects else DEATHS
+            task.suspicious = max(scheduler.allowed_failures + 1 - allowed, 0)
+            tag = self.turns.tag(key, self._price * seconds.get(key, 0.0), _reached(scheduler))
+            # Dask has the number of the graph here, by which its queue is first in, first out.
+            task.priority = (task.priority[0], tag, *task.priority[2:])
+
+    def transition(self, key: Any, start: Any, finish: Any, *_: Any, stimulus_id: str, **__: Any) -> None:
+        """Note which tasks are taken from the queue."""
+        if finish == "processing":
+            self.turns.taken(key)
+        elif finish == "forgotten":
+            self.turns.gone(key)
 
     def remove_client(self, scheduler: Any, client: str) -> None:
         """Note that a connection has ended."""
         if client != self._client:
             return
+        scheduler.task_metadata.get(METADATA, {}).pop(self._pool, None)
         message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._pool,)), "wait": True}
         self._ending = asyncio.ensure_future(scheduler.broadcast(msg=message, on_error="ignore"))
         scheduler.remove_plugin(self.name)
+
+
+def _reached(scheduler: Any) -> float:
+    """Return the highest turn that any job has had."""
+    return max(plugin.turns.reached for plugin in scheduler.plugins.values() if isinstance(plugin, OnScheduler))
 
 
 class External:
@@ -214,16 +255,20 @@ class External:
     ----------
     address
         As Dask has it: ``tcp://host:8786``.
-    run
-        Names the attempt.
+    card
+        What this runner says of itself to others; its ``run`` names the attempt.
     threads
         Threads of a simulation: a worker's are divided by it.
     patience_s
         Seconds for which a scheduler, or a first worker, is waited for.
     """
 
-    def __init__(self, address: str, run: str, *, threads: int, patience_s: float):
-        self._address, self._run, self._threads, self._patience_s = address, run, threads, patience_s
+    def __init__(self, address: str, card: Card, *, threads: int, patience_s: float):
+        self._address, self._run, self._threads, self._patience_s = address, card.run, threads, patience_s
+        self._weight = WEIGHTS[card.priority]
+        self._neighbours = Neighbours(card)
+        self._claim: Claim | None = None
+        self._others: list[Claim] = []
         self._over = threading.Event()
         self._slots = self._workers = self._n_connections = 0
         self._client: Client | None = None
@@ -252,6 +297,17 @@ class External:
         """As :attr:`Cluster.workers`."""
         return self._workers
 
+    def others(self, claim: Claim) -> list[Claim]:
+        """As :meth:`Cluster.others`."""
+        is_first, self._claim = self._claim is None, claim
+        if is_first:
+            self._meet()
+        return self._others
+
+    def notes(self, submit: Submit) -> dict[str, Any]:
+        """As :meth:`Cluster.notes`."""
+        return {SECONDS: submit.seconds} | ({SUSPECT: True} if submit.suspect else {})
+
     def departed(self) -> list[Departure]:
         """As :meth:`Cluster.departed`."""
         return self._departures.take()
@@ -270,11 +326,12 @@ class External:
         self._disconnect()
         self._client = self._waited_for(self._connected, f"the Dask scheduler at {self._address} does not answer")
         self._n_connections += 1
-        plugin = OnScheduler(self.pool, self.client.id)
+        plugin = OnScheduler(self.pool, self.client.id, self._threads / self._weight)
         self.client.register_plugin(plugin, name=plugin.name)
         self.client.subscribe_topic("all", self._departures.hear)
         self.client.subscribe_topic(Nannies.TOPIC, self._nannies.hear)
         self._waited_for(self._counted, f"the Dask cluster at {self._address} has no workers")
+        self._meet()
         self._departures.look()
 
     def _connected(self) -> Client | None:
@@ -318,6 +375,12 @@ class External:
             threads = self.client.nthreads().values()
             self._slots, self._workers = sum(max(n // self._threads, 1) for n in threads), len(threads)
 
+    def _meet(self) -> None:
+        """Say what this job asks for, if it asks for anything; hear what others do."""
+        if self._claim is not None:
+            with contextlib.suppress(OSError, TimeoutError, ValueError):
+                self._others = self._neighbours.meet(self.client, self.pool, self._claim)
+
     def _kills(self) -> dict[str, int]:
         """Return what the kernel has killed for memory in the cgroups of the nannies, by host; those that answer."""
         with contextlib.suppress(OSError, TimeoutError, ValueError):
@@ -326,12 +389,13 @@ class External:
         return {}
 
     def watch(self) -> None:
-        """Count slots, and look why workers went, every few seconds until the cluster is left. Runs in a thread."""
+        """Count slots, meet the others, look why workers went, until the cluster is left. Runs in a thread."""
         for n in itertools.count(1):
             if self._over.wait(_LOOK_SECONDS):
                 return
             if self.alive:
                 self.count()
+                self._meet()
                 self._departures.judge()
                 if n % _SOURCES_EVERY == 0:
                     self._departures.look()
@@ -358,8 +422,15 @@ class External:
 
 
 @contextmanager
-def external(address: str, run: str, settings: Settings) -> Iterator[External]:
+def external(address: str, run: str, settings: Settings, job: str = "") -> Iterator[External]:
     """Connect to a cluster that is running; leave it as it was.
+
+    Parameters
+    ----------
+    run
+        Names the attempt.
+    job
+        What other jobs are told.
 
     Raises
     ------
@@ -370,7 +441,8 @@ def external(address: str, run: str, settings: Settings) -> Iterator[External]:
     """
     _quiet()
     _check_address(address)
-    cluster = External(address, run, threads=settings.sim_threads, patience_s=settings.cluster_timeout)
+    card = Card(job, run, settings.priority)
+    cluster = External(address, card, threads=settings.sim_threads, patience_s=settings.cluster_timeout)
     threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
     try:
         yield cluster

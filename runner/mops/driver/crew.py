@@ -1,4 +1,7 @@
-"""The cluster's size, as the runner follows it: says what is too few, gives up where nothing comes any more."""
+"""The cluster's size, and a job's share of it, as the runner follows them.
+
+Says what is too few, gives up where nothing comes any more. What a share is, is :mod:`mops.driver.shares`'s.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import logging
 import time
 
 from mops.driver.cluster import Cluster
+from mops.driver.shares import WEIGHTS, Claim, Share, share_of
 from mops.errors import ClusterError
 from mops.settings import Settings
 
@@ -27,11 +31,17 @@ class Crew:
         self._cluster, self._settings, self._job, self._n_groups = cluster, settings, job, n_groups
         self._seen_at = time.monotonic()
         self._said_empty = False
+        self._n_others = 0
         self.slots = max(cluster.slots, 1)
         self._warn_if_starved()
 
-    def look(self) -> int:
-        """Return the slots to plan for now, at least one: without workers, tasks wait for the first that comes.
+    def look(self, wants: int) -> Share:
+        """Return what to plan for now, at least one slot: without workers, tasks wait for the first that comes.
+
+        Parameters
+        ----------
+        wants
+            Simulations that the job could run at once.
 
         Raises
         ------
@@ -48,7 +58,17 @@ class Crew:
             logger.info("%s: %d simulations at once, %d before", self._job, counted, self.slots)
             self.slots = counted
             self._warn_if_starved()
-        return self.slots
+        return self._share(wants)
+
+    def _share(self, wants: int) -> Share:
+        mine = Claim(WEIGHTS[self._settings.priority], min(max(wants, 1) / self.slots, 1.0))
+        others = self._cluster.others(mine)
+        share = share_of(self.slots, max(self._cluster.workers, 1), mine, others)
+        if len(others) != self._n_others:
+            self._n_others = len(others)
+            message = "%s: other jobs on this cluster: %d; this one's share is %d of %d simulations at once"
+            logger.info(message, self._job, len(others), share.slots, self.slots)
+        return share
 
     def rest(self) -> None:
         """Count the time without workers from now: the connection was lost, which is another wait."""

@@ -16,7 +16,7 @@ from dask.base import annotate
 from distributed import CancelledError, Future, KilledWorker
 from distributed.client import ClosedClientError
 
-from mops.driver.cluster import DEATHS, SUSPECT, Cluster
+from mops.driver.cluster import DEATHS, Cluster
 from mops.driver.plan import Submit
 from mops.worker.order import ArrowPart, Order, Outcome
 from mops.worker.task import run_order
@@ -111,7 +111,7 @@ class Dispatch:
 
     def _submit(self, submit: Submit, order: Order, *given: Future[list[ArrowPart]]) -> None:
         try:
-            with annotate(**({SUSPECT: True} if submit.suspect else {})):
+            with annotate(**self._cluster.notes(submit)):
                 future = self._cluster.client.submit(run_order, order, *given, key=order.key, pure=False)
         except ClosedClientError as gone:
             self._put(Lost(submit, repr(gone)))
@@ -150,7 +150,7 @@ class Dispatch:
         try:
             outcome = future.result()
         except KilledWorker as error:  # what it gave has ended its worker on the way, and the next one that ran it
-            return self._killed(submit, error)
+            return self._killed(submit, future, error)
         event = self._deliver(submit, outcome)
         _release(future)
         return event
@@ -160,12 +160,15 @@ class Dispatch:
         # exception() and not result(): a raised error's frames would pin every future (FACTS, Dask).
         error: BaseException | None = future.exception() if future.status == "error" else None
         if isinstance(error, KilledWorker):
-            return self._killed(submit, error)
+            return self._killed(submit, future, error)
         if error is not None:
             return Failed(error)
         return Lost(submit, f"Dask says {future.status!r}")
 
-    def _killed(self, submit: Submit, error: KilledWorker) -> Lost:
+    def _killed(self, submit: Submit, future: Future[Outcome], error: KilledWorker) -> Lost:
+        # Workers died of another job's tasks where this one still waited to be alone (mops.worker.task).
+        if submit.alone and len(future.client.get_metadata([future.key], {})) < DEATHS:
+            return Lost(submit, "its workers died before it ran")
         last = error.last_worker.address
         n = "a worker" if submit.suspect else f"{DEATHS} workers"
         return Lost(submit, f"{n} died while running it", blamed=True, memory=self._cluster.out_of_memory(last))

@@ -297,9 +297,9 @@ class Runner:
         if self._reconnecting:
             self._crew.rest()
         elif self._cluster.alive:
-            slots, self._plan.workers = self._crew.look(), max(self._cluster.workers, 1)
-            per_worker = self._per_worker
-            self._plan.slots = slots if per_worker is None else min(slots, per_worker * self._plan.workers)
+            share, per_worker = self._crew.look(self._plan.wants), self._per_worker
+            self._plan.workers, self._plan.tasks = share.workers, share.tasks
+            self._plan.slots = share.slots if per_worker is None else min(share.slots, per_worker * share.workers)
             for departure in self._cluster.departed():
                 self._departed(departure)
         else:

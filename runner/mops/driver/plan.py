@@ -25,6 +25,7 @@ MIN_TASK_SECONDS = 0.03
 """Near a job's end tasks shrink, but not below this: a Dask task costs about 2 ms."""
 
 _DECAY = 0.8
+_ANY = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Submit:
         Whether it is to have its worker for itself.
     suspect
         Whether it is part of what took down workers before: one more is enough.
+    seconds
+        What it will take on one slot, as far as it is known.
     """
 
     number: int
@@ -46,6 +49,7 @@ class Submit:
     replicates: tuple[int, ...] | None = None
     alone: bool = False
     suspect: bool = False
+    seconds: float = field(default=0.0, compare=False)
 
 
 def task_budget_s(*, task_seconds: float, left_s: float, slots: int) -> float:
@@ -95,7 +99,8 @@ class Plan:
     window
         The most groups in flight.
     slots
-        Simulations that run at once. May be set anew at any time, as ``workers`` may.
+        Simulations that run at once. May be set anew at any time, as ``workers`` may, and ``tasks``: the most tasks
+        in flight where other jobs have a share (None: nobody else is there).
     task_seconds
         How long a task should take.
     fuse
@@ -118,6 +123,7 @@ class Plan:
         self._n_replicates = n_replicates
         self._window, self._task_seconds, self._fuse = window, task_seconds, fuse
         self.slots, self.workers = slots, 1
+        self.tasks: int | None = None
         self._returned: list[int] = []  # a heap: what a task gave back goes first, in study order
         self._flying: dict[int, Submit] = {}
         self._n_whole = 0  # groups of the tasks in flight that hold whole ones
@@ -149,6 +155,19 @@ class Plan:
         if self._flying or any(split.targets_due or split.closing for split in self._split.values()):
             return False
         return self._stopped or not (self._n_left or self._split or self._late)
+
+    @property
+    def wants(self) -> int:
+        """Simulations that it could run at once now, if there were slots without end."""
+        flying = len(self._flying)
+        if self._stopped:
+            return flying
+        if flying and next(iter(self._flying.values())).alone:
+            return flying * max(self.slots // self.workers, 1)
+        each_s = self.seconds_per_group
+        pieces = _ANY if each_s is None else max(math.ceil(each_s / self._task_seconds), 1)
+        whole = min(self._n_left, max(self._window.size - self.in_flight, 0))
+        return flying + sum(len(split.left) for split in self._split.values()) + whole * pieces
 
     @property
     def seconds_per_group(self) -> float | None:
@@ -316,14 +335,14 @@ class Plan:
         if split.targets_due:
             split.targets_due = False
             return self._numbered((group,), ())
-        if len(self._flying) >= PIECES_PER_SLOT * self.slots:
+        if self._full(PIECES_PER_SLOT):
             return None
         size = piece_size(len(split.left), self._seconds_per_simulation, self._budget_s())
         return self._numbered((group,), tuple(heapq.heappop(split.left) for _ in range(size)))
 
     def _next_groups(self) -> Submit | None:
         """Return the next task of whole groups, or the first piece of a group that is too long for one."""
-        if len(self._flying) >= self.slots * (1 if self.seconds_per_group is None else TASKS_PER_SLOT):
+        if self._full(1 if self.seconds_per_group is None else TASKS_PER_SLOT):
             return None
         size, room = self._size(), self._window.size - self.in_flight
         if room < min(size, self._n_left) and len(self._flying) >= 2 * self.slots:
@@ -336,6 +355,11 @@ class Plan:
         self._n_whole += len(groups)
         return self._numbered(groups, None)
 
+    def _full(self, tasks_per_slot: int) -> bool:
+        """Tell whether enough tasks are in flight."""
+        most = tasks_per_slot * self.slots
+        return len(self._flying) >= (most if self.tasks is None else min(most, self.tasks))
+
     def _more(self, n: int) -> Iterator[int]:
         """Yield up to ``n`` further groups of the same task."""
         for _ in range(min(n, self._n_left)):
@@ -347,7 +371,13 @@ class Plan:
 
     def _numbered(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None, *, alone: bool = False) -> Submit:
         self._number += 1
-        return Submit(self._number, groups, replicates, alone, suspect=not alone and groups[0] in self._suspects)
+        suspect = not alone and groups[0] in self._suspects
+        return Submit(self._number, groups, replicates, alone, suspect, self._expected_s(groups, replicates))
+
+    def _expected_s(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None) -> float:
+        if replicates is None:
+            return len(groups) * (self.seconds_per_group or self._task_seconds)
+        return len(replicates) * (self._seconds_per_simulation or self._task_seconds)
 
     def _size(self) -> int:
         """Return how many groups a task should hold: about the budget, and a share of the window."""

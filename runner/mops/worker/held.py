@@ -1,8 +1,9 @@
 """The parts that this process holds: read from the children, and not yet given up by whoever reads them.
 
-One count for the process, as the memory is. A pool waits on it before it starts an order; the drain check reads whose
-parts they are. Pieces of half-done groups do not count for the waiting: only the rest of their group gives them up, and
-that must not wait for them. They are bounded by the planner, which finishes a group before it begins another.
+One book for the process, as the memory is, with a count for each order. A pool waits on its own job's part
+before it starts an order; the drain check reads whose parts they are. Pieces of half-done groups do not count for the
+waiting: only the rest of their group gives them up, and that must not wait for them. They are bounded by the planner,
+which finishes a group before it begins another.
 """
 
 from __future__ import annotations
@@ -66,10 +67,17 @@ def _count(name: str, change: int) -> None:
         _changed.notify_all()
 
 
-def held_bytes() -> int:
-    """Return the bytes of all parts held, but for those of half-done groups."""
+def held_bytes(mark: str = "") -> int:
+    """Return the bytes of all parts held, but for those of half-done groups.
+
+    Parameters
+    ----------
+    mark
+        Only of those whose names have this in them.
+    """
     with _changed:
-        return sum(n_bytes for name, n_bytes in _bytes_of.items() if not name.startswith(_NOT_WAITED_FOR))
+        found = _bytes_of.items()
+        return sum(n_bytes for name, n_bytes in found if mark in name and not name.startswith(_NOT_WAITED_FOR))
 
 
 def held_names() -> set[str]:
@@ -78,15 +86,21 @@ def held_names() -> set[str]:
         return set(_bytes_of)
 
 
-def wait_for_room(limit_bytes: int, stopping: Callable[[], bool], job: str) -> None:
-    """Wait while more than ``limit_bytes`` are held and nobody stops; say so every 30 s."""
+def wait_for_room(limit_bytes: int, stopping: Callable[[], bool], job: str, mark: str = "") -> None:
+    """Wait while more than ``limit_bytes`` are held and nobody stops; say so every 30 s.
+
+    Parameters
+    ----------
+    mark
+        What the names of the parts that count have in them: a job does not wait for another one's runner.
+    """
     with _changed:
-        while held_bytes() > limit_bytes and not stopping():
+        while held_bytes(mark) > limit_bytes and not stopping():
             if not _changed.wait(_SAY_SECONDS):
                 logger.warning(
                     "%s: waiting to start simulations: %d MiB of results are not fetched yet (limit %d MiB)",
                     job,
-                    held_bytes() >> 20,
+                    held_bytes(mark) >> 20,
                     limit_bytes >> 20,
                 )
 

@@ -100,7 +100,7 @@ def _children(pools: list[Pool]) -> Iterator[Metric]:
 
 def _memory(pools: list[Pool]) -> Iterator[Metric]:
     own = resident_bytes()
-    sizes = {"process": own, "tree": own + sum(pool.children_bytes() for pool in pools)}
+    sizes = {"process": own, "tree": own + (pools[0].children_bytes() if pools else 0)}
     help_text = "Resident memory of this process, and of the tree with all children; shared pages count in each."
     yield _PLAIN.gauge_by("mops_worker_memory_bytes", help_text, "of", sizes)
     if pools:

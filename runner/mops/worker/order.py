@@ -74,6 +74,11 @@ class Context:
     python: str | None = None
     install_s: float | None = None
 
+    @property
+    def mark(self) -> str:
+        """What the keys and parts of this attempt's orders have in their names."""
+        return f"-{self.job}-{self.run}-"
+
 
 @dataclass(frozen=True)
 class Order:
@@ -121,7 +126,7 @@ class Order:
         its targets, which depend on data, have a word of their own. The digits after them count for nothing there.
         """
         word = "targets" if self.replicates == () else "sim"
-        return f"{word}-{self.context.job}-{self.context.run}-{self.number}"
+        return f"{word}{self.context.mark}{self.number}"
 
     @property
     def given_key(self) -> str:

@@ -1,7 +1,8 @@
-"""A worker's children: how many run at once, which runs what, and what follows where one dies.
+"""A job's children on a worker: which runs what, and what follows where one dies.
 
 A task drives its child in its own thread (:meth:`Pool.run`). One child is :mod:`mops.worker.parent`'s, what is left of
-an order after a death :mod:`mops.worker.work`'s.
+an order after a death :mod:`mops.worker.work`'s. How many there are beside those of other jobs is
+:mod:`mops.worker.slots`'s and :mod:`mops.worker.children`'s.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mops.errors import ClusterError, InstallError, ModelError
 from mops.worker import held, memory, turnover
+from mops.worker.children import Children
 from mops.worker.heap import resident_bytes
 from mops.worker.install import install
 from mops.worker.order import ArrowPart, Context, Order, Outcome
@@ -46,18 +48,25 @@ class Pool:
         Children at once.
     worker_limit
         Bytes of memory that Dask was told for this worker; None: nothing.
+    children
+        Those of all pools of this worker; None: there is no other pool.
     """
 
-    def __init__(self, context: Context, root: str, slots: int, worker_limit: int | None = None):
-        self.context, self.slots = context, Slots(slots)
+    def __init__(
+        self,
+        context: Context,
+        root: str,
+        slots: int,
+        worker_limit: int | None = None,
+        children: Children | None = None,
+    ):
+        self._children = children or Children()
+        self.context, self.slots = context, Slots(slots, self._children.places)
+        self._children.join(self.slots)
         self.allowed_bytes = memory.allowed_bytes(worker_limit)
         """What the worker may take, with all its processes."""
         self._root = root
         self._lock = threading.Lock()
-        self._returned = threading.Condition(self._lock)
-        self._idle: list[Child] = []
-        self._children: set[Child] = set()
-        self._template: Child | None = None
         self._preparing, self._installing = threading.Lock(), threading.Lock()
         self._installed = context.install_s is None
         self._install_failure: InstallError | None = None
@@ -102,23 +111,42 @@ class Pool:
             notes, self._notes = self._notes, []
         return notes
 
+    @property
+    def _template(self) -> Child | None:
+        return self._children.template(self.slots)
+
     def warm(self) -> None:
         """Start every child now, side by side; they import the model while the caller goes on."""
-        with self._lock:
-            if not self._spawns and not self._stopping:
-                self._template = self._template or Child(self.context, self._root)
-            while self._spawns and not self._stopping and len(self._children) < self.slots.n:
-                self._idle.append(self._start())
+        if not self._spawns:
+            with self._lock:
+                if not self._stopping and self._template is None:
+                    self._children.set_template(self.slots, Child(self.context, self._root))
+            return
+        while len(self._children.of(self.slots)) < self.slots.n and (child := self._started()) is not None:
+            self._children.rest(self.slots, child)
+
+    def _started(self, *, last: bool = False) -> Child | None:
+        """Start a child, in the place of one that idles if need be; None once the pool is stopped."""
+        _close(self._children.reserve(self.slots))
+        child = None
+        with self._lock:  # held meanwhile, so that who stops the pool sees every child
+            try:
+                if not self._over(last):
+                    child = self._start()
+            finally:
+                self._children.started(self.slots, child)
+        return child
+
+    def _over(self, last: bool) -> bool:
+        return self._ended if last else self._stopping
 
     def _start(self) -> Child:
-        child = None
-        if self._template is not None and not self._spawns:
+        template = self._template
+        if template is not None and not self._spawns:
             # A template that has just ended is replaced before the next order; this one starts by itself.
             with contextlib.suppress(OSError, EOFError):
-                child = Child(self.context, self._root, self._template)
-        child = child or Child(self.context, self._root)
-        self._children.add(child)
-        return child
+                return Child(self.context, self._root, template)
+        return Child(self.context, self._root)
 
     def _prepare(self) -> Death | None:
         """Have a template that has imported the model, or find out why not; return how it died, if it did.
@@ -132,14 +160,15 @@ class Pool:
         with self._preparing:
             if self._spawns or self._stopping:
                 return None
-            with self._lock:
-                template = self._template
+            template = self._template
             if template is None or (template.loaded and not template.fit):
                 self._drop_template()
                 with self._lock:
                     if self._stopping:
                         return None
-                    self._template = template = Child(self.context, self._root)
+                    template = Child(self.context, self._root)
+                    too_many = self._children.set_template(self.slots, template)
+                _close(too_many)
             death: Death | None = None
             with contextlib.ExitStack() as on_failure:
                 on_failure.callback(self._drop_template)
@@ -164,17 +193,14 @@ class Pool:
         return prints
 
     def _drop_template(self) -> None:
-        with self._lock:
-            template, self._template = self._template, None
-        if template is not None:
-            template.close()
+        _close(self._children.take_template(self.slots))
 
     def _adopt(self, template: Child) -> None:
         """Make an ordinary child of a template that may not fork."""
-        with self._lock:
-            self._template = None
-            self._children.add(template)
-            self._idle.append(template)
+        self._children.take_template(self.slots)
+        _close(self._children.reserve(self.slots))
+        self._children.started(self.slots, template)
+        self._give_back(template, fit=True)
         wished = self.context.start == "fork"
         self._spawn_only(f"{template.why_not_forked}", logging.WARNING if wished else logging.INFO)
 
@@ -208,21 +234,23 @@ class Pool:
 
     def pids(self) -> list[int]:
         """Return the children's process ids."""
-        with self._lock:
-            return [child.pid for child in self._children]
+        return [child.pid for child in self._children.of(self.slots)]
 
     def busy_and_idle(self) -> tuple[int, int]:
-        """Return how many children run something, and how many wait."""
-        with self._lock:
-            return len(self._children) - len(self._idle), len(self._idle)
+        """Return how many of its children run something, and how many wait."""
+        return self._children.busy_and_idle(self.slots)
 
-    def run(self, order: Order, given: Sequence[ArrowPart] = ()) -> Outcome:
+    def run(
+        self, order: Order, given: Sequence[ArrowPart] = (), on_alone: Callable[[], None] = lambda: None
+    ) -> Outcome:
         """Run an order on one child, or on several in turn where they die.
 
         Parameters
         ----------
         given
             What earlier orders gave of the group whose targets alone are to run.
+        on_alone
+            Called when an order that is to be alone has the worker for itself, before it runs.
 
         Raises
         ------
@@ -234,10 +262,12 @@ class Pool:
         work = Work(order, given)
         if order.per_worker is not None:
             self.slots.limit(order.per_worker)
-            self._close_idle(above=self.slots.n)
-        with self._alone() if order.alone else self.slots.one():
+            _close(self._children.take_idle(self.slots, above=self.slots.n))
+        last = order.replicates == ()
+        with self._place(on_alone if order.alone else None, last=last):
             if order.replicates is None:
-                held.wait_for_room(self.context.held_bytes, lambda: self._stopping, self.context.job)
+                room = self.context.held_bytes // self._children.n_pools
+                held.wait_for_room(room, lambda: self._stopping, self.context.job, self.context.mark)
                 self._wait_for_memory()
             deaths_between, goes_on = 0, True
             while goes_on and not work.finished:
@@ -252,7 +282,7 @@ class Pool:
         work.prints = self._take_import_prints() + work.prints
         outcome = work.outcome(self._children_start)
         outcome.notes = self._take_notes()
-        outcome.allowed_bytes, outcome.own_bytes = self.allowed_bytes, resident_bytes()
+        outcome.allowed_bytes, outcome.own_bytes = self.allowed_bytes, self._own_bytes()
         return outcome
 
     def _turn(self, order: Order, work: Work) -> tuple[Death | None, bool]:
@@ -281,25 +311,17 @@ class Pool:
         logger.info(message, self.context.job, most >> 20)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Have all slots, and the memory of the children that nobody uses."""
-        with self.slots.all():
-            self._close_idle(above=0)
+    def _place(self, on_alone: Callable[[], None] | None, *, last: bool) -> Iterator[None]:
+        """Have a place; the whole worker and the memory of what nobody uses, where ``on_alone`` is given."""
+        if on_alone is None:
+            with self.slots.one(lambda: self._over(last)):
+                yield
+            return
+        with self.slots.all(lambda: self._over(last)) as had:
+            if had:
+                self._close_unused()
+                on_alone()
             yield
-
-    def _close_idle(self, *, above: int) -> None:
-        """End children that nobody uses while there are more than ``above``."""
-        with self._lock:
-            idle = self._take_idle(above)
-        for child in idle:
-            child.close()
-
-    def _take_idle(self, above: int = 0) -> list[Child]:
-        """Take out children that nobody uses, to be closed, while there are more than ``above``. With the lock held."""
-        n_kept = max(len(self._idle) - max(len(self._children) - above, 0), 0)
-        taken, self._idle = self._idle[n_kept:], self._idle[:n_kept]
-        self._children.difference_update(taken)
-        return taken
 
     def _wait_for_memory(self) -> None:
         """Wait while all processes together take too much and another order runs; say so every 30 s.
@@ -307,30 +329,35 @@ class Pool:
         Dask's own pausing measures the worker's process only, which in an embedded worker is the whole runner.
         """
         most, said_at = int(_PAUSE_SHARE * self.allowed_bytes), time.monotonic()
-        with self._returned:
-            while not self._stopping and len(self._children) > len(self._idle) and self._tree_bytes() > most:
-                for child in self._take_idle():
-                    child.close()
-                if time.monotonic() - said_at > _SAY_SECONDS:
-                    said_at = time.monotonic()
-                    took = (self._tree_bytes() >> 20, most >> 20)
-                    message = "%s: waiting to start simulations: the worker's processes take %d MiB (limit %d MiB)"
-                    logger.warning(message, self.context.job, *took)
-                self._returned.wait(_LOOK_AGAIN_SECONDS)
+        while not self._stopping and self._children.any_lent and self._tree_bytes() > most:
+            self._close_unused()
+            if time.monotonic() - said_at > _SAY_SECONDS:
+                said_at = time.monotonic()
+                took = (self._tree_bytes() >> 20, most >> 20)
+                message = "%s: waiting to start simulations: the worker's processes take %d MiB (limit %d MiB)"
+                logger.warning(message, self.context.job, *took)
+            self._children.await_change(_LOOK_AGAIN_SECONDS)
+
+    def _close_unused(self) -> None:
+        """Have the memory of every process of the worker that runs nothing, but for this pool's template."""
+        _close(self._children.take_idle())
+        _close(self._children.take_unused_templates(but=self.slots))
 
     def _tree_bytes(self) -> int:
-        children = (*self._children, *([self._template] if self._template else []))
-        return resident_bytes() + memory.tree_bytes(*(child.pid for child in children))
+        return resident_bytes() + self.children_bytes()
 
     def children_bytes(self) -> int:
-        """Return the resident memory of all children and what they have started."""
-        with self._lock:
-            return self._tree_bytes() - resident_bytes()
+        """Return the resident memory of all children of the worker and what they have started, of every pool."""
+        return memory.tree_bytes(*self._children.pids())
+
+    def _own_bytes(self) -> int:
+        """Return what is not for this pool's simulations: the worker's own, and other pools' templates."""
+        return resident_bytes() + sum(map(resident_bytes, self._children.other_templates(self.slots)))
 
     def _limit_bytes(self, *, alone: bool) -> int:
         """Return what one simulation may take now: what is set, else its slot's share of what is there."""
         # A template's pages count in each process that it has forked, and so in what each may take.
-        share = memory.share_bytes(self.allowed_bytes, resident_bytes(), 1 if alone else self.slots.n)
+        share = memory.share_bytes(self.allowed_bytes, self._own_bytes(), 1 if alone else self.slots.n)
         each = self.context.memory_bytes
         if each is None:
             return share
@@ -347,9 +374,8 @@ class Pool:
         fresh
             It is to have run nothing before.
         """
-        with self._lock:
-            over = self._ended if last else self._stopping
-            child = None if over else self._idle.pop() if self._idle and not fresh else self._start()
+        child = None if fresh or self._over(last) else self._children.lend(self.slots)
+        child = child or self._started(last=last)
         fit = False
         try:
             yield child
@@ -359,18 +385,14 @@ class Pool:
                 self._give_back(child, fit=fit)
 
     def _give_back(self, child: Child, *, fit: bool) -> None:
-        with self._lock:
-            keep = fit and not self._stopping and len(self._children) <= self.slots.n
-            if keep:
-                self._idle.append(child)
-        if not keep:
+        with self._lock:  # who stops the pool sees it idle, or it is closed here
+            kept = fit and not self._stopping and self._children.rest(self.slots, child)
+        if not kept:
             if child.worn:
                 logger.info("%s: child %d is replaced: %s", self.context.job, child.pid, child.worn)
                 turnover.replaced(child.worn_by)
             child.close()
-            with self._returned:
-                self._children.discard(child)
-                self._returned.notify_all()
+            self._children.remove(self.slots, child)
 
     def _explain(self, death: Death, work: Work, deaths_between: int) -> None:
         """Blame the unit that ran, and report it."""
@@ -423,41 +445,47 @@ class Pool:
             self._killer = threading.Timer(grace_s, self._kill_all)
             self._killer.daemon = True
             self._killer.start()
-            for child in self._children:
+            for child in self._children.of(self.slots):
                 child.ask_to_stop()
+        self.slots.wake()
         held.wake()
 
     def _kill_all(self) -> None:
         with self._lock:
             self._ended = True
-            for child in self._children:
+            for child in self._children.of(self.slots):
                 child.kill()
             self._kill_importing()
+        self.slots.wake()
 
     def _kill_importing(self) -> None:
         """End a template that somebody waits for; one that is ready tells how its processes ended, until the last."""
-        if self._template is not None and not self._template.loaded:
-            self._template.kill()
+        template = self._template
+        if template is not None and not template.loaded:
+            template.kill()
 
     def close(self) -> None:
         """End every child; who drives one meanwhile sees it die, and has an outcome without an error."""
-        with self._returned:
+        with self._lock:
             self._stopping = self._ended = True
             if self._killer is not None:
                 self._killer.cancel()
-            idle = self._take_idle()
-            for child in self._children:
+            idle = self._children.take_idle(self.slots)
+            for child in self._children.of(self.slots):
                 child.kill()
             self._kill_importing()
+        self.slots.wake()
         held.wake()
-        for child in idle:
-            child.close()
-        with self._returned:
-            self._returned.wait_for(lambda: not self._children, timeout=LEAVE_SECONDS)
-            left, self._children = self._children, set()
-        for child in left:  # its driver is held up elsewhere
-            child.close()
+        _close(idle)
+        self._children.await_end(self.slots, LEAVE_SECONDS)
+        left = self._children.leave(self.slots)
+        _close(left)  # their drivers are held up elsewhere
         self._drop_template()
+
+
+def _close(children: list[Child]) -> None:
+    for child in children:
+        child.close()
 
 
 def _dying(order: Order, death: Death) -> ClusterError:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from distributed import get_worker
+from distributed.utils import sync
 
 from mops.errors import ClusterError, StorageError
 from mops.storage.bundles import cache_folder, unpack
 from mops.storage.files import Files
 from mops.storage.jobs import load_bundle
+from mops.worker import memory
+from mops.worker.children import Children
 from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.pool import Pool
 
+_ASK_SECONDS = 10.0
+_children = Children()
 _pools: dict[str, Pool] = {}
 _over: set[str] = set()
 _lock = threading.Lock()
@@ -34,7 +41,19 @@ def run_order(order: Order, given: Sequence[ArrowPart] = ()) -> Outcome:
     ModelError, InstallError, ClusterError
         No simulation can run here; the failures of single simulations are in the outcome.
     """
-    return pool_of(order.context, order.pool).run(order, given)
+    pool = pool_of(order.context, order.pool)
+    return pool.run(order, given, (lambda: None) if order.context.slots else partial(_say_begun, order.key))
+
+
+def _say_begun(key: str) -> None:
+    """Note with the scheduler that a task runs here, by itself: if the worker ends now, it is to blame, and no other.
+
+    A task that waits on a worker until it is alone there may see it end by what another job runs.
+    """
+    worker = get_worker()
+    with contextlib.suppress(OSError, TimeoutError):  # the scheduler is gone, and with it the task
+        keys = [key, worker.id]
+        sync(worker.loop, worker.scheduler.set_metadata, keys=keys, value=True, callback_timeout=_ASK_SECONDS)
 
 
 def pool_of(context: Context, name: str = "") -> Pool:
@@ -55,7 +74,7 @@ def pool_of(context: Context, name: str = "") -> Pool:
     with _lock:
         name = name or context.run
         if name not in _pools:
-            _pools[name] = Pool(context, root, slots, worker_limit)
+            _pools[name] = Pool(context, root, slots, worker_limit, _children)
             if context.slots is None:
                 _show_children()
             if name in _over:
@@ -71,7 +90,7 @@ def pools() -> list[Pool]:
 
 def children_bytes(_worker: object = None) -> int:
     """Return the resident memory of all children of this process; Dask shows it among the worker's metrics."""
-    return sum(pool.children_bytes() for pool in pools())
+    return memory.tree_bytes(*_children.pids())
 
 
 def can_show_metrics() -> bool:

@@ -1,0 +1,57 @@
+"""What runners on one cluster say to each other, and whom they believe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+from mops.driver.neighbours import METADATA, SILENT_SECONDS, Card, Neighbours
+from mops.driver.shares import Claim
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def said(n: int, **more: Any) -> dict[str, Any]:
+    return {"format": 1, "n": n, "job": "other", "run": "2", "priority": "normal", "weight": 4, "wants": 0.5} | more
+
+
+def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
+    clock = Clock()
+    neighbours = Neighbours(Card("mine", "1", "high"), clock)
+    assert neighbours.heard({"own": said(1), "a": said(7)}, "own") == [Claim(4, 0.5)]
+    clock.now += SILENT_SECONDS
+    assert neighbours.heard({"a": said(7)}, "own") == [Claim(4, 0.5)]
+    clock.now += 1.0
+    assert neighbours.heard({"a": said(7)}, "own") == []
+    assert neighbours.heard({"a": said(8, wants=1.0)}, "own") == [Claim(4, 1.0)]
+
+
+def test_what_another_version_says_otherwise_is_left_alone() -> None:
+    assert Neighbours(Card("mine", "1", "high"), Clock()).heard({"a": {"format": 2, "claims": []}}, "own") == []
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def test_two_jobs_meet_on_a_scheduler(client: Client) -> None:
+    one, two = (Neighbours(Card(job, "1", "normal"), Clock()) for job in ("one", "two"))
+    assert one.meet(client, "1.1", Claim(4, 1.0)) == []
+    assert two.meet(client, "2.1", Claim(1, 0.25)) == [Claim(4, 1.0)]
+    assert one.meet(client, "1.1", Claim(4, 1.0)) == [Claim(1, 0.25)]
+    names = {name: (it["job"], it["priority"]) for name, it in client.get_metadata([METADATA]).items()}
+    assert names == {"1.1": ("one", "normal"), "2.1": ("two", "normal")}

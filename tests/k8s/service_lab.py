@@ -1,0 +1,278 @@
+"""A cluster service to work with: the chart, installed in a namespace of its own on a real Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+import yaml
+from azure.core.exceptions import ResourceExistsError
+from azure.storage.blob import BlobServiceClient
+
+from mops.job import Job, open_job
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "mops"
+MOPS = Path(sys.executable).with_name("mops")
+PATIENCE_SECONDS = 180.0
+"""For what must happen: far more than it takes, because the machine may be busy."""
+
+T = TypeVar("T")
+
+
+def wait_for(what: Callable[[], T], *, patience_s: float = PATIENCE_SECONDS, said: Callable[[], str] = lambda: "") -> T:
+    """Poll until ``what()`` is true; fail with ``said()`` if it never is."""
+    deadline = time.monotonic() + patience_s
+    while not (found := what()):
+        assert time.monotonic() < deadline, f"waited {patience_s:g} s in vain\n{said()}"
+        time.sleep(0.2)
+    return found
+
+
+def cluster_environment() -> dict[str, str]:
+    """Bring up a cluster with this checkout's image; return the variables that lead to it.
+
+    Without MOPS_REQUIRE_K8S=1 the tests are skipped, because what it takes is minutes and root.
+    """
+    if os.environ.get("MOPS_REQUIRE_K8S") != "1":
+        pytest.skip("needs a Kubernetes: make test-k8s brings one up")
+    ran = subprocess.run([ROOT / "k8s" / "test-env"], stdout=subprocess.PIPE, text=True, check=True)
+    exports = [line.removeprefix("export ").partition("=") for line in ran.stdout.splitlines() if "=" in line]
+    found = {name: shlex.split(value.replace("$PATH", os.environ["PATH"]))[0] for name, _, value in exports}
+    return {**os.environ, **found}
+
+
+@dataclass
+class Ran:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass
+class Service:
+    """The chart in a namespace, and a person who is connected to it.
+
+    Parameters
+    ----------
+    home
+        Of that person: profile, projects.
+    """
+
+    namespace: str
+    env: dict[str, str]
+    home: Path
+    container: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.env = {
+            **{name: value for name, value in self.env.items() if not name.startswith("MODELOPS_")},
+            "XDG_CONFIG_HOME": str(self.home / "config"),
+            "XDG_CACHE_HOME": str(self.home / "cache"),
+            "COLUMNS": "200",
+        }
+
+    @property
+    def url(self) -> str:
+        return f"abfs://{self.container}/mops"
+
+    # --- programs
+
+    def run(self, *command: str | Path, text: str | None = None, **env: str) -> Ran:
+        """Run a program, in the person's home."""
+        ran = subprocess.run(
+            [str(part) for part in command],
+            env={**self.env, **env},
+            cwd=self.home,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
+        """Run kubectl in the namespace; return what it prints."""
+        ran = self.run("kubectl", "-n", self.namespace, *arguments, text=text)
+        assert ran.code == 0, ran.err
+        return ran.out
+
+    def objects(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+        """Return objects of a kind."""
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-l", selector, "-o", "json"))["items"]
+        return found
+
+    def helm(self, verb: str, *arguments: str) -> str:
+        """Install or upgrade the chart with this service's values."""
+        values = self.home / "values.yaml"
+        values.write_text(yaml.safe_dump(self.values))
+        ran = self.run(
+            *("helm", verb, "mops", CHART, "-n", self.namespace, "-f", values, "--wait", "--timeout", "3m"), *arguments
+        )
+        assert ran.code == 0, ran.err + self.kubectl("get", "pods", "-o", "wide")
+        return ran.out
+
+    def mops(self, *arguments: str | Path, code: int | None = 0, **env: str) -> Ran:
+        """Run mops; ``code`` is what it is to exit with, None: anything."""
+        ran = self.run(MOPS, *arguments, **env)
+        assert code is None or ran.code == code, f"{arguments} exited with {ran.code}\n{ran.out}\n{ran.err}"
+        return ran
+
+    # --- jobs
+
+    def write(self, name: str, model: str, study: Mapping[str, Any], **files: str) -> Path:
+        """Write a project; return its study."""
+        project = self.home / name
+        project.mkdir(exist_ok=True)
+        (project / "mops.toml").touch()
+        (project / "model.py").write_text(model)
+        for file, text in files.items():
+            (project / file.replace("__", ".")).write_text(text)
+        (project / "study.json").write_text(json.dumps({"model": "model:run", **study}))
+        return project / "study.json"
+
+    def submit(self, study: Path, job: str, *options: str, **settings: str) -> None:
+        """Submit a study to the service."""
+        named = {f"MODELOPS_JOB_{name}": str(value) for name, value in settings.items()}
+        self.mops("jobs", "submit", study, "--name", job, *options, **named)
+
+    def local(self, study: Path, job: str) -> Job:
+        """Run a study on this machine; return its job."""
+        storage = self.home / "here"
+        self.mops("jobs", "submit", study, "--name", job, "--local", "--storage", storage)
+        return open_job(job, str(storage))
+
+    def job(self, name: str) -> Job:
+        """Return a job of the service."""
+        return open_job(name, self.url)
+
+    def status(self, job: str) -> dict[str, Any]:
+        """Return what ``mops jobs status --json`` says."""
+        found: dict[str, Any] = self.mops("jobs", "status", job, "--json").json
+        return found
+
+    def wait(self, job: str, state: str = "succeeded", *, patience_s: float = PATIENCE_SECONDS) -> dict[str, Any]:
+        """Wait until a job has ended; return its status."""
+        ended = ("succeeded", "partial", "failed", "cancelled")
+        wait_for(
+            lambda: self.job(job).status().state in ended, patience_s=patience_s, said=lambda: self.what_is_wrong(job)
+        )
+        found = self.status(job)
+        assert found["state"] == state, self.what_is_wrong(job)
+        return found
+
+    def what_is_wrong(self, job: str) -> str:
+        """Return what there is to see."""
+        said = [self.mops("jobs", "status", job, code=None), self.mops("jobs", "logs", job, code=None)]
+        pods = self.kubectl("get", "pods", "-o", "wide")
+        last = self.mops("jobs", "logs", job, "--pod", "-n", "40", code=None)
+        return "\n".join([*(ran.out + ran.err for ran in said), pods, last.out + last.err])
+
+    def committed(self, job: str) -> int:
+        """Return how many groups of a job are committed."""
+        return self.job(job).status().groups
+
+    def runner_pods(self, job: str) -> list[str]:
+        """Return the names of a job's pods that are not ending, oldest first."""
+        pods = self.objects("pods", f"mops/job={job}")
+        alive = [pod for pod in pods if pod["status"]["phase"] in ("Pending", "Running")]
+        alive = [pod for pod in alive if not pod["metadata"].get("deletionTimestamp")]
+        return [pod["metadata"]["name"] for pod in sorted(alive, key=lambda pod: pod["metadata"]["creationTimestamp"])]
+
+    def pods(self, component: str) -> list[str]:
+        """Return the names of the chart's pods of a component."""
+        return [pod["metadata"]["name"] for pod in self.objects("pods", f"app.kubernetes.io/component={component}")]
+
+
+def rows_of(job: Job) -> dict[str, pa.Table]:
+    """Return every table of a job's results, in one order."""
+    tables = {name: job.outputs(name).to_table() for name in job.output_names()}
+    tables |= {"losses": job.losses(), "failures": job.failures().select(["group", "replicate", "target", "reason"])}
+    return {name: _ordered(table) for name, table in tables.items()}
+
+
+def _ordered(table: pa.Table) -> pa.Table:
+    by = [name for name in ("group", "replicate", "day", "target", "name") if name in table.column_names]
+    return table.sort_by([(name, "ascending") for name in by])
+
+
+VALUES: dict[str, Any] = {
+    "scheduler": {"resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "512Mi"}}},
+    "worker": {"replicas": 2, "threads": 1, "cpu": "100m", "memory": "1280Mi", "terminationGracePeriodSeconds": 30},
+    "runner": {
+        "resources": {"requests": {"cpu": "100m", "memory": "768Mi"}, "limits": {"memory": "768Mi"}},
+        "terminationGracePeriodSeconds": 30,
+    },
+}
+"""Small enough for a node of two processors."""
+
+
+@contextmanager
+def installed(namespace: str, env: Mapping[str, str], *, connected: bool = True, **values: Any) -> Iterator[Service]:
+    """Have the chart in a namespace of its own, which enforces Pod Security ``restricted``, with Azure Blob."""
+    container = f"{namespace}-{os.getpid()}"
+    with tempfile.TemporaryDirectory(prefix="mops-k8s-") as home:
+        service = Service(namespace, dict(env), Path(home), container)
+        repository, _, tag = env["MOPS_TEST_SIR_IMAGE"].rpartition(":")
+        service.values = {
+            **VALUES,
+            "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
+            "storage": {
+                "url": service.url,
+                "runner": {"existingSecret": "storage"},
+                "worker": {"existingSecret": "storage"},
+            },
+            **values,
+        }
+        _make_container(service)
+        service.run("kubectl", "delete", "namespace", namespace, "--ignore-not-found", "--timeout=120s")
+        try:
+            _make_namespace(service)
+            service.helm("install")
+            if connected:
+                service.mops("connect", "--namespace", namespace)
+            yield service
+        finally:
+            service.run("kubectl", "delete", "namespace", namespace, "--timeout=120s")
+            _client(service).delete_container(container)
+
+
+def _client(service: Service) -> BlobServiceClient:
+    return BlobServiceClient.from_connection_string(service.env["AZURE_STORAGE_CONNECTION_STRING"])
+
+
+def _make_container(service: Service) -> None:
+    os.environ["AZURE_STORAGE_CONNECTION_STRING"] = service.env["AZURE_STORAGE_CONNECTION_STRING"]
+    with suppress(ResourceExistsError):
+        _client(service).create_container(service.container)
+
+
+def _make_namespace(service: Service) -> None:
+    ran = service.run("kubectl", "create", "namespace", service.namespace)
+    assert ran.code == 0, ran.err
+    for mode in ("enforce", "warn"):
+        service.run(
+            *("kubectl", "label", "namespace", service.namespace, f"pod-security.kubernetes.io/{mode}=restricted")
+        )
+    variables = {"AZURE_STORAGE_CONNECTION_STRING": service.env["AZURE_STORAGE_CONNECTION_STRING"]}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "storage"}, "stringData": variables}
+    service.kubectl("apply", "-f", "-", text=yaml.safe_dump(secret))

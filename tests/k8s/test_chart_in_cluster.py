@@ -1,0 +1,116 @@
+"""The chart on a real Kubernetes: what the API server takes, who may do what, upgrades and rollbacks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from service_lab import CHART, Service, installed, wait_for
+
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
+
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+RESOURCES = (
+    *("pods", "pods/log", "pods/exec", "pods/portforward", "events", "secrets", "configmaps", "services"),
+    *("serviceaccounts", "persistentvolumeclaims", "jobs.batch", "deployments.apps", "roles.rbac.authorization.k8s.io"),
+    *("rolebindings.rbac.authorization.k8s.io", "networkpolicies.networking.k8s.io"),
+)
+MAY = {
+    "mops-scheduler": set(),
+    "mops-worker": set(),
+    "mops-runner": {("get", "pods"), ("list", "pods"), ("watch", "pods"), ("list", "events")},
+}
+
+
+@pytest.mark.parametrize("account", MAY)
+def test_a_service_account_may_do_what_is_listed_and_no_more(service: Service, account: str) -> None:
+    who = f"system:serviceaccount:{service.namespace}:{account}"
+    assert allowed(service, who) == MAY[account]
+
+
+def allowed(service: Service, who: str) -> set[tuple[str, str]]:
+    """Return the verbs and resources that somebody may use in the namespace."""
+    found = set()
+    for resource in RESOURCES:
+        for verb in VERBS:
+            ran = service.run("kubectl", "-n", service.namespace, "auth", "can-i", verb, resource, "--as", who)
+            assert ran.out.strip() in ("yes", "no"), ran.err
+            if ran.out.strip() == "yes":
+                found.add((verb, resource))
+    return found
+
+
+def test_pods_are_admitted_where_restricted_is_enforced(service: Service) -> None:
+    namespace = json.loads(service.kubectl("get", "namespace", service.namespace, "-o", "json"))
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for component in ("scheduler", "worker"):
+        assert service.pods(component)
+    refused = [event for event in service.objects("events") if event["reason"] == "FailedCreate"]
+    assert refused == []
+
+
+def test_only_the_runner_has_a_token(service: Service) -> None:
+    pods = [pod for pod in service.objects("pods") if "job-name" not in pod["metadata"]["labels"]]
+    mounts = {mount["mountPath"] for pod in pods for one in pod["spec"]["containers"] for mount in one["volumeMounts"]}
+    assert "/var/run/secrets/kubernetes.io/serviceaccount" not in mounts
+
+
+def test_everything_on_is_accepted_by_the_api_server(service: Service) -> None:
+    """But the PodMonitor, whose kind is another operator's."""
+    values = CHART / "ci" / "everything-values.yaml"
+    ran = service.run("helm", "template", "other", CHART, "-n", service.namespace, "-f", values)
+    assert ran.code == 0, ran.err
+    objects = [one for one in yaml.safe_load_all(ran.out) if one and one["kind"] != "PodMonitor"]
+    text = yaml.safe_dump_all(objects)
+    ran = service.run("kubectl", "apply", "--dry-run=server", "--warnings-as-errors", "-f", "-", text=text)
+    assert ran.code == 0, ran.err
+    assert len(ran.out.splitlines()) == len(objects)
+
+
+def test_helm_test_reaches_the_scheduler_and_counts_workers(service: Service) -> None:
+    ran = service.run("helm", "test", "mops", "-n", service.namespace, "--timeout", "2m")
+    assert ran.code == 0, ran.out + ran.err
+    assert "Phase:          Succeeded" in ran.out
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """Make the chart of an earlier version: the first that there is has none before it."""
+    chart = tmp_path / "mops"
+    shutil.copytree(CHART, chart)
+    text = (chart / "Chart.yaml").read_text()
+    (chart / "Chart.yaml").write_text(text.replace("\nversion: 0.1.0\n", "\nversion: 0.0.9\n"))
+    return chart
+
+
+@pytest.fixture
+def fresh(cluster: dict[str, str]) -> Iterator[Service]:
+    """Have a service that a test may upgrade as it likes."""
+    with installed("mops-upgraded", cluster, connected=False) as found:
+        yield found
+
+
+def test_an_upgrade_of_the_chart_and_its_rollback_leave_workers_alone(fresh: Service, earlier: Path) -> None:
+    values = fresh.home / "values.yaml"
+    old = fresh.run(
+        "helm", "upgrade", "mops", earlier, "-n", fresh.namespace, "-f", values, "--wait", "--timeout", "3m"
+    )
+    assert old.code == 0, old.err
+    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in fresh.objects("pods")}
+    fresh.helm("upgrade")
+    back = fresh.run("helm", "rollback", "mops", "-n", fresh.namespace, "--wait", "--timeout", "3m")
+    assert back.code == 0, back.err
+    assert {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in fresh.objects("pods")} == before
+    listed = json.loads(fresh.run("helm", "history", "mops", "-n", fresh.namespace, "-o", "json").out)
+    assert [one["chart"] for one in listed] == ["mops-0.1.0", "mops-0.0.9", "mops-0.1.0", "mops-0.0.9"]
+
+
+def test_scaling_down_retires_workers(fresh: Service) -> None:
+    fresh.kubectl("scale", "deployment", "mops-worker", "--replicas", "1")
+    wait_for(lambda: len(fresh.pods("worker")) == 1, said=lambda: fresh.kubectl("get", "pods"))
+    said = fresh.kubectl("logs", "deployment/mops-scheduler")
+    assert "Retire worker" in said or "Retiring worker" in said, said

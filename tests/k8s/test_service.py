@@ -1,0 +1,399 @@
+"""Jobs on a cluster service: the same rows as on a laptop, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from service_lab import ROOT, Service, rows_of, wait_for
+
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
+
+MODEL = """
+import random, time
+
+def run(params, seed):
+    time.sleep(params["seconds"])
+    draw = random.Random(seed)
+    return {"daily": {"day": list(range(20)), "cases": [params["beta"] * draw.random() for _ in range(20)]}}
+"""
+TARGETS = """
+def total(params, replicates):
+    return sum(sum(replicate["daily"]["cases"].to_pylist()) for replicate in replicates) / len(replicates)
+"""
+
+
+def write(service: Service, name: str, *, sets: int, seconds: float, n_replicates: int = 2) -> Path:
+    """Write a study of so many sets."""
+    study = {
+        "n_replicates": n_replicates,
+        "targets": ["targets:total"],
+        "parameter_sets": [{"beta": i / 100, "seconds": seconds} for i in range(sets)],
+    }
+    return service.write(name, MODEL, study, targets__py=TARGETS)
+
+
+def begun(service: Service, job: str, groups: int = 4) -> None:
+    """Wait until some groups are committed, and not all."""
+    wait_for(lambda: service.committed(job) >= groups, said=lambda: service.what_is_wrong(job))
+
+
+def assert_same_rows(service: Service, study: Path, job: str) -> None:
+    """Check that a job has the rows of a run on this machine, each once, and that its log is sound."""
+    there, here = rows_of(service.job(job)), rows_of(service.local(study, f"{job}-here"))
+    assert {name: table.num_rows for name, table in there.items()} == {
+        name: table.num_rows for name, table in here.items()
+    }
+    assert there == here
+    assert service.job(job).verify() == []
+
+
+def test_the_example_runs_in_the_cluster_as_it_does_here(service: Service) -> None:
+    study = ROOT / "examples" / "sir" / "study.json"
+    told = service.mops("jobs", "submit", study, "--name", "sir", "--wait")
+    assert told.out.splitlines()[0] == "sir"
+    assert "Job sir-1 in namespace mops-test" in told.err
+    status = service.status("sir")
+    assert (status["state"], status["groups"], status["counts"]["simulations_good"]) == ("succeeded", 64, 320)
+    assert_same_rows(service, study, "sir")
+    listed = service.mops("jobs", "list", "--json").json
+    assert {job["job"]: job["state"] for job in listed}["sir"] == "succeeded"
+    assert "attempt 1 by process" in service.mops("jobs", "logs", "sir").out
+
+
+def _kill_runner(service: Service, job: str) -> None:
+    (pod,) = service.runner_pods(job)
+    service.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
+
+
+def _end_runner(service: Service, job: str) -> None:
+    (pod,) = service.runner_pods(job)
+    service.kubectl("delete", "pod", pod)
+
+
+def _kill_worker(service: Service, job: str) -> None:
+    service.kubectl("delete", "pod", service.pods("worker")[0], "--grace-period=0", "--force")
+
+
+def _retire_worker(service: Service, job: str) -> None:
+    service.kubectl("delete", "pod", service.pods("worker")[0])
+
+
+def _kill_scheduler(service: Service, job: str) -> None:
+    service.kubectl("delete", "pod", service.pods("scheduler")[0], "--grace-period=0", "--force")
+
+
+def _upgrade(service: Service, job: str) -> None:
+    service.values["worker"]["annotations"] = {"upgraded": str(time.time())}
+    service.values["scheduler"]["annotations"] = {"upgraded": str(time.time())}
+    service.helm("upgrade")
+
+
+def _evict_all(service: Service, job: str) -> None:
+    for pod in [*service.runner_pods(job), *service.pods("worker"), *service.pods("scheduler")]:
+        evict(service, pod)
+
+
+def evict(service: Service, pod: str) -> None:
+    """Evict a pod as ``kubectl drain`` does: by the API that heeds disruption budgets."""
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": service.namespace},
+    }
+    path = f"/api/v1/namespaces/{service.namespace}/pods/{pod}/eviction"
+
+    def evicted() -> bool:
+        ran = service.run("kubectl", "create", "--raw", path, "-f", "-", text=json.dumps(eviction))
+        said.append(ran.err)
+        return ran.code == 0 or "not found" in ran.err
+
+    said: list[str] = []
+    wait_for(evicted, said=lambda: f"{pod} is not evicted: {said[-1]}")
+
+
+KILLS: dict[str, Callable[[Service, str], None]] = {
+    "runner-killed": _kill_runner,
+    "runner-ended": _end_runner,
+    "worker-killed": _kill_worker,
+    "worker-retired": _retire_worker,
+    "scheduler-killed": _kill_scheduler,
+    "helm-upgrade": _upgrade,
+    "all-evicted": _evict_all,
+}
+
+
+@pytest.mark.parametrize("kill", KILLS)
+def test_a_killed_pod_costs_no_row_and_doubles_none(service: Service, kill: str) -> None:
+    study = write(service, kill, sets=60, seconds=0.2)
+    service.submit(study, kill, CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
+    begun(service, kill)
+    KILLS[kill](service, kill)
+    before = service.committed(kill)
+    status = service.wait(kill, patience_s=300)
+    assert status["groups"] == 60
+    if kill in ("runner-killed", "runner-ended", "all-evicted"):
+        assert status["attempt"] == 2
+        assert before < 60
+    assert_same_rows(service, study, kill)
+
+
+def test_a_runner_that_is_asked_to_end_commits_what_is_finished(service: Service) -> None:
+    """Its checkpoint would have stayed open for an hour."""
+    study = write(service, "asked", sets=60, seconds=0.2)
+    service.submit(study, "asked", CHECKPOINT_SECONDS="3600", TASK_SECONDS="0.5")
+    wait_for(
+        lambda: (
+            (service.status("asked")["live"] or {"counts": {"simulations_good": 0}})["counts"]["simulations_good"] > 20
+        )
+    )
+    assert service.committed("asked") <= 1  # the first group, which tells what to expect
+    _end_runner(service, "asked")
+    wait_for(lambda: service.job("asked").status().attempt == 2, said=lambda: service.what_is_wrong("asked"))
+    assert service.committed("asked") > 8
+    service.mops("jobs", "cancel", "asked")
+    service.wait("asked", "cancelled")
+
+
+def test_cancel_and_resume(service: Service) -> None:
+    study = write(service, "stopped", sets=60, seconds=0.2)
+    service.submit(study, "stopped", CHECKPOINT_SECONDS="1")
+    begun(service, "stopped")
+    second = service.mops("jobs", "resume", "stopped", code=2)
+    assert "is running" in second.err
+    service.mops("jobs", "cancel", "stopped")
+    service.wait("stopped", "cancelled")
+    (job,) = service.objects("jobs", "mops/job=stopped")
+    wait_for(lambda: service.status("stopped")["kubernetes"]["word"] == "ended")
+    assert job["status"].get("failed", 0) == 0, "Kubernetes has tried a cancelled job again"
+    told = service.mops("jobs", "resume", "stopped", "--wait")
+    assert "Job stopped-2" in told.err
+    assert_same_rows(service, study, "stopped")
+
+
+def test_wait_ends_with_the_jobs_own_exit_code(service: Service) -> None:
+    model = MODEL.replace("draw = ", "assert params['beta'] > 0\n    draw = ")
+    study = service.write(
+        "partly", model, {"parameter_sets": [{"beta": beta, "seconds": 0} for beta in (0.0, 0.1, 0.2)]}
+    )
+    told = service.mops("jobs", "submit", study, "--name", "partly", "--wait", code=3)
+    assert "1 x error: AssertionError" in told.out
+    wait_for(
+        lambda: service.objects("jobs", "mops/job=partly")[0]["status"].get("succeeded") == 1,
+        said=lambda: "a job with failed simulations has not ended for Kubernetes",
+    )
+    service.mops("jobs", "retry", "partly", "--verdict", "all", "--name", "again", "--wait", code=3)
+
+
+def test_settings_of_the_submitter_reach_the_runner_and_nothing_else_does(service: Service) -> None:
+    study = write(service, "settings", sets=3, seconds=0)
+    service.mops(
+        *("jobs", "submit", study, "--name", "settings", "--env", "COLOUR=red", "--wait"),
+        MODELOPS_JOB_BATCH_SIZE="7",
+        OTHER="secret",
+    )
+    (job,) = service.objects("jobs", "mops/job=settings")
+    env = {one["name"]: one.get("value") for one in job["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert env["MODELOPS_JOB_BATCH_SIZE"] == "7"
+    assert not {"OTHER", "COLOUR", "AZURE_STORAGE_CONNECTION_STRING"} & set(env)
+    assert "AccountKey" not in str(job)
+    assert service.job("settings").record.env == {"COLOUR": "red"}
+
+
+# --- Kubernetes itself is in the way
+
+
+def phase(service: Service, job: str, word: str) -> dict[str, Any]:
+    """Wait until Kubernetes' part of a job's status has this word."""
+
+    def there() -> dict[str, Any] | None:
+        found: dict[str, Any] = service.status(job)["kubernetes"]
+        return found if found["word"] == word else None
+
+    found = wait_for(there, said=lambda: service.what_is_wrong(job))
+    assert found is not None
+    return found
+
+
+def test_a_suspended_job_says_so_and_goes_on(service: Service) -> None:
+    study = write(service, "paused", sets=60, seconds=0.2)
+    service.submit(study, "paused", CHECKPOINT_SECONDS="1")
+    begun(service, "paused")
+    service.kubectl("patch", "job", "paused-1", "--patch", '{"spec": {"suspend": true}}')
+    assert phase(service, "paused", "suspended")
+    assert "suspended" in service.mops("jobs", "status", "paused").out
+    service.kubectl("patch", "job", "paused-1", "--patch", '{"spec": {"suspend": false}}')
+    service.wait("paused")
+    assert_same_rows(service, study, "paused")
+
+
+def test_a_job_that_fits_on_no_node_says_why(service: Service) -> None:
+    study = write(service, "huge", sets=2, seconds=0)
+    service.submit(study, "huge", "--memory", "900Gi")
+    found = phase(service, "huge", "unschedulable")
+    assert "Insufficient memory" in found["reason"]
+    assert "unschedulable: 0/1 nodes are available" in service.mops("jobs", "list").out
+    cancelled = service.mops("jobs", "cancel", "huge")
+    assert "Job huge-1, which ran nothing, is deleted" in cancelled.err
+    assert service.status("huge")["state"] == "cancelled"
+
+
+def test_a_wrong_image_says_so(service: Service) -> None:
+    service.values["image"] = {**service.values["image"], "tag": "no-such-tag"}
+    profile = Path(service.env["XDG_CONFIG_HOME"]) / "mops" / "profile.json"
+    right = profile.read_text()
+    profile.write_text(right.replace(service.env["MOPS_TEST_SIR_IMAGE"], "localhost/mops:no-such-tag"))
+    try:
+        study = write(service, "unpulled", sets=2, seconds=0)
+        service.submit(study, "unpulled")
+        found = phase(service, "unpulled", "stuck")
+        assert "ErrImageNeverPull" in found["reason"]
+        assert "imagePullPolicy" in found["hint"]
+        service.mops("jobs", "cancel", "unpulled")
+    finally:
+        profile.write_text(right)
+        service.values["image"]["tag"] = service.env["MOPS_TEST_SIR_IMAGE"].rpartition(":")[2]
+
+
+def test_a_missing_secret_says_so(service: Service) -> None:
+    study = write(service, "keyless", sets=2, seconds=0)
+    text = service.kubectl("get", "secret", "storage", "-o", "yaml")
+    service.kubectl("delete", "secret", "storage")
+    try:
+        service.submit(study, "keyless")
+        found = phase(service, "keyless", "stuck")
+        assert found["reason"].startswith('CreateContainerConfigError: secret "storage" not found')
+        assert "Secret" in found["hint"]
+    finally:
+        service.kubectl("apply", "-f", "-", text=text)
+    service.wait("keyless")  # as soon as it is there
+
+
+def test_a_storage_out_of_reach_says_so(service: Service) -> None:
+    """The first thing that a runner does is to read its job."""
+    study = write(service, "adrift", sets=2, seconds=0)
+    text = service.kubectl("get", "secret", "storage", "-o", "yaml")
+    wrong = service.env["AZURE_STORAGE_CONNECTION_STRING"].replace(":10000/", ":10001/")
+    service.kubectl("delete", "secret", "storage")
+    service.kubectl("create", "secret", "generic", "storage", f"--from-literal=AZURE_STORAGE_CONNECTION_STRING={wrong}")
+    try:
+        service.submit(study, "adrift")
+        wait_for(lambda: service.status("adrift")["kubernetes"]["restarts"] > 0, patience_s=300)
+        found = service.status("adrift")["kubernetes"]
+        assert "exit code 4" in found["reason"]
+        assert "out of reach" in found["reason"] or "does not answer" in found["reason"], found
+        service.mops("jobs", "cancel", "adrift")
+    finally:
+        service.kubectl("delete", "secret", "storage")
+        service.kubectl("create", "-f", "-", text=_fresh(text))
+
+
+def _fresh(text: str) -> str:
+    secret = yaml.safe_load(text)
+    secret["metadata"] = {"name": secret["metadata"]["name"]}
+    return str(yaml.safe_dump(secret))
+
+
+def test_who_may_not_start_jobs_is_told_so(service: Service) -> None:
+    service.kubectl("create", "serviceaccount", "visitor")
+    token = service.kubectl("create", "token", "visitor").strip()
+    config = yaml.safe_load(service.kubectl("config", "view", "--raw", "--minify"))
+    config["users"][0]["user"] = {"token": token}
+    path = service.home / "visitor.yaml"
+    path.write_text(yaml.safe_dump(config))
+    told = service.mops("connect", "-n", service.namespace, "--kubeconfig", path, code=4)
+    assert "you may not do" in told.err
+    assert "clients.subjects" in told.err
+
+
+# --- the model's dependencies
+
+
+def wheel(path: Path) -> None:
+    """Write a wheel of a package that is in no image."""
+    info = "tinydep-1.0.dist-info"
+    files = {
+        "tinydep.py": "FACTOR = 3\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: tinydep\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"]))
+
+
+NEEDS = "def run(params, seed):\n    import tinydep\n    return {'a': [tinydep.FACTOR * params['beta']]}\n"
+
+
+def test_what_a_model_needs_is_installed_in_the_pods(service: Service) -> None:
+    study = service.write("needs", NEEDS, {"parameter_sets": [{"beta": 1.0}, {"beta": 2.0}]})
+    (study.parent / "requirements.txt").write_text("--no-index\n./tinydep-1.0-py3-none-any.whl\n")
+    wheel(study.parent / "tinydep-1.0-py3-none-any.whl")
+    service.mops("jobs", "submit", study, "--name", "needs", "--wait")
+    assert sorted(service.job("needs").outputs("output").to_table()["a"].to_pylist()) == [3.0, 6.0]
+    assert "made an environment of" in service.mops("jobs", "logs", "needs").out
+
+
+def test_an_install_that_fails_ends_the_job_with_the_installers_last_lines(service: Service) -> None:
+    study = service.write("lacking", NEEDS, {"parameter_sets": [{"beta": 1.0}]})
+    (study.parent / "requirements.txt").write_text("--no-index\nno-such-package==1.0\n")
+    service.submit(study, "lacking")
+    found = phase(service, "lacking", "failed")
+    assert "exit code 2" in found["reason"]
+    assert (
+        "No matching distribution found for no-such-package==1.0"
+        in service.mops("jobs", "logs", "lacking", "--pod").out
+    )
+    (job,) = service.objects("jobs", "mops/job=lacking")
+    assert job["status"]["failed"] == 1, "Kubernetes has tried again what would fail again"
+
+
+# --- metrics
+
+
+def metrics(service: Service, pod: str, port: int) -> dict[str, float]:
+    """Return what a pod shows to Prometheus, by name and labels."""
+    path = f"/api/v1/namespaces/{service.namespace}/pods/{pod}:{port}/proxy/metrics"
+    lines = service.kubectl("get", "--raw", path).splitlines()
+    return {
+        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] not in ("", "#"))
+    }
+
+
+def test_runner_workers_and_scheduler_show_their_metrics(service: Service) -> None:
+    study = write(service, "measured", sets=60, seconds=0.2)
+    service.submit(study, "measured", CHECKPOINT_SECONDS="1")
+    begun(service, "measured")
+    (runner,) = service.runner_pods("measured")
+    assert metrics(service, runner, 9095)['mops_simulations_total{mops_job="measured",verdict="good"}'] > 0
+    for worker in service.pods("worker"):
+        assert metrics(service, worker, 8788)['mops_children{state="busy"}'] >= 0
+    assert metrics(service, service.pods("scheduler")[0], 8787)['dask_scheduler_workers{state="idle"}'] >= 0
+    service.wait("measured")
+
+
+# --- two jobs at once
+
+
+def test_a_short_job_gets_its_share_beside_a_long_one(service: Service) -> None:
+    """Both have simulations of the same length, so that equal shares are equal numbers."""
+    long, short = (write(service, name, sets=sets, seconds=0.2) for name, sets in (("long", 400), ("short", 40)))
+    service.submit(long, "long", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
+    begun(service, "long", groups=20)
+    service.submit(short, "short", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
+    wait_for(lambda: service.committed("short") >= 4, said=lambda: service.what_is_wrong("short"))
+    began = service.committed("long")
+    service.wait("short")
+    meanwhile = service.committed("long") - began
+    assert meanwhile < 3 * 40, f"the long job got {meanwhile} parameter sets while the short one got 36"
+    assert service.job("long").status().state == "running"
+    service.wait("long", patience_s=400)
+    assert_same_rows(service, long, "long")
+    assert_same_rows(service, short, "short")

@@ -1,0 +1,210 @@
+"""Pools of several jobs on one worker: its slots, its memory and its children are bounded for all of them together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import pytest
+from pool_lab import Lab, order_of, until, values
+
+from mops.study.groups import Group
+from mops.worker.children import TEMPLATES, Children
+from mops.worker.held import held_bytes
+from mops.worker.order import Outcome
+from mops.worker.pool import Pool
+
+MIB = 1 << 20
+
+HOLDS = """
+import os, time
+from pathlib import Path
+
+def run(p, s):
+    Path(f"started-{p['a']}").touch()
+    while p.get("holds") and not Path(f"go-{p['a']}").exists():
+        time.sleep(0.005)
+    return {"x": s, "pid": os.getpid()}
+"""
+
+
+@pytest.fixture
+def children() -> Children:
+    return Children()
+
+
+def begun(lab: Lab, pool: Pool, **params: Any) -> tuple[threading.Thread, list[Outcome]]:
+    """Run one simulation in a thread; its outcome will be in the list."""
+    got: list[Outcome] = []
+    thread = threading.Thread(target=lambda: got.append(lab.run(pool, [params])), daemon=True)
+    thread.start()
+    return thread, got
+
+
+def held(lab: Lab, pool: Pool, name: str) -> tuple[threading.Thread, list[Outcome]]:
+    """Have a simulation run that ends when it is let go."""
+    found = begun(lab, pool, a=name, holds=True)
+    until((lab.folder / f"started-{name}").exists)
+    return found
+
+
+def let_go(lab: Lab, name: str, thread: threading.Thread) -> None:
+    (lab.folder / f"go-{name}").touch()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def pid(outcome: Outcome) -> int:
+    return int(values(outcome, "pid")[0, 0][0])
+
+
+@contextmanager
+def most_processes(pools: list[Pool]) -> Iterator[list[int]]:
+    """Yield a list that will hold the most processes there were at once that run simulations, by the kernel's count."""
+    seen, over = [0], threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.002):
+            templates = {template.pid for pool in pools if (template := pool._template) is not None}
+            found = {process.pid for process in psutil.Process().children(recursive=True) if living(process)}
+            seen[0] = max(seen[0], len(found - templates))
+
+    watching = threading.Thread(target=look)
+    watching.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watching.join()
+
+
+def living(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_there_are_never_more_children_than_slots_whatever_the_number_of_pools(
+    lab: Lab, children: Children, start: str
+) -> None:
+    pools = [lab.pool(HOLDS, slots=2, children=children, start=start, job=f"job-{i}") for i in range(3)]
+    for pool in pools if start == "fork" else ():
+        pool.check()  # a template is no child, and this test tells them apart when they are there
+    outcomes: list[tuple[threading.Thread, list[Outcome]]] = []
+    with most_processes(pools) as most:
+        for turn in range(3):
+            outcomes += [begun(lab, pool, a=f"{turn}-{i}-{n}") for i, pool in enumerate(pools) for n in range(2)]
+        for thread, _ in outcomes:
+            thread.join(60)
+    assert [outcome.done for _, got in outcomes for outcome in got] == [{0}] * 18
+    assert most == [2]
+
+
+def test_the_child_that_has_idled_longest_makes_room(lab: Lab, children: Children) -> None:
+    one, two, three = (lab.pool(HOLDS, slots=2, children=children, job=f"job-{i}") for i in range(3))
+    for pool in (one, two, three):
+        pool.check()
+    first, second = pid(lab.run(one, [{"a": 1}])), pid(lab.run(two, [{"a": 2}]))
+    assert pid(lab.run(one, [{"a": 3}])) == first, "a child is kept as long as there is room"
+    lab.run(three, [{"a": 4}])
+    assert (one.pids(), two.pids()) == ([first], []), "that of the second pool had idled longest"
+    assert not psutil.pid_exists(second)
+
+
+def test_a_job_of_more_threads_takes_more_of_the_worker(lab: Lab, children: Children) -> None:
+    """On a worker of four threads, one simulation of two threads leaves room for two of one, and for no third."""
+    wide = lab.pool(HOLDS, slots=2, threads=2, children=children, job="wide")
+    narrow = lab.pool(HOLDS, slots=4, children=children, job="narrow")
+    running = {name: held(lab, pool, name) for name, pool in {"w": wide, "a": narrow, "b": narrow}.items()}
+    waits, _ = begun(lab, narrow, a="c", holds=True)
+    time.sleep(0.3)
+    assert not (lab.folder / "started-c").exists()
+    let_go(lab, "w", running["w"][0])
+    until((lab.folder / "started-c").exists)
+    for name, thread in {"a": running["a"][0], "b": running["b"][0], "c": waits}.items():
+        let_go(lab, name, thread)
+
+
+def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: Lab, children: Children) -> None:
+    other = lab.pool(HOLDS, slots=2, children=children, job="other")
+    pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=8 << 30)
+    runs, _ = held(lab, other, "o")
+    got: list[Outcome] = []
+    begun_alone: list[int] = []
+    order = order_of(pool.context, (Group(0, "0", {"a": "alone", "holds": True}, (1,)),), alone=True)
+    alone = threading.Thread(
+        target=lambda: got.append(pool.run(order, on_alone=lambda: begun_alone.append(len(other.pids())))), daemon=True
+    )
+    alone.start()
+    time.sleep(0.3)
+    assert begun_alone == []
+    after, _ = begun(lab, other, a="after")
+    let_go(lab, "o", runs)
+    until((lab.folder / "started-alone").exists)
+    assert begun_alone == [0], "the other pool's child has given its memory back"
+    assert pool._limit_bytes(alone=True) > 7 << 30
+    assert not (lab.folder / "started-after").exists()
+    let_go(lab, "alone", alone)
+    after.join(30)
+    assert (lab.folder / "started-after").exists()
+    assert got[0].done == {0}
+
+
+@pytest.mark.parametrize("way", ["stop", "close"])
+def test_a_stopped_pool_does_not_wait_for_the_simulations_of_another(lab: Lab, children: Children, way: str) -> None:
+    other, pool = (lab.pool(HOLDS, slots=1, children=children, job=job) for job in ("other", "job"))
+    runs, _ = held(lab, other, "o")
+    waits, got = begun(lab, pool, a="w")
+    time.sleep(0.2)
+    pool.close() if way == "close" else pool.stop(600.0)
+    waits.join(30)
+    assert (got[0].done, got[0].failures) == (set(), [])
+    let_go(lab, "o", runs)
+
+
+def test_a_job_whose_results_are_not_fetched_keeps_no_other_waiting(lab: Lab, children: Children) -> None:
+    idle = lab.pool(HOLDS, children=children, job="idle")
+    unfetched = lab.run(idle, [{"a": 1}])
+    pool = lab.pool(HOLDS, children=children, job="busy", held_bytes=0)
+    assert held_bytes() > 0
+    assert lab.run(pool, [{"a": 2}]).done == {0}
+    del unfetched
+
+
+def test_templates_of_jobs_that_run_nothing_make_room_and_come_again(lab: Lab, children: Children) -> None:
+    pools = [lab.pool(HOLDS, slots=1, children=children, start="fork", job=f"job-{i}") for i in range(4)]
+    for pool in pools:
+        lab.run(pool, [{"a": 1}])
+    assert [pool._template is not None for pool in pools] == [False] * (4 - TEMPLATES) + [True] * TEMPLATES
+    assert lab.run(pools[0], [{"a": 2}]).done == {0}
+    assert pools[0]._template is not None
+
+
+def test_memory_of_another_pools_template_is_not_given_to_simulations(lab: Lab, children: Children) -> None:
+    large = "ballast = bytes(range(256)) * (200 << 12)\n" + HOLDS
+    (lab.folder / "large.py").write_text(large)
+    pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=8 << 30, start="fork")
+    pool.check()
+    before = pool._limit_bytes(alone=False)
+    lab.pool(None, "large:run", str(lab.folder), slots=2, children=children, start="fork", job="large").check()
+    assert 90 * MIB < before - pool._limit_bytes(alone=False) < 300 * MIB
+
+
+def test_a_full_worker_ends_idle_children_of_every_pool(lab: Lab, children: Children) -> None:
+    idle = lab.pool(HOLDS, slots=2, children=children, job="idle")
+    lab.run(idle, [{"a": 1}])
+    pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=1, memory_bytes=2 << 30)
+    runs, _ = held(lab, pool, "r")
+    assert len(idle.pids()) == 1
+    waits, _ = begun(lab, pool, a="w")
+    until(lambda: not idle.pids())
+    assert not (lab.folder / "started-w").exists(), "another simulation runs, and there is no memory for a second"
+    let_go(lab, "r", runs)
+    waits.join(30)
+    assert (lab.folder / "started-w").exists()
