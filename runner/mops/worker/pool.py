@@ -263,6 +263,7 @@ class Pool:
         if order.per_worker is not None:
             self.slots.limit(order.per_worker)
             _close(self._children.take_idle(self.slots, above=self.slots.n))
+        self.install()  # before it has a place: it may take minutes, and others wait
         last = order.replicates == ()
         with self._place(on_alone if order.alone else None, last=last):
             if order.replicates is None:
