@@ -37,7 +37,9 @@ def allowed(service: Service, who: str) -> set[tuple[str, str]]:
     found = set()
     for resource in RESOURCES:
         for verb in VERBS:
-            ran = service.run("kubectl", "-n", service.namespace, "auth", "can-i", verb, resource, "--as", who)
+            plain, _, sub = resource.partition("/")  # kubectl takes pods/log for a pod of that name
+            part = [f"--subresource={sub}"] if sub else []
+            ran = service.run(*("kubectl", "-n", service.namespace, "auth", "can-i", verb, plain, "--as", who), *part)
             assert ran.out.strip() in ("yes", "no"), ran.err
             if ran.out.strip() == "yes":
                 found.add((verb, resource))

@@ -308,7 +308,7 @@ def test_who_may_not_start_jobs_is_told_so(service: Service) -> None:
     path = service.home / "visitor.yaml"
     path.write_text(yaml.safe_dump(config))
     told = service.mops("connect", "-n", service.namespace, "--kubeconfig", path, code=4)
-    assert "you may not do" in told.err
+    assert "you may not use it" in told.err
     assert "clients.subjects" in told.err
 
 
