@@ -107,7 +107,7 @@ def _row(member: Member, *, asked: bool) -> tuple[str, ...]:
     else:
         lost = asked and dask is None and pod.word == "running"
         state, restarts = "not connected" if lost else pod.word, str(pod.restarts)
-        why = pod.reason or (f"ended last with {pod.last_end}" if pod.last_end else "")
+        why = "; ".join(filter(None, (pod.reason, f"ended last with {pod.last_end}" if pod.last_end else "")))
     threads, memory = (str(dask.threads), _memory(dask)) if dask else ("-", "-")
     return member.name, state, restarts, threads, memory, why
 
