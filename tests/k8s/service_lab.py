@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pytest
 import yaml
 from azure.core.exceptions import ResourceExistsError
-from azure.storage.blob import BlobServiceClient
+from azure.storage.blob import AccountSasPermissions, BlobServiceClient, ResourceTypes, generate_account_sas
 
 from mops.job import Job, open_job
 
@@ -239,7 +240,7 @@ def installed(namespace: str, env: Mapping[str, str], *, connected: bool = True,
             "storage": {
                 "url": service.url,
                 "runner": {"existingSecret": "storage"},
-                "worker": {"existingSecret": "storage"},
+                "worker": {"existingSecret": "storage-workers"},
             },
             **values,
         }
@@ -273,6 +274,26 @@ def _make_namespace(service: Service) -> None:
         service.run(
             *("kubectl", "label", "namespace", service.namespace, f"pod-security.kubernetes.io/{mode}=restricted")
         )
-    variables = {"AZURE_STORAGE_CONNECTION_STRING": service.env["AZURE_STORAGE_CONNECTION_STRING"]}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "storage"}, "stringData": variables}
+    whole = service.env["AZURE_STORAGE_CONNECTION_STRING"]
+    _make_secret(service, "storage", whole)
+    _make_secret(service, "storage-workers", _only_reading(whole))
+
+
+def _make_secret(service: Service, name: str, connection: str) -> None:
+    variables = {"AZURE_STORAGE_CONNECTION_STRING": connection}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": variables}
     service.kubectl("apply", "-f", "-", text=yaml.safe_dump(secret))
+
+
+def _only_reading(connection: str) -> str:
+    """Return a connection string that reads and lists, and writes nothing: workers need no more."""
+    parts = dict(part.partition("=")[::2] for part in connection.split(";") if part)
+    token = generate_account_sas(
+        parts["AccountName"],
+        parts["AccountKey"],
+        resource_types=ResourceTypes(service=True, container=True, object=True),
+        permission=AccountSasPermissions(read=True, list=True),
+        expiry=datetime.now(UTC) + timedelta(days=1),
+        protocol="https,http",
+    )
+    return f"BlobEndpoint={parts['BlobEndpoint']};SharedAccessSignature={token}"

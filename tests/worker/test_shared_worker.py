@@ -13,6 +13,7 @@ import pytest
 from pool_lab import Lab, order_of, until, values
 
 from mops.study.groups import Group
+from mops.worker import turnover
 from mops.worker.children import TEMPLATES, Children
 from mops.worker.held import held_bytes
 from mops.worker.order import Outcome
@@ -112,7 +113,9 @@ def test_the_child_that_has_idled_longest_makes_room(lab: Lab, children: Childre
         pool.check()
     first, second = pid(lab.run(one, [{"a": 1}])), pid(lab.run(two, [{"a": 2}]))
     assert pid(lab.run(one, [{"a": 3}])) == first, "a child is kept as long as there is room"
+    made_room = turnover.counts()[1]["room"]
     lab.run(three, [{"a": 4}])
+    assert turnover.counts()[1]["room"] == made_room + 1
     assert (one.pids(), two.pids()) == ([first], []), "that of the second pool had idled longest"
     assert not psutil.pid_exists(second)
 

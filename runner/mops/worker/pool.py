@@ -127,7 +127,7 @@ class Pool:
 
     def _started(self, *, last: bool = False) -> Child | None:
         """Start a child, in the place of one that idles if need be; None once the pool is stopped."""
-        _close(self._children.reserve(self.slots))
+        self._make_room()
         child = None
         with self._lock:  # held meanwhile, so that who stops the pool sees every child
             try:
@@ -136,6 +136,12 @@ class Pool:
             finally:
                 self._children.started(self.slots, child)
         return child
+
+    def _make_room(self) -> None:
+        """Have room for one more child, which counts from now on."""
+        for child in self._children.reserve(self.slots):
+            turnover.replaced(turnover.ROOM)
+            child.close()
 
     def _over(self, last: bool) -> bool:
         return self._ended if last else self._stopping
@@ -198,7 +204,7 @@ class Pool:
     def _adopt(self, template: Child) -> None:
         """Make an ordinary child of a template that may not fork."""
         self._children.take_template(self.slots)
-        _close(self._children.reserve(self.slots))
+        self._make_room()
         self._children.started(self.slots, template)
         self._give_back(template, fit=True)
         wished = self.context.start == "fork"
@@ -263,6 +269,7 @@ class Pool:
         if order.per_worker is not None:
             self.slots.limit(order.per_worker)
             _close(self._children.take_idle(self.slots, above=self.slots.n))
+        self.install()  # before it has a place: it may take minutes, and others wait
         last = order.replicates == ()
         with self._place(on_alone if order.alone else None, last=last):
             if order.replicates is None:

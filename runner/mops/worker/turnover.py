@@ -17,6 +17,9 @@ REASONS = {"itself": "died", "silence": "silent", "start": "hung", "memory": "me
 WORN = ("simulations", "growth", "size")
 """The same for those that leave between two simulations (:class:`mops.worker.wear.Wear`)."""
 
+ROOM = "room"
+"""One that idled, and made room for another child (:mod:`mops.worker.children`)."""
+
 _lock = threading.Lock()
 _started: Counter[str] = Counter()
 _replaced: Counter[str] = Counter()
@@ -37,4 +40,4 @@ def replaced(reason: str) -> None:
 def counts() -> tuple[dict[str, int], dict[str, int]]:
     """Return how many were started, by how, and how many replaced, by reason."""
     with _lock:
-        return {how: _started[how] for how in HOW}, {why: _replaced[why] for why in (*WORN, *REASONS.values())}
+        return {how: _started[how] for how in HOW}, {why: _replaced[why] for why in (*WORN, *REASONS.values(), ROOM)}
