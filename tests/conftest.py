@@ -10,6 +10,14 @@ from pathlib import Path
 import pytest
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_is_connected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whoever runs the tests may be connected to a cluster service: no test is to run anything there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture
 def cgroup_of() -> Iterator[Callable[[int], Path]]:
     """Make real memory cgroups, version 1 or 2, of a limit in bytes; a process joins one by its ``cgroup.procs``."""

@@ -34,6 +34,7 @@ LAYERS = {
     "derive": {"errors", "study", "storage", "job"},
     "detached": {"errors", "settings", "storage"},
     "service": {"errors", "settings", "profile", "k8s", "storage"},
+    "survey": {"errors", "k8s", "driver", "service"},
     "launch": {
         "mops",
         "errors",
@@ -60,6 +61,7 @@ LAYERS = {
         "job",
         "export",
         "service",
+        "survey",
         "detached",
         "launch",
         "sample",

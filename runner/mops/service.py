@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from mops import profile as profiles
-from mops.errors import JobError, ServiceError, UsageError
+from mops.errors import JobError, MopsError, ServiceError, UsageError
 from mops.k8s import names
 from mops.k8s.jobspec import Request, runner_job
 from mops.k8s.phase import GONE, Object, Phase, newest, phase_of
+from mops.k8s.pods import PodState, is_running, state_of
 from mops.profile import Profile, RunnerPod
 from mops.settings import PREFIX
 from mops.storage.files import Files
@@ -190,6 +192,48 @@ class Service:
             name = pod["metadata"]["name"]
             for line in self.kubernetes.log_lines(name, tail=tail):
                 yield name, line
+
+    def pods(self, component: str) -> list[PodState]:
+        """Return what the chart's pods of a component are up to, by name."""
+        found = self.kubernetes.pods(names.of_component(self.profile.service.release, component))
+        events = self.kubernetes.events() if any(not is_running(pod) for pod in found) else []
+        return sorted((state_of(pod, events) for pod in found), key=lambda pod: pod.name)
+
+    @contextmanager
+    def scheduler(self) -> Iterator[str]:
+        """Have the Dask scheduler on this machine while in the body; yield its address here.
+
+        Raises
+        ------
+        ServiceError
+            There is none, or this person may not reach it.
+        """
+        inside = urlsplit(self.profile.service.scheduler)
+        service, port = (inside.hostname or "").partition(".")[0], inside.port or 8786
+        with self.kubernetes.forwarded(service, port) as here:
+            yield f"{inside.scheme}://{here}"
+
+    @contextmanager
+    def dashboard(self, port: int, on_fault: Callable[[MopsError], None]) -> Iterator[str]:
+        """Have Dask's pages on this machine while in the body; yield their URL.
+
+        Parameters
+        ----------
+        port
+            Of this machine; 0: any that is free.
+        on_fault
+            Told why a page could not be had; in a thread of its own.
+
+        Raises
+        ------
+        UsageError
+            The port cannot be had.
+        ServiceError
+            There is no scheduler, or this person may not reach it.
+        """
+        pages = self.profile.service.dashboard
+        with self.kubernetes.forwarded(pages.service, pages.port, port, on_fault) as here:
+            yield f"http://{here}/status"
 
 
 def _kubernetes(namespace: str | None, context: str | None, kubeconfig: str | None) -> Kubernetes:

@@ -8,12 +8,14 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import terminal
+from mops.cli import place, terminal
 from mops.cli.options import JsonOption, StorageOption
 from mops.driver.cluster import embedded_slots, external
 from mops.driver.doctor import Finding, Scheduler, Worker, examine
 from mops.job import open_job
+from mops.profile import load
 from mops.settings import Settings
+from mops.survey import dask_of
 from mops.worker.heap import resident_bytes, trim_heap
 from mops.worker.memory import allowed_bytes, share_bytes
 from mops.worker.process import can_fork
@@ -21,36 +23,54 @@ from mops.worker.process import can_fork
 OptionalJob = Annotated[str | None, typer.Argument(metavar="JOB", help="A job, to see how its children started.")]
 
 
-def doctor(job: OptionalJob = None, storage: StorageOption = None, as_json: JsonOption = False) -> None:
+def doctor(
+    job: OptionalJob = None,
+    storage: StorageOption = None,
+    local: Annotated[bool, typer.Option("--local", help="Look at this machine in any case.")] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Look whether memory is bounded on this machine, or the cluster.
 
-    The cluster is that of MODELOPS_SCHEDULER; without it, this machine is looked at. Of a job it says how its child
-    processes were started, and why.
+    The cluster is that of MODELOPS_SCHEDULER, else that of the connected service; without them, this machine is looked
+    at. Of a job it says how its child processes were started, and why.
 
     Exit codes: 0 nothing is off, 1 something is, 4 the cluster is out of reach.
     """
     settings = Settings.from_environment()
     children = _children(settings, job, storage)
-    if settings.scheduler is None:
+    looked = None if local else _look(settings)
+    if looked is None:
         _show_machine(settings, children, as_json=as_json)
         return
-    with external(settings.scheduler, "doctor", settings) as cluster:
-        scheduler, workers, found = examine(cluster.client, settings.sim_threads)
+    scheduler, workers, found = looked
     if as_json:
         parts = {"scheduler": asdict(scheduler), "workers": [asdict(worker) for worker in workers]}
         terminal.data_json(parts | {"children": children, "findings": [asdict(finding) for finding in found]})
     else:
         terminal.say(f"children: {children}")
         _show_cluster(scheduler, workers, found)
-    if found:
+    if found or not workers:
         raise typer.Exit(1)
+
+
+def _look(settings: Settings) -> tuple[Scheduler, list[Worker], list[Finding]] | None:
+    """Look at the cluster that jobs would run on; None: they would run on this machine."""
+    if settings.scheduler is not None:
+        with external(settings.scheduler, "doctor", settings) as cluster:
+            return examine(cluster.client, settings.sim_threads)
+    if load() is None:
+        return None
+    service = place.connected()
+    terminal.say(f"looking at the connected service: {service.kubernetes.where}; --local looks at this machine")
+    dask = dask_of(service, settings.sim_threads)
+    return dask.scheduler, list(dask.workers), list(dask.findings)
 
 
 def _show_cluster(scheduler: Scheduler, workers: list[Worker], found: list[Finding]) -> None:
     n_threads = sum(worker.threads for worker in workers)
     terminal.say(f"{scheduler.address}: {len(workers)} workers, {n_threads} threads")
     if not found:
-        terminal.say("nothing is off")
+        terminal.say("nothing is off" if workers else "no worker answers: nothing runs until one does")
         return
     terminal.data_table(("where", "what is off", "set"), [(one.where, one.what, one.fix) for one in found])
 
@@ -63,7 +83,7 @@ def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
         terminal.data_json(facts | {"children": children, "trims": trim_heap(), "findings": []})
         return
     terminal.data_fields(_machine(slots, allowed, share, children))
-    terminal.say("this machine; set MODELOPS_SCHEDULER to look at a cluster")
+    terminal.say("this machine; set MODELOPS_SCHEDULER, or run mops connect, to look at a cluster")
 
 
 def _children(settings: Settings, job: str | None, storage: str | None) -> str:

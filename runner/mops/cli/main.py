@@ -9,7 +9,9 @@ import typer
 
 import mops
 from mops.cli import (
+    cluster_status,
     connect,
+    dashboard,
     doctor,
     jobs_cancel,
     jobs_clean,
@@ -41,8 +43,10 @@ app = typer.Typer(
 )
 jobs = typer.Typer(help="Run studies and read what they gave.", no_args_is_help=True, rich_markup_mode=None)
 study = typer.Typer(help="Look at a study before it runs.", no_args_is_help=True, rich_markup_mode=None)
+cluster = typer.Typer(help="Look at the connected cluster service.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(jobs, name="jobs")
 app.add_typer(study, name="study")
+app.add_typer(cluster, name="cluster")
 
 jobs.command("submit")(jobs_submit.submit)
 jobs.command("list")(jobs_list.list_)
@@ -59,7 +63,9 @@ jobs.command("clean")(jobs_clean.clean)
 jobs.command("delete")(jobs_delete.delete_)
 study.command("check")(study_check.check)
 study.command("sample")(study_sample.sample)
+cluster.command("status")(cluster_status.status)
 app.command("connect")(connect.connect)
+app.command("dashboard")(dashboard.dashboard)
 app.command("settings")(settings.settings)
 app.command("doctor")(doctor.doctor)
 

@@ -10,7 +10,7 @@ import typer
 from mops.cli import terminal
 from mops.errors import UsageError
 from mops.job import Job
-from mops.profile import load
+from mops.profile import load, path
 from mops.service import Service
 from mops.settings import Settings
 from mops.storage.files import Files
@@ -117,4 +117,22 @@ def service_of_storage(files: Files) -> Service | None:
     profile = load()
     if profile is None or profile.service.storage.rstrip("/") != files.url:
         return None
+    return Service.of(profile)
+
+
+def connected() -> Service:
+    """Return the connected service.
+
+    Raises
+    ------
+    UsageError
+        There is none.
+    ServiceError
+        It is out of reach.
+    """
+    profile = load()
+    if profile is None:
+        raise UsageError(
+            "no cluster service is connected", where=str(path()), hint="connect to one: mops connect --namespace NAME"
+        )
     return Service.of(profile)

@@ -8,6 +8,7 @@ import itertools
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ import dask.config
 from dask.system import cpu_count
 from distributed import Client, Scheduler, SchedulerPlugin, SpecCluster, Worker
 from distributed.protocol.pickle import dumps
+from distributed.versions import VersionMismatchWarning
 
 from mops.driver.departures import Counters, Departure, Departures, Nannies, host_of
 from mops.driver.neighbours import METADATA, Card, Neighbours
@@ -448,6 +450,30 @@ def external(address: str, run: str, settings: Settings, job: str = "") -> Itera
         yield cluster
     finally:
         cluster.leave()
+
+
+@contextmanager
+def visited(address: str, timeout_s: float = _CONNECT_SECONDS) -> Iterator[Client]:
+    """Connect to a cluster that is running, to look at it and no more: also without workers, or with other versions.
+
+    Raises
+    ------
+    ClusterError
+        The scheduler does not answer, or goes meanwhile.
+    """
+    _quiet()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VersionMismatchWarning)  # who looks says so
+            client = Client(address, timeout=timeout_s, set_as_default=False)
+        with client:
+            yield client
+    except (OSError, TimeoutError) as lost:
+        raise ClusterError(
+            f"the Dask scheduler does not answer ({' '.join(str(lost).split()) or type(lost).__name__})",
+            where=address,
+            hint="is it running, and of the same Dask as this client?",
+        ) from lost
 
 
 def _check_address(address: str) -> None:

@@ -60,6 +60,27 @@ class Worker:
 
 
 @dataclass(frozen=True)
+class Connected:
+    """What the scheduler knows of a worker, whatever version of mops either has.
+
+    Parameters
+    ----------
+    name
+        As Dask calls it; on Kubernetes that of its pod.
+    limit_bytes
+        Dask's limit of its memory; 0: none.
+    tree_bytes
+        What it takes together with the simulations that it runs, as of its last heartbeat.
+    """
+
+    name: str
+    address: str
+    threads: int
+    limit_bytes: int
+    tree_bytes: int
+
+
+@dataclass(frozen=True)
 class Scheduler:
     """What is in effect on the scheduler."""
 
@@ -112,6 +133,23 @@ def facts_of_worker(dask_worker: Any) -> Worker:
         spill=manager.memory_spill_fraction,
         trim_threshold=os.environ.get("MALLOC_TRIM_THRESHOLD_"),
         versions=versions(),
+    )
+
+
+def connected(client: Client) -> list[Connected]:
+    """Return the workers that are connected to the scheduler."""
+    workers: Mapping[str, Mapping[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
+    return [_connected(address, known) for address, known in workers.items()]
+
+
+def _connected(address: str, known: Mapping[str, Any]) -> Connected:
+    metrics = known.get("metrics", {})
+    return Connected(
+        name=str(known["name"]),
+        address=address,
+        threads=known["nthreads"],
+        limit_bytes=known.get("memory_limit") or 0,
+        tree_bytes=metrics.get("memory", 0) + metrics.get("mops_children_bytes", 0),
     )
 
 

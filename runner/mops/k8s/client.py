@@ -178,8 +178,8 @@ class Kubernetes:
 
     def forwarded(
         self, service: str, port: int, local: int | None = None, on_fault: Callable[[MopsError], None] = lambda _: None
-    ) -> AbstractContextManager[int]:
-        """Have a port of a Service on this machine while in the body; yield the local port.
+    ) -> AbstractContextManager[str]:
+        """Have a port of a Service on this machine while in the body; yield where: host and port.
 
         Each connection finds its pod anew, so that a pod that is replaced is missed only while there is none.
 
@@ -348,8 +348,8 @@ def translated(where: str) -> Iterator[None]:
     except kr8s.ServerError as error:
         raise _refused(_code(error), _message(error), where) from error
     except httpx_ws.WebSocketUpgradeError as error:
-        code = error.response.status_code
-        raise _refused(code, f"a connection to the pod is refused ({error.response.reason_phrase})", where) from error
+        said = f"to forward a port takes the right to get and create pods/portforward ({error.response.reason_phrase})"
+        raise _refused(error.response.status_code, said, where) from error
     except kr8s.NotFoundError as error:
         raise ServiceError(str(error), where=where, hint="look: kubectl get all") from error
     except _ON_THE_WAY as error:

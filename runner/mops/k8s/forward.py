@@ -16,7 +16,7 @@ from anyio.from_thread import start_blocking_portal
 
 from mops.errors import MopsError, UsageError
 
-HOST = "127.0.0.1"
+HOST = "127.0.0.1"  # nobody else on the network is to come in by it
 _PIECE = 1 << 16
 
 
@@ -48,8 +48,8 @@ class Forward:
         self._connections: set[asyncio.Task[Any]] = set()
 
     @contextmanager
-    def serve(self, port: int) -> Iterator[int]:
-        """Serve while in the body; yield the port.
+    def serve(self, port: int) -> Iterator[str]:
+        """Serve while in the body; yield where: host and port.
 
         Parameters
         ----------
@@ -64,7 +64,7 @@ class Forward:
             As ``connect`` raises: one stream is opened before the body, so that who may not hears so at once.
         """
         with start_blocking_portal() as portal, portal.wrap_async_context_manager(self._serving(port)) as bound:
-            yield bound
+            yield f"{HOST}:{bound}"
 
     @asynccontextmanager
     async def _serving(self, port: int) -> AsyncIterator[int]:

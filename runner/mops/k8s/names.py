@@ -15,6 +15,8 @@ POD_OF_JOB = "batch.kubernetes.io/job-name"  # Kubernetes' own
 
 RUNNER = "runner"
 CLIENT = "client"
+SCHEDULER = "scheduler"
+WORKER = "worker"
 
 _LABEL_COLUMNS = 63
 
@@ -37,6 +39,11 @@ def selector(labels: dict[str, str]) -> str:
 def of_job(job: str) -> dict[str, str]:
     """Return the labels by which everything of a job is found."""
     return {NAME: "mops", JOB: job}
+
+
+def of_component(release: str, component: str) -> dict[str, str]:
+    """Return the labels of the chart's pods of a component."""
+    return {NAME: "mops", INSTANCE: release, COMPONENT: component}
 
 
 def label(text: str) -> str:

@@ -149,7 +149,7 @@ def pending(pod: Object, events: Sequence[Object] = ()) -> Phase:
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return Phase(
-                "unschedulable", condition.get("message", ""), "ask for less (chart: runner.resources), or wait"
+                "unschedulable", condition.get("message", ""), "ask for less (resources in the chart's values), or wait"
             )
     for reason, message in waiting(pod):
         if reason in _STUCK:

@@ -83,6 +83,11 @@ def _standing(pod: Object, events: Sequence[Object]) -> tuple[str, str, str]:
     return found.word, found.reason, found.hint
 
 
+def is_running(pod: Object) -> bool:
+    """Tell whether there is nothing to be said about a pod."""
+    return _standing(pod, ())[0] == "running"
+
+
 def _is_ready(pod: Object) -> bool:
     conditions = pod.get("status", {}).get("conditions") or ()
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

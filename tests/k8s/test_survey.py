@@ -1,0 +1,136 @@
+"""What Kubernetes and Dask say of the same workers, joined; and what is left where one of them says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from distributed import LocalCluster
+
+from mops.driver.cluster import visited
+from mops.driver.doctor import Connected, Scheduler, Worker, connected
+from mops.driver.doctor import versions as own_versions
+from mops.errors import ClusterError, MopsError, ServiceError
+from mops.k8s.phase import Phase
+from mops.k8s.pods import PodState
+from mops.survey import Dask, Member, Survey, joined, survey
+
+NEW, OLD = {"mops": "2", "Python": "3.13"}, {"mops": "1", "Python": "3.11"}
+A, B = PodState("worker-a", "running", ready=True), PodState("worker-b", "unschedulable", "no room")
+DASK_A = Connected("worker-a", "tcp://10.0.0.1:1", 2, 100, 50)
+WORKER = Worker("tcp://10.0.0.1:1", "worker-a", 2, 100, 200, 40, False, False, "65536", NEW)
+
+
+def test_pods_and_workers_are_joined_by_name() -> None:
+    stranger = replace(DASK_A, name="somebody", address="tcp://10.0.0.9:1")
+    assert joined([A, B], [stranger, DASK_A]) == [
+        Member("worker-a", A, DASK_A),
+        Member("worker-b", B, None),
+        Member("somebody", None, stranger),
+    ]
+
+
+def of(*workers: Worker) -> Survey:
+    return Survey((), (), {}, Dask(Scheduler("tcp://s:1", 1.0, OLD), [], workers, []), [])
+
+
+def test_versions_of_workers_that_are_alike_are_one_line() -> None:
+    assert list(of(WORKER, replace(WORKER, address="tcp://10.0.0.2:1")).versions.items()) == [
+        ("here", own_versions()),
+        ("scheduler", OLD),
+        ("workers", NEW),
+    ]
+
+
+def test_versions_of_workers_that_differ_are_a_line_each() -> None:
+    """In the middle of an upgrade."""
+    other = replace(WORKER, address="tcp://10.0.0.2:1", versions=OLD)
+    found = of(WORKER, other, replace(other, address="tcp://10.0.0.3:1")).versions
+    assert list(found)[2:] == ["1 like tcp://10.0.0.1:1", "2 like tcp://10.0.0.2:1"]
+
+
+def test_without_workers_there_are_no_versions_of_any() -> None:
+    assert list(of().versions) == ["here", "scheduler"]
+    assert list(replace(of(), dask=None).versions) == ["here"]
+
+
+class Partly:
+    """A service of which some parts cannot be asked."""
+
+    def __init__(self, address: str = "", *, refuses: tuple[str, ...] = ()):
+        self._address, self._refuses = address, refuses
+
+    def _ask(self, part: str) -> None:
+        if part in self._refuses:
+            raise ServiceError(f"you may not see {part}", where="there", hint="ask")
+
+    def pods(self, component: str) -> list[PodState]:
+        self._ask("pods")
+        return [A, B] if component == "worker" else [PodState("scheduler", "running")]
+
+    def phases(self) -> dict[str, Phase]:
+        self._ask("jobs")
+        return {"one": Phase("running"), "two": Phase("running"), "three": Phase("ended")}
+
+    @contextmanager
+    def scheduler(self) -> Iterator[str]:
+        self._ask("dask")
+        yield self._address
+
+
+def surveyed(service: Any) -> Survey:
+    return survey(service, 1)
+
+
+def said(faults: Any) -> list[str]:
+    return [fault.what for fault in faults]
+
+
+def test_what_is_known_is_there_where_dask_is_not_reached() -> None:
+    now = surveyed(Partly(refuses=("dask",)))
+    assert now.workers == [Member("worker-a", A), Member("worker-b", B)]
+    assert now.runners == {"running": 2, "ended": 1}
+    assert now.dask is None
+    assert said(now.faults) == ["you may not see dask"]
+
+
+def test_what_cannot_be_asked_is_not_known_rather_than_empty() -> None:
+    """A service whose pods one may not see has no pods, it said."""
+    now = surveyed(Partly(refuses=("pods", "jobs", "dask")))
+    assert (now.scheduler, now.workers, now.runners, now.dask) == (None, None, None, None)
+    assert said(now.faults) == ["you may not see pods", "you may not see jobs", "you may not see dask"]
+
+
+def test_a_scheduler_that_does_not_answer(monkeypatch: Any) -> None:
+    monkeypatch.setattr("mops.driver.cluster.visited.__defaults__", (1.0,))
+    now = surveyed(Partly("tcp://127.0.0.1:1"))
+    (fault,) = now.faults
+    assert isinstance(fault, ClusterError)
+    assert fault.what.startswith("the Dask scheduler does not answer (")
+
+
+def test_a_real_scheduler_tells_of_its_workers_without_running_anything_there() -> None:
+    """Whatever version of mops they have; and more than the five that Dask tells of by default."""
+    with (
+        LocalCluster(
+            n_workers=6, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit=1 << 30
+        ) as cluster,
+        visited(cluster.scheduler_address) as client,
+    ):
+        found = connected(client)
+    assert len(found) == 6
+    assert all(worker.threads == 1 and worker.limit_bytes == 1 << 30 for worker in found)
+    assert all(worker.tree_bytes > 0 for worker in found)
+
+
+def test_an_error_in_the_body_is_not_called_a_lost_scheduler() -> None:
+    with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster:
+        raised: list[BaseException] = []
+        try:
+            with visited(cluster.scheduler_address):
+                raise MopsError("ours")
+        except MopsError as error:
+            raised.append(error)
+    assert [type(one) for one in raised] == [MopsError]
