@@ -33,6 +33,7 @@ LAYERS = {
     "deletion": {"errors", "storage", "job", "tidy"},
     "derive": {"errors", "study", "storage", "job"},
     "detached": {"errors", "settings", "storage"},
+    "own_cluster": {"errors", "k8s"},
     "service": {"errors", "settings", "profile", "k8s", "storage"},
     "survey": {"errors", "k8s", "driver", "service"},
     "launch": {
@@ -62,6 +63,7 @@ LAYERS = {
         "export",
         "service",
         "survey",
+        "own_cluster",
         "detached",
         "launch",
         "sample",
@@ -86,6 +88,7 @@ HOMES = {
     "httpx": ("k8s/client.py",),
     "httpx_ws": ("k8s/client.py",),
     "anyio": ("k8s/forward.py",),
+    "dask_kubernetes": ("k8s/dedicated.py",),
     "scipy": ("study/sampling.py",),
     "prometheus_client": ("driver/metrics.py", "worker/metrics.py"),
     "typer": ("cli/",),

@@ -77,10 +77,10 @@ class Dashboard(_Part):
 
 
 class Dedicated(_Part):
-    """Whether jobs may have Dask clusters of their own, and the labels of those."""
+    """Whether jobs may have Dask clusters of their own, and how many workers those have unless somebody says so."""
 
     enabled: bool = False
-    labels: dict[str, str] = {}
+    workers: Annotated[int, Field(ge=1)] = 2
 
 
 class Workers(_Part):
@@ -160,12 +160,15 @@ class Profile(_Part):
     ----------
     context, kubeconfig
         Of kubectl; None: whatever is current when it is used.
+    dedicated
+        Whether this person's jobs have Dask clusters of their own unless they say otherwise.
     """
 
     format: Literal[1] = 1
     namespace: str
     context: str | None = None
     kubeconfig: str | None = None
+    dedicated: bool = False
     service: Service
 
 

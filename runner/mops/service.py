@@ -7,7 +7,8 @@ reached :mod:`mops.k8s.client`'s. docs/cluster.md has the whole.
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 
 from mops import profile as profiles
 from mops.errors import JobError, MopsError, ServiceError, UsageError
-from mops.k8s import names
+from mops.k8s import dedicated, names
 from mops.k8s.jobspec import Request, runner_job
 from mops.k8s.phase import GONE, Object, Phase, newest, phase_of
 from mops.k8s.pods import PodState, is_running, state_of
@@ -65,12 +66,15 @@ class Service:
         What its runners are made with.
     labels
         For the Jobs' labels: whose they are, which study.
+    own_cluster
+        The size of the Dask cluster that its jobs have for themselves; None: they run on the one that all share.
     """
 
     profile: Profile
     kubernetes: Kubernetes
     pod: RunnerPod
     labels: Mapping[str, str] = field(default_factory=dict)
+    own_cluster: dedicated.Size | None = None
 
     @classmethod
     def of(cls, profile: Profile, **given: object) -> Service:
@@ -103,14 +107,40 @@ class Service:
         Raises
         ------
         UsageError
-            The runner would not see this storage.
+            The runner would not see this storage; or there can be no cluster of its own here.
         ServiceError
             This person may not start Jobs, or Kubernetes is out of reach.
         """
         self._check_storage(files)
         if not self.kubernetes.may("create", "jobs", "batch"):
             raise forbidden(["create jobs.batch"], self.kubernetes.where)
-        yield lambda environment, after: self._start(files, job, environment, after)
+        draw = None
+        if self.own_cluster is not None:
+            self.check_own_clusters()
+            draw = dedicated.drawer()
+        yield lambda environment, after: self._start(files, job, environment, after, draw)
+
+    def check_own_clusters(self) -> None:
+        """Look whether a job can have a Dask cluster of its own here.
+
+        Raises
+        ------
+        UsageError
+            The service has none.
+        ServiceError
+            Kubernetes has none.
+        """
+        if not self.profile.service.dedicated.enabled:
+            raise _no_own_cluster("this service gives jobs no Dask clusters of their own", "dedicated.enabled")
+        if not self.pod.mount_token:
+            raise _no_own_cluster("this service's runners have no right to make Dask clusters", "rbac.create")
+        if not self.kubernetes.serves(dedicated.API_VERSION):
+            raise ServiceError(
+                f"this Kubernetes knows no Dask clusters ({dedicated.API_VERSION})",
+                where=self.kubernetes.where,
+                hint="have the operator of dask-kubernetes installed (its Helm chart is dask-kubernetes-operator), "
+                "or leave --dedicated out",
+            )
 
     def _check_storage(self, files: Files) -> None:
         if "://" in files.url and not files.url.startswith("memory:"):
@@ -122,7 +152,10 @@ class Service:
                 hint=f"leave --storage out to use the service's ({self.storage}), or run on this machine with --local",
             )
 
-    def _start(self, files: Files, job: str, environment: Mapping[str, str], after: int | None) -> Started:
+    def _start(
+        self, files: Files, job: str, environment: Mapping[str, str], after: int | None, draw: dedicated.Draw | None
+    ) -> Started:
+        own_cluster = self._drawn(draw, job) if draw else []
         there = self.kubernetes.jobs(names.of_job(job))
         settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
         request = Request(
@@ -131,13 +164,37 @@ class Service:
             release=self.profile.service.release,
             namespace=self.profile.namespace,
             storage=files.url,
-            scheduler=self.profile.service.scheduler,
+            scheduler=self._scheduler(own_cluster),
             environment=settings,
             after=after,
             labels={names.OWNER: _user(), **self.labels},
+            own_cluster=own_cluster,
         )
         self.kubernetes.create(runner_job(self.pod, request))
         return Started(job, names.runner_name(job, request.number), request.namespace)
+
+    def _drawn(self, draw: dedicated.Draw, job: str) -> list[Object]:
+        assert self.own_cluster is not None
+        name = names.cluster_name(job, secrets.token_hex(3))
+        labels = {key: names.label(value) for key, value in {names.OWNER: _user(), **self.labels}.items()}
+        wanted = {names.JOB: job} | {key: value for key, value in labels.items() if value}
+        return dedicated.objects(draw, self.profile.service, name, self.profile.namespace, self.own_cluster, wanted)
+
+    def _scheduler(self, own_cluster: Sequence[Object]) -> str:
+        if not own_cluster:
+            return self.profile.service.scheduler
+        return dedicated.scheduler_address(own_cluster[0]["metadata"]["name"], self.profile.namespace)
+
+    def own_cluster_state(self, job: str) -> str:
+        """Return where the Dask cluster stands that is a job's own; empty: it has none."""
+        selector = self._own_cluster(job)
+        return dedicated.state(selector[names.DASK_CLUSTER], self.kubernetes.pods(selector)) if selector else ""
+
+    def _own_cluster(self, job: str) -> dict[str, str]:
+        """Return the labels of the pods of the cluster that is a job's own; none: it has none."""
+        runner = newest(self.kubernetes.jobs(names.of_job(job)))
+        name = (runner or {"metadata": {}})["metadata"].get("annotations", {}).get(names.OWN_CLUSTER)
+        return {names.DASK_CLUSTER: name} if name else {}
 
     def phase(self, job: str) -> Phase:
         """Return where the newest Job of a job stands."""
@@ -186,9 +243,11 @@ class Service:
         pod = self.phase(job).pod
         return self.kubernetes.log_lines(pod, follow=follow, tail=tail) if pod else iter(())
 
-    def worker_logs(self, tail: int | None = None) -> Iterator[tuple[str, str]]:
-        """Yield what the shared workers printed, pod by pod: its name, a line."""
-        for pod in self.kubernetes.pods(self.profile.service.worker.selector):
+    def worker_logs(self, job: str, tail: int | None = None) -> Iterator[tuple[str, str]]:
+        """Yield what a job's own workers printed, or else the shared ones, pod by pod: its name, a line."""
+        own = self._own_cluster(job)
+        selector = {**own, names.DASK_COMPONENT: "worker"} if own else self.profile.service.worker.selector
+        for pod in self.kubernetes.pods(selector):
             name = pod["metadata"]["name"]
             for line in self.kubernetes.log_lines(name, tail=tail):
                 yield name, line
@@ -259,6 +318,13 @@ def _user() -> str:
         return ""
 
 
+def _no_own_cluster(what: str, value: str) -> UsageError:
+    hint = (
+        f"leave --dedicated out; or have its operator set {value} in the chart's values, then run 'mops connect' again"
+    )
+    return UsageError(what, where="--dedicated", hint=hint)
+
+
 def forbidden(missing: list[str], where: str) -> ServiceError:
     """Return the error for what this person may not do."""
     return ServiceError(
@@ -268,7 +334,14 @@ def forbidden(missing: list[str], where: str) -> ServiceError:
     )
 
 
-def connect(namespace: str | None, context: str | None, kubeconfig: str | None, release: str | None) -> Profile:
+def connect(
+    namespace: str | None,
+    context: str | None,
+    kubeconfig: str | None,
+    release: str | None,
+    *,
+    own_clusters: bool = False,
+) -> Profile:
     """Find a cluster service, check that this person may use it, and return its profile.
 
     Parameters
@@ -277,11 +350,13 @@ def connect(namespace: str | None, context: str | None, kubeconfig: str | None, 
         As for kubectl; None: the current ones.
     release
         The chart's release; None: it is called mops.
+    own_clusters
+        Whether this person's jobs are to have Dask clusters of their own.
 
     Raises
     ------
     UsageError
-        There is no such kubeconfig, context or release.
+        There is no such kubeconfig, context or release; or the service gives jobs no clusters of their own.
     ServiceError
         The cluster is out of reach, has no such service, or this person may not use it.
     """
@@ -297,7 +372,12 @@ def connect(namespace: str | None, context: str | None, kubeconfig: str | None, 
     ]
     if missing:
         raise forbidden(missing, kubernetes.where)
-    return Profile(namespace=kubernetes.namespace, context=context, kubeconfig=kubeconfig, service=service)
+    profile = Profile(
+        namespace=kubernetes.namespace, context=context, kubeconfig=kubeconfig, dedicated=own_clusters, service=service
+    )
+    if own_clusters:
+        Service(profile, kubernetes, service.runner).check_own_clusters()
+    return profile
 
 
 def _config(kubernetes: Kubernetes, name: str, release: str | None) -> Object:

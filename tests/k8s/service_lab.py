@@ -157,9 +157,9 @@ class Service:
         self.mops("jobs", "submit", study, "--name", job, *options, **named)
 
     def local(self, study: Path, job: str) -> Job:
-        """Run a study on this machine, where models need not wait; return its job."""
+        """Run a study on this machine; return its job."""
         storage = self.home / "here"
-        self.mops("jobs", "submit", study, "--name", job, "--local", "--env", "HASTE=1", "--storage", storage)
+        self.mops("jobs", "submit", study, "--name", job, "--local", "--storage", storage)
         return open_job(job, str(storage))
 
     def job(self, name: str) -> Job:

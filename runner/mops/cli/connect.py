@@ -22,6 +22,9 @@ def connect(
         Path | None, typer.Option(help="The kubeconfig; else KUBECONFIG, else ~/.kube/config.")
     ] = None,
     release: Annotated[str | None, typer.Option(help="The chart's release, if it is not called mops.")] = None,
+    dedicated: Annotated[
+        bool, typer.Option("--dedicated", help="Run jobs on Dask clusters of their own, unless submit says --shared.")
+    ] = False,
     off: Annotated[bool, typer.Option("--off", help="Forget the service: jobs run on this machine again.")] = False,
 ) -> None:
     """Connect to a cluster service: from now on jobs run there.
@@ -34,14 +37,14 @@ def connect(
         terminal.say("jobs run on this machine again" if removed else "there was no service connected")
         return
     where = str(kubeconfig.absolute()) if kubeconfig else None
-    profile = find_service(namespace, context, where, release)
+    profile = find_service(namespace, context, where, release, own_clusters=dedicated)
     place = profiles.save(profile)
     service = profile.service
     terminal.data_fields(
         [
             ("service", f"{service.release} in namespace {profile.namespace}, mops {service.version}"),
             ("storage", service.storage),
-            ("scheduler", service.scheduler),
+            ("scheduler", "each job's own" if dedicated else service.scheduler),
             ("image", service.runner.image),
             ("saved in", str(place)),
         ]

@@ -62,7 +62,7 @@ def _of_pods(job: Job, *, workers: bool, follow: bool, tail: int | None) -> None
             hint="connect to the service that runs it: mops connect; its log is in the storage, too: mops jobs logs",
         )
     if workers:
-        for name, line in service.worker_logs(tail):
+        for name, line in service.worker_logs(job.name, tail):
             terminal.data_text(f"{name}: {line}\n")
         return
     for line in service.runner_log(job.name, follow=follow, tail=tail):

@@ -23,6 +23,8 @@ def resume(
     storage: StorageOption = None,
     local: place.LocalOption = False,
     wait: place.WaitOption = False,
+    dedicated: place.DedicatedOption = None,
+    workers: place.WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a job that was stopped or killed.
@@ -32,6 +34,7 @@ def resume(
     found = open_job(job, storage)
     before = found.status().attempt
     service = None if local or detach else place.service_of_job(found)
+    place.give_own_cluster(service, dedicated=dedicated, workers=workers)
     with running.shown(as_json=as_json) as shown:
         resume_job(
             found,

@@ -27,6 +27,8 @@ def retry(
     storage: StorageOption = None,
     local: place.LocalOption = False,
     wait: place.WaitOption = False,
+    dedicated: place.DedicatedOption = None,
+    workers: place.WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run what failed again, in a new job.
@@ -36,6 +38,7 @@ def retry(
     """
     found = open_job(job, storage)
     service = None if local or detach else place.service_of_job(found)
+    place.give_own_cluster(service, dedicated=dedicated, workers=workers)
     with running.shown(as_json=as_json) as shown:
         child = retry_job(
             found,

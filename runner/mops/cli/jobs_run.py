@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from mops.cli.options import JobArgument, StorageOption
 from mops.errors import Superseded
 from mops.job import open_job
 from mops.launch import run as run_job
+from mops.own_cluster import had
 from mops.storage.log import Settled
 
 DONE = (0, *(terminal.EXIT_CODES[state] for state in ("partial", "cancelled")), Superseded.exit_code)
@@ -27,19 +29,24 @@ def run(
         bool,
         typer.Option("--pod", help="Kubernetes starts this again unless it exits with 0: 0 whenever it has ended."),
     ] = False,
+    own_cluster: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Run it on a Dask cluster of its own; there the pod says which one."),
+    ] = None,
 ) -> None:
     """Run a job that exists.
 
     Unless somebody asked to go on, a job that was cancelled or has ended stays so. Exit codes are those of submit; in a
     pod partial, cancelled and superseded are 0, too: the state is in the storage.
     """
-    try:
-        _run(job, storage, after)
-    except (Superseded, typer.Exit) as ended:
-        if not pod or ended.exit_code not in DONE:
-            raise
-        if isinstance(ended, Superseded):
-            terminal.error(ended)
+    with had(own_cluster):
+        try:
+            _run(job, storage, after)
+        except (Superseded, typer.Exit) as ended:
+            if not pod or ended.exit_code not in DONE:
+                raise
+            if isinstance(ended, Superseded):
+                terminal.error(ended)
 
 
 def _run(job: str, storage: str | None, after: int | None) -> None:

@@ -10,6 +10,7 @@ from mops.cli import place, running, terminal
 from mops.cli.options import JobArgument, JsonOption, StorageOption
 from mops.job import Job, Status, open_job
 from mops.k8s.phase import Phase
+from mops.service import Service
 from mops.storage.jobs import Live
 
 
@@ -20,33 +21,36 @@ def status(job: JobArgument, storage: StorageOption = None, as_json: JsonOption 
     """
     found = open_job(job, storage)
     now = found.status()
-    phase = _phase(found, now)
+    service = _service(found, now)
+    phase = service.phase(job) if service else None
+    own = service.own_cluster_state(job) if service and phase and not phase.over else ""
     if as_json:
-        more = {"kubernetes": asdict(phase)} if phase else {}
+        more = {"kubernetes": asdict(phase) | {"dask_cluster": own}} if phase else {}
         terminal.data_json(asdict(now) | {"reasons": [asdict(reason) for reason in found.reasons()]} | more)
     else:
-        terminal.data_fields(_fields(found, now, phase))
+        terminal.data_fields(_fields(found, now, phase, own))
 
 
-def _phase(job: Job, now: Status) -> Phase | None:
-    """Return where the job's runner stands in Kubernetes; None: nowhere, or nobody has to know."""
-    service = place.service_of_job(job) if now.state not in ("succeeded", "partial") else None
-    return service.phase(job.name) if service else None
+def _service(job: Job, now: Status) -> Service | None:
+    """Return the service that may know of the job's runner; None: there is none, or nobody has to know."""
+    return place.service_of_job(job) if now.state not in ("succeeded", "partial") else None
 
 
-def _kubernetes(phase: Phase) -> Iterator[tuple[str, str]]:
+def _kubernetes(phase: Phase, own_cluster: str) -> Iterator[tuple[str, str]]:
     yield "Kubernetes", str(phase)
     if phase.pod:
         yield "", f"pod {phase.pod}"
     if phase.hint:
         yield "", phase.hint
+    if own_cluster:
+        yield "Dask cluster", own_cluster
 
 
-def _fields(job: Job, now: Status, phase: Phase | None) -> Iterator[tuple[str, str]]:
+def _fields(job: Job, now: Status, phase: Phase | None, own_cluster: str) -> Iterator[tuple[str, str]]:
     yield "job", now.job
     yield "state", now.state
     if phase is not None:
-        yield from _kubernetes(phase)
+        yield from _kubernetes(phase, own_cluster)
     yield "submitted", now.created
     if now.parent is not None:
         yield "derived from", now.parent

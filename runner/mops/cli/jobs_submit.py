@@ -31,6 +31,8 @@ def submit(
     deadline: place.DeadlineOption = None,
     keep: place.KeepOption = None,
     memory: place.MemoryOption = None,
+    dedicated: place.DedicatedOption = None,
+    workers: place.WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a study and keep its results as they come.
@@ -41,7 +43,8 @@ def submit(
     of reach. On a service the command returns when Kubernetes has taken the job, unless it is to --wait.
     """
     options = {"queue": queue, "priority_class": priority_class, "deadline": deadline, "keep": keep, "memory": memory}
-    service = place.service_of(local=local, detach=detach, **options)
+    service = place.service_of(local=local, detach=detach, **options, dedicated=dedicated or None, workers=workers)
+    place.give_own_cluster(service, dedicated=dedicated, workers=workers)
     if service is not None:
         service.labels = {names.STUDY: study.stem if study.stem != "study" else study.absolute().parent.name}
     with running.shown(as_json=as_json) as shown:

@@ -10,6 +10,7 @@ import typer
 from mops.cli import terminal
 from mops.errors import UsageError
 from mops.job import Job
+from mops.k8s.dedicated import Size
 from mops.profile import load, path
 from mops.service import Service
 from mops.settings import Settings
@@ -28,6 +29,19 @@ KeepOption = Annotated[
 ]
 MemoryOption = Annotated[
     str | None, typer.Option(metavar="BYTES", help="On a service: memory of its runner's pod, like 2Gi.")
+]
+DedicatedOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--dedicated/--shared",
+        help="On a service: on a Dask cluster of its own, or on the one that all share; else as 'mops connect' says.",
+    ),
+]
+WorkersOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|MIN:MAX", help="On a Dask cluster of its own: how many workers; between two numbers, as work asks."
+    ),
 ]
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
@@ -67,6 +81,30 @@ def service_of(*, local: bool, detach: bool, **given: Any) -> Service | None:
     if options:
         raise _not_here(options, kept_here)
     return None
+
+
+def give_own_cluster(service: Service | None, *, dedicated: bool | None, workers: str | None) -> None:
+    """Let the jobs of a service have a Dask cluster of their own, if these options or the profile say so.
+
+    Raises
+    ------
+    UsageError
+        They do not fit together, or the job runs on this machine.
+    """
+    if service is None:
+        if given := {name: value for name, value in {"dedicated": dedicated, "workers": workers}.items() if value}:
+            raise _not_here(given, "")
+        return
+    if dedicated is None:
+        dedicated = service.profile.dedicated
+    if workers and not dedicated:
+        raise UsageError(
+            "--workers is for a Dask cluster of the job's own",
+            where="the command line",
+            hint="add --dedicated; the workers that all share are the operator's to scale",
+        )
+    if dedicated:
+        service.own_cluster = Size.parse(workers or str(service.profile.service.dedicated.workers))
 
 
 def _not_here(options: dict[str, Any], kept_here: str) -> UsageError:

@@ -124,11 +124,29 @@ class Kubernetes:
         ServiceError
             The cluster is out of reach, or refuses: what is missing.
         """
-        what = f"{manifest['kind']} {manifest['metadata']['name']}"
-        with translated(f"{self.where}: create {what}"):
+        with translated(f"{self.where}: create {_what(manifest)}"):
             new = object_from_spec(manifest, api=self._api, allow_unknown_type=True)
             new.create()
             return dict(new.raw.to_dict())
+
+    def serves(self, version: str) -> bool:
+        """Tell whether Kubernetes knows objects of a version, like ``kubernetes.dask.org/v1``."""
+        with translated(f"{self.where}: list API versions"):
+            return version in self._api.api_versions()
+
+    def present(self, manifest: Object) -> Object | None:
+        """Return the object of a manifest's kind and name as it is now; None: it is absent."""
+        with translated(f"{self.where}: get {_what(manifest)}"), contextlib.suppress(kr8s.NotFoundError):
+            found = object_from_spec(manifest, api=self._api, allow_unknown_type=True)
+            found.refresh()
+            return dict(found.raw.to_dict())
+        return None
+
+    def delete(self, manifest: Object) -> None:
+        """Delete the object of a manifest's kind and name, and what it owns; one that is absent is fine."""
+        with translated(f"{self.where}: delete {_what(manifest)}"), contextlib.suppress(kr8s.NotFoundError):
+            gone = object_from_spec(manifest, api=self._api, allow_unknown_type=True)
+            gone.delete(propagation_policy="Background")
 
     def delete_job(self, name: str) -> None:
         """Delete a Job, and its pods with it; one that is absent is fine."""
@@ -333,6 +351,10 @@ def _remove_copies(auth: Any) -> None:
 def _parts(kubeconfig: Any) -> Iterator[Object]:
     yield from (user["user"] for user in kubeconfig.users)
     yield from (cluster["cluster"] for cluster in kubeconfig.clusters)
+
+
+def _what(manifest: Object) -> str:
+    return f"{manifest['kind']} {manifest['metadata']['name']}"
 
 
 @contextmanager

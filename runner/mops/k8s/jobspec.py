@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,17 @@ FATAL = (1, 2)
 
 COUNTED = (4, 137)
 """Storage or cluster out of reach, and SIGKILL, which is also how memory ends a runner."""
+
+OWN_CLUSTER = "/etc/mops/own-cluster"
+"""Where a runner reads of the Dask cluster that is to be its own: the files of :data:`OWN_CLUSTER_FILES`."""
+
+_OBJECTS = "mops/dask-objects"
+OWN_CLUSTER_FILES = {
+    "objects.json": f"metadata.annotations['{_OBJECTS}']",
+    "job-name": f"metadata.labels['{names.POD_OF_JOB}']",
+    "job-uid": f"metadata.labels['{names.UID_OF_JOB}']",
+}
+"""The files, and which of its pod's own fields each shows."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,8 @@ class Request:
         Somebody asked to go on after this attempt, even if it was cancelled; None: nobody did.
     labels
         For people: whose it is, which study.
+    own_cluster
+        What makes the Dask cluster that is this job's own, the DaskCluster first; none: it runs on ``scheduler``'s.
     """
 
     job: str
@@ -44,6 +58,12 @@ class Request:
     environment: Mapping[str, str] = field(default_factory=dict)
     after: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    own_cluster: Sequence[Mapping[str, Any]] = ()
+
+
+def ends_job(code: int) -> bool:
+    """Tell whether a Job is over, well or badly, when its pod ends with an exit code."""
+    return code == 0 or code in FATAL
 
 
 def runner_job(pod: RunnerPod, request: Request) -> dict[str, Any]:
@@ -63,7 +83,7 @@ def runner_job(pod: RunnerPod, request: Request) -> dict[str, Any]:
             "name": names.runner_name(request.job, request.number),
             "namespace": request.namespace,
             "labels": {**labels, **queue},
-            "annotations": {"mops/storage": request.storage},
+            "annotations": {"mops/storage": request.storage, **_cluster_name(request)},
         },
         "spec": _given(
             backoffLimit=pod.backoff_limit,
@@ -73,11 +93,21 @@ def runner_job(pod: RunnerPod, request: Request) -> dict[str, Any]:
             activeDeadlineSeconds=pod.deadline_s,
             ttlSecondsAfterFinished=pod.keep_s,
             template={
-                "metadata": _given(labels={**pod.labels, **labels}, annotations=pod.annotations),
+                "metadata": _given(
+                    labels={**pod.labels, **labels}, annotations={**pod.annotations, **_cluster_objects(request)}
+                ),
                 "spec": _pod_spec(pod, request),
             },
         ),
     }
+
+
+def _cluster_name(request: Request) -> dict[str, str]:
+    return {names.OWN_CLUSTER: request.own_cluster[0]["metadata"]["name"]} if request.own_cluster else {}
+
+
+def _cluster_objects(request: Request) -> dict[str, str]:
+    return {_OBJECTS: json.dumps(list(request.own_cluster))} if request.own_cluster else {}
 
 
 def _failure_rules() -> list[dict[str, Any]]:
@@ -108,23 +138,31 @@ def _pod_spec(pod: RunnerPod, request: Request) -> dict[str, Any]:
         affinity=pod.affinity,
         securityContext=pod.pod_security,
         containers=[_container(pod, request)],
-        volumes=pod.volumes,
+        volumes=[*pod.volumes, *([_own_cluster_volume()] if request.own_cluster else [])],
     )
+
+
+def _own_cluster_volume() -> dict[str, Any]:
+    """Return a pod's own fields as a volume: the uid of its Job exists only when the Job does."""
+    items = [{"path": name, "fieldRef": {"fieldPath": path}} for name, path in OWN_CLUSTER_FILES.items()]
+    return {"name": "own-cluster", "downwardAPI": {"items": items}}
 
 
 def _container(pod: RunnerPod, request: Request) -> dict[str, Any]:
     after = ["--after", str(request.after)] if request.after is not None else []
+    own = ["--own-cluster", OWN_CLUSTER] if request.own_cluster else []
+    mounts = [{"name": "own-cluster", "mountPath": OWN_CLUSTER, "readOnly": True}] if request.own_cluster else []
     return _given(
         name=CONTAINER,
         image=pod.image,
         imagePullPolicy=pod.image_pull_policy,
-        args=["mops", "jobs", "run", request.job, "--pod", *after],
+        args=["mops", "jobs", "run", request.job, "--pod", *after, *own],
         env=_environment(pod, request),
         envFrom=pod.env_from,
         resources=pod.resources,
         ports=pod.ports,
         securityContext=pod.security,
-        volumeMounts=pod.volume_mounts,
+        volumeMounts=[*pod.volume_mounts, *mounts],
         # What a runner says last is why it ended: shown by `kubectl describe`, and by `mops jobs status`.
         terminationMessagePolicy="FallbackToLogsOnError",
     )

@@ -12,6 +12,11 @@ OWNER = "mops/owner"
 STUDY = "mops/study"
 QUEUE = "kueue.x-k8s.io/queue-name"
 POD_OF_JOB = "batch.kubernetes.io/job-name"  # Kubernetes' own
+UID_OF_JOB = "batch.kubernetes.io/controller-uid"
+DASK_CLUSTER = "dask.org/cluster-name"  # of the operator of dask-kubernetes
+DASK_COMPONENT = "dask.org/component"
+OWN_CLUSTER = "mops/dask-cluster"
+"""An annotation of a runner's Job: the name of the Dask cluster that is its own."""
 
 RUNNER = "runner"
 CLIENT = "client"
@@ -19,11 +24,25 @@ SCHEDULER = "scheduler"
 WORKER = "worker"
 
 _LABEL_COLUMNS = 63
+_CLUSTER_COLUMNS = 37  # the operator allows 53; with these the hosts of its workers differ in their first 63
 
 
 def runner_name(job: str, number: int) -> str:
     """Return the name of the ``number``-th Kubernetes Job of a job; a name of a job has at most 60 characters."""
     return f"{job}-{number}"
+
+
+def cluster_name(job: str, token: str) -> str:
+    """Return the name of a job's own Dask cluster.
+
+    Parameters
+    ----------
+    token
+        No other has it: the operator would take what is left of a cluster of the same name for the new one's.
+    """
+    # It begins with a letter, as a Service's name has to; a job's may begin with a digit.
+    room = _CLUSTER_COLUMNS - len(f"dask--{token}")
+    return f"dask-{job[:room].strip('-')}-{token}"
 
 
 def client_name(release: str) -> str:

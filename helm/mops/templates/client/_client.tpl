@@ -17,7 +17,7 @@ Values that are empty are left out.
   "runner" (include "mops.client.runner" . | fromJson)
   "worker" (include "mops.client.worker" . | fromJson)
   "schedulerPodTemplate" (include "mops.scheduler.template" . | fromYaml)
-  "dedicated" (dict "enabled" .Values.dedicated.enabled "labels" (include "mops.ownLabels" (dict "root" . "component" "worker") | fromYaml))
+  "dedicated" (dict "enabled" .Values.dedicated.enabled "workers" (max 1 (int64 .Values.dedicated.workers)))
 -}}
 {{- include "mops.withoutEmpty" $client | fromJson | toPrettyJson -}}
 {{- end }}
