@@ -17,6 +17,7 @@ from distributed import CancelledError, Future, KilledWorker
 from distributed.client import ClosedClientError
 
 from mops.driver.cluster import DEATHS, SUSPECT, Cluster
+from mops.driver.departures import UNKNOWN, Cause
 from mops.driver.plan import Submit
 from mops.worker.order import ArrowPart, Order, Outcome
 from mops.worker.task import run_order
@@ -33,14 +34,14 @@ class Lost:
     ----------
     blamed
         Workers died while they ran it.
-    memory
-        What says that the last of them ran out of memory; empty: nothing does.
+    cause
+        Why the last of them did, as far as anybody knows.
     """
 
     submit: Submit
     why: str
     blamed: bool = False
-    memory: str = ""
+    cause: Cause = UNKNOWN
 
 
 @dataclass
@@ -150,7 +151,7 @@ class Dispatch:
         try:
             outcome = future.result()
         except KilledWorker as error:  # what it gave has ended its worker on the way, and the next one that ran it
-            return self._killed(submit, error)
+            return self._killed(submit, str(future.key), error)
         event = self._deliver(submit, outcome)
         _release(future)
         return event
@@ -160,15 +161,17 @@ class Dispatch:
         # exception() and not result(): a raised error's frames would pin every future (FACTS, Dask).
         error: BaseException | None = future.exception() if future.status == "error" else None
         if isinstance(error, KilledWorker):
-            return self._killed(submit, error)
+            return self._killed(submit, str(future.key), error)
         if error is not None:
             return Failed(error)
         return Lost(submit, f"Dask says {future.status!r}")
 
-    def _killed(self, submit: Submit, error: KilledWorker) -> Lost:
-        last = error.last_worker.address
-        n = "a worker" if submit.suspect else f"{DEATHS} workers"
-        return Lost(submit, f"{n} died while running it", blamed=True, memory=self._cluster.out_of_memory(last))
+    def _killed(self, submit: Submit, key: str, error: KilledWorker) -> Lost:
+        cause = self._cluster.cause(key, error.last_worker.address)
+        died = f"{'a worker' if submit.suspect else f'{DEATHS} workers'} died while running it"
+        if cause.nobodys:
+            return Lost(submit, f"{died}, and it is not to blame: {cause.said}")
+        return Lost(submit, died, blamed=True, cause=cause)
 
     def _put_result(self, deliver: Callable[[], object]) -> None:
         try:

@@ -501,7 +501,7 @@ class Runner:
             quarantined = submit.alone and is_single(submit, self._groups.n_replicates)
             self._report(lost_report(event, attempts, quarantined=quarantined))
             if quarantined:
-                outcome = given_up(self._order(submit), f"alone, {event.why}", event.memory, attempts)
+                outcome = given_up(self._order(submit), f"alone, {event.why}", event.cause, attempts)
                 self._dispatch.deliver_later(lambda: self._deliver(submit, outcome))
                 return
         self._plan.lost(submit.number, blamed=event.blamed)
@@ -519,11 +519,11 @@ class Runner:
         n_tasks = len(mine)
         # What was sent before the window was halved says nothing of the window that it is now.
         telling = [key for key in set(mine) - self._to_blame if int(key.rpartition("-")[2]) > self._halved_after]
-        if departure.memory and telling:
+        if departure.cause.memory and telling:
             before, self._halved_after = self._window.size, self._plan.last_number
             self._report(memory_report(departure, n_tasks, before, self._window.halve()))
         elif n_tasks:
-            why = f": {departure.memory}" if departure.memory else ""
+            why = f": {departure.cause.said}" if departure.cause.said else ""
             message = "%s: worker %s is gone%s; %d tasks run again"
             logger.info(message, self._record.job, departure.worker, why, n_tasks)
 
