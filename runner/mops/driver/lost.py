@@ -81,8 +81,8 @@ def _described(submit: Submit) -> str:
     return f"task {submit.number} with {which} of group {submit.groups[0]}"
 
 
-def killed_report(live: Live, attempt: int, now: int) -> Report:
-    """Return what is to be said where the runner of the attempt before probably ran out of memory.
+def killed_report(live: Live, attempt: int, now: int, oom: str) -> Report:
+    """Return what is to be said where the runner of the attempt before ran out of memory, or probably did.
 
     Parameters
     ----------
@@ -90,12 +90,14 @@ def killed_report(live: Live, attempt: int, now: int) -> Report:
         Its last sign of life.
     now
         Parameter sets in flight.
+    oom
+        What says so; empty: only its last sign of life does.
     """
     return Report(
         f"the runner of attempt {attempt} was ended at {shown(live.memory_bytes)} of {shown(live.limit_bytes)}",
         "no end is written",
         f"on {live.host}",
-        f"it probably ran out of memory: parameter sets in flight: {now} now, {live.window} before",
+        f"{oom or 'it probably ran out of memory'}: parameter sets in flight: {now} now, {live.window} before",
         f"to keep it so set MODELOPS_JOB_BATCH_SIZE={now}, or give the runner more memory",
     )
 
