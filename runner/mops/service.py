@@ -133,6 +133,7 @@ class Service:
             environment=settings,
             after=after,
             labels={names.OWNER: _user(), **self.labels},
+            workers=self.profile.service.worker.selector,
         )
         self.kubernetes.create(runner_job(self.pod, request))
         return Started(job, names.runner_name(job, request.number), request.namespace)

@@ -10,6 +10,7 @@ from mops.cli import running, terminal
 from mops.cli.options import JobArgument, StorageOption
 from mops.errors import Superseded
 from mops.job import open_job
+from mops.k8s.pods import Pods
 from mops.launch import run as run_job
 from mops.storage.log import Settled
 
@@ -27,6 +28,10 @@ def run(
         bool,
         typer.Option("--pod", help="Kubernetes starts this again unless it exits with 0: 0 whenever it has ended."),
     ] = False,
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Label selector of the Dask workers' pods: Kubernetes is asked why those that go ended."),
+    ] = None,
 ) -> None:
     """Run a job that exists.
 
@@ -34,7 +39,7 @@ def run(
     pod partial, cancelled and superseded are 0, too: the state is in the storage.
     """
     try:
-        _run(job, storage, after)
+        _run(job, storage, after, Pods(workers) if workers else None)
     except (Superseded, typer.Exit) as ended:
         if not pod or ended.exit_code not in DONE:
             raise
@@ -42,11 +47,11 @@ def run(
             terminal.error(ended)
 
 
-def _run(job: str, storage: str | None, after: int | None) -> None:
+def _run(job: str, storage: str | None, after: int | None, pods: Pods | None) -> None:
     with running.shown(as_json=False) as shown:
         found = open_job(job, storage)
         try:
-            run_job(found, after=after, on_progress=shown.progress)
+            run_job(found, after=after, on_progress=shown.progress, pods=pods)
         except Settled as settled:
             terminal.say(f"job {job} has ended ({settled.state}): there is nothing to run")
             raise typer.Exit(terminal.EXIT_CODES[settled.state]) from None

@@ -42,7 +42,9 @@ class Kubernetes:
     namespace
         None: the one of the context.
     context, kubeconfig
-        As for kubectl; None: the current ones.
+        As for kubectl; None: the current ones, and in a pod its service account.
+    timeout_s
+        How long an answer may take.
 
     Raises
     ------
@@ -52,11 +54,17 @@ class Kubernetes:
         The cluster is out of reach, or refuses.
     """
 
-    def __init__(self, namespace: str | None = None, context: str | None = None, kubeconfig: str | None = None):
+    def __init__(
+        self,
+        namespace: str | None = None,
+        context: str | None = None,
+        kubeconfig: str | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ):
         self.context, self.kubeconfig = context, kubeconfig
         with translated(f"context {context or '(current)'}"):
             self._api = kr8s.api(namespace=namespace, context=context, kubeconfig=kubeconfig)
-            self._api.timeout = _TIMEOUT_S
+            self._api.timeout = timeout_s
         self.namespace: str = self._api.namespace
         self.where = f"{self._api.auth.server}, namespace {self.namespace}"
 
@@ -81,17 +89,23 @@ class Kubernetes:
         """Return the Jobs with these labels."""
         return self._list(Job, labels, "jobs")
 
-    def pods(self, labels: dict[str, str]) -> list[Object]:
-        """Return the pods with these labels."""
+    def pods(self, labels: dict[str, str] | str) -> list[Object]:
+        """Return the pods with these labels, or of a selector."""
         return self._list(Pod, labels, "pods")
 
-    def events(self) -> list[Object]:
-        """Return the namespace's events: Kubernetes keeps those of the last hour."""
-        return self._list(Event, {}, "events")
+    def pod(self, name: str) -> Object | None:
+        """Return a pod; None: there is none of this name."""
+        return next(iter(self._list(Pod, {}, "pods", f"metadata.name={name}")), None)
 
-    def _list(self, kind: type, labels: dict[str, str], what: str) -> list[Object]:
+    def events(self, about: str | None = None) -> list[Object]:
+        """Return the namespace's events, or those about a pod: Kubernetes keeps those of the last hour."""
+        fields = f"involvedObject.kind=Pod,involvedObject.name={about}" if about else None
+        return self._list(Event, {}, "events", fields)
+
+    def _list(self, kind: type, labels: dict[str, str] | str, what: str, fields: str | None = None) -> list[Object]:
+        chosen = labels if isinstance(labels, str) else names.selector(labels)
         with translated(f"{self.where}: list {what}"):
-            found = self._api.get(kind, namespace=self.namespace, label_selector=names.selector(labels) or None)
+            found = self._api.get(kind, namespace=self.namespace, label_selector=chosen or None, field_selector=fields)
             return [one.raw.to_dict() for one in found if not isinstance(one, dict)]
 
     def create(self, manifest: Object) -> Object:

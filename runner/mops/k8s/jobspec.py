@@ -33,6 +33,8 @@ class Request:
         Somebody asked to go on after this attempt, even if it was cancelled; None: nobody did.
     labels
         For people: whose it is, which study.
+    workers
+        Labels of the pods of its Dask workers.
     """
 
     job: str
@@ -44,6 +46,7 @@ class Request:
     environment: Mapping[str, str] = field(default_factory=dict)
     after: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    workers: Mapping[str, str] = field(default_factory=dict)
 
 
 def runner_job(pod: RunnerPod, request: Request) -> dict[str, Any]:
@@ -114,11 +117,12 @@ def _pod_spec(pod: RunnerPod, request: Request) -> dict[str, Any]:
 
 def _container(pod: RunnerPod, request: Request) -> dict[str, Any]:
     after = ["--after", str(request.after)] if request.after is not None else []
+    workers = ["--workers", names.selector(request.workers)] if request.workers else []
     return _given(
         name=CONTAINER,
         image=pod.image,
         imagePullPolicy=pod.image_pull_policy,
-        args=["mops", "jobs", "run", request.job, "--pod", *after],
+        args=["mops", "jobs", "run", request.job, "--pod", *after, *workers],
         env=_environment(pod, request),
         envFrom=pod.env_from,
         resources=pod.resources,
