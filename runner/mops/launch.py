@@ -16,6 +16,7 @@ import pyarrow as pa
 from mops import derive, detached
 from mops.detached import Detached
 from mops.driver.attempt import Attempt, children, context_of
+from mops.driver.departures import Pods
 from mops.driver.progress import Snapshot
 from mops.driver.trial import Trial, try_out
 from mops.errors import JobError, OptionsError, Problem, UsageError
@@ -401,6 +402,7 @@ def run(
     after: int | None = None,
     settings: Settings | None = None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
+    pods: Pods | None = None,
 ) -> str:
     """Run a job that exists and return its state: what a runner does that nobody watches.
 
@@ -411,6 +413,8 @@ def run(
         None: a job that was cancelled or has ended stays so.
     settings
         None: from the environment.
+    pods
+        Tells why pods ended, where this process runs in one; None: nobody can.
 
     Raises
     ------
@@ -422,7 +426,7 @@ def run(
     by: By = "person" if view.attempt == after else "auto"
     if (state := settled_state(view, by)) is not None:
         raise Settled(state, view, where=job.files.url)
-    return _attempt(job, job.record, settings, lambda: None, on_progress, by).run()
+    return replace(_attempt(job, job.record, settings, lambda: None, on_progress, by), pods=pods).run()
 
 
 def retry(

@@ -152,6 +152,12 @@ class Service:
                 hint=f"leave --storage out to use the service's ({self.storage}), or run on this machine with --local",
             )
 
+    def _worker_labels(self, own_cluster: Sequence[Object]) -> dict[str, str]:
+        """Return the labels of the pods of a job's Dask workers."""
+        if not own_cluster:
+            return self.profile.service.worker.selector
+        return {names.DASK_CLUSTER: own_cluster[0]["metadata"]["name"], names.DASK_COMPONENT: names.WORKER}
+
     def _start(
         self, files: Files, job: str, environment: Mapping[str, str], after: int | None, draw: dedicated.Draw | None
     ) -> Started:
@@ -169,6 +175,7 @@ class Service:
             after=after,
             labels={names.OWNER: _user(), **self.labels},
             own_cluster=own_cluster,
+            workers=self._worker_labels(own_cluster),
         )
         self.kubernetes.create(runner_job(self.pod, request))
         return Started(job, names.runner_name(job, request.number), request.namespace)
@@ -373,7 +380,11 @@ def connect(
     if missing:
         raise forbidden(missing, kubernetes.where)
     profile = Profile(
-        namespace=kubernetes.namespace, context=context, kubeconfig=kubeconfig, dedicated=own_clusters, service=service
+        namespace=kubernetes.namespace,
+        context=kubernetes.context,  # named also where it was the current one: another may be, later
+        kubeconfig=kubeconfig,
+        dedicated=own_clusters,
+        service=service,
     )
     if own_clusters:
         Service(profile, kubernetes, service.runner).check_own_clusters()

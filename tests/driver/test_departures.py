@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from mops.driver.departures import JOIN_SECONDS, NEAR_SECONDS, Counters, Departure, Departures, Nannies, host_of
+from mops.driver.departures import (
+    JOIN_SECONDS,
+    NEAR_SECONDS,
+    POD_SECONDS,
+    UNKNOWN,
+    Cause,
+    Counters,
+    Departure,
+    Departures,
+    Known,
+    Nannies,
+    host_of,
+)
 
 ONE, OTHER = "tcp://10.0.0.1:4001", "tcp://10.0.0.2:4001"
 
@@ -37,7 +49,7 @@ def clock() -> Clock:
 def judged(departures: Departures, clock: Clock) -> list[str]:
     clock.now += JOIN_SECONDS
     departures.judge()
-    return [departure.memory for departure in departures.take()]
+    return [departure.cause.said for departure in departures.take()]
 
 
 def test_a_departure_is_judged_when_its_sources_have_had_a_moment(clock: Clock) -> None:
@@ -50,9 +62,10 @@ def test_a_departure_is_judged_when_its_sources_have_had_a_moment(clock: Clock) 
     clock.now += JOIN_SECONDS
     departures.judge()
     keys = frozenset({"sim-job-1-1", "sim-job-1-2"})
-    assert departures.take() == [Departure(ONE, keys, "its nanny restarted it at 600 MiB")]
+    restarts = Known("its nanny restarted it at 600 MiB", memory=True)
+    assert departures.take() == [Departure(ONE, keys, restarts)]
     assert departures.take() == []
-    assert departures.out_of_memory(ONE) == "its nanny restarted it at 600 MiB"
+    assert departures.cause("sim-job-1-1", ONE) == restarts
 
 
 def test_workers_that_were_asked_to_go_and_other_events_are_none(clock: Clock) -> None:
@@ -72,7 +85,7 @@ def test_another_worker_at_the_same_address_is_not_judged_by_the_first(clock: Cl
         found += judged(departures, clock)
     assert found == ["its nanny restarted it at 600 MiB", ""]
     clock.now += NEAR_SECONDS + 1
-    assert departures.out_of_memory(ONE, patience_s=0.0) == "", "of what has just gone nothing is known yet"
+    assert departures.cause("sim-job-1-1", ONE, patience_s=0.0) == UNKNOWN, "of what has just gone nothing is known yet"
 
 
 def test_the_counter_of_a_container_tells_of_kills_at_that_time(clock: Clock) -> None:
@@ -95,10 +108,78 @@ def test_a_host_that_is_new_or_does_not_answer_says_nothing(clock: Clock) -> Non
     counters = Counters(lambda: next(answers), clock)
     found = []
     for _ in range(4):
+        clock.now += 1
         counters.look()
-        found.append(counters.out_of_memory(ONE, clock.now))
-    assert found == ["", "", "", "kills for memory in its container at that time: 1"]
+        found.append(counters.cause(ONE, clock.now))
+    one = Known("kills for memory in its container at that time: 1", memory=True)
+    assert found == [None, UNKNOWN, None, one], "where its nanny answers there is no more to be known"
 
 
 def test_nobody_waits_long_for_what_nobody_knows() -> None:
-    assert Departures([Nannies()]).out_of_memory(ONE, patience_s=0.05) == ""
+    assert Departures([Nannies()]).cause("sim-job-1-1", ONE, patience_s=0.05) == UNKNOWN
+
+
+class Late:
+    """A source that knows when it is told."""
+
+    known: Cause | None = None
+
+    def look(self) -> None:
+        pass
+
+    def cause(self, worker: str, at: float) -> Cause | None:
+        return self.known
+
+
+DELETED = Known("pod worker-1 was deleted", nobodys=True)
+KILLED = Known("the container of pod worker-1 was OOMKilled (exit code 137)", memory=True)
+
+
+def test_a_source_that_is_late_is_waited_for_a_while(clock: Clock) -> None:
+    late = Late()
+    departures = Departures([late], clock, late_s=POD_SECONDS)
+    departures.hear(removed(ONE, "sim-job-1-1"))
+    assert judged(departures, clock) == []
+    late.known = KILLED
+    assert judged(departures, clock) == [KILLED.said]
+    late.known = None
+    departures.hear(removed(ONE))
+    assert [judged(departures, clock) for _ in range(int(POD_SECONDS))][-2:] == [[], [""]]
+
+
+def test_a_nanny_that_answers_ends_the_waiting_for_its_pod(clock: Clock) -> None:
+    departures = Departures([Late(), Counters(lambda: {"10.0.0.1": 0}, clock)], clock, late_s=POD_SECONDS)
+    departures.hear(removed(ONE))
+    assert judged(departures, clock) == [""]
+
+
+def test_kills_before_a_nanny_fell_silent_count_where_the_pod_says_nothing(clock: Clock) -> None:
+    """A child that the kernel killed a moment before is not what ended the container."""
+    kills = {"10.0.0.1": 0}
+    late, counters = Late(), Counters(lambda: dict(kills), clock, late_s=POD_SECONDS)
+    departures = Departures([late, counters], clock, late_s=POD_SECONDS)
+    departures.look()
+    kills["10.0.0.1"] = 1
+    departures.look()
+    kills.clear()
+    clock.now += 1
+    departures.hear(removed(ONE))
+    assert judged(departures, clock) == []
+    late.known = KILLED
+    assert judged(departures, clock) == [KILLED.said]
+    late.known = None
+    departures.hear(removed(ONE))
+    clock.now += POD_SECONDS
+    assert judged(departures, clock) == ["kills for memory in its container at that time: 1"]
+
+
+def test_a_task_whose_worker_was_taken_away_is_not_to_blame(clock: Clock) -> None:
+    """Dask counts that death among the two for which it gives the task back."""
+    late = Late()
+    departures = Departures([late], clock)
+    for late.known in (DELETED, KILLED):
+        departures.hear(removed(ONE, "sim-job-1-1"))
+        judged(departures, clock)
+    assert departures.cause("sim-job-1-1", ONE) == DELETED
+    assert departures.cause("sim-job-1-1", ONE) == KILLED, "once"
+    assert departures.cause("sim-job-1-2", ONE) == KILLED, "another task"

@@ -63,3 +63,13 @@ def test_an_attempt_after_one_that_ran_out_of_memory_begins_with_half(
     live = Live(0.0, "host", 1, Counts(), 0.0, memory, {}, limit_bytes=1000, window=window)
     assert start_after(live, ended=ended) == expected
     assert start_after(None, ended=ended) is None
+
+
+@pytest.mark.parametrize(("ended", "window", "expected"), [(False, 200, 100), (True, 200, None), (False, 0, None)])
+def test_an_attempt_after_one_whose_pod_ended_for_memory_begins_with_half(
+    ended: bool, window: int, expected: int | None
+) -> None:
+    """Its last sign of life may be ten seconds old: it had room then."""
+    live = Live(0.0, "host", 1, Counts(), 0.0, 300, {}, limit_bytes=1000, window=window)
+    assert start_after(live, ended=ended, oom=True) == expected
+    assert start_after(None, ended=ended, oom=True) is None

@@ -11,6 +11,7 @@ from mops.cli import running, terminal
 from mops.cli.options import JobArgument, StorageOption
 from mops.errors import Superseded
 from mops.job import open_job
+from mops.k8s.ends import Pods
 from mops.launch import run as run_job
 from mops.own_cluster import had
 from mops.storage.log import Settled
@@ -33,6 +34,10 @@ def run(
         Path | None,
         typer.Option(metavar="FOLDER", help="Run it on a Dask cluster of its own; there the pod says which one."),
     ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Label selector of the Dask workers' pods: Kubernetes is asked why those that go ended."),
+    ] = None,
 ) -> None:
     """Run a job that exists.
 
@@ -41,7 +46,7 @@ def run(
     """
     with had(own_cluster):
         try:
-            _run(job, storage, after)
+            _run(job, storage, after, Pods(workers) if workers else None)
         except (Superseded, typer.Exit) as ended:
             if not pod or ended.exit_code not in DONE:
                 raise
@@ -49,11 +54,11 @@ def run(
                 terminal.error(ended)
 
 
-def _run(job: str, storage: str | None, after: int | None) -> None:
+def _run(job: str, storage: str | None, after: int | None, pods: Pods | None) -> None:
     with running.shown(as_json=False) as shown:
         found = open_job(job, storage)
         try:
-            run_job(found, after=after, on_progress=shown.progress)
+            run_job(found, after=after, on_progress=shown.progress, pods=pods)
         except Settled as settled:
             terminal.say(f"job {job} has ended ({settled.state}): there is nothing to run")
             raise typer.Exit(terminal.EXIT_CODES[settled.state]) from None

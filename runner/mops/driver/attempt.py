@@ -16,6 +16,7 @@ from types import FrameType
 
 from mops.driver import doctor
 from mops.driver.cluster import Cluster, embedded, embedded_slots, external
+from mops.driver.departures import Pods
 from mops.driver.drive import GRACE_SECONDS, Runner
 from mops.driver.joblog import collecting
 from mops.driver.metrics import exposed
@@ -96,8 +97,13 @@ def children(context: Context, *, warm: bool = True) -> Iterator[Pool]:
 
 
 @contextmanager
-def cluster_of(context: Context, settings: Settings) -> Iterator[Cluster]:
+def cluster_of(context: Context, settings: Settings, pods: Pods | None = None) -> Iterator[Cluster]:
     """Have a cluster: the one of MODELOPS_SCHEDULER, else one in this process.
+
+    Parameters
+    ----------
+    pods
+        Tells why its workers' pods ended; None: nobody can.
 
     Raises
     ------
@@ -114,7 +120,7 @@ def cluster_of(context: Context, settings: Settings) -> Iterator[Cluster]:
             where=context.storage,
             hint="use a folder that all share, or abfs://container/prefix; or unset MODELOPS_SCHEDULER",
         )
-    with external(settings.scheduler, context.run, settings, context.job) as outside:
+    with external(settings.scheduler, context.run, settings, context.job, pods) as outside:
         doctor.warn(outside.client, context.job, settings.sim_threads)
         yield outside
 
@@ -131,6 +137,8 @@ class Attempt:
         Called with a :class:`Snapshot` about four times a second.
     by
         Who claims: with ``auto``, a job that has ended stays so.
+    pods
+        Tells why pods ended, where this runner is one; None: nobody can.
     """
 
     files: Files
@@ -140,6 +148,7 @@ class Attempt:
     create: Callable[[], None] = lambda: None
     on_progress: Callable[[Snapshot], None] = lambda _: None
     by: By = "person"
+    pods: Pods | None = None
 
     def create_only(self, *, other_packages: bool = False) -> None:
         """Import the model and create the job, for a runner that is started by itself.
@@ -179,7 +188,7 @@ class Attempt:
             driving(self.files, self.record.job),
             collecting() as text_log,  # what is installed is told in the job's log
             children(self.context) as pool,
-            cluster_of(self.context, self.settings) as cluster,
+            cluster_of(self.context, self.settings, self.pods) as cluster,
         ):
             pool.check()
             if self.context.slots is None:
@@ -200,6 +209,7 @@ class Attempt:
                     self.settings,
                     text_log,
                     on_progress=self.on_progress,
+                    pods=self.pods,
                 )
                 elsewhere = cluster.client if self.context.slots is None else None
                 with (

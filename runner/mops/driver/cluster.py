@@ -19,7 +19,19 @@ from distributed import Client, Scheduler, SchedulerPlugin, SpecCluster, Worker
 from distributed.protocol.pickle import dumps
 from distributed.versions import VersionMismatchWarning
 
-from mops.driver.departures import Counters, Departure, Departures, Nannies, host_of
+from mops.driver.departures import (
+    JOIN_SECONDS,
+    POD_SECONDS,
+    UNKNOWN,
+    Cause,
+    Counters,
+    Departure,
+    Departures,
+    Nannies,
+    Pods,
+    Source,
+    host_of,
+)
 from mops.driver.neighbours import METADATA, Card, Neighbours
 from mops.driver.plan import Submit
 from mops.driver.shares import WEIGHTS, Claim
@@ -101,8 +113,8 @@ class Cluster(Protocol):
     def departed(self) -> list[Departure]:
         """Return the workers that went without being asked to, since the last call."""
 
-    def out_of_memory(self, worker: str) -> str:
-        """Return what says that a worker that is gone had run out of memory; empty: nothing does. May wait seconds."""
+    def cause(self, key: str, worker: str) -> Cause:
+        """Return why the workers of a task died, the last of which has just gone. May wait seconds."""
 
     def reconnect(self) -> None:
         """Connect anew after the scheduler was lost; tasks that were there are gone.
@@ -138,9 +150,9 @@ class Embedded:
         """As :meth:`Cluster.departed`: its worker goes with this process only."""
         return []
 
-    def out_of_memory(self, worker: str) -> str:
-        """As :meth:`Cluster.out_of_memory`."""
-        return ""
+    def cause(self, key: str, worker: str) -> Cause:
+        """As :meth:`Cluster.cause`."""
+        return UNKNOWN
 
     def reconnect(self) -> None:
         """As :meth:`Cluster.reconnect`."""
@@ -263,9 +275,11 @@ class External:
         Threads of a simulation: a worker's are divided by it.
     patience_s
         Seconds for which a scheduler, or a first worker, is waited for.
+    pods
+        Tells why workers' pods ended; None: they are none, or nobody can tell.
     """
 
-    def __init__(self, address: str, card: Card, *, threads: int, patience_s: float):
+    def __init__(self, address: str, card: Card, *, threads: int, patience_s: float, pods: Pods | None = None):
         self._address, self._run, self._threads, self._patience_s = address, card.run, threads, patience_s
         self._weight = WEIGHTS[card.priority]
         self._neighbours = Neighbours(card)
@@ -275,7 +289,10 @@ class External:
         self._slots = self._workers = self._n_connections = 0
         self._client: Client | None = None
         self._nannies = Nannies()
-        self._departures = Departures([self._nannies, Counters(self._kills)])
+        late_s = POD_SECONDS if pods else JOIN_SECONDS
+        counters = Counters(self._kills, late_s=late_s)
+        sources: list[Source] = [self._nannies, *([pods] if pods else []), counters]
+        self._departures = Departures(sources, late_s=late_s)
         self.reconnect()
 
     @property
@@ -314,9 +331,9 @@ class External:
         """As :meth:`Cluster.departed`."""
         return self._departures.take()
 
-    def out_of_memory(self, worker: str) -> str:
-        """As :meth:`Cluster.out_of_memory`."""
-        return self._departures.out_of_memory(worker)
+    def cause(self, key: str, worker: str) -> Cause:
+        """As :meth:`Cluster.cause`."""
+        return self._departures.cause(key, worker)
 
     @property
     def alive(self) -> bool:
@@ -424,7 +441,7 @@ class External:
 
 
 @contextmanager
-def external(address: str, run: str, settings: Settings, job: str = "") -> Iterator[External]:
+def external(address: str, run: str, settings: Settings, job: str = "", pods: Pods | None = None) -> Iterator[External]:
     """Connect to a cluster that is running; leave it as it was.
 
     Parameters
@@ -433,6 +450,8 @@ def external(address: str, run: str, settings: Settings, job: str = "") -> Itera
         Names the attempt.
     job
         What other jobs are told.
+    pods
+        As for :class:`External`.
 
     Raises
     ------
@@ -443,8 +462,8 @@ def external(address: str, run: str, settings: Settings, job: str = "") -> Itera
     """
     _quiet()
     _check_address(address)
-    card = Card(job, run, settings.priority)
-    cluster = External(address, card, threads=settings.sim_threads, patience_s=settings.cluster_timeout)
+    card, patience_s = Card(job, run, settings.priority), settings.cluster_timeout
+    cluster = External(address, card, threads=settings.sim_threads, patience_s=patience_s, pods=pods)
     threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
     try:
         yield cluster

@@ -1,7 +1,8 @@
-"""Workers that are gone and were not asked to go: what they ran, and whether memory ran out.
+"""Workers that are gone and were not asked to go: what they ran, and why they went.
 
 Dask's scheduler says what was on a worker that it lost. Why it went, others say (:class:`Source`): the nanny that
-restarted it, and the counter of its cgroup. The status of its pod is to be a third.
+restarted it, what Kubernetes says of its pod (:mod:`mops.k8s.ends`, where the runner is a pod itself), and the counter
+of its cgroup.
 """
 
 from __future__ import annotations
@@ -22,7 +23,39 @@ JOIN_SECONDS = 1.0
 NEAR_SECONDS = 15.0
 """What it says is believed of a departure that is no farther away: sources are looked at every ten seconds."""
 
-_PATIENCE_SECONDS = 5.0
+POD_SECONDS = 6.0
+"""Kubernetes writes how a container ended into its pod's status a second or two after it has."""
+
+_JUDGING_SECONDS = 4.0
+"""From when a departure is due until it is judged, at most: those who judge look every two seconds."""
+
+
+class Cause(Protocol):
+    """Why a worker went, as a source has it."""
+
+    @property
+    def said(self) -> str:
+        """It in words; empty: nobody can tell."""
+
+    @property
+    def memory(self) -> bool:
+        """Whether it ran out of memory."""
+
+    @property
+    def nobodys(self) -> bool:
+        """Whether it was taken away, so that nothing that it ran is to blame."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A :class:`Cause` that is known here."""
+
+    said: str
+    memory: bool = False
+    nobodys: bool = False
+
+
+UNKNOWN = Known("")
 
 
 @dataclass(frozen=True)
@@ -35,13 +68,13 @@ class Departure:
         Its address.
     keys
         The Dask keys of the tasks that it ran, and of those whose results only it had.
-    memory
-        What says that it ran out of memory, for people; empty: nothing does.
+    cause
+        Why, as far as anybody knows.
     """
 
     worker: str
     keys: frozenset[str]
-    memory: str
+    cause: Cause = UNKNOWN
 
 
 class Source(Protocol):
@@ -50,8 +83,18 @@ class Source(Protocol):
     def look(self) -> None:
         """Learn what has happened since the last look, off the event loops."""
 
-    def out_of_memory(self, worker: str, at: float) -> str:
-        """Return what says that a worker that went ``at`` (s, monotonic) ran out of memory; empty: nothing does."""
+    def cause(self, worker: str, at: float) -> Cause | None:
+        """Return why a worker went ``at`` (s, monotonic), off the event loops.
+
+        ``UNKNOWN``: it is there to be asked, and will know nothing later either; None: it knows nothing, or not yet.
+        """
+
+
+class Pods(Source, Protocol):
+    """Kubernetes, where the runner is a pod: also of runners' pods it knows why they ended."""
+
+    def runner_out_of_memory(self, pod: str) -> str:
+        """Return what says that a runner's pod ran out of memory; empty: nothing does."""
 
 
 class Nannies:
@@ -71,10 +114,13 @@ class Nannies:
     def look(self) -> None:
         """Nothing to do: events come by themselves."""
 
-    def out_of_memory(self, worker: str, at: float) -> str:
-        """As :meth:`Source.out_of_memory`."""
-        when, n_bytes = self._restarted.pop(worker, (-math.inf, 0))  # another worker may have its address later
-        return f"its nanny restarted it at {shown(n_bytes)}" if abs(when - at) <= NEAR_SECONDS else ""
+    def cause(self, worker: str, at: float) -> Cause | None:
+        """As :meth:`Source.cause`."""
+        when, n_bytes = self._restarted.get(worker, (-math.inf, 0))
+        if abs(when - at) > NEAR_SECONDS:
+            return None
+        del self._restarted[worker]  # another worker may have its address later
+        return Known(f"its nanny restarted it at {shown(n_bytes)}", memory=True)
 
 
 class Counters:
@@ -84,25 +130,41 @@ class Counters:
     ----------
     read
         Returns how many processes the kernel has killed for memory in the cgroup of each nanny, by its worker's host.
+    late_s
+        Where the nanny does not answer any more, the container may have ended: another source has so long to say it.
     """
 
-    def __init__(self, read: Callable[[], Mapping[str, int]], clock: Callable[[], float] = time.monotonic):
-        self._read, self._clock = read, clock
+    def __init__(
+        self,
+        read: Callable[[], Mapping[str, int]],
+        clock: Callable[[], float] = time.monotonic,
+        late_s: float = 0.0,
+    ):
+        self._read, self._clock, self._late_s = read, clock, late_s
         self._counts: dict[str, int] = {}
+        self._answered: dict[str, float] = {}
         self._rose: dict[str, tuple[float, int]] = {}
 
     def look(self) -> None:
         """As :meth:`Source.look`."""
+        asked_at = self._clock()
         for host, n in self._read().items():
             more = n - self._counts.get(host, n)
-            self._counts[host] = n
+            self._counts[host], self._answered[host] = n, asked_at
             if more > 0:
                 self._rose[host] = self._clock(), more
 
-    def out_of_memory(self, worker: str, at: float) -> str:
-        """As :meth:`Source.out_of_memory`: the counter rose at about that time, for whichever process it was."""
-        when, n = self._rose.get(host_of(worker), (-math.inf, 0))
-        return f"kills for memory in its container at that time: {n}" if abs(when - at) <= NEAR_SECONDS else ""
+    def cause(self, worker: str, at: float) -> Cause | None:
+        """As :meth:`Source.cause`: the counter rose at about that time, for whichever process it was.
+
+        A nanny that answers has outlived its worker, and so has their container: no pod's status will tell more.
+        """
+        host = host_of(worker)
+        answered = self._answered.get(host, -math.inf) >= at
+        when, n = self._rose.get(host, (-math.inf, 0))
+        if abs(when - at) <= NEAR_SECONDS and (answered or self._clock() - at >= self._late_s):
+            return Known(f"kills for memory in its container at that time: {n}", memory=True)
+        return UNKNOWN if answered else None
 
 
 def host_of(address: str) -> str:
@@ -117,13 +179,21 @@ class Departures:
     ----------
     sources
         Asked in their order; the first that knows is believed.
+    late_s
+        Seconds after which no source will know what it does not know yet.
     """
 
-    def __init__(self, sources: Sequence[Source], clock: Callable[[], float] = time.monotonic):
-        self._sources, self._clock = sources, clock
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        clock: Callable[[], float] = time.monotonic,
+        late_s: float = JOIN_SECONDS,
+    ):
+        self._sources, self._clock, self._late_s = sources, clock, late_s
         self._heard: list[tuple[float, str, frozenset[str]]] = []
         self._judged: queue.SimpleQueue[Departure] = queue.SimpleQueue()
-        self._memory: dict[str, tuple[float, str]] = {}
+        self._causes: dict[str, tuple[float, Cause]] = {}
+        self._spared: dict[str, Cause] = {}
         self._changed = threading.Condition()
 
     def hear(self, event: tuple[float, Mapping[str, Any]]) -> None:
@@ -143,16 +213,24 @@ class Departures:
         """Ask the sources about those who went a moment ago."""
         with self._changed:
             due = [heard for heard in self._heard if self._clock() - heard[0] >= JOIN_SECONDS]
-            self._heard = self._heard[len(due) :]
-        if not due:
-            return
-        self.look()
-        for at, worker, keys in due:
-            memory = next(filter(None, (source.out_of_memory(worker, at) for source in self._sources)), "")
-            self._judged.put(Departure(worker, keys, memory))
-            with self._changed:
-                self._memory[worker] = at, memory
-                self._changed.notify_all()
+        if due:
+            self.look()
+        for heard in due:
+            self._judge(heard)
+
+    def _judge(self, heard: tuple[float, str, frozenset[str]]) -> None:
+        at, worker, keys = heard
+        cause = next((known for source in self._sources if (known := source.cause(worker, at)) is not None), None)
+        if cause is None and self._clock() - at < self._late_s:
+            return  # asked again at the next look
+        departure = Departure(worker, keys, cause or UNKNOWN)
+        self._judged.put(departure)
+        with self._changed:
+            self._heard.remove(heard)
+            self._causes[worker] = at, departure.cause
+            if departure.cause.nobodys:
+                self._spared |= dict.fromkeys(keys, departure.cause)
+            self._changed.notify_all()
 
     def take(self) -> list[Departure]:
         """Return those that were judged since the last call."""
@@ -161,12 +239,21 @@ class Departures:
             found.append(self._judged.get())
         return found
 
-    def out_of_memory(self, worker: str, patience_s: float = _PATIENCE_SECONDS) -> str:
-        """Return what says that a worker which has just gone ran out of memory; waits a little until it is known."""
+    def cause(self, key: str, worker: str, patience_s: float | None = None) -> Cause:
+        """Return why the workers of a task died that Dask has given up; waits a little until it is known.
+
+        Where one of them was taken away, that is the cause: the task has killed fewer than it was given up for.
+
+        Parameters
+        ----------
+        worker
+            The last of them, which has just gone.
+        """
         since = self._clock() - NEAR_SECONDS
 
         def known() -> bool:
-            return self._memory.get(worker, (-math.inf, ""))[0] >= since
+            return self._causes.get(worker, (-math.inf, UNKNOWN))[0] >= since
 
         with self._changed:
-            return self._memory[worker][1] if self._changed.wait_for(known, patience_s) else ""
+            found = self._changed.wait_for(known, self._late_s + _JUDGING_SECONDS if patience_s is None else patience_s)
+            return self._spared.pop(key, self._causes[worker][1] if found else UNKNOWN)

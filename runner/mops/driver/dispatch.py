@@ -17,6 +17,7 @@ from distributed import CancelledError, Future, KilledWorker
 from distributed.client import ClosedClientError
 
 from mops.driver.cluster import DEATHS, Cluster
+from mops.driver.departures import UNKNOWN, Cause
 from mops.driver.plan import Submit
 from mops.worker.order import ArrowPart, Order, Outcome
 from mops.worker.task import run_order
@@ -33,14 +34,14 @@ class Lost:
     ----------
     blamed
         Workers died while they ran it.
-    memory
-        What says that the last of them ran out of memory; empty: nothing does.
+    cause
+        Why the last of them did, as far as anybody knows.
     """
 
     submit: Submit
     why: str
     blamed: bool = False
-    memory: str = ""
+    cause: Cause = UNKNOWN
 
 
 @dataclass
@@ -169,9 +170,11 @@ class Dispatch:
         # Workers died of another job's tasks where this one still waited to be alone (mops.worker.task).
         if submit.alone and len(future.client.get_metadata([future.key], {})) < DEATHS:
             return Lost(submit, "its workers died before it ran")
-        last = error.last_worker.address
-        n = "a worker" if submit.suspect else f"{DEATHS} workers"
-        return Lost(submit, f"{n} died while running it", blamed=True, memory=self._cluster.out_of_memory(last))
+        cause = self._cluster.cause(str(future.key), error.last_worker.address)
+        died = f"{'a worker' if submit.suspect else f'{DEATHS} workers'} died while running it"
+        if cause.nobodys:
+            return Lost(submit, f"{died}, and it is not to blame: {cause.said}")
+        return Lost(submit, died, blamed=True, cause=cause)
 
     def _put_result(self, deliver: Callable[[], object]) -> None:
         try:

@@ -25,7 +25,7 @@ from mops.driver.backlog import Backlog
 from mops.driver.checkpoint import Checkpointer, Committed, Limits, failed_simulations
 from mops.driver.cluster import Cluster
 from mops.driver.crew import Crew
-from mops.driver.departures import Departure
+from mops.driver.departures import Departure, Pods
 from mops.driver.dispatch import Connected, Dispatch, Failed, Lost
 from mops.driver.expected import Outlook
 from mops.driver.half_done import HalfDone
@@ -108,6 +108,8 @@ class Runner:
         Claimed for this attempt.
     on_progress
         Called in the runner's thread with a :class:`Snapshot`, about four times a second.
+    pods
+        Tells why the runner's pod before ended; None: nobody can.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Runner:
         settings: Settings,
         text_log: JobLogBuffer,
         on_progress: Callable[[Snapshot], None] = lambda _: None,
+        pods: Pods | None = None,
     ):
         self._cluster, self._files, self._record, self._groups = cluster, files, record, groups
         self._log, self._context, self._settings = log, context, settings
@@ -133,7 +136,7 @@ class Runner:
         self._reference = read_reference(files, self._paths)
         self._dispatch = Dispatch(cluster, self._deliver, self._events.put)
         self._crew = Crew(cluster, settings, record.job, len(groups))
-        self._window = self._new_window()
+        self._window = self._new_window(pods)
         self._plan = self._new_plan()
         self._half_done = HalfDone(groups.n_replicates, has_targets=bool(context.targets))
         self._reconnecting = False
@@ -149,6 +152,7 @@ class Runner:
             n_groups=len(groups),
             n_todo=len(self._todo),
         )
+        self._progress.window = self._window.size  # also in the first sign of life, which may be the last
         self.backlog = Backlog()
         """What is finished and not durable."""
         self._outlook = self._new_outlook()
@@ -260,14 +264,15 @@ class Runner:
             return failure
         return None
 
-    def _new_window(self) -> Window:
+    def _new_window(self, pods: Pods | None) -> Window:
         """Return the window; half of that of an attempt before that ran out of memory."""
         before = self._attempt - 1
         live = read_live(self._files, self._paths, before) if before else None
         ended = all(claim.n != before for claim in self._log.view.unended)
-        start = start_after(live, ended=ended)
+        oom = pods.runner_out_of_memory(live.host) if pods and live and not ended else ""
+        start = start_after(live, ended=ended, oom=bool(oom))
         if live is not None and start is not None and start < self._settings.batch_size_or(MOST_GROUPS):
-            self._report(killed_report(live, before, start))
+            self._report(killed_report(live, before, start, oom))
         return Window(self._settings.batch_size_or(PILOT_TASKS_PER_SLOT * self._crew.slots), start)
 
     def _new_plan(self) -> Plan:
@@ -501,7 +506,7 @@ class Runner:
             quarantined = submit.alone and is_single(submit, self._groups.n_replicates)
             self._report(lost_report(event, attempts, quarantined=quarantined))
             if quarantined:
-                outcome = given_up(self._order(submit), f"alone, {event.why}", event.memory, attempts)
+                outcome = given_up(self._order(submit), f"alone, {event.why}", event.cause, attempts)
                 self._dispatch.deliver_later(lambda: self._deliver(submit, outcome))
                 return
         self._plan.lost(submit.number, blamed=event.blamed)
@@ -519,11 +524,11 @@ class Runner:
         n_tasks = len(mine)
         # What was sent before the window was halved says nothing of the window that it is now.
         telling = [key for key in set(mine) - self._to_blame if int(key.rpartition("-")[2]) > self._halved_after]
-        if departure.memory and telling:
+        if departure.cause.memory and telling:
             before, self._halved_after = self._window.size, self._plan.last_number
             self._report(memory_report(departure, n_tasks, before, self._window.halve()))
         elif n_tasks:
-            why = f": {departure.memory}" if departure.memory else ""
+            why = f": {departure.cause.said}" if departure.cause.said else ""
             message = "%s: worker %s is gone%s; %d tasks run again"
             logger.info(message, self._record.job, departure.worker, why, n_tasks)
 

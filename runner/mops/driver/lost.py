@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mops.driver.departures import Departure
+from mops.driver.departures import Cause, Departure
 from mops.driver.dispatch import Lost
 from mops.driver.plan import Submit
 from mops.storage.jobs import Live
@@ -24,19 +24,19 @@ def is_single(submit: Submit, n_replicates: Callable[[int], int]) -> bool:
     return len(submit.groups) == 1 and n_replicates(submit.groups[0]) == 1
 
 
-def given_up(order: Order, why: str, memory: str, attempts: int) -> Outcome:
+def given_up(order: Order, why: str, cause: Cause, attempts: int) -> Outcome:
     """Return the outcome of an order that cannot be made smaller and is not sent again: quarantined.
 
     Parameters
     ----------
     why
         What became of it, for people.
-    memory
-        What says that its workers ran out of memory: it is ``oom`` then, and else ``lost``.
+    cause
+        Why its workers died: it is ``oom`` where they ran out of memory, and else ``lost``.
     """
     (group,), targets = order.groups, order.context.targets
-    signals = "; ".join(filter(None, ("KilledWorker", memory)))
-    said = ("oom" if memory else "lost", f"quarantined: {why}", "", attempts, signals)
+    signals = "; ".join(filter(None, ("KilledWorker", cause.said)))
+    said = ("oom" if cause.memory else "lost", f"quarantined: {why}", "", attempts, signals)
     if order.replicates == ():
         failures = [Failure(group.index, None, None, target, *said) for target in targets]
     else:
@@ -64,7 +64,7 @@ def lost_report(event: Lost, n_times: int, *, quarantined: bool) -> Report:
     """
     submit = event.submit
     what = f"{_described(submit)} ended its workers: {event.why}"
-    meaning = event.memory or "they were killed, or the simulation ended them"
+    meaning = event.cause.said or "they were killed, or the simulation ended them"
     if quarantined:
         remedy = "it is quarantined, recorded as failed, and the rest goes on"
     elif submit.replicates is None and len(submit.groups) > 1:
@@ -81,8 +81,8 @@ def _described(submit: Submit) -> str:
     return f"task {submit.number} with {which} of group {submit.groups[0]}"
 
 
-def killed_report(live: Live, attempt: int, now: int) -> Report:
-    """Return what is to be said where the runner of the attempt before probably ran out of memory.
+def killed_report(live: Live, attempt: int, now: int, oom: str) -> Report:
+    """Return what is to be said where the runner of the attempt before ran out of memory, or probably did.
 
     Parameters
     ----------
@@ -90,12 +90,14 @@ def killed_report(live: Live, attempt: int, now: int) -> Report:
         Its last sign of life.
     now
         Parameter sets in flight.
+    oom
+        What says so; empty: only its last sign of life does.
     """
     return Report(
         f"the runner of attempt {attempt} was ended at {shown(live.memory_bytes)} of {shown(live.limit_bytes)}",
         "no end is written",
         f"on {live.host}",
-        f"it probably ran out of memory: parameter sets in flight: {now} now, {live.window} before",
+        f"{oom or 'it probably ran out of memory'}: parameter sets in flight: {now} now, {live.window} before",
         f"to keep it so set MODELOPS_JOB_BATCH_SIZE={now}, or give the runner more memory",
     )
 
@@ -111,7 +113,7 @@ def memory_report(departure: Departure, n_tasks: int, before: int, now: int) -> 
         Parameter sets in flight.
     """
     return Report(
-        f"a worker ran out of memory: {departure.memory}",
+        f"a worker ran out of memory: {departure.cause.said}",
         f"tasks of this job that run again: {n_tasks}",
         f"on {departure.worker}",
         f"parameter sets in flight: {now} now, {before} before, and a tenth more after each batch without trouble",

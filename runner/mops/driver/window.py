@@ -14,7 +14,7 @@ FULL = 0.8
 """A runner that was killed with more than so much of its memory in use is taken to have run out of it."""
 
 
-def start_after(live: Live | None, *, ended: bool) -> int | None:
+def start_after(live: Live | None, *, ended: bool, oom: bool = False) -> int | None:
     """Return what an attempt begins with: half of what the one before had, if that ran out of memory; None: all.
 
     Parameters
@@ -23,10 +23,12 @@ def start_after(live: Live | None, *, ended: bool) -> int | None:
         The last sign of life of the attempt before; None: it left none.
     ended
         Whether that attempt has an end: then nothing killed it.
+    oom
+        Whether its pod ended for memory, however much of it was in use at that sign of life.
     """
-    if live is None or ended or not live.window or live.memory_bytes <= FULL * live.limit_bytes:
+    if live is None or ended or not live.window:
         return None
-    return max(live.window // 2, 1)
+    return max(live.window // 2, 1) if oom or live.memory_bytes > FULL * live.limit_bytes else None
 
 
 class Window:

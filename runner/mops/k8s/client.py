@@ -58,7 +58,9 @@ class Kubernetes:
     namespace
         None: the one of the context.
     context, kubeconfig
-        As for kubectl; None: the current ones.
+        As for kubectl; None: the current ones, and in a pod its service account.
+    timeout_s
+        How long an answer may take.
 
     Raises
     ------
@@ -68,16 +70,23 @@ class Kubernetes:
         The cluster is out of reach, or refuses.
     """
 
-    def __init__(self, namespace: str | None = None, context: str | None = None, kubeconfig: str | None = None):
+    def __init__(
+        self,
+        namespace: str | None = None,
+        context: str | None = None,
+        kubeconfig: str | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ):
         # Always named: asked for nothing in particular, kr8s gives any connection that the process has already.
         self.context, self.kubeconfig = context, kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
         given = {"namespace": namespace, "context": context, "kubeconfig": self.kubeconfig}
         with _opened(f"{self.kubeconfig}, {f'context {context}' if context else 'its current context'}"):
-            self._api = _within(_TIMEOUT_S, lambda: kr8s.api(**given))
-            self._api.timeout = _TIMEOUT_S
+            self._api = _within(timeout_s, lambda: kr8s.api(**given))
+            self._api.timeout = timeout_s
             if context and not namespace:  # kr8s takes that of the current context
                 self._api.namespace = self._api.auth.kubeconfig.get_context(context).get("namespace", "default")
         weakref.finalize(self, _remove_copies, self._api.auth)
+        self.context = context or self._api.auth.active_context or None
         self.namespace: str = self._api.namespace
         self.where = f"{self._api.auth.server}, namespace {self.namespace}"
 
@@ -102,17 +111,24 @@ class Kubernetes:
         """Return the Jobs with these labels."""
         return self._list(Job, labels, "jobs")
 
-    def pods(self, labels: dict[str, str]) -> list[Object]:
-        """Return the pods with these labels."""
+    def pods(self, labels: dict[str, str] | str) -> list[Object]:
+        """Return the pods with these labels, or of a selector."""
         return self._list(Pod, labels, "pods")
 
-    def events(self) -> list[Object]:
-        """Return the namespace's events: Kubernetes keeps those of the last hour."""
-        return self._list(Event, {}, "events")
+    def pod(self, name: str) -> Object | None:
+        """Return a pod; None: there is none of this name."""
+        return next(iter(self._list(Pod, {}, "pods", f"metadata.name={name}")), None)
 
-    def _list(self, kind: type, labels: dict[str, str], what: str) -> list[Object]:
+    def events(self, about: str | None = None) -> list[Object]:
+        """Return the namespace's events, or those about a pod: Kubernetes keeps those of the last hour."""
+        fields = f"involvedObject.kind=Pod,involvedObject.name={about}" if about else None
+        return self._list(Event, {}, "events", fields)
+
+    def _list(self, kind: type, labels: dict[str, str] | str, what: str, fields: str | None = None) -> list[Object]:
+        chosen = labels if isinstance(labels, str) else names.selector(labels)
         with translated(f"{self.where}: list {what}"):
-            return list(self._api.get(kind, label_selector=names.selector(labels) or None, raw=True))
+            found = self._api.get(kind, label_selector=chosen or None, field_selector=fields, raw=True)
+            return list(found)
 
     def create(self, manifest: Object) -> Object:
         """Create an object in the namespace; return it as it is then.

@@ -47,6 +47,8 @@ class Request:
         For people: whose it is, which study.
     own_cluster
         What makes the Dask cluster that is this job's own, the DaskCluster first; none: it runs on ``scheduler``'s.
+    workers
+        Labels of the pods of its Dask workers.
     """
 
     job: str
@@ -59,6 +61,7 @@ class Request:
     after: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     own_cluster: Sequence[Mapping[str, Any]] = ()
+    workers: Mapping[str, str] = field(default_factory=dict)
 
 
 def ends_job(code: int) -> bool:
@@ -152,11 +155,12 @@ def _container(pod: RunnerPod, request: Request) -> dict[str, Any]:
     after = ["--after", str(request.after)] if request.after is not None else []
     own = ["--own-cluster", OWN_CLUSTER] if request.own_cluster else []
     mounts = [{"name": "own-cluster", "mountPath": OWN_CLUSTER, "readOnly": True}] if request.own_cluster else []
+    workers = ["--workers", names.selector(request.workers)] if request.workers else []
     return _given(
         name=CONTAINER,
         image=pod.image,
         imagePullPolicy=pod.image_pull_policy,
-        args=["mops", "jobs", "run", request.job, "--pod", *after, *own],
+        args=["mops", "jobs", "run", request.job, "--pod", *after, *own, *workers],
         env=_environment(pod, request),
         envFrom=pod.env_from,
         resources=pod.resources,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
@@ -50,7 +51,7 @@ def client_name(release: str) -> str:
     return f"{release}-{CLIENT}"
 
 
-def selector(labels: dict[str, str]) -> str:
+def selector(labels: Mapping[str, str]) -> str:
     """Return labels as a selector."""
     return ",".join(f"{name}={value}" for name, value in labels.items())
 

@@ -1,0 +1,272 @@
+"""Why pods ended, read from what Kubernetes says of them.
+
+pods_seen.json has what a real one said (1.34, cgroup v1), of pods named for what became of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mops.errors import ServiceError
+from mops.k8s.client import Kubernetes
+from mops.k8s.ends import ACCOUNT, NEAR_SECONDS, PAUSE_SECONDS, Book, End, Pods, container_end, event_end, taken_away
+from mops.k8s.jobspec import Request, runner_job
+from mops.k8s.phase import ends_of
+from mops.profile import RunnerPod
+
+Object = dict[str, Any]
+
+SEEN: dict[str, Object] = json.loads(Path(__file__).with_name("pods_seen.json").read_text())
+
+EARLIER = ", and the kernel had killed a process in it for memory before"
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        ("under-init", End("the container of pod x was OOMKilled (exit code 137)", memory=True)),
+        ("restarted-worker", End("the container of pod x was OOMKilled (exit code 137)", memory=True)),
+        (
+            "child-code-3",
+            End(f"the container of pod x ended with exit code 3{EARLIER}"),
+        ),
+        (
+            "child-code-0",
+            End(f"the container of pod x ended with exit code 0{EARLIER}"),
+        ),
+        ("crash", End("the container of pod x ended with exit code 3")),
+    ],
+)
+def test_a_container_was_oom_killed_only_if_its_exit_code_says_so(pod: str, expected: End) -> None:
+    assert container_end("x", ends_of(SEEN[pod])[0]) == expected
+
+
+def evicted(message: str) -> Object:
+    return {"metadata": {"name": "x"}, "status": {"phase": "Failed", "reason": "Evicted", "message": message}}
+
+
+MEMORY = (
+    "The node was low on resource: memory. Threshold quantity: 100Mi, available: 91Mi. "
+    "Container worker was using 900Mi, request is 1Gi, has larger consumption of memory. "
+)
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (
+            SEEN["evicted"],
+            End("pod evicted was taken away (EvictionByEvictionAPI): Eviction API: evicting", nobodys=True),
+        ),
+        (SEEN["killed"], End("pod killed was deleted", nobodys=True)),
+        # A simulation has filled it: whoever does so again and again is to be found.
+        (SEEN["disk"], End('pod disk was Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "20Mi".')),
+        (evicted(MEMORY), End(f"pod x was Evicted: {MEMORY.strip()}", nobodys=True)),
+        (
+            evicted("The node was low on resource: ephemeral-storage. "),
+            End("pod x was Evicted: The node was low on resource: ephemeral-storage."),
+        ),
+        (SEEN["crash"], None),
+        (SEEN["restarted-worker"], None),
+        ({"metadata": {"name": "x"}}, None),
+    ],
+)
+def test_a_pod_is_taken_away_by_others_or_for_what_ran_in_it(pod: Object, expected: End | None) -> None:
+    assert taken_away(pod) == expected
+
+
+def event(reason: str, message: str, second: int = 0) -> Object:
+    return {"reason": reason, "message": message, "lastTimestamp": f"2026-11-21T22:33:{second:02}Z"}
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([], None),
+        ([event("Pulled", "image"), event("Killing", "Stopping container worker")], None),
+        ([event("Evicted", MEMORY)], End(f"pod x was Evicted: {MEMORY.strip()}", nobodys=True)),
+        ([event("Preempted", "by a on node b")], End("pod x was taken away (Preempted): by a on node b", nobodys=True)),
+        (
+            [event("Killing", "Container worker failed liveness probe, will be restarted", 3), event("Evicted", "", 1)],
+            End("pod x: Container worker failed liveness probe, will be restarted"),
+        ),
+        (
+            [event("OOMKilling", "Memory cgroup")],
+            End("pod x was out of memory (OOMKilling): Memory cgroup", memory=True),
+        ),
+    ],
+)
+def test_events_tell_what_a_pods_status_does_not(events: list[Object], expected: End | None) -> None:
+    assert event_end("x", events) == expected
+
+
+WORKER = "tcp://10.245.0.64:8789"
+
+
+def healthy() -> Object:
+    """Return the worker before it was killed."""
+    pod = copy.deepcopy(SEEN["restarted-worker"])
+    pod["status"]["containerStatuses"][0]["lastState"] = {}
+    return pod
+
+
+class Answers:
+    """Kubernetes, as far as it is asked."""
+
+    def __init__(self, *lists: list[Object] | ServiceError, events: list[Object] | None = None):
+        self.lists, self._events, self.n_asked = iter(lists), events or [], 0
+
+    def pods(self, _: str) -> list[Object]:
+        self.n_asked += 1
+        found = next(self.lists)
+        if isinstance(found, ServiceError):
+            raise found
+        return found
+
+    def pod(self, name: str) -> Object | None:
+        return SEEN.get(name)
+
+    def events(self, _: str) -> list[Object]:
+        return self._events
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def asked(answers: Answers, clock: Clock) -> Pods:
+    return Pods("app=worker", lambda: cast("Kubernetes", answers), clock)
+
+
+def causes(
+    answers: Answers, clock: Clock, n: int, *, worker: str = WORKER, every_s: float = 2.0
+) -> Iterator[End | None]:
+    """Yield what is known of a worker that goes at each look."""
+    pods = asked(answers, clock)
+    for _ in range(n):
+        clock.now += every_s
+        pods.look()
+        yield pods.cause(worker, clock.now)
+
+
+OOM = "the container of pod mops-worker-7bc55dccfd-5gs4b was OOMKilled (exit code 137)"
+
+
+def test_a_worker_is_found_by_the_address_of_its_pod(clock: Clock) -> None:
+    answers = Answers([healthy()], [healthy()], [SEEN["restarted-worker"]])
+    assert list(causes(answers, clock, 3)) == [None, None, End(OOM, memory=True)]
+    answers = Answers([healthy()], [SEEN["restarted-worker"]])
+    assert list(causes(answers, clock, 2, worker="tcp://10.245.0.65:8789")) == [None, None]
+
+
+def test_how_a_container_ended_before_is_no_news(clock: Clock) -> None:
+    again = [SEEN["restarted-worker"]]
+    assert list(causes(Answers(again, again), clock, 2)) == [None, None]
+    answers = Answers([healthy()], again)
+    assert list(causes(answers, clock, 2, every_s=PAUSE_SECONDS + 1)) == [None, None], "when was that?"
+
+
+def test_an_end_explains_a_departure_at_about_that_time_only(clock: Clock) -> None:
+    pods = asked(Answers([healthy()], [SEEN["restarted-worker"]]), clock)
+    pods.look()
+    clock.now += 10
+    pods.look()
+    seen_at = clock.now
+    told = [pods.cause(WORKER, seen_at + s) is not None for s in (-NEAR_SECONDS - 1, -NEAR_SECONDS, 0, 1, 3)]
+    assert told == [False, True, True, True, False]
+
+
+def test_a_pod_that_is_not_there_any_more_was_deleted_unless_an_event_says_more(clock: Clock) -> None:
+    assert list(causes(Answers([healthy()], []), clock, 2))[-1] == End(
+        "pod mops-worker-7bc55dccfd-5gs4b was deleted", nobodys=True
+    )
+    answers = Answers([healthy()], [], events=[event("Evicted", "The node was low on resource: pids. ")])
+    found = list(causes(answers, clock, 2))[-1]
+    assert found is not None
+    assert not found.nobodys
+    assert "low on resource: pids" in found.said
+
+
+def test_what_a_pod_ended_with_counts_also_when_it_is_gone(clock: Clock) -> None:
+    answers = Answers([healthy()], [SEEN["restarted-worker"]], [])
+    assert list(causes(answers, clock, 3))[-1] == End(OOM, memory=True)
+
+
+def test_the_newest_pod_of_an_address_is_meant() -> None:
+    old = copy.deepcopy(SEEN["disk"])
+    old["status"]["podIP"] = "10.245.0.64"
+    old["metadata"]["creationTimestamp"] = "2026-11-20T00:00:00Z"
+    book = Book()
+    book.note([healthy(), old], 1.0)
+    found = book.at("10.245.0.64")
+    assert found is not None
+    assert found.name == "mops-worker-7bc55dccfd-5gs4b"
+
+
+def test_ipv6_addresses_are_found_too(clock: Clock) -> None:
+    pod = copy.deepcopy(SEEN["killed"])
+    pod["status"]["podIP"] = "fd00::7"
+    assert next(causes(Answers([pod]), clock, 1, worker="tcp://[fd00::7]:8789")) is not None
+
+
+def test_a_kubernetes_that_refuses_is_said_once_and_left_alone_for_a_while(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = ServiceError("you may not do this: pods is forbidden", where="https://10.97.0.1, namespace studies")
+    answers = Answers(refused, refused, [])
+    pods = asked(answers, clock)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            clock.now += 1
+            pods.look()
+            assert pods.cause(WORKER, clock.now) is None
+    assert answers.n_asked == 2
+    (said,) = caplog.messages
+    assert said == f"Kubernetes does not tell why pods end: {refused.what}; at {refused.where}; the job goes on"
+
+
+@pytest.mark.skipif(ACCOUNT.exists(), reason="this is a pod")
+def test_a_pod_without_a_token_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    Pods("app=worker").look()
+    assert "the pod has no token of its service account" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        ("under-init", "the container of pod under-init was OOMKilled (exit code 137)"),
+        ("child-code-3", ""),
+        ("crash", ""),
+        ("gone", ""),
+    ],
+)
+def test_of_a_runner_it_is_known_whether_it_ended_for_memory(pod: str, expected: str, clock: Clock) -> None:
+    assert asked(Answers(), clock).runner_out_of_memory(pod) == expected
+
+
+@pytest.mark.parametrize(("workers", "told"), [({"a": "1", "b": "2"}, ["--workers", "a=1,b=2"]), ({}, [])])
+def test_a_runner_is_told_which_pods_are_its_workers(workers: dict[str, str], told: list[str]) -> None:
+    request = Request("job", 1, "mops", "studies", "abfs://a/b", "tcp://s:8786", workers=workers)
+    spec = runner_job(RunnerPod(image="mops", service_account="mops-runner"), request)["spec"]["template"]["spec"]
+    assert spec["containers"][0]["args"] == ["mops", "jobs", "run", "job", "--pod", *told]
+
+
+def test_events_of_the_container_before_are_passed_by() -> None:
+    liveness = event("Killing", "Container worker failed liveness probe, will be restarted", 3)
+    assert event_end("x", [liveness], since="2026-11-21T22:33:04Z") is None
+    assert event_end("x", [liveness], since="2026-11-21T22:33:01Z") is not None
