@@ -257,3 +257,8 @@ def test_files_that_a_kubeconfig_names_stay(tmp_path: Path) -> None:
     (tmp_path / "key").touch()
     client._remove_copies(Auth({}, tmp_path / "key"))
     assert (tmp_path / "key").exists()
+
+
+def test_a_service_account_has_no_kubeconfig_to_copy_from() -> None:
+    """A runner's last words were the traceback of this, and `mops jobs status` shows last words."""
+    client._remove_copies(object())

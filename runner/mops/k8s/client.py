@@ -358,6 +358,8 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
 
 def _remove_copies(auth: Any) -> None:
     """Remove the files into which kr8s has copied keys and certificates of a kubeconfig: it leaves them behind."""
+    if not hasattr(auth, "kubeconfig"):  # a pod's service account: nothing is copied
+        return
     own = {str(value) for part in _parts(auth.kubeconfig) for value in part.values()}
     for copy in (auth.client_key_file, auth.client_cert_file, auth.server_ca_file):
         if copy and str(copy) not in own and Path(copy).parent == Path(tempfile.gettempdir()):
