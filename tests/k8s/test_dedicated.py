@@ -347,7 +347,7 @@ def test_a_clusters_state_is_said_by_its_pods() -> None:
         conditions = [{"type": "Ready", "status": str(ready)}]
         return {"metadata": {"labels": {names.DASK_COMPONENT: component}}, "status": {"conditions": conditions}}
 
-    assert dedicated.state("dask-x", []) == "dask-x: there are no pods"
+    assert dedicated.state("dask-x", []) == "dask-x: no pods; the operator of dask-kubernetes makes them"
     pods = [of("scheduler", True), of("worker", True), of("worker", False)]
     assert dedicated.state("dask-x", pods) == "dask-x: scheduler ready, 1 of 2 workers ready"
     assert "scheduler not ready, 0 of 0" in dedicated.state("dask-x", [of("scheduler", False)])

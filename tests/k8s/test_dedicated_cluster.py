@@ -243,10 +243,12 @@ def test_clusters_without_an_operator_that_runs_are_told_apart(service: Service)
     name = "untaken"
     service.submit(study(service, name, sets=2, seconds=0), name, "--dedicated")
     wait_for(
-        lambda: "does the operator of dask-kubernetes run" in service.status(name)["kubernetes"]["reason"],
+        lambda: "no operator takes DaskCluster" in service.status(name)["kubernetes"]["reason"],
         said=lambda: service.what_is_wrong(name),
     )
-    assert "no operator takes DaskCluster" in service.mops("jobs", "logs", name, "--pod").out
+    failed = [pod for pod in service.objects("pods", f"mops/job={name}") if pod["status"]["phase"] == "Failed"]
+    assert "Traceback" not in failed[0]["status"]["containerStatuses"][0]["state"]["terminated"]["message"]
+    assert "the operator of dask-kubernetes makes them" in service.mops("jobs", "status", name).out
     service.run("kubectl", "-n", "dask-operator", "scale", "deployment", "--all", "--replicas=1")
     assert service.wait(name)["groups"] == 2, "as soon as there is one"
     gone(service, name)

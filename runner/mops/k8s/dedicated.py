@@ -185,7 +185,7 @@ def state(name: str, pods: Iterable[Object]) -> str:
     for pod in pods:
         ready[pod["metadata"]["labels"][names.DASK_COMPONENT]].append(_ready(pod))
     if not any(ready.values()):
-        return f"{name}: there are no pods"
+        return f"{name}: no pods; the operator of dask-kubernetes makes them"
     scheduler = "scheduler ready" if any(ready["scheduler"]) else "scheduler not ready"
     return f"{name}: {scheduler}, {sum(ready['worker'])} of {len(ready['worker'])} workers ready"
 
