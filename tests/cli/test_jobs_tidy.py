@@ -98,11 +98,17 @@ BEGINS = re.compile(
 )
 
 
+CHILDREN = re.compile(
+    rf"{STAMP} INFO \S+: children are started so: forked from a process that has imported the model\n"
+)
+
+
 def test_the_log_is_when_an_attempt_began_and_ended_and_what_the_models_printed(finished: tuple[Lab, str]) -> None:
     lab, job = finished
     ran = lab.run("jobs", "logs", job)
-    first, *printed, last = ran.out.splitlines(keepends=True)
+    children, first, *printed, last = ran.out.splitlines(keepends=True)
     assert (ran.code, ran.err, printed) == (0, "", ["a model prints\n"] * 4)
+    assert CHILDREN.fullmatch(children), children  # the model is looked at before anything is claimed
     assert BEGINS.fullmatch(first), first
     assert re.fullmatch(rf"{STAMP} INFO {job}: attempt 1 ends: every simulation has run\n", last)
     assert lab.run("jobs", "logs", job, "-n", "1").out == last
@@ -114,6 +120,7 @@ def test_the_log_is_when_an_attempt_began_and_ended_and_what_the_models_printed(
 def test_following_a_log_ends_with_the_job(lab: Lab) -> None:
     with running(lab) as runner:
         with lab.start("jobs", "logs", "runs", "--follow") as follower:
+            assert CHILDREN.fullmatch(follower.stdout.readline())
             assert BEGINS.fullmatch(follower.stdout.readline())
             assert follower.stdout.readline() == "a model prints\n"
             runner.send_signal(signal.SIGINT)
@@ -144,7 +151,7 @@ def test_a_reader_of_the_log_may_leave_early(finished: tuple[Lab, str]) -> None:
         f"{MOPS} jobs logs {job} | head -n 1", shell=True, capture_output=True, text=True, env=lab.environment
     )
     (pieces / "1-99.txt").unlink()
-    assert BEGINS.fullmatch(ran.stdout)
+    assert CHILDREN.fullmatch(ran.stdout)
     assert ran.stderr == ""
 
 

@@ -19,6 +19,7 @@ from dask_processes import DaskProcesses, dask_in
 from distributed import Client
 from study_lab import Lab, Runner, betas, lab_in, rows_of, wait_for
 
+from mops.driver.departures import UNKNOWN
 from mops.driver.dispatch import Dispatch, Lost
 from mops.driver.neighbours import METADATA
 from mops.driver.plan import Submit
@@ -277,7 +278,7 @@ def test_who_waits_to_be_alone_is_not_blamed_for_what_another_job_does(
         Client(dask.address, set_as_default=False) as client,
     ):
         dask.add_worker("--nanny")
-        cluster: Any = SimpleNamespace(client=client, notes=lambda _: {}, out_of_memory=lambda _: "")
+        cluster: Any = SimpleNamespace(client=client, notes=lambda _: {}, cause=lambda *_: UNKNOWN)
         with contextlib.closing(Dispatch(cluster, lambda *_: None, events.put)) as dispatch:
             order: Any = SimpleNamespace(key="sim-job-1-1")
             dispatch.send(Submit(1, (0,), alone=True), order)

@@ -63,16 +63,26 @@ def pid(outcome: Outcome) -> int:
     return int(values(outcome, "pid")[0, 0][0])
 
 
+def processes() -> set[int]:
+    """Return the living descendants of this process, as the kernel has them."""
+    return {process.pid for process in psutil.Process().children(recursive=True) if living(process)}
+
+
 @contextmanager
-def most_processes(pools: list[Pool]) -> Iterator[list[int]]:
-    """Yield a list that will hold the most processes there were at once that run simulations, by the kernel's count."""
+def most_processes(pools: list[Pool], others: set[int]) -> Iterator[list[int]]:
+    """Yield a list that will hold the most processes there were at once that run simulations, by the kernel's count.
+
+    Parameters
+    ----------
+    others
+        Descendants that are not of the pools: servers of other tests.
+    """
     seen, over = [0], threading.Event()
 
     def look() -> None:
         while not over.wait(0.002):
             templates = {template.pid for pool in pools if (template := pool._template) is not None}
-            found = {process.pid for process in psutil.Process().children(recursive=True) if living(process)}
-            seen[0] = max(seen[0], len(found - templates))
+            seen[0] = max(seen[0], len(processes() - templates - others))
 
     watching = threading.Thread(target=look)
     watching.start()
@@ -94,11 +104,12 @@ def living(process: psutil.Process) -> bool:
 def test_there_are_never_more_children_than_slots_whatever_the_number_of_pools(
     lab: Lab, children: Children, start: str
 ) -> None:
+    others = processes()
     pools = [lab.pool(HOLDS, slots=2, children=children, start=start, job=f"job-{i}") for i in range(3)]
     for pool in pools if start == "fork" else ():
         pool.check()  # a template is no child, and this test tells them apart when they are there
     outcomes: list[tuple[threading.Thread, list[Outcome]]] = []
-    with most_processes(pools) as most:
+    with most_processes(pools, others) as most:
         for turn in range(3):
             outcomes += [begun(lab, pool, a=f"{turn}-{i}-{n}") for i, pool in enumerate(pools) for n in range(2)]
         for thread, _ in outcomes:
