@@ -146,7 +146,7 @@ def test_a_killed_pod_costs_no_row_and_doubles_none(service: Service, kill: str)
 
 def test_a_runner_that_is_asked_to_end_commits_what_is_finished(service: Service) -> None:
     """Its checkpoint would have stayed open for an hour."""
-    study = write(service, "asked", sets=60, seconds=0.2)
+    study = write(service, "asked", sets=300, seconds=0.2)  # a minute: signs of life come every ten seconds
     service.submit(study, "asked", CHECKPOINT_SECONDS="3600", TASK_SECONDS="0.5")
     wait_for(
         lambda: (
