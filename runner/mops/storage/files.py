@@ -36,7 +36,7 @@ from mops.storage.spool import Spool
 AT_ONCE = 64
 """Requests that one call may have under way. At 20 ms each, thousands of records are read in seconds."""
 
-Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | list[bytes] | list[memoryview] | Spool
+Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | list[bytes] | Spool
 """A file's content, in one piece or in several."""
 
 T = TypeVar("T")
