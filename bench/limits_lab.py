@@ -18,6 +18,7 @@ from pathlib import Path
 from throughput import BENCH, environment
 from tree_memory import PeakMemory
 
+sys.path.insert(0, str(BENCH.parent / "tests"))
 sys.path.insert(0, str(BENCH.parent / "tests" / "system"))
 
 from dask_processes import DaskProcesses

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mops.errors import ServiceError
+from mops.k8s import connect
 from mops.k8s.jobspec import ends_job
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def had(folder: Path | None) -> Iterator[None]:
         yield
         return
     own = OwnCluster.read(folder)
-    own.make(_kubernetes(own.namespace))
+    own.make(connect(own.namespace))
     try:
         yield
     except Exception as end:
@@ -165,12 +166,6 @@ def _ended(own: OwnCluster, code: int) -> None:
     if not ends_job(code):
         return
     try:
-        own.remove(_kubernetes(own.namespace))  # anew: the job may have taken days
+        own.remove(connect(own.namespace))  # anew: the job may have taken days
     except ServiceError as refused:  # the job itself has ended as it has
         logger.warning("the Dask cluster %s stays until it was idle for long: %s", own.name, refused.what)
-
-
-def _kubernetes(namespace: str) -> Kubernetes:
-    from mops.k8s.client import Kubernetes  # noqa: PLC0415 - a third of a second, and most jobs need no Kubernetes
-
-    return Kubernetes(namespace)

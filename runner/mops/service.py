@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import getpass
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,11 +16,12 @@ from urllib.parse import urlsplit
 
 from mops import profile as profiles
 from mops.errors import JobError, MopsError, ServiceError, UsageError
+from mops.k8s import connect as connect_kubernetes
 from mops.k8s import dedicated, names
 from mops.k8s.jobspec import Request, runner_job
-from mops.k8s.phase import GONE, Object, Phase, newest, phase_of
+from mops.k8s.phase import GONE, Phase, newest, phase_of
 from mops.k8s.pods import PodState, is_running, state_of
-from mops.profile import Profile, RunnerPod
+from mops.profile import Object, Profile, RunnerPod
 from mops.settings import PREFIX
 from mops.storage.files import Files
 
@@ -93,7 +94,9 @@ class Service:
         pod = profile.service.runner.model_copy(
             update={name: value for name, value in given.items() if value is not None}
         )
-        return cls(profile, _kubernetes(profile.namespace, profile.context, profile.kubeconfig), pod)
+        return cls(
+            profile, connect_kubernetes(profile.namespace, context=profile.context, kubeconfig=profile.kubeconfig), pod
+        )
 
     @property
     def storage(self) -> str:
@@ -152,16 +155,21 @@ class Service:
                 hint=f"leave --storage out to use the service's ({self.storage}), or run on this machine with --local",
             )
 
-    def _worker_labels(self, own_cluster: Sequence[Object]) -> dict[str, str]:
-        """Return the labels of the pods of a job's Dask workers."""
-        if not own_cluster:
+    @property
+    def _for_people(self) -> dict[str, str]:
+        return {names.OWNER: _user(), **self.labels}
+
+    def _worker_labels(self, own_cluster: str | None) -> dict[str, str]:
+        """Return the labels of the pods of Dask workers: of a job's own cluster, or of the one that all share."""
+        if own_cluster is None:
             return self.profile.service.worker.selector
-        return {names.DASK_CLUSTER: own_cluster[0]["metadata"]["name"], names.DASK_COMPONENT: names.WORKER}
+        return {names.DASK_CLUSTER: own_cluster, names.DASK_COMPONENT: names.WORKER}
 
     def _start(
         self, files: Files, job: str, environment: Mapping[str, str], after: int | None, draw: dedicated.Draw | None
     ) -> Started:
         own_cluster = self._drawn(draw, job) if draw else []
+        name = own_cluster[0]["metadata"]["name"] if own_cluster else None
         there = self.kubernetes.jobs(names.of_job(job))
         settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
         request = Request(
@@ -170,12 +178,12 @@ class Service:
             release=self.profile.service.release,
             namespace=self.profile.namespace,
             storage=files.url,
-            scheduler=self._scheduler(own_cluster),
+            scheduler=self._scheduler(name),
             environment=settings,
             after=after,
-            labels={names.OWNER: _user(), **self.labels},
+            labels=self._for_people,
             own_cluster=own_cluster,
-            workers=self._worker_labels(own_cluster),
+            workers=self._worker_labels(name),
         )
         self.kubernetes.create(runner_job(self.pod, request))
         return Started(job, names.runner_name(job, request.number), request.namespace)
@@ -183,25 +191,24 @@ class Service:
     def _drawn(self, draw: dedicated.Draw, job: str) -> list[Object]:
         assert self.own_cluster is not None
         name = names.cluster_name(job, secrets.token_hex(3))
-        labels = {key: names.label(value) for key, value in {names.OWNER: _user(), **self.labels}.items()}
-        wanted = {names.JOB: job} | {key: value for key, value in labels.items() if value}
+        wanted = {names.JOB: job} | names.labels(self._for_people)
         return dedicated.objects(draw, self.profile.service, name, self.profile.namespace, self.own_cluster, wanted)
 
-    def _scheduler(self, own_cluster: Sequence[Object]) -> str:
-        if not own_cluster:
+    def _scheduler(self, own_cluster: str | None) -> str:
+        if own_cluster is None:
             return self.profile.service.scheduler
-        return dedicated.scheduler_address(own_cluster[0]["metadata"]["name"], self.profile.namespace)
+        return dedicated.scheduler_address(own_cluster, self.profile.namespace)
 
     def own_cluster_state(self, job: str) -> str:
         """Return where the Dask cluster stands that is a job's own; empty: it has none."""
-        selector = self._own_cluster(job)
-        return dedicated.state(selector[names.DASK_CLUSTER], self.kubernetes.pods(selector)) if selector else ""
+        name = self._own_cluster(job)
+        return dedicated.state(name, self.kubernetes.pods({names.DASK_CLUSTER: name})) if name else ""
 
-    def _own_cluster(self, job: str) -> dict[str, str]:
-        """Return the labels of the pods of the cluster that is a job's own; none: it has none."""
-        runner = newest(self.kubernetes.jobs(names.of_job(job)))
-        name = (runner or {"metadata": {}})["metadata"].get("annotations", {}).get(names.OWN_CLUSTER)
-        return {names.DASK_CLUSTER: name} if name else {}
+    def _own_cluster(self, job: str) -> str | None:
+        """Return the name of the cluster that is a job's own; None: it has none."""
+        runner = newest(self.kubernetes.jobs(names.of_job(job))) or {"metadata": {}}
+        name: str | None = runner["metadata"].get("annotations", {}).get(names.OWN_CLUSTER)
+        return name
 
     def phase(self, job: str) -> Phase:
         """Return where the newest Job of a job stands."""
@@ -221,6 +228,9 @@ class Service:
         """Delete the Jobs of a job that run nothing; return their names."""
         if self.phase(job).word in ("running", "retrying"):
             return []
+        return self._delete_jobs(job)
+
+    def _delete_jobs(self, job: str) -> list[str]:
         there = [one["metadata"]["name"] for one in self.kubernetes.jobs(names.of_job(job))]
         for name in there:
             self.kubernetes.delete_job(name)
@@ -234,11 +244,9 @@ class Service:
         JobError
             There is a Job that will run, or runs.
         """
-        phase = self.phase(job)
         if take_over:
-            for one in self.kubernetes.jobs(names.of_job(job)):
-                self.kubernetes.delete_job(one["metadata"]["name"])
-        elif not phase.over:
+            self._delete_jobs(job)
+        elif not (phase := self.phase(job)).over:
             raise JobError(
                 f"job {job!r} has a runner in the cluster: {phase.word}{f' ({phase.reason})' if phase.reason else ''}",
                 where=self.kubernetes.where,
@@ -252,9 +260,7 @@ class Service:
 
     def worker_logs(self, job: str, tail: int | None = None) -> Iterator[tuple[str, str]]:
         """Yield what a job's own workers printed, or else the shared ones, pod by pod: its name, a line."""
-        own = self._own_cluster(job)
-        selector = {**own, names.DASK_COMPONENT: "worker"} if own else self.profile.service.worker.selector
-        for pod in self.kubernetes.pods(selector):
+        for pod in self.kubernetes.pods(self._worker_labels(self._own_cluster(job))):
             name = pod["metadata"]["name"]
             for line in self.kubernetes.log_lines(name, tail=tail):
                 yield name, line
@@ -300,12 +306,6 @@ class Service:
         pages = self.profile.service.dashboard
         with self.kubernetes.forwarded(pages.service, pages.port, port, on_fault) as here:
             yield f"http://{here}/status"
-
-
-def _kubernetes(namespace: str | None, context: str | None, kubeconfig: str | None) -> Kubernetes:
-    from mops.k8s.client import Kubernetes  # noqa: PLC0415 - a third of a second, and most jobs need no Kubernetes
-
-    return Kubernetes(namespace, context, kubeconfig)
 
 
 def _number(job: Object) -> int:
@@ -367,7 +367,7 @@ def connect(
     ServiceError
         The cluster is out of reach, has no such service, or this person may not use it.
     """
-    kubernetes = _kubernetes(namespace, context, kubeconfig)
+    kubernetes = connect_kubernetes(namespace, context=context, kubeconfig=kubeconfig)
     name = names.client_name(release or DEFAULT_RELEASE)
     found = _config(kubernetes, name, release)
     where = f"{kubernetes.where}: ConfigMap {name}"

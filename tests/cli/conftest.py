@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from programs import Ran
+
 MOPS = Path(sys.executable).with_name("mops")
 MODEL = """
 import time
@@ -34,24 +36,6 @@ def no_arguments():
 def score(params, replicates):
     return {"rmse": params["x"] * len(replicates)}
 """
-
-
-@dataclass
-class Ran:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def name(self) -> str:
-        """The job's name, as a script reads it."""
-        return self.out.strip()
 
 
 @dataclass

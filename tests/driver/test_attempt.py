@@ -28,28 +28,22 @@ with stopping_on_signals(Asked()):
 """
 
 
-def test_ctrl_c_asks_for_a_good_end_then_for_a_quick_one_then_ends_the_process() -> None:
+@pytest.mark.parametrize(
+    ("number", "how", "code"), [(signal.SIGINT, "", 130), (signal.SIGTERM, " to go on", 143)], ids=["ctrl-c", "sigterm"]
+)
+def test_a_signal_asks_for_a_good_end_then_for_a_quick_one_then_ends_the_process(
+    number: int, how: str, code: int
+) -> None:
+    """Ctrl-C ends the job; after SIGTERM it goes on."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "stop 10\n"
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "stop 0\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
-
-
-def test_sigterm_asks_for_an_end_after_which_the_job_goes_on() -> None:
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline() == "stop 10 to go on\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline() == "stop 0 to go on\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 143
+        process.send_signal(number)
+        assert process.stdout.readline() == f"stop 10{how}\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == f"stop 0{how}\n"
+        process.send_signal(number)
+        assert process.wait(timeout=30) == code
 
 
 @pytest.mark.parametrize(

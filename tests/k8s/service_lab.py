@@ -23,6 +23,7 @@ from azure.core.exceptions import ResourceExistsError
 from azure.storage.blob import AccountSasPermissions, BlobServiceClient, ResourceTypes, generate_account_sas
 
 from mops.job import Job, open_job
+from programs import Ran
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "mops"
@@ -53,19 +54,6 @@ def cluster_environment() -> dict[str, str]:
     exports = [line.removeprefix("export ").partition("=") for line in ran.stdout.splitlines() if "=" in line]
     found = {name: shlex.split(value.replace("$PATH", os.environ["PATH"]))[0] for name, _, value in exports}
     return {**os.environ, **found}
-
-
-@dataclass
-class Ran:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @dataclass

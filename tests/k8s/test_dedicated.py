@@ -368,7 +368,7 @@ def shown(described: Described, tmp_path: Path) -> Path:
 @pytest.fixture
 def kubernetes(monkeypatch: pytest.MonkeyPatch) -> Kubernetes:
     found = Kubernetes()
-    monkeypatch.setattr(own_cluster, "_kubernetes", lambda namespace: found)
+    monkeypatch.setattr(own_cluster, "connect", lambda namespace: found)
     for patience in ("_LOOK_S", "_LEFT_S", "_TAKEN_S"):
         monkeypatch.setattr(own_cluster, patience, 0.01)
     return found
@@ -441,7 +441,7 @@ def test_what_is_left_of_a_cluster_is_not_taken_for_ours(
 def test_crds_without_an_operator_are_told_apart(shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Helm leaves them behind: the cluster is created, and nothing comes of it."""
     idle = Kubernetes(takes=False)
-    monkeypatch.setattr(own_cluster, "_kubernetes", lambda namespace: idle)
+    monkeypatch.setattr(own_cluster, "connect", lambda namespace: idle)
     monkeypatch.setattr(own_cluster, "_LOOK_S", 0.01)
     monkeypatch.setattr(own_cluster, "_TAKEN_S", 0.05)
     with pytest.raises(MopsError, match="no operator takes DaskCluster") as refused, own_cluster.had(shown):

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from programs import free_port
+
 VERSION = "3.37.0"
 ACCOUNT = "devstoreaccount1"
 # Published: the same for every Azurite.
@@ -47,12 +49,6 @@ def _install(npm: str, home: Path) -> None:
     if done.returncode:
         raise NoAzuriteError(f"npm cannot install Azurite: {done.stderr[-500:]}")
     (home / "installed").touch()
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 @contextmanager

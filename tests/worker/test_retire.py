@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,15 +16,10 @@ import psutil
 import pytest
 from distributed import Client
 
+from programs import free_port
+
 DASK = Path(sys.executable).with_name("dask")
 API = "['distributed.http.scheduler.api', 'distributed.http.health']"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @dataclass

@@ -1,1 +1,15 @@
 """Knows Kubernetes, not studies: the runner's Job, where it stands, and the connection to the cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mops.k8s.client import Kubernetes
+
+
+def connect(namespace: str | None = None, **given: Any) -> Kubernetes:
+    """Return a connection; as :class:`mops.k8s.client.Kubernetes`, which is imported when somebody needs it."""
+    from mops.k8s.client import Kubernetes  # noqa: PLC0415 - a third of a second, and most jobs need no Kubernetes
+
+    return Kubernetes(namespace, **given)

@@ -32,10 +32,10 @@ from mops.errors import MopsError, ServiceError, UsageError
 from mops.k8s import names
 from mops.k8s.forward import Forward, Stream
 from mops.k8s.pods import container_port, serving
+from mops.profile import Object
 
 _TIMEOUT_S = 20.0
 
-Object = dict[str, Any]
 
 _AccessReview = new_class(
     kind="SelfSubjectAccessReview", version="authorization.k8s.io/v1", namespaced=False, asyncio=False
@@ -89,11 +89,6 @@ class Kubernetes:
         self.context = context or self._api.auth.active_context or None
         self.namespace: str = self._api.namespace
         self.where = f"{self._api.auth.server}, namespace {self.namespace}"
-
-    def version(self) -> str:
-        """Return the version of Kubernetes."""
-        with translated(self.where):
-            return str(self._api.version()["gitVersion"])
 
     def config_map(self, name: str) -> Object | None:
         """Return a ConfigMap; None: there is none of this name."""

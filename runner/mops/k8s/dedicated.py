@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 
 from mops.errors import UsageError
 from mops.k8s import names
-from mops.profile import Service
-
-Object = dict[str, Any]
+from mops.k8s.pods import is_ready
+from mops.profile import Object, Service
 
 Draw: TypeAlias = Callable[..., Object]
 """``make_cluster_spec`` of dask-kubernetes."""
@@ -183,13 +182,8 @@ def state(name: str, pods: Iterable[Object]) -> str:
     """Return where the pods of a cluster stand, for people."""
     ready: dict[str, list[bool]] = {"scheduler": [], "worker": []}
     for pod in pods:
-        ready[pod["metadata"]["labels"][names.DASK_COMPONENT]].append(_ready(pod))
+        ready[pod["metadata"]["labels"][names.DASK_COMPONENT]].append(is_ready(pod))
     if not any(ready.values()):
         return f"{name}: no pods; the operator of dask-kubernetes makes them"
     scheduler = "scheduler ready" if any(ready["scheduler"]) else "scheduler not ready"
     return f"{name}: {scheduler}, {sum(ready['worker'])} of {len(ready['worker'])} workers ready"
-
-
-def _ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

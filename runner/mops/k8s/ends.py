@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mops.errors import ServiceError, UsageError
-from mops.k8s.phase import ends_of
+from mops.k8s import connect as connect_kubernetes
+from mops.k8s.phase import ends_of, when
+from mops.profile import Object
 
 if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
@@ -39,7 +41,6 @@ _TIMEOUT_SECONDS = 5.0
 _REST_SECONDS = 60.0
 _KILLED = 128 + 9
 
-Object = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -118,12 +119,8 @@ def event_end(name: str, events: Iterable[Object], since: str = "") -> End | Non
     since
         When the container was started: what is older is of the one before.
     """
-    by_age = sorted((event for event in events if _when(event) >= since), key=_when, reverse=True)
+    by_age = sorted((event for event in events if when(event) >= since), key=when, reverse=True)
     return next(filter(None, (_told(name, event) for event in by_age)), None)
-
-
-def _when(event: Object) -> str:
-    return event.get("lastTimestamp") or event.get("eventTime") or ""
 
 
 def _told(name: str, event: Object) -> End | None:
@@ -287,6 +284,4 @@ def of_this_pod() -> Kubernetes:
         namespace = (ACCOUNT / "namespace").read_text().strip()  # kr8s 0.20 would take the one called default
     except OSError as error:
         raise ServiceError("the pod has no token of its service account", where=str(ACCOUNT)) from error
-    from mops.k8s.client import Kubernetes  # noqa: PLC0415 - a third of a second, for runners in pods only
-
-    return Kubernetes(namespace, timeout_s=_TIMEOUT_SECONDS)
+    return connect_kubernetes(namespace, timeout_s=_TIMEOUT_SECONDS)

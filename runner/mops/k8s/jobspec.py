@@ -76,7 +76,7 @@ def runner_job(pod: RunnerPod, request: Request) -> dict[str, Any]:
         names.INSTANCE: request.release,
         names.COMPONENT: names.RUNNER,
         names.JOB: request.job,
-        **{name: names.label(value) for name, value in request.labels.items() if names.label(value)},
+        **names.labels(request.labels),
     }
     queue = {names.QUEUE: pod.queue} if pod.queue else {}
     return {

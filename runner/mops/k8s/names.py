@@ -66,6 +66,11 @@ def of_component(release: str, component: str) -> dict[str, str]:
     return {NAME: "mops", INSTANCE: release, COMPONENT: component}
 
 
+def labels(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return texts as labels; those of which no character can stand in one are left out."""
+    return {name: value for name, text in texts.items() if (value := label(text))}
+
+
 def label(text: str) -> str:
     """Return a text as the value of a label, which has fewer characters than texts have."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:_LABEL_COLUMNS].strip("-._")

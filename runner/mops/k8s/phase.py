@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mops.k8s import names
 from mops.k8s.jobspec import CONTAINER
-
-Object = dict[str, Any]
+from mops.profile import Object
 
 
 @dataclass(frozen=True)
@@ -181,10 +179,11 @@ def _said(events: Sequence[Object], kind: str, name: str, reasons: Sequence[str]
         and event.get("involvedObject", {}).get("kind") == kind
         and event.get("involvedObject", {}).get("name") == name
     )
-    return str(max(about, key=_when, default={}).get("message", ""))
+    return str(max(about, key=when, default={}).get("message", ""))
 
 
-def _when(event: Object) -> str:
+def when(event: Object) -> str:
+    """Return when an event was last seen; texts that sort by time."""
     return str(event.get("lastTimestamp") or event.get("eventTime") or "")
 
 

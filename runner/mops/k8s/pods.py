@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mops.k8s import phase
-
-Object = dict[str, Any]
+from mops.profile import Object
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def state_of(pod: Object, events: Sequence[Object] = ()) -> PodState:
         word=word,
         reason=reason,
         hint=hint,
-        ready=_is_ready(pod),
+        ready=is_ready(pod),
         restarts=sum(int(one.get("restartCount") or 0) for one in pod.get("status", {}).get("containerStatuses") or ()),
         last_end=phase.last_end([pod]),
         node=pod.get("spec", {}).get("nodeName", ""),
@@ -76,7 +74,7 @@ def _standing(pod: Object, events: Sequence[Object]) -> tuple[str, str, str]:
             reason, message = waits[0]
             return "restarting", f"{reason}: {message}" if message else reason, "look: kubectl logs --previous"
         case "Running":
-            return ("running" if _is_ready(pod) else "starting"), "", ""
+            return ("running" if is_ready(pod) else "starting"), "", ""
         case "Succeeded" | "Failed":
             return "ended", pod["status"].get("reason") or "", ""
     found = phase.pending(pod, events)
@@ -88,14 +86,15 @@ def is_running(pod: Object) -> bool:
     return _standing(pod, ())[0] == "running"
 
 
-def _is_ready(pod: Object) -> bool:
+def is_ready(pod: Object) -> bool:
+    """Tell whether a pod passes its probes."""
     conditions = pod.get("status", {}).get("conditions") or ()
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def serving(pods: Iterable[Object]) -> Object | None:
     """Return a pod that takes connections, the newest; None: there is none."""
-    return phase.newest(pod for pod in pods if _is_ready(pod) and not pod["metadata"].get("deletionTimestamp"))
+    return phase.newest(pod for pod in pods if is_ready(pod) and not pod["metadata"].get("deletionTimestamp"))
 
 
 def container_port(service: Object, pod: Object, port: int) -> int:
