@@ -210,7 +210,8 @@ class Plan:
         Groups that it gave back (its budget was used, or it was stopped) go first in what is sent next; those that are
         postponed go last, each alone.
         """
-        self._give_back(group for group in self._land_whole(number) if group not in done | postponed)
+        elsewhere = done | postponed
+        self._give_back(group for group in self._land_whole(number) if group not in elsewhere)
         self._late += sorted(postponed)
         self._suspects -= done
         if done and seconds:
