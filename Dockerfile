@@ -18,7 +18,7 @@ RUN /opt/mops/bin/pip install --quiet --no-deps --no-compile . \
  && find /opt/mops/lib -depth -type d \( -name tests -o -name include \) -path '*/site-packages/*' \
       -not -path '*/numpy/*' -exec rm -r {} + \
  && /opt/mops/bin/python -m compileall -q -j 0 /opt/mops/lib \
- && /opt/mops/bin/python -c 'import mops, distributed, adlfs, pyarrow.dataset, pyarrow.parquet, scipy.stats, kr8s'
+ && /opt/mops/bin/python -c 'import mops, distributed, adlfs, pyarrow.dataset, pyarrow.parquet, kr8s'
 
 FROM ${BASE}
 ARG VERSION=0.1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -212,3 +213,11 @@ def test_what_may_not_be_meant_is_mentioned(space: dict[str, Any], method: str, 
 def test_a_million_sets_are_drawn() -> None:
     parsed = parse_space(SPACE, where="space.json")
     assert draw(parsed, Method.SOBOL, n=1 << 20, seed=0, where="space.json").num_rows == 1 << 20
+
+
+def test_without_scipy_it_is_said_where_to_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.stats.qmc", None)
+    space = parse_space({"beta": {"min": 0, "max": 1}}, where="space.json")
+    with pytest.raises(UsageError, match="drawing parameter sets needs scipy") as raised:
+        draw(space, Method.LHS, n=4, seed=0, where="space.json")
+    assert "the cluster's image is without it" in str(raised.value.hint)

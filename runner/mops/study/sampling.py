@@ -1,11 +1,12 @@
 """Draws parameter sets from a space: Sobol, Latin hypercube, or the full grid. The same seed gives the same sets.
 
-The only importer of scipy, which loads ``scipy.stats`` at its first use: half a second that no other verb pays. What a
+The only importer of scipy, at its first use: half a second that no other verb pays, and not there in the image. What a
 space is, is :mod:`mops.study.space`'s; writing files is :mod:`mops.sample`'s.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 import warnings
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import scipy
 
 from mops.errors import Problem, StudyError, UsageError
 from mops.study.problems import at, shown
@@ -80,10 +80,9 @@ def _n_sets(method: Method, n: int | None) -> int:
 
 def _drawn(space: Space, method: Method, n: int, seed: int, where: str) -> pa.Table:
     free = [name for name, entry in space.items() if isinstance(entry, Range) or len(entry.values) > 1]
-    if not free or len(free) > scipy.stats.qmc.Sobol.MAXDIM:
-        message = (
-            "nothing varies" if not free else f"{len(free):,} parameters vary; {scipy.stats.qmc.Sobol.MAXDIM:,} may"
-        )
+    most = _qmc().Sobol.MAXDIM
+    if not free or len(free) > most:
+        message = "nothing varies" if not free else f"{len(free):,} parameters vary; {most:,} may"
         raise _unfit([Problem("$", f"{message}; give ranges, or lists of values")], method, where)
     unit = dict(zip(free, _points(method, len(free), n, seed).T, strict=True))
     columns = [_column(entry, unit[name] if name in unit else np.zeros(n)) for name, entry in space.items()]
@@ -94,9 +93,19 @@ def _points(method: Method, dimensions: int, n: int, seed: int) -> _Floats:
     """Return ``n`` points of the unit cube."""
     rng = np.random.default_rng(seed)
     if method is Method.LHS:
-        return scipy.stats.qmc.LatinHypercube(dimensions, rng=rng).random(n)  # type: ignore[no-any-return]
+        return _qmc().LatinHypercube(dimensions, rng=rng).random(n)  # type: ignore[no-any-return]
     with warnings.catch_warnings(category=UserWarning, action="ignore"):  # `notes_on` says it with the numbers
-        return scipy.stats.qmc.Sobol(dimensions, scramble=True, rng=rng).random(n)  # type: ignore[no-any-return]
+        return _qmc().Sobol(dimensions, scramble=True, rng=rng).random(n)  # type: ignore[no-any-return]
+
+
+def _qmc() -> Any:
+    try:
+        return importlib.import_module("scipy.stats.qmc")
+    except ImportError as missing:
+        raise UsageError(
+            f"drawing parameter sets needs scipy ({missing})",
+            hint="pip install scipy; the cluster's image is without it, draw sets where you write the study",
+        ) from missing
 
 
 def _column(entry: Choice | Range, unit: _Floats) -> pa.Array:
