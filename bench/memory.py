@@ -1,8 +1,8 @@
 """Measure peak memory against the number of parameter sets: `python bench/memory.py`.
 
-Each size runs in a process of its own; the smallest and the largest run several times, which says how much of a slope
-is noise. Two slopes are looked at, both by least squares: that of the peaks of sizes above 1,000 sets; and within
-the largest size, where the memory of one process grows or not, that of the peaks of its later nine tenths.
+Each size runs several times, in a process of its own, which says how much of a slope is noise. Two slopes are looked
+at, both by least squares: that of the peaks of sizes above 1,000 sets; and within the largest size, where the memory of
+one process grows or not, that of the peaks of its later nine tenths.
 
 Leaves `bench/results/memory.json`, the tables in `docs/memory.md` and the picture `docs/memory.png`. With `--quick`
 (the small sizes once, to see that it works), or without one of the peers (`--peers`), it prints and leaves nothing.
@@ -69,10 +69,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def runs(sizes: tuple[int, ...], up_to: int, once: bool) -> list[int]:
-    """Return the sizes to run in their order: all of them once, and the smallest and the largest again."""
-    fitting = [sets for sets in sizes if sets <= up_to]
-    ends = sorted({fitting[0], fitting[-1]})
-    return fitting + ends * (0 if once else REPEATS - 1)
+    """Return the sizes to run, in their order."""
+    return [sets for sets in sizes if sets <= up_to] * (1 if once else REPEATS)
 
 
 def measure(name: str, peer: str, sets: int) -> dict:

@@ -4,6 +4,11 @@
 import) ends when the job exists; from then on it is measured, the pilot included.
 """
 
+# Before pyarrow, as in the `mops` program: it chooses Arrow's allocator.
+# isort: off
+import mops
+
+# isort: on
 import json
 import shutil
 import subprocess
@@ -14,8 +19,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from case import COLUMNS, LOSSES, OUTPUTS, PROJECT, TARGETS, Case, parse_arguments, report
-
-import mops
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ from mops.study.json_file import read_json, read_text
 from mops.study.project import ModelSpec, find_root, read_registry, resolve
 from mops.study.schema import Study, parse_study
 from mops.worker.environment import Variables
+from mops.worker.heap import trim_heap
 from mops.worker.order import Context
 from mops.worker.surroundings import Surroundings, surroundings
 
@@ -97,8 +98,9 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
 
 
 def _give_back() -> None:
-    """Return to the system what Arrow keeps for later: of a million sets, 200 MiB for as long as the job runs."""
+    """Return to the system what was freed: of a million sets, 200 MiB that Arrow would keep while the job runs."""
     pa.default_memory_pool().release_unused()
+    trim_heap()  # the system's allocator, which need not be Arrow's
 
 
 def _project(folder: str | Path) -> Path:
