@@ -80,7 +80,7 @@ LAYERS = {
 HOMES = {
     "fsspec": ("storage/files.py",),
     "adlfs": ("storage/files.py",),
-    "azure": ("storage/files.py",),
+    "azure": ("storage/files.py", "storage/faults.py"),
     "distributed": ("driver/", "worker/task.py"),
     "dask": ("driver/",),
     "pydantic": ("settings.py", "profile.py"),

@@ -14,6 +14,7 @@ from mops.driver.checkpoint import Checkpointer, Limits, OpenCheckpoint, counted
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog
 from mops.storage.paths import JobPaths
+from mops.storage.spool import Spool
 from mops.study.grouping import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json, param_id
@@ -49,13 +50,13 @@ def outcome(done: set[int], **fields: object) -> Outcome:
 
 def rows_of(checkpoint: OpenCheckpoint) -> dict[tuple[str, str | None], list[dict[str, object]]]:
     return {
-        (kind, output): pq.read_table(io.BytesIO(b"".join(file.chunks))).to_pylist()
+        (kind, output): pq.read_table(io.BytesIO(b"".join(file.content))).to_pylist()
         for kind, output, file in checkpoint.take_files()
     }
 
 
 def test_rows_of_groups_that_are_not_done_are_dropped(groups: GroupTable) -> None:
-    checkpoint = OpenCheckpoint(groups, None)
+    checkpoint = OpenCheckpoint(groups, None, Spool)
     taken = outcome({1}, parts=[part([(0, 0), (1, 0), (1, 1)], [1, 2, 3])])
     checkpoint.add(taken, counted(taken, groups, 0))
     rows = rows_of(checkpoint)["outputs", "out"]
@@ -64,7 +65,7 @@ def test_rows_of_groups_that_are_not_done_are_dropped(groups: GroupTable) -> Non
 
 
 def test_outputs_that_the_study_does_not_keep_are_dropped(groups: GroupTable) -> None:
-    checkpoint = OpenCheckpoint(groups, ("other",))
+    checkpoint = OpenCheckpoint(groups, ("other",), Spool)
     taken = outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])])
     checkpoint.add(taken, counted(taken, groups, 0))
     assert rows_of(checkpoint) == {}
@@ -72,7 +73,7 @@ def test_outputs_that_the_study_does_not_keep_are_dropped(groups: GroupTable) ->
 
 
 def test_losses_and_failures_are_tables_with_identity(groups: GroupTable) -> None:
-    checkpoint = OpenCheckpoint(groups, None)
+    checkpoint = OpenCheckpoint(groups, None, Spool)
     taken = outcome({2, 3}, losses=[Loss(2, "t:f", "loss", 0.5, 2)], failures=[failure(3, 1), failure(3, None, "*")])
     checkpoint.add(taken, counted(taken, groups, 1))
     tables = rows_of(checkpoint)
@@ -90,7 +91,7 @@ def test_each_target_of_a_group_without_losses_has_failed(groups: GroupTable) ->
 
 
 def test_a_schema_of_its_own_gets_a_part_of_its_own(groups: GroupTable) -> None:
-    checkpoint = OpenCheckpoint(groups, None)
+    checkpoint = OpenCheckpoint(groups, None, Spool)
     floats = part([(1, 0), (1, 1)], [0.5, 1.5])  # type: ignore[list-item]
     taken = outcome({0, 1}, parts=[part([(0, 0), (0, 1)], [1, 2]), floats])
     checkpoint.add(taken, counted(taken, groups, 0))
@@ -114,14 +115,14 @@ LIMITS = Limits(seconds=30, bytes=1000, groups=10)
 def test_a_checkpoint_closes_by_age_bytes_or_groups(
     groups: GroupTable, groups_in: int, size: int, age: float, since_last: float, due: bool
 ) -> None:
-    checkpoint = OpenCheckpoint(groups, None)
+    checkpoint = OpenCheckpoint(groups, None, Spool)
     checkpoint._done = list(range(groups_in))
     checkpoint.bytes = size
     assert LIMITS.due(checkpoint, age, since_last) is due
 
 
 def test_with_zero_seconds_each_group_is_committed_as_it_finishes(groups: GroupTable) -> None:
-    checkpoint = OpenCheckpoint(groups, None)
+    checkpoint = OpenCheckpoint(groups, None, Spool)
     checkpoint._done = [0]
     assert Limits(0, 1000, 10).due(checkpoint, 0.0, 0.0)
 

@@ -14,6 +14,7 @@ from mops.errors import StorageError
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog, LogView, Part
 from mops.storage.paths import JobPaths
+from mops.storage.spool import Spool
 from mops.storage.tables import encode
 from mops.study.ranges import Ranges
 from mops.study.schema import parse_study
@@ -36,7 +37,7 @@ def committed(n_groups: int, rows: int, *, parts: int = 1, failed: int = 0) -> L
         simulations = [(int(group), replicate) for group in some for replicate in (0, 1)]
         n = rows * len(simulations)
         table = pa.table({"day": np.arange(n), "y": rng.random(n)})
-        file = encode(groups.identify(table, simulations, [rows] * len(simulations)))
+        file = encode(groups.identify(table, simulations, [rows] * len(simulations)), Spool())
         part = Part(PATHS.part("outputs", "daily", 1, c), file.rows, file.bytes, file.digest)
         counts = Counts(len(simulations) - failed, failed)
         log.commit(Ranges.of(map(int, some)), [part] if not failed else [], counts)

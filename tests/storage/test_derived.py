@@ -116,8 +116,8 @@ class World:
 
     def part(self, name: str, kind: str, table: pa.Table) -> Part:
         path = JobPaths(name).part(kind, OUTPUT if kind == "outputs" else None, 1, next(_numbers))
-        encoded = encode(table)
-        self.files.put(path, encoded.chunks)
+        encoded = encode(table, self.files.spool())
+        self.files.put(path, encoded.content)
         return Part(path, encoded.rows, encoded.bytes, encoded.digest)
 
     def rows(self, kind: str, groups: list[int]) -> pa.Table:

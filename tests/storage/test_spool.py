@@ -8,30 +8,84 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from small_disk import small_disk
 
 from mops.errors import StorageError
+from mops.storage.files import Files
 from mops.storage.spool import Spool
+
+DATA = os.urandom(3_000_000)
+
+
+def filled(storage: Path | None = None) -> Spool:
+    spool = Spool(storage)
+    for start in range(0, len(DATA), 700_000):
+        spool.write(DATA[start : start + 700_000])
+    return spool
 
 
 def test_what_is_written_is_read_again_and_again_and_no_file_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    data = os.urandom(3_000_000)
-    spool = Spool(lambda file: file.write(data))
-    assert b"".join(spool) == b"".join(spool) == data, "a request that is sent again sends all of it"
-    assert spool.opened().read_at(5, 2_999_990) == data[2_999_990:2_999_995]
+    spool = filled()
+    assert b"".join(spool) == b"".join(spool) == DATA, "a request that is sent again sends all of it"
+    assert spool.opened().read_at(5, 2_999_990) == DATA[2_999_990:2_999_995]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_room_is_said_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-    def full(_file: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(StorageError) as raised:
-        Spool(full)
-    assert raised.value.where == str(tmp_path)
+    folder = tmp_path / "small"
+    folder.mkdir()
+    with small_disk(folder, 1):
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        with pytest.raises(StorageError) as raised:
+            filled()
+    assert raised.value.where == str(folder)
     assert "No space left on device" in raised.value.what
     assert "TMPDIR" in str(raised.value.hint)
+
+
+def test_no_room_in_the_storage_is_said_as_the_storage_says_it(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    with small_disk(folder, 1), pytest.raises(StorageError) as raised:
+        filled(folder)
+    assert (raised.value.what, raised.value.where) == ("the storage is full (No space left on device)", str(folder))
+    assert "mops jobs resume" in str(raised.value.hint)
+
+
+def test_a_storage_in_a_folder_takes_the_content_over_without_a_copy(tmp_path: Path) -> None:
+    files = Files.open(str(tmp_path))
+    spool = files.spool()
+    spool.write(DATA)
+    assert list(tmp_path.iterdir()) == [], "a writer that is killed leaves nothing"
+    for path in ("a/part", "a/part", "b/part"):
+        files.put(path, spool)  # a put that failed is tried again
+        assert files.get(path) == DATA
+    assert not files.put_new("a/part", spool)
+    assert [entry.path for entry in files.list("")] == ["a/part", "b/part"]
+    stored, named = (tmp_path / "a/part").stat(), tmp_path / "named"
+    named.write_bytes(b"")
+    assert stored.st_ino == os.fstat(spool._file.fileno()).st_ino
+    assert stored.st_mode == named.stat().st_mode, "others may read it as any file"
+    assert not files.scraps("", 0)
+
+
+@pytest.mark.parametrize("lacking", ["files without a name", "links to them"])
+def test_where_a_file_system_cannot_do_that_the_content_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    files = Files.open(str(tmp_path))
+    if lacking == "files without a name":
+        monkeypatch.setattr("mops.storage.spool._nameless", lambda _: None)
+        spool = files.spool()
+    else:
+        spool = files.spool()
+        monkeypatch.setattr(os, "link", refuse)
+    spool.write(DATA)
+    files.put("a/part", spool)
+    assert files.get("a/part") == DATA

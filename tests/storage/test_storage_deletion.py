@@ -191,9 +191,9 @@ class Hooked:
         self._backend, self._before = backend, before
 
     def __getattr__(self, name):
-        def ask(path, *rest):
-            self._before(name, path)
-            return getattr(self._backend, name)(path, *rest)
+        def ask(*asked):
+            self._before(name, asked[0] if asked else None)
+            return getattr(self._backend, name)(*asked)
 
         return ask
 

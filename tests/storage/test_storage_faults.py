@@ -14,7 +14,8 @@ from azure.core import exceptions as azure_errors
 from servers import CuttingProxy, Scripted, serving
 
 from mops.errors import StorageError, StorageUnavailable, UsageError
-from mops.storage.files import Files, Retry, fault_of
+from mops.storage.faults import fault_of
+from mops.storage.files import Files, Retry
 from mops.storage.log import Counts, JobLog
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges

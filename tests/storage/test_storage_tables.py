@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mops.errors import CorruptRecord
+from mops.storage.spool import Spool
 from mops.storage.tables import ROW_GROUP_BYTES, PartEncoder, encode, encode_groups, read_groups, unified
 from mops.study.grouping import StudyGroups
 from mops.study.groups import Group, GroupTable
@@ -34,11 +35,11 @@ def asked(groups: list[Group]) -> StudyGroups:
 
 
 def whole(groups: list[Group]) -> GroupTable:
-    return read_groups(encode_groups(asked(groups)).opened(), "params.parquet")
+    return read_groups(encode_groups(asked(groups), Spool()).content.opened(), "params.parquet")
 
 
 def read(table: pa.Table) -> pa.Table:
-    return pq.read_table(io.BytesIO(b"".join(encode(table).chunks)))
+    return pq.read_table(io.BytesIO(b"".join(encode(table, Spool()).content)))
 
 
 def test_groups_come_back_as_they_were(groups: list[Group]) -> None:
@@ -49,7 +50,7 @@ def test_groups_come_back_as_they_were(groups: list[Group]) -> None:
 
 
 def test_parameters_have_typed_columns_for_reading(groups: list[Group]) -> None:
-    columns = pq.read_table(encode_groups(asked(groups)).opened())
+    columns = pq.read_table(encode_groups(asked(groups), Spool()).content.opened())
     assert columns["beta"].to_pylist() == [0.5, 0.25, None]
     assert columns["on"].to_pylist() == [None, None, True]
     assert columns["name"].to_pylist() == [None, "Genève", None]
@@ -59,7 +60,7 @@ def test_parameters_have_typed_columns_for_reading(groups: list[Group]) -> None:
 def test_a_parameter_named_like_an_identity_column_does_not_hide_it() -> None:
     params = {"group": 5, "seeds": 1}
     (group,) = [Group(0, param_id(params), params, (3,))]
-    columns = pq.read_table(encode_groups(asked([group])).opened())
+    columns = pq.read_table(encode_groups(asked([group]), Spool()).content.opened())
     assert columns["group"].to_pylist() == [0]
     assert columns["param.group"].to_pylist() == [5]
 
@@ -83,7 +84,7 @@ def test_rows_get_the_identity_of_their_simulation(groups: list[Group]) -> None:
 
 def test_a_part_is_plain_parquet_for_every_reader(groups: list[Group]) -> None:
     rows = whole(groups).identify(pa.table({"x": [1.5]}), [(0, 0)], [1])
-    data = b"".join(encode(rows).chunks)
+    data = b"".join(encode(rows, Spool()).content)
     assert pq.read_schema(io.BytesIO(data)).field("param_id").type == pa.string()
     assert pl.read_parquet(io.BytesIO(data)).schema["param_id"] == pl.String
     assert pl.read_parquet(io.BytesIO(data)).schema["seed"] == pl.UInt64
@@ -96,18 +97,18 @@ def test_a_part_without_rows_is_whole(groups: list[Group]) -> None:
 
 
 def test_digest_rows_and_bytes_are_those_of_the_file(groups: list[Group]) -> None:
-    encoded = encode(pa.table({"x": list(range(1000))}))
-    data = b"".join(encoded.chunks)
+    encoded = encode(pa.table({"x": list(range(1000))}), Spool())
+    data = b"".join(encoded.content)
     assert (encoded.rows, encoded.bytes) == (1000, len(data))
     assert encoded.digest == hashlib.sha256(data).hexdigest()
 
 
 def test_rows_are_encoded_as_soon_as_a_row_group_is_full() -> None:
     table = pa.table({"x": np.random.default_rng(1).random(ROW_GROUP_BYTES // 8 // 4)})
-    encoder = PartEncoder(table.schema)
+    encoder = PartEncoder(table.schema, Spool())
     for _ in range(9):
         encoder.write(table)
-    stored = pq.ParquetFile(io.BytesIO(b"".join(encoder.finish().chunks)))
+    stored = pq.ParquetFile(io.BytesIO(b"".join(encoder.finish().content)))
     assert stored.metadata.num_rows == 9 * table.num_rows
     assert stored.num_row_groups == 3
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mops.storage.spool import Spool
 from mops.storage.tables import encode_groups, read_groups
 from mops.study import groups as groups_module
 from mops.study.groups import Group, GroupTable, bounds_of
@@ -23,7 +24,7 @@ def parse(sets: list[dict[str, Any]], n_replicates: int = 1) -> Study:
 
 
 def stored(study: Study) -> GroupTable:
-    return read_groups(encode_groups(study.groups).opened(), "params.parquet")
+    return read_groups(encode_groups(study.groups, Spool()).content.opened(), "params.parquet")
 
 
 def by_hand(sets: list[dict[str, Any]], n_replicates: int) -> list[Group]:

@@ -99,7 +99,10 @@ def live(rate: float) -> Live:
 
 
 def put_part(files: Files, paths: JobPaths) -> None:
-    files.put(paths.part("outputs", "daily", 1, 1), [b"x" * 5000] * 20)
+    spool = files.spool()
+    for _ in range(20):
+        spool.write(b"x" * 5000)
+    files.put(paths.part("outputs", "daily", 1, 1), spool)
 
 
 def put_record(files: Files, paths: JobPaths) -> None:

@@ -20,6 +20,7 @@ from mops.driver.backlog import Backlog
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog, Part
 from mops.storage.paths import JobPaths
+from mops.storage.spool import Spool
 from mops.storage.tables import FAILURES, LOSSES, Encoded, PartEncoder, encode
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
@@ -45,10 +46,12 @@ class OpenCheckpoint:
         The job's groups, for identities.
     outputs
         The outputs that the study keeps; None: all.
+    spool
+        Returns an empty place for a file: what is encoded is not held in memory.
     """
 
-    def __init__(self, groups: GroupTable, outputs: tuple[str, ...] | None):
-        self._groups, self._outputs = groups, outputs
+    def __init__(self, groups: GroupTable, outputs: tuple[str, ...] | None, spool: Callable[[], Spool]):
+        self._groups, self._outputs, self._spool = groups, outputs, spool
         self._encoders: dict[tuple[str, pa.Schema], PartEncoder] = {}
         self._losses: list[Loss] = []
         self._failures: list[Failure] = []
@@ -91,7 +94,7 @@ class OpenCheckpoint:
         table = self._groups.identify(table, simulations, rows)
         key = (segment.output, table.schema)
         if key not in self._encoders:
-            self._encoders[key] = PartEncoder(table.schema)
+            self._encoders[key] = PartEncoder(table.schema, self._spool())
         self._encoders[key].write(table)
 
     def take_outputs(self) -> Iterator[tuple[str, str | None, Encoded]]:
@@ -105,9 +108,9 @@ class OpenCheckpoint:
         """Yield every file as (kind, output, file), and hold none any more; kind is outputs, losses or failures."""
         yield from self.take_outputs()
         if self._losses:
-            yield "losses", None, encode(self._table(self._losses, LOSSES))
+            yield "losses", None, encode(self._table(self._losses, LOSSES), self._spool())
         if self._failures:
-            yield "failures", None, encode(self._table(self._failures, FAILURES))
+            yield "failures", None, encode(self._table(self._failures, FAILURES), self._spool())
 
     def _table(self, rows: list[Loss] | list[Failure], schema: pa.Schema) -> pa.Table:
         columns = list(zip(*rows, strict=True))  # those of the schema, in its order, but for param_id
@@ -244,7 +247,7 @@ class Checkpointer:
         self._counter = 0
         self._abandoned = False
         self._tells = log.view.counts.simulations_good > 0
-        self._open = OpenCheckpoint(groups, outputs)
+        self._open = OpenCheckpoint(groups, outputs, files.spool)
         self._opened = self._closed = time.monotonic()
         self._polled = self._closed - POLL_SECONDS  # the first sign of life is due at once
         self._thread = threading.Thread(target=self._run, name="mops-checkpoints", daemon=True)
@@ -320,7 +323,7 @@ class Checkpointer:
 
     def _commit(self) -> None:
         """Close the open checkpoint: every part durable, then the record."""
-        closing, self._open = self._open, OpenCheckpoint(self._groups, self._outputs)
+        closing, self._open = self._open, OpenCheckpoint(self._groups, self._outputs, self._files.spool)
         self._closed = time.monotonic()
         self._tells |= closing.counts.simulations_good > 0
         self._store_into(closing, closing.take_files())
@@ -338,7 +341,7 @@ class Checkpointer:
         """Make files durable, as parts of a checkpoint."""
         for kind, output, file in files:
             path = self._paths.part(kind, output, self._attempt, self._next())
-            self._files.put(path, file.chunks)
+            self._files.put(path, file.content)
             self._backlog.wrote(file.bytes)
             checkpoint.parts.append(Part(path, file.rows, file.bytes, file.digest))
 

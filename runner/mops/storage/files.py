@@ -1,8 +1,7 @@
 """Files in a local folder, in memory, or in Azure Blob storage: the only module that knows which.
 
 Paths are relative to the storage's root and separated by ``/``. What a path means is paths.py's and log.py's.
-A fault of the storage becomes an error of ours in :meth:`Files._answered`, by the tables below, and nowhere
-else.
+A fault of the storage becomes an error of ours in :meth:`Files._answered`, by the tables in faults.py.
 """
 
 from __future__ import annotations
@@ -31,13 +30,14 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
 from mops.errors import StorageError, StorageUnavailable, UsageError
+from mops.storage.faults import code_of, fault_of, in_brief
 from mops.storage.spool import Spool
 
 AT_ONCE = 64
 """Requests that one call may have under way. At 20 ms each, thousands of records are read in seconds."""
 
-Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | list[bytes] | Spool
-"""A file's content, in one piece or in several."""
+Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | Spool
+"""A file's content."""
 
 T = TypeVar("T")
 
@@ -125,6 +125,9 @@ class Backend(Protocol):
 
     def free_bytes(self) -> int | None:
         """As :meth:`Files.free_bytes`."""
+
+    def spool(self) -> Spool:
+        """As :meth:`Files.spool`."""
 
 
 class Files:
@@ -231,8 +234,9 @@ class Files:
         if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
             self.size(path)  # raises what is to be raised
             return pa.OSFile(inner)
-        data = self.get(path)
-        return Spool(lambda copy: copy.write(data)).opened()
+        copy = Spool()
+        copy.write(self.get(path))
+        return copy.opened()
 
     def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of files, None for an absent one; :data:`AT_ONCE` requests at a time.
@@ -314,6 +318,10 @@ class Files:
         """
         return self._backend.arrow(path)
 
+    def spool(self) -> Spool:
+        """Return an empty spool for a file that is to be put here: where the storage is a folder, in that folder."""
+        return self._backend.spool()
+
     def free_bytes(self) -> int | None:
         """Return how many bytes there is room for; None where the storage cannot tell.
 
@@ -341,14 +349,14 @@ class Files:
             except (OSError, azure.AzureError) as error:
                 fault, last = fault_of(error), error
                 if not fault.transient:
-                    raise StorageError(f"{fault.what} ({_brief(error)})", where=where, hint=fault.hint) from error
+                    raise StorageError(f"{fault.what} ({in_brief(error)})", where=where, hint=fault.hint) from error
         raise StorageUnavailable(
-            f"{fault.what}, {attempt} times in a row ({_brief(last)})", where=where, hint=fault.hint
+            f"{fault.what}, {attempt} times in a row ({in_brief(last)})", where=where, hint=fault.hint
         ) from last
 
 
 def _whole(data: Data) -> bytes:
-    return b"".join(data) if isinstance(data, list | Spool) else bytes(data)
+    return b"".join(data) if isinstance(data, Spool) else bytes(data)
 
 
 def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
@@ -444,6 +452,9 @@ class _Local:
         found = os.statvfs(there)
         return found.f_bavail * found.f_frsize  # what others than root may use
 
+    def spool(self) -> Spool:
+        return Spool(self._root)
+
 
 @contextmanager
 def _written_beside(final: Path, data: Data) -> Iterator[Path]:
@@ -451,10 +462,11 @@ def _written_beside(final: Path, data: Data) -> Iterator[Path]:
     _make_folder(final.parent)
     temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
     try:
-        with _created(temporary) as file:
-            file.writelines(data if isinstance(data, list | Spool) else [data])
-            file.flush()
-            os.fsync(file.fileno())
+        if not (isinstance(data, Spool) and data.link(temporary)):
+            with _created(temporary) as file:
+                file.writelines(data if isinstance(data, Spool) else [data])
+                file.flush()
+                os.fsync(file.fileno())
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
@@ -580,6 +592,9 @@ class _Memory:
     def free_bytes(self) -> int | None:
         return None
 
+    def spool(self) -> Spool:
+        return Spool()
+
 
 class _Azure:
     """A container of Azure Blob storage. adlfs finds the credentials, and serves pyarrow.
@@ -605,7 +620,7 @@ class _Azure:
             self._upload(path, data, overwrite=False)
         except azure.ResourceExistsError as error:
             # The client calls other conflicts so too, such as a container that is being deleted.
-            if _code(error) != "BlobAlreadyExists":
+            if code_of(error) != "BlobAlreadyExists":
                 raise
             return False
         return True
@@ -662,6 +677,9 @@ class _Azure:
     def free_bytes(self) -> int | None:
         return None
 
+    def spool(self) -> Spool:
+        return Spool()
+
     def _ask(self, call: Callable[..., Any], *args: object, **options: object) -> Any:
         return sync(self._fs.loop, call, *args, retry_total=0, **options)
 
@@ -670,7 +688,7 @@ class _Azure:
             return call()
         except azure.ResourceNotFoundError as error:
             # Not any 404: without its container nothing is absent, everything is wrong.
-            if _code(error) != "BlobNotFound":
+            if code_of(error) != "BlobNotFound":
                 raise
             return None
 
@@ -687,128 +705,3 @@ class _Azure:
 def _is_folder(blob: Any) -> bool:
     """Accounts with a hierarchical namespace list their folders among the blobs."""
     return (blob.metadata or {}).get("hdi_isfolder") == "true"
-
-
-def _code(error: azure.AzureError) -> str | None:
-    """Return the service's name for an error; None: the answer did not come from the service."""
-    code = getattr(error, "error_code", None)
-    return None if code is None else str(getattr(code, "value", code))
-
-
-def _brief(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    status = getattr(error, "status_code", None)
-    return " ".join(str(part) for part in (type(error).__name__, status, _code(error)) if part)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What a foreign error means: ``transient`` ones are tried again."""
-
-    what: str
-    hint: str
-    transient: bool = False
-
-
-_SILENT = Fault(
-    "the storage does not answer",
-    "check the network and, for Azure, the account's name; nothing is lost: mops jobs resume goes on",
-    transient=True,
-)
-_BUSY = Fault(
-    "the storage is overloaded or has a fault of its own", "try again later: mops jobs resume", transient=True
-)
-_REFUSED = Fault(
-    "the storage refuses access",
-    "folder: its owner and mode; Azure: the key or SAS token, the clock, the account's firewall, the role "
-    "'Storage Blob Data Contributor'",
-)
-_FULL = Fault("the storage is full", "free space or raise the quota, then: mops jobs resume")
-_NO_CONTAINER = Fault("there is no such container or account", "create the container, or correct the storage's URL")
-_READ_ONLY = Fault("the storage is read-only", "choose another folder with MODELOPS_STORAGE")
-_NOT_A_FOLDER = Fault("a file and a folder are in each other's way", "move what is there, or choose another folder")
-_NO_LINKS = Fault(
-    "the file system lacks hard links or an fsync of folders, on which commits rest",
-    "choose a folder on another one",
-)
-_BROKEN = Fault("the file system reports a fault", "check the disk (dmesg), then: mops jobs resume")
-_NO_FILES = Fault("no more files can be open at once", "raise the limit: ulimit -n")
-_UNKNOWN = Fault("the storage answered with an error", "the error in brackets is the storage's own")
-
-FAULTS_BY_ERRNO = {
-    errno.ENOENT: _NOT_A_FOLDER,
-    errno.ENOTDIR: _NOT_A_FOLDER,
-    errno.EISDIR: _NOT_A_FOLDER,
-    errno.EEXIST: _NOT_A_FOLDER,
-    errno.EACCES: _REFUSED,
-    errno.EPERM: _REFUSED,
-    errno.EROFS: _READ_ONLY,
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EFBIG: _FULL,
-    errno.EMLINK: _NO_LINKS,
-    errno.EXDEV: _NO_LINKS,
-    errno.EINVAL: _NO_LINKS,
-    errno.ENOSYS: _NO_LINKS,
-    errno.EOPNOTSUPP: _NO_LINKS,
-    errno.EIO: _BROKEN,
-    errno.EMFILE: _NO_FILES,
-    errno.ENFILE: _NO_FILES,
-    # Network file systems: a server that restarts, a handle that it has forgotten.
-    errno.EAGAIN: _BUSY,
-    errno.EBUSY: _BUSY,
-    errno.ESTALE: _BUSY,
-    errno.EINTR: _BUSY,
-    errno.ETIMEDOUT: _SILENT,
-    errno.EPIPE: _SILENT,
-    errno.ECONNREFUSED: _SILENT,
-    errno.ECONNRESET: _SILENT,
-    errno.ECONNABORTED: _SILENT,
-    errno.EHOSTDOWN: _SILENT,
-    errno.EHOSTUNREACH: _SILENT,
-    errno.ENETDOWN: _SILENT,
-    errno.ENETUNREACH: _SILENT,
-    errno.ENETRESET: _SILENT,
-}
-FAULTS_BY_CODE = {
-    "ContainerNotFound": _NO_CONTAINER,
-    "ContainerBeingDeleted": _NO_CONTAINER,
-    "ResourceNotFound": _NO_CONTAINER,
-    "ServerBusy": _BUSY,
-    "InternalError": _BUSY,
-    "OperationTimedOut": _BUSY,
-}
-FAULTS_BY_STATUS = {
-    401: _REFUSED,
-    403: _REFUSED,
-    404: _NO_CONTAINER,
-    408: _SILENT,
-    429: _BUSY,
-    500: _BUSY,
-    502: _BUSY,
-    503: _BUSY,
-    504: _BUSY,
-    507: _FULL,
-}
-# The classes whose status, if they have one, does not say what went wrong; the first that fits counts.
-FAULTS_BY_CLASS = (
-    (TimeoutError, _SILENT),
-    (ConnectionError, _SILENT),
-    (azure.ServiceRequestError, _SILENT),
-    (azure.ServiceResponseError, _SILENT),
-    (azure.IncompleteReadError, _SILENT),
-    (azure.DecodeError, _SILENT),
-)
-
-
-def fault_of(error: OSError | azure.AzureError) -> Fault:
-    """Return what a foreign error means."""
-    for kind, fault in FAULTS_BY_CLASS:
-        if isinstance(error, kind):
-            return fault
-    if isinstance(error, OSError):
-        return FAULTS_BY_ERRNO.get(error.errno or 0, _UNKNOWN)
-    default = _REFUSED if isinstance(error, azure.ClientAuthenticationError) else _UNKNOWN
-    by_status = FAULTS_BY_STATUS.get(getattr(error, "status_code", None) or 0, default)
-    return FAULTS_BY_CODE.get(_code(error) or "", by_status)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from hashlib import sha256
 from typing import Any
 
 import mops
@@ -129,14 +128,14 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: bytes, gr
     paths = JobPaths(record.job)
     refuse_deleted(files, paths)
     taken = _taken(files, record.job)
-    params = encode_groups(groups)
+    params = encode_groups(groups, files.spool())
     # The digest: a study that names a file of sets is another one when the file is.
-    text = b'{"format":%d,"params_sha256":"%s","study":%s}' % (FORMAT, _sha256(params).encode(), study.strip())
+    text = b'{"format":%d,"params_sha256":"%s","study":%s}' % (FORMAT, params.digest.encode(), study.strip())
     # The same study without a job record is what a killed submit leaves: the next one goes on from it.
     if not files.put_new(paths.study, text) and files.get(paths.study) != text:
         raise taken
     files.put_new(bundle_path(bundle.digest), bundle.data)  # named by content: another job's is the same
-    files.put_new(paths.params, params)
+    files.put_new(paths.params, params.content)
     if not _put_record(files, record):
         raise taken
     withdraw_deleted(files, paths)
@@ -278,13 +277,6 @@ def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
 def _put_record(files: Files, record: JobRecord) -> bool:
     text = _json({"format": FORMAT, "mops": mops.__version__, **record.to_json()})
     return files.put_new(JobPaths(record.job).record, text)
-
-
-def _sha256(data: Iterable[bytes]) -> str:
-    digest = sha256()
-    for piece in data:
-        digest.update(piece)
-    return digest.hexdigest()
 
 
 def _taken(files: Files, job: str) -> JobError:

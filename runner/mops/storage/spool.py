@@ -1,44 +1,48 @@
-"""Large data that takes no memory: a temporary file that has no name, and is gone when nobody holds it."""
+"""Large data that takes no memory: a file without a name, gone when nobody holds it."""
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Callable, Iterator
-from typing import IO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
 
 import pyarrow as pa
 
 from mops.errors import StorageError
+from mops.storage.faults import fault_of
 
 _PIECE_BYTES = 1 << 20
 
 
 class Spool:
-    """What was written once, to be read any number of times.
+    """What is written once, and then read any number of times.
 
     Parameters
     ----------
-    write
-        Writes the content; called once, at once.
+    storage
+        A folder that holds a storage: the content lies there from the start, and :meth:`link` gives it a name. None,
+        and where the file system has no files without a name: it lies in the folder of temporary files.
 
     Raises
     ------
     StorageError
-        There is no room in the folder of temporary files.
+        There is no room, or no access. So does :meth:`write`.
     """
 
-    def __init__(self, write: Callable[[IO[bytes]], object]):
-        try:
-            # Closed when this object and every reader are gone.
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115
-            write(self._file)
+    def __init__(self, storage: Path | None = None):
+        named = storage and _nameless(storage)
+        self._storage = storage if named else None
+        with self._told():
+            self._file = named or tempfile.TemporaryFile()  # noqa: SIM115 - closed with the last who holds it
+
+    def write(self, data: Any) -> None:
+        """Add to the content."""
+        with self._told():
+            self._file.write(data)
             self._file.flush()
-        except OSError as bad:
-            raise StorageError(
-                f"a temporary file cannot be written ({bad.strerror})",
-                where=tempfile.gettempdir(),
-                hint="make room there, or set TMPDIR to another folder",
-            ) from bad
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the content in pieces, from the start; one reader at a time."""
@@ -49,3 +53,47 @@ class Spool:
         """Return the content as a file for reading at any position."""
         self._file.seek(0)
         return pa.PythonFile(self._file, mode="r")
+
+    def link(self, path: Path) -> bool:
+        """Give the content a name in the storage, durable but for the folder's entry, without a copy.
+
+        Returns
+        -------
+        bool
+            False: there is no way but a copy.
+        """
+        if self._storage is None:
+            return False
+        descriptor = self._file.fileno()
+        os.fsync(descriptor)
+        try:
+            # Python follows symbolic links only where it is given a folder, which counts for nothing here (bpo-37612).
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+        except OSError:  # whatever it is: the copy works, or says what is wrong
+            return False
+        return True
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self._storage:
+                fault = fault_of(error)
+                raise StorageError(
+                    f"{fault.what} ({error.strerror})", where=str(self._storage), hint=fault.hint
+                ) from error
+            raise StorageError(
+                f"a temporary file cannot be written ({error.strerror})",
+                where=tempfile.gettempdir(),
+                hint="make room there, or set TMPDIR to another folder",
+            ) from error
+
+
+def _nameless(folder: Path) -> IO[bytes] | None:
+    """Return a new file without a name, with the mode that any new file gets; None: not in this folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+    except (OSError, AttributeError):  # the file system, or the operating system, has none
+        return None
+    return os.fdopen(descriptor, "w+b")

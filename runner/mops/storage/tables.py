@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,30 +70,25 @@ _TYPES = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "str": p
 
 @dataclass(frozen=True)
 class Encoded:
-    """A finished Parquet file in memory.
+    """A finished Parquet file that has no name yet.
 
     Parameters
     ----------
-    chunks
-        Its bytes, in order.
     digest
-        SHA-256 of them, hexadecimal.
+        SHA-256 of the content, hexadecimal.
     """
 
-    chunks: list[bytes]
+    content: Spool
     rows: int
     bytes: int
     digest: str
 
 
 class _Sink(io.RawIOBase):
-    """Keeps what is written in pieces: one growing buffer would be copied, and its pages cleared, again and again.
+    """Writes to a spool, and knows what it wrote."""
 
-    Measured at 11 KiB a simulation: 54 us of CPU with ``pyarrow.BufferOutputStream``, 28 us with this.
-    """
-
-    def __init__(self) -> None:
-        self.chunks: list[bytes] = []
+    def __init__(self, spool: Spool) -> None:
+        self.spool = spool
         self.bytes = 0
         self._digest = hashlib.sha256()
 
@@ -101,18 +96,16 @@ class _Sink(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        chunk = bytes(data)
-        self.chunks.append(chunk)
-        self.bytes += len(chunk)
-        self._digest.update(chunk)
-        return len(chunk)
+        self.spool.write(data)
+        self._digest.update(data)
+        self.bytes += len(data)
+        return len(data)
 
     def tell(self) -> int:
         return self.bytes
 
-    @property
-    def digest(self) -> str:
-        return self._digest.hexdigest()
+    def encoded(self, rows: int) -> Encoded:
+        return Encoded(self.spool, rows, self.bytes, self._digest.hexdigest())
 
 
 class PartEncoder:
@@ -120,10 +113,15 @@ class PartEncoder:
 
     Identity columns arrive dictionary-encoded and leave as plain strings: the file carries the schema of what
     readers are to see.
+
+    Parameters
+    ----------
+    spool
+        Where the file is written to; empty.
     """
 
-    def __init__(self, schema: pa.Schema):
-        self._sink = _Sink()
+    def __init__(self, schema: pa.Schema, spool: Spool):
+        self._sink = _Sink(spool)
         self._open: list[pa.Table] = []
         self._open_bytes = 0
         self._rows = 0
@@ -160,7 +158,7 @@ class PartEncoder:
         """Return the file."""
         self._flush()
         self._writer.close()
-        return Encoded(self._sink.chunks, self._rows, self._sink.bytes, self._sink.digest)
+        return self._sink.encoded(self._rows)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -171,27 +169,24 @@ def _plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema([f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema])
 
 
-def encode(table: pa.Table) -> Encoded:
-    """Return one table as a Parquet file."""
-    encoder = PartEncoder(table.schema)
+def encode(table: pa.Table, spool: Spool) -> Encoded:
+    """Return one table as a Parquet file, in an empty spool."""
+    encoder = PartEncoder(table.schema, spool)
     encoder.write(table)
     return encoder.finish()
 
 
-def encode_groups(groups: StudyGroups) -> Spool:
-    """Return ``params.parquet``: identity as JSON and seeds, and typed columns for reading only.
+def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
+    """Write ``params.parquet``: identity as JSON and seeds, and typed columns for reading only.
 
     It is written piece by piece and not held in memory, however many groups there are.
 
     Raises
     ------
     StorageError
-        There is no room for it in the folder of temporary files.
+        There is no room for it.
     """
-    return Spool(lambda file: _write_groups(groups, file))
-
-
-def _write_groups(groups: StudyGroups, file: IO[bytes]) -> None:
+    sink = _Sink(spool)
     identity = {field.name for field in _GROUPS}
     columns = [
         pa.field(name if name not in identity else f"param.{name}", _type_of(kinds))
@@ -199,15 +194,18 @@ def _write_groups(groups: StudyGroups, file: IO[bytes]) -> None:
     ]
     # zstd: the hexadecimal of an identity shrinks to its half, which snappy leaves as it is.
     with pq.ParquetWriter(
-        file,
+        pa.PythonFile(sink, "w"),
         pa.schema([*_GROUPS, *columns]),
         compression="zstd",
         use_dictionary=[field.name for field in columns],
         write_statistics=["group"],
     ) as writer:
+        rows = 0
         for piece in groups.pieces():
             typed = _typed(piece.params, groups.kinds)
             writer.write_table(pa.table([*_identity_of(piece), *typed], schema=writer.schema))
+            rows += len(piece)
+    return sink.encoded(rows)
 
 
 def _identity_of(piece: Piece) -> list[pa.Array]:

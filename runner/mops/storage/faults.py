@@ -1,0 +1,134 @@
+"""What a fault of a storage means, in words that say what to do: the tables. Whoever meets one asks here."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+
+from azure.core import exceptions as azure
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a foreign error means: ``transient`` ones are tried again."""
+
+    what: str
+    hint: str
+    transient: bool = False
+
+
+_SILENT = Fault(
+    "the storage does not answer",
+    "check the network and, for Azure, the account's name; nothing is lost: mops jobs resume goes on",
+    transient=True,
+)
+_BUSY = Fault(
+    "the storage is overloaded or has a fault of its own", "try again later: mops jobs resume", transient=True
+)
+_REFUSED = Fault(
+    "the storage refuses access",
+    "folder: its owner and mode; Azure: the key or SAS token, the clock, the account's firewall, the role "
+    "'Storage Blob Data Contributor'",
+)
+_FULL = Fault("the storage is full", "free space or raise the quota, then: mops jobs resume")
+_NO_CONTAINER = Fault("there is no such container or account", "create the container, or correct the storage's URL")
+_READ_ONLY = Fault("the storage is read-only", "choose another folder with MODELOPS_STORAGE")
+_NOT_A_FOLDER = Fault("a file and a folder are in each other's way", "move what is there, or choose another folder")
+_NO_LINKS = Fault(
+    "the file system lacks hard links or an fsync of folders, on which commits rest",
+    "choose a folder on another one",
+)
+_BROKEN = Fault("the file system reports a fault", "check the disk (dmesg), then: mops jobs resume")
+_NO_FILES = Fault("no more files can be open at once", "raise the limit: ulimit -n")
+_UNKNOWN = Fault("the storage answered with an error", "the error in brackets is the storage's own")
+
+FAULTS_BY_ERRNO = {
+    errno.ENOENT: _NOT_A_FOLDER,
+    errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.EISDIR: _NOT_A_FOLDER,
+    errno.EEXIST: _NOT_A_FOLDER,
+    errno.EACCES: _REFUSED,
+    errno.EPERM: _REFUSED,
+    errno.EROFS: _READ_ONLY,
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: _FULL,
+    errno.EMLINK: _NO_LINKS,
+    errno.EXDEV: _NO_LINKS,
+    errno.EINVAL: _NO_LINKS,
+    errno.ENOSYS: _NO_LINKS,
+    errno.EOPNOTSUPP: _NO_LINKS,
+    errno.EIO: _BROKEN,
+    errno.EMFILE: _NO_FILES,
+    errno.ENFILE: _NO_FILES,
+    # Network file systems: a server that restarts, a handle that it has forgotten.
+    errno.EAGAIN: _BUSY,
+    errno.EBUSY: _BUSY,
+    errno.ESTALE: _BUSY,
+    errno.EINTR: _BUSY,
+    errno.ETIMEDOUT: _SILENT,
+    errno.EPIPE: _SILENT,
+    errno.ECONNREFUSED: _SILENT,
+    errno.ECONNRESET: _SILENT,
+    errno.ECONNABORTED: _SILENT,
+    errno.EHOSTDOWN: _SILENT,
+    errno.EHOSTUNREACH: _SILENT,
+    errno.ENETDOWN: _SILENT,
+    errno.ENETUNREACH: _SILENT,
+    errno.ENETRESET: _SILENT,
+}
+FAULTS_BY_CODE = {
+    "ContainerNotFound": _NO_CONTAINER,
+    "ContainerBeingDeleted": _NO_CONTAINER,
+    "ResourceNotFound": _NO_CONTAINER,
+    "ServerBusy": _BUSY,
+    "InternalError": _BUSY,
+    "OperationTimedOut": _BUSY,
+}
+FAULTS_BY_STATUS = {
+    401: _REFUSED,
+    403: _REFUSED,
+    404: _NO_CONTAINER,
+    408: _SILENT,
+    429: _BUSY,
+    500: _BUSY,
+    502: _BUSY,
+    503: _BUSY,
+    504: _BUSY,
+    507: _FULL,
+}
+# The classes whose status, if they have one, does not say what went wrong; the first that fits counts.
+FAULTS_BY_CLASS = (
+    (TimeoutError, _SILENT),
+    (ConnectionError, _SILENT),
+    (azure.ServiceRequestError, _SILENT),
+    (azure.ServiceResponseError, _SILENT),
+    (azure.IncompleteReadError, _SILENT),
+    (azure.DecodeError, _SILENT),
+)
+
+
+def fault_of(error: OSError | azure.AzureError) -> Fault:
+    """Return what a foreign error means."""
+    for kind, fault in FAULTS_BY_CLASS:
+        if isinstance(error, kind):
+            return fault
+    if isinstance(error, OSError):
+        return FAULTS_BY_ERRNO.get(error.errno or 0, _UNKNOWN)
+    default = _REFUSED if isinstance(error, azure.ClientAuthenticationError) else _UNKNOWN
+    by_status = FAULTS_BY_STATUS.get(getattr(error, "status_code", None) or 0, default)
+    return FAULTS_BY_CODE.get(code_of(error) or "", by_status)
+
+
+def code_of(error: azure.AzureError) -> str | None:
+    """Return the service's name for an error; None: the answer did not come from the service."""
+    code = getattr(error, "error_code", None)
+    return None if code is None else str(getattr(code, "value", code))
+
+
+def in_brief(error: Exception) -> str:
+    """Return the storage's own words."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    status = getattr(error, "status_code", None)
+    return " ".join(str(part) for part in (type(error).__name__, status, code_of(error)) if part)  # type: ignore[arg-type]
