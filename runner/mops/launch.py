@@ -405,6 +405,7 @@ def run(
     settings: Settings | None = None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
     pods: Pods | None = None,
+    unwatched: bool = False,
 ) -> str:
     """Run a job that exists and return its state: what a runner does that nobody watches.
 
@@ -417,6 +418,9 @@ def run(
         None: from the environment.
     pods
         Tells why pods ended, where this process runs in one; None: nobody can.
+    unwatched
+        Nobody waits for this process's first words, either: a model that cannot be imported, or whose dependencies
+        cannot be installed, ends the job as failed.
 
     Raises
     ------
@@ -428,7 +432,8 @@ def run(
     by: By = "person" if view.attempt == after else "auto"
     if (state := settled_state(view, by)) is not None:
         raise Settled(state, view, where=job.files.url)
-    return replace(_attempt(job, job.record, settings, lambda: None, on_progress, by), pods=pods).run()
+    attempt = _attempt(job, job.record, settings, lambda: None, on_progress, by)
+    return replace(attempt, pods=pods, unwatched=unwatched).run()
 
 
 def retry(

@@ -347,10 +347,10 @@ def test_an_install_that_fails_ends_the_job_with_the_installers_last_lines(servi
     service.submit(study, "lacking")
     found = phase(service, "lacking", "failed")
     assert "exit code 2" in found["reason"]
-    assert (
-        "No matching distribution found for no-such-package==1.0"
-        in service.mops("jobs", "logs", "lacking", "--pod").out
-    )
+    service.wait("lacking", "failed")
+    last_lines = "No matching distribution found for no-such-package==1.0"
+    for log in ([], ["--pod"]):
+        assert last_lines in service.mops("jobs", "logs", "lacking", *log).out
     (job,) = service.objects("jobs", "mops/job=lacking")
     assert job["status"]["failed"] == 1, "Kubernetes has tried again what would fail again"
 

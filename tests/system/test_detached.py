@@ -171,6 +171,28 @@ def test_a_runner_that_dies_before_it_has_begun_is_shown_with_its_exit_code(stud
     assert study.resume(SLOTS=1).wait() == 0
 
 
+def test_in_a_pod_a_model_that_cannot_be_imported_ends_the_job_and_it_resumes_when_it_can(study: Lab) -> None:
+    """Nobody sees what a pod says before it has claimed, and Kubernetes takes its own records away."""
+    flag = study.folder / "flag"
+    text = FAILS_AT_SECOND_IMPORT.format(flag=str(flag), what="raise OSError('the licence server is gone')")
+    (study.project / "fickle.py").write_text(text)
+    study.write("fickle:simulate", betas(2))
+    assert study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach").wait() == 2
+    assert study.job().status().state == "submitted"
+
+    pod = study.start("run", "job", "--pod")
+    assert pod.wait() == 2, "Kubernetes would try again what fails again"
+    assert study.job().status().state == "failed"
+    assert study.start("logs", "job").wait() == 0
+    log = (study.folder / "stdout-3.txt").read_text()
+    assert "attempt 1 ends before anything has run: " in log
+    assert "the licence server is gone" in log
+
+    flag.unlink()
+    assert study.resume().wait() == 0
+    study.assert_sound()
+
+
 def test_ctrl_c_while_the_runner_begins_leaves_no_runner(study: Lab) -> None:
     flag = str(study.folder / "flag")
     text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="__import__('time').sleep(600)")

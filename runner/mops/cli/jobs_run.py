@@ -42,11 +42,12 @@ def run(
     """Run a job that exists.
 
     Unless somebody asked to go on, a job that was cancelled or has ended stays so. Exit codes are those of submit; in a
-    pod partial, cancelled and superseded are 0, too: the state is in the storage.
+    pod partial, cancelled and superseded are 0, too: the state is in the storage. There a model that cannot be imported
+    ends the job as failed.
     """
     with had(own_cluster):
         try:
-            _run(job, storage, after, Pods(workers) if workers else None)
+            _run(job, storage, after, pod, Pods(workers) if workers else None)
         except (Superseded, typer.Exit) as ended:
             if not pod or ended.exit_code not in DONE:
                 raise
@@ -54,11 +55,11 @@ def run(
                 terminal.error(ended)
 
 
-def _run(job: str, storage: str | None, after: int | None, pods: Pods | None) -> None:
+def _run(job: str, storage: str | None, after: int | None, pod: bool, pods: Pods | None) -> None:
     with running.shown(as_json=False) as shown:
         found = open_job(job, storage)
         try:
-            run_job(found, after=after, on_progress=shown.progress, pods=pods)
+            run_job(found, after=after, on_progress=shown.progress, pods=pods, unwatched=pod)
         except Settled as settled:
             terminal.say(f"job {job} has ended ({settled.state}): there is nothing to run")
             raise typer.Exit(terminal.EXIT_CODES[settled.state]) from None

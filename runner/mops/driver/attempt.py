@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
@@ -18,10 +18,10 @@ from mops.driver import doctor
 from mops.driver.cluster import Cluster, embedded, embedded_slots, external
 from mops.driver.departures import Pods
 from mops.driver.drive import GRACE_SECONDS, Runner
-from mops.driver.joblog import collecting
+from mops.driver.joblog import JobLogBuffer, collecting
 from mops.driver.metrics import exposed
 from mops.driver.progress import Snapshot
-from mops.errors import ModelError, MopsError, UsageError
+from mops.errors import InstallError, ModelError, MopsError, UsageError
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, check_still_there, driving, load_groups
@@ -139,6 +139,8 @@ class Attempt:
         Who claims: with ``auto``, a job that has ended stays so.
     pods
         Tells why pods ended, where this runner is one; None: nobody can.
+    unwatched
+        The job exists, and nobody sees what this runner says: a model that cannot run ends it as failed.
     """
 
     files: Files
@@ -149,6 +151,7 @@ class Attempt:
     on_progress: Callable[[Snapshot], None] = lambda _: None
     by: By = "person"
     pods: Pods | None = None
+    unwatched: bool = False
 
     def create_only(self, *, other_packages: bool = False) -> None:
         """Import the model and create the job, for a runner that is started by itself.
@@ -178,7 +181,8 @@ class Attempt:
         Raises
         ------
         ModelError, InstallError
-            The model, or what it needs, cannot be imported or installed here; nothing was written.
+            The model, or what it needs, cannot be imported or installed here; nothing was written, or if nobody watches
+            the log says ``failed``.
         JobError
             The job is complete already, or was deleted meanwhile.
         Superseded, StorageError, JobFailed
@@ -187,16 +191,16 @@ class Attempt:
         with (
             driving(self.files, self.record.job),
             collecting() as text_log,  # what is installed is told in the job's log
-            children(self.context) as pool,
-            cluster_of(self.context, self.settings, self.pods) as cluster,
+            ExitStack() as had,
         ):
-            pool.check()
+            with self._ended_by_a_model_that_cannot_run(text_log):
+                pool = had.enter_context(children(self.context))
+                cluster = had.enter_context(cluster_of(self.context, self.settings, self.pods))
+                pool.check()
             if self.context.slots is None:
                 close_pool(self.context.run)  # the cluster's workers have children of their own
             self.create()
-            log = JobLog(self.files, JobPaths(self.record.job), host=socket.gethostname())
-            log.claim(self.by)
-            check_still_there(self.files, self.record)
+            log = self._claimed()
             groups = load_groups(self.files, self.record.job)
             with settled_heap():
                 runner = Runner(
@@ -217,6 +221,26 @@ class Attempt:
                     exposed(self.settings.metrics_port, log.view.attempt, runner, elsewhere),
                 ):
                     return runner.run()
+
+    def _claimed(self) -> JobLog:
+        log = JobLog(self.files, JobPaths(self.record.job), host=socket.gethostname())
+        log.claim(self.by)
+        check_still_there(self.files, self.record)
+        return log
+
+    @contextmanager
+    def _ended_by_a_model_that_cannot_run(self, text_log: JobLogBuffer) -> Iterator[None]:
+        """End a job that nobody watches: its next runner would fail in the same way."""
+        try:
+            yield
+        except (ModelError, InstallError) as bad:
+            if self.unwatched:
+                log = self._claimed()
+                attempt = log.view.attempt
+                logger.info("%s: attempt %d ends before anything has run: %s", self.record.job, attempt, bad)
+                self.files.put(JobPaths(self.record.job).text(attempt, 1), text_log.take().encode())
+                log.end("failed", totals=log.view.counts)
+            raise
 
 
 def _first_line(error: MopsError) -> str:
