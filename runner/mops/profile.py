@@ -87,7 +87,6 @@ class Workers(_Part):
     """The shared workers: their pods, and what a pod of a dedicated cluster is made of."""
 
     selector: dict[str, str]
-    threads: int = 1
     pod_template: Annotated[Object, Field(alias="podTemplate")] = {}
 
 

@@ -682,7 +682,7 @@ def test_what_a_client_reads_of_a_minimal_release(tmp_path: Path) -> None:
     config = found.of("ConfigMap")["mops-client"]
     assert config["metadata"]["labels"]["app.kubernetes.io/component"] == "client"
     assert '\n  "format": 1,' in config["data"]["client.json"]
-    assert set(client["worker"]) == {"name", "selector", "threads", "memoryLimitMiB", "podTemplate"}
+    assert set(client["worker"]) == {"selector", "podTemplate"}
     assert {key: value for key, value in client.items() if "odTemplate" not in key and key != "worker"} == {
         "format": 1,
         "version": mops.__version__,

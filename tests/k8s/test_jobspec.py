@@ -245,3 +245,13 @@ def test_what_is_not_set_is_not_there() -> None:
     """An empty affinity is one, for the API server; null is refused in places."""
     assert not {"nodeSelector", "tolerations", "affinity", "priorityClassName", "imagePullSecrets"} & set(pod_of(job()))
     assert "envFrom" not in container_of(job())
+
+
+@pytest.mark.parametrize("job", ["sir", "a" * 60, "a" * 58 + "-b"])
+@pytest.mark.parametrize("number", [1, 99, 100, 12_345])
+def test_the_name_of_a_job_fits_into_the_label_that_its_pods_have_of_it(job: str, number: int) -> None:
+    name = names.runner_name(job, number)
+    assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name)
+    assert len(name) <= 63
+    assert name.endswith(f"-{number}")
+    assert "--" not in name

@@ -27,7 +27,7 @@ SERVICE: Object = {
     "scheduler": "tcp://mops-scheduler.studies.svc:8786",
     "dashboard": {"service": "mops-scheduler", "port": 8787},
     "runner": {"image": "localhost/mops:0.1.0", "serviceAccount": "mops-runner", "backoffLimit": 0},
-    "worker": {"selector": {"app.kubernetes.io/component": "worker"}, "threads": 2},
+    "worker": {"selector": {"app.kubernetes.io/component": "worker"}},
     "dedicated": {"enabled": False, "labels": {}},
 }
 
@@ -184,7 +184,7 @@ def test_a_folder_that_cannot_be_made(profile: Profile) -> None:
 
 
 def test_what_a_newer_chart_says_besides_is_passed_by() -> None:
-    assert parsed(novelty=1, worker={"selector": {}, "novelty": 2}).worker.threads == 1
+    assert parsed(novelty=1, worker={"selector": {"a": "b"}, "novelty": 2}).worker.selector == {"a": "b"}
 
 
 def test_a_newer_format_is_refused_with_the_version_to_install() -> None:

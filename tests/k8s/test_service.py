@@ -58,7 +58,7 @@ def test_the_example_runs_in_the_cluster_as_it_does_here(service: Service) -> No
     study = ROOT / "examples" / "sir" / "study.json"
     told = service.mops("jobs", "submit", study, "--name", "sir", "--wait")
     assert told.out.splitlines()[0] == "sir"
-    assert "Job sir-1 in namespace mops-test" in told.err
+    assert f"Job sir-1 in namespace {service.namespace}" in told.err
     status = service.status("sir")
     assert (status["state"], status["groups"], status["counts"]["simulations_good"]) == ("succeeded", 64, 320)
     assert_same_rows(service, study, "sir")
@@ -382,6 +382,12 @@ def test_runner_workers_and_scheduler_show_their_metrics(service: Service) -> No
 # --- two jobs at once
 
 
+def restarts(service: Service) -> dict[str, int]:
+    """Return how often each worker's container was started again, as it is when its memory is used up."""
+    pods = service.objects("pods", "app.kubernetes.io/component=worker")
+    return {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods}
+
+
 def test_a_short_job_gets_its_share_beside_a_long_one(service: Service) -> None:
     """Both have simulations of the same length, so that equal shares are equal numbers."""
     long, short = (write(service, name, sets=sets, seconds=0.2) for name, sets in (("long", 400), ("short", 40)))
@@ -389,11 +395,12 @@ def test_a_short_job_gets_its_share_beside_a_long_one(service: Service) -> None:
     begun(service, "long", groups=20)
     service.submit(short, "short", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
     wait_for(lambda: service.committed("short") >= 4, said=lambda: service.what_is_wrong("short"))
-    began = service.committed("long")
+    began, before = service.committed("long"), restarts(service)
     service.wait("short")
     meanwhile = service.committed("long") - began
     assert meanwhile < 3 * 40, f"the long job got {meanwhile} parameter sets while the short one got 36"
     assert service.job("long").status().state == "running"
     service.wait("long", patience_s=400)
+    assert restarts(service) == before, "two jobs at once are too much for the workers' memory"
     assert_same_rows(service, long, "long")
     assert_same_rows(service, short, "short")

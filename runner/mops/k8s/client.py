@@ -164,11 +164,6 @@ class Kubernetes:
         with translated(f"{self.where}: delete Job {name}"), contextlib.suppress(kr8s.NotFoundError):
             self._named(Job, name).delete(propagation_policy="Background")
 
-    def suspend(self, name: str, *, suspended: bool) -> None:
-        """Suspend a Job, which ends its pod, or let it go on."""
-        with translated(f"{self.where}: patch Job {name}"):
-            self._named(Job, name).patch({"spec": {"suspend": suspended}})
-
     def _named(self, kind: Any, name: str) -> Any:
         return kind({"metadata": {"name": name, "namespace": self.namespace}}, api=self._api)
 

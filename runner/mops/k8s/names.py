@@ -29,8 +29,8 @@ _CLUSTER_COLUMNS = 37  # the operator allows 53; with these the hosts of its wor
 
 
 def runner_name(job: str, number: int) -> str:
-    """Return the name of the ``number``-th Kubernetes Job of a job; a name of a job has at most 60 characters."""
-    return f"{job}-{number}"
+    """Return the name of the ``number``-th Kubernetes Job of a job, as long as a label may be: pods have it as one."""
+    return f"{job[: _LABEL_COLUMNS - len(f'-{number}')].rstrip('-')}-{number}"
 
 
 def cluster_name(job: str, token: str) -> str:

@@ -72,10 +72,7 @@ Values that are empty are left out.
 {{- define "mops.client.worker" -}}
 {{- $scope := dict "root" . "component" "worker" -}}
 {{- dict
-  "name" (include "mops.name" $scope)
   "selector" (include "mops.selector" $scope | fromYaml)
-  "threads" (int64 .Values.worker.threads)
-  "memoryLimitMiB" (include "mops.worker.limitMiB" . | int64)
   "podTemplate" (include "mops.worker.template" . | fromYaml)
   | toJson
 -}}
