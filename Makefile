@@ -40,6 +40,7 @@ bench: setup
 	$(BIN)/python bench/throughput.py --rounds 5
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/limits.py
+	$(BIN)/python bench/shares.py
 
 # Pins every package with its hashes, and names no index.
 COMPILE := pip-compile --quiet --generate-hashes --strip-extras --no-header \
