@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +16,6 @@ def cluster() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def service(cluster: dict[str, str]) -> Iterator[Service]:
-    """Have a service of two workers, and a person who is connected to it: one for each process that runs tests."""
-    with installed(f"mops-test-{os.environ.get('PYTEST_XDIST_WORKER', 'gw0')}", cluster) as found:
+    """Have a service of two workers, and a person who is connected to it."""
+    with installed("mops-test", cluster) as found:
         yield found

@@ -216,8 +216,12 @@ VALUES: dict[str, Any] = {
 
 
 @contextmanager
-def installed(namespace: str, env: Mapping[str, str], *, connected: bool = True, **values: Any) -> Iterator[Service]:
-    """Have the chart in a namespace of its own, which enforces Pod Security ``restricted``, with Azure Blob."""
+def installed(name: str, env: Mapping[str, str], *, connected: bool = True, **values: Any) -> Iterator[Service]:
+    """Have the chart in a namespace of its own, which enforces Pod Security ``restricted``, with Azure Blob.
+
+    Several processes may run tests at once: each has its own.
+    """
+    namespace = f"{name}-{os.environ.get('PYTEST_XDIST_WORKER', 'gw0')}"
     container = f"{namespace}-{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix="mops-k8s-") as home:
         service = Service(namespace, dict(env), Path(home), container)
