@@ -20,7 +20,7 @@ from mops.driver.departures import Pods
 from mops.driver.progress import Snapshot
 from mops.driver.trial import Trial, try_out
 from mops.errors import JobError, OptionsError, Problem, UsageError
-from mops.job import Job, open_files
+from mops.job import Job, open_files, standing
 from mops.service import Service, Started
 from mops.settings import PREFIX, Settings
 from mops.storage.bundles import Bundle, cache_folder, pack, unpack
@@ -420,7 +420,7 @@ def run(
         Tells why pods ended, where this process runs in one; None: nobody can.
     unwatched
         Nobody waits for this process's first words, either: a model that cannot be imported, or whose dependencies
-        cannot be installed, ends the job as failed.
+        cannot be installed, ends the job as failed, unless another runner is at it.
 
     Raises
     ------
@@ -433,7 +433,8 @@ def run(
     if (state := settled_state(view, by)) is not None:
         raise Settled(state, view, where=job.files.url)
     attempt = _attempt(job, job.record, settings, lambda: None, on_progress, by)
-    return replace(attempt, pods=pods, unwatched=unwatched).run()
+    alone = unwatched and standing(job.files, job.name, view)[0] != "running"
+    return replace(attempt, pods=pods, unseen_after=view.attempt if alone else None).run()
 
 
 def retry(

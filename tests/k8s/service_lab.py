@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -50,7 +51,9 @@ def cluster_environment() -> dict[str, str]:
     """
     if os.environ.get("MOPS_REQUIRE_K8S") != "1":
         pytest.skip("needs a Kubernetes: make test-k8s brings one up")
-    ran = subprocess.run([ROOT / "k8s" / "test-env"], stdout=subprocess.PIPE, text=True, check=True)
+    with (Path(tempfile.gettempdir()) / "mops-test-env.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes run tests: one builds, the others find what it built
+        ran = subprocess.run([ROOT / "k8s" / "test-env"], stdout=subprocess.PIPE, text=True, check=True)
     exports = [line.removeprefix("export ").partition("=") for line in ran.stdout.splitlines() if "=" in line]
     found = {name: shlex.split(value.replace("$PATH", os.environ["PATH"]))[0] for name, _, value in exports}
     return {**os.environ, **found}

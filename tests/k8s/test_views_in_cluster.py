@@ -301,8 +301,6 @@ def test_an_object_that_is_there_and_one_that_is_not(service: Service, kubernete
     wait_for(lambda: not [one for one in kubernetes.jobs({}) if one["metadata"]["name"] == "views-1"])
     kubernetes.delete_job("views-1")  # it is gone: fine
     assert kubernetes.config_map("nothing") is None
-    with pytest.raises(ServiceError, match="does not exist"):
-        kubernetes.suspend("views-1", suspended=True)
     with pytest.raises(ServiceError, match='pods "nothing" not found'):
         list(kubernetes.log_lines("nothing"))
 

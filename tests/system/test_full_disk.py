@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from small_disk import SmallDisk, small_disk
 from study_lab import Lab, Runner, betas, rows_of, wait_for
 
 from mops.driver.observe import sample_of
@@ -20,6 +19,7 @@ from mops.storage.log import Counts, JobLog
 from mops.storage.paths import JobPaths
 from mops.storage.samples import read_samples, write_samples
 from mops.study.ranges import Ranges
+from small_disk import SmallDisk, small_disk
 
 AT_ONCE_SECONDS = 10.0
 """Far less than the two minutes for which a storage that does not answer is asked again."""
@@ -56,6 +56,7 @@ def test_a_disk_that_fills_up_stops_the_job_which_resumes_when_there_is_room(
     assert committed
     assert set(rows_of(lab.job()).outputs["daily"]["group"].to_pylist()) == committed, "what is committed is lost"
 
+    disk.fill()  # what the runner held is free again
     still_full = lab.resume()
     assert_stopped_for_want_of_room(lab, still_full)
     assert set(lab.view().committed) == committed

@@ -139,8 +139,9 @@ class Attempt:
         Who claims: with ``auto``, a job that has ended stays so.
     pods
         Tells why pods ended, where this runner is one; None: nobody can.
-    unwatched
-        The job exists, and nobody sees what this runner says: a model that cannot run ends it as failed.
+    unseen_after
+        Nobody sees what this runner says: if this is the job's last attempt (0: there was none), a model that cannot
+        run ends the job as failed. None: somebody does.
     """
 
     files: Files
@@ -151,7 +152,7 @@ class Attempt:
     on_progress: Callable[[Snapshot], None] = lambda _: None
     by: By = "person"
     pods: Pods | None = None
-    unwatched: bool = False
+    unseen_after: int | None = None
 
     def create_only(self, *, other_packages: bool = False) -> None:
         """Import the model and create the job, for a runner that is started by itself.
@@ -181,8 +182,8 @@ class Attempt:
         Raises
         ------
         ModelError, InstallError
-            The model, or what it needs, cannot be imported or installed here; nothing was written, or if nobody watches
-            the log says ``failed``.
+            The model, or what it needs, cannot be imported or installed here; nothing was written, or the log says
+            ``failed`` (``unseen_after``).
         JobError
             The job is complete already, or was deleted meanwhile.
         Superseded, StorageError, JobFailed
@@ -222,20 +223,20 @@ class Attempt:
                 ):
                     return runner.run()
 
-    def _claimed(self) -> JobLog:
+    def _claimed(self, after: int | None = None) -> JobLog:
         log = JobLog(self.files, JobPaths(self.record.job), host=socket.gethostname())
-        log.claim(self.by)
+        log.claim(self.by, after=after)
         check_still_there(self.files, self.record)
         return log
 
     @contextmanager
     def _ended_by_a_model_that_cannot_run(self, text_log: JobLogBuffer) -> Iterator[None]:
-        """End a job that nobody watches: its next runner would fail in the same way."""
+        """End a job that nobody watches and nobody runs: its next runner would fail in the same way."""
         try:
             yield
         except (ModelError, InstallError) as bad:
-            if self.unwatched:
-                log = self._claimed()
+            if self.unseen_after is not None:
+                log = self._claimed(self.unseen_after)
                 attempt = log.view.attempt
                 logger.info("%s: attempt %d ends before anything has run: %s", self.record.job, attempt, bad)
                 self.files.put(JobPaths(self.record.job).text(attempt, 1), text_log.take().encode())

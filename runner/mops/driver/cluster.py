@@ -436,7 +436,8 @@ class External:
 
     def _disconnect(self) -> None:
         if self._client is not None:  # the plugin ends the children
-            with contextlib.suppress(OSError, TimeoutError, RuntimeError):
+            # The assertion is Dask's: on what comes first while it connects again, which a broken connection breaks.
+            with contextlib.suppress(OSError, TimeoutError, RuntimeError, AssertionError):
                 self._client.close(timeout=_CLOSE_SECONDS)
 
 

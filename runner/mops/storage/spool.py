@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from mops.errors import StorageError
 from mops.storage.faults import fault_of
 
 _PIECE_BYTES = 1 << 20
+_NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENOSYS, errno.EACCES}
+"""What a file system, or an old Linux, answers that has no files without a name; or there is no such folder yet."""
 
 
 class Spool:
@@ -33,7 +36,9 @@ class Spool:
     """
 
     def __init__(self, storage: Path | None = None):
-        named = storage and _nameless(storage)
+        self._storage = storage
+        with self._told():
+            named = storage and _nameless(storage)
         self._storage = storage if named else None
         with self._told():
             self._file = named or tempfile.TemporaryFile()  # noqa: SIM115 - closed with the last who holds it
@@ -65,12 +70,12 @@ class Spool:
         if self._storage is None:
             return False
         descriptor = self._file.fileno()
-        os.fsync(descriptor)
         try:
             # Python follows symbolic links only where it is given a folder, which counts for nothing here (bpo-37612).
             os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
         except OSError:  # whatever it is: the copy works, or says what is wrong
             return False
+        os.fsync(descriptor)  # behind the link: btrfs does not log files without a name
         return True
 
     @contextmanager
@@ -84,8 +89,8 @@ class Spool:
                     f"{fault.what} ({error.strerror})", where=str(self._storage), hint=fault.hint
                 ) from error
             raise StorageError(
-                f"a temporary file cannot be written ({error.strerror})",
-                where=tempfile.gettempdir(),
+                f"a temporary file cannot be written ({error.strerror or error})",
+                where=tempfile.tempdir or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - named, not written to
                 hint="make room there, or set TMPDIR to another folder",
             ) from error
 
@@ -94,6 +99,10 @@ def _nameless(folder: Path) -> IO[bytes] | None:
     """Return a new file without a name, with the mode that any new file gets; None: not in this folder."""
     try:
         descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
-    except (OSError, AttributeError):  # the file system, or the operating system, has none
+    except AttributeError:  # the operating system has none
         return None
+    except OSError as error:
+        if error.errno in _NOT_HERE:
+            return None
+        raise
     return os.fdopen(descriptor, "w+b")
