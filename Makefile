@@ -25,7 +25,7 @@ test: setup
 
 # On a real Kubernetes, which it brings up (k8s/test-env): as root on Debian, with Go; or with Docker and kind.
 test-k8s: setup
-	MOPS_REQUIRE_K8S=1 $(BIN)/pytest -n 3 --dist loadgroup tests/k8s -m k8s
+	MOPS_REQUIRE_K8S=1 $(BIN)/pytest tests/k8s -m k8s
 
 lint: setup
 	$(BIN)/ruff check .

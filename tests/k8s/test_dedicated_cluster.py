@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from service_lab import ROOT, Service, installed, rows_of, wait_for
 
-pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900), pytest.mark.xdist_group("operator")]
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 MODEL = """
 import os, random, time

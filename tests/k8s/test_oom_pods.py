@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from service_lab import Service, installed, wait_for
 
-pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900), pytest.mark.xdist_group("own service")]
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 FILL = """
 import os
