@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from small_disk import small_disk
 
 from mops.errors import StorageError
 from mops.storage.files import Files
 from mops.storage.spool import Spool
+from small_disk import small_disk
 
 DATA = os.urandom(3_000_000)
 
