@@ -90,7 +90,7 @@ def leak_run(label: str, threads: int, settings: dict, simulations: int) -> dict
         told = worker_log(cluster)
         figures |= {"kernel_kills": cgroup.kills(), "over_limit": told.count("of one simulation, and were ended")}
     figures |= {"label": label, "simulations": simulations, "series": thinned(memory.series)}
-    return said_of(figures | {"peak_bytes": max(size for _, size in memory.series)})
+    return said_of(figures | {"peak_bytes": memory.peak_bytes})
 
 
 def fragment(quicker: int) -> dict:
@@ -138,7 +138,7 @@ def outputs(quicker: int) -> dict:
         figures["kernel_kills"] = cgroup.kills()
     rows_asked = simulations * (WIDE_MIB * MIB // 64)
     figures |= {"simulations": simulations, "rows_asked": rows_asked, "mib": WIDE_MIB}
-    return said_of(figures | {"series": thinned(memory.series), "peak_bytes": max(size for _, size in memory.series)})
+    return said_of(figures | {"series": thinned(memory.series), "peak_bytes": memory.peak_bytes})
 
 
 def threads(quicker: int) -> dict:

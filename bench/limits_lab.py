@@ -93,6 +93,10 @@ class CgroupMemory(threading.Thread):
         self._stopping.set()
         self.join()
 
+    @property
+    def peak_bytes(self) -> int:
+        return max(size for _, size in self.series)
+
 
 @contextmanager
 def cgroup_memory(cgroup: Cgroup) -> Iterator[CgroupMemory]:

@@ -58,7 +58,7 @@ def measure(short_sets: int, long_sets: int, priority: str) -> dict:
             "long_s": long_s,
             "kills": cgroup.kills(),
         }
-    peaks = {"alone_bytes": peak(by_itself), "together_bytes": peak(together)}
+    peaks = {"alone_bytes": by_itself.peak_bytes, "together_bytes": together.peak_bytes}
     say(str(figures | {name: size // MIB for name, size in peaks.items()}))
     return figures | peaks
 
@@ -74,10 +74,6 @@ def succeeded(place: Lab, path, sets: int, **settings: object) -> float:
     if figures["state"] != "succeeded" or figures["rows"] != sets * REPLICATES * ROWS:
         raise SystemExit(f"{figures}\n{said.read_text()}")
     return figures["seconds"]
-
-
-def peak(memory) -> int:
-    return max(size for _, size in memory.series)
 
 
 def table(rounds: list[dict], short_sets: int, long_sets: int) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from azure.core import exceptions as azure
 
+from mops.errors import StorageError
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -118,6 +120,12 @@ def fault_of(error: OSError | azure.AzureError) -> Fault:
     default = _REFUSED if isinstance(error, azure.ClientAuthenticationError) else _UNKNOWN
     by_status = FAULTS_BY_STATUS.get(getattr(error, "status_code", None) or 0, default)
     return FAULTS_BY_CODE.get(code_of(error) or "", by_status)
+
+
+def refused(error: OSError | azure.AzureError, where: str) -> StorageError:
+    """Return our error for a foreign one that is final."""
+    fault = fault_of(error)
+    return StorageError(f"{fault.what} ({in_brief(error)})", where=where, hint=fault.hint)
 
 
 def code_of(error: azure.AzureError) -> str | None:

@@ -29,8 +29,8 @@ from fsspec.asyn import sync
 from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
-from mops.errors import StorageError, StorageUnavailable, UsageError
-from mops.storage.faults import code_of, fault_of, in_brief
+from mops.errors import StorageUnavailable, UsageError
+from mops.storage.faults import code_of, fault_of, in_brief, refused
 from mops.storage.spool import Spool
 
 AT_ONCE = 64
@@ -349,7 +349,7 @@ class Files:
             except (OSError, azure.AzureError) as error:
                 fault, last = fault_of(error), error
                 if not fault.transient:
-                    raise StorageError(f"{fault.what} ({in_brief(error)})", where=where, hint=fault.hint) from error
+                    raise refused(error, where) from error
         raise StorageUnavailable(
             f"{fault.what}, {attempt} times in a row ({in_brief(last)})", where=where, hint=fault.hint
         ) from last

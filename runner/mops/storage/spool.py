@@ -13,7 +13,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from mops.errors import StorageError
-from mops.storage.faults import fault_of
+from mops.storage.faults import refused
 
 _PIECE_BYTES = 1 << 20
 _NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENOSYS, errno.EACCES}
@@ -84,10 +84,7 @@ class Spool:
             yield
         except OSError as error:
             if self._storage:
-                fault = fault_of(error)
-                raise StorageError(
-                    f"{fault.what} ({error.strerror})", where=str(self._storage), hint=fault.hint
-                ) from error
+                raise refused(error, str(self._storage)) from error
             raise StorageError(
                 f"a temporary file cannot be written ({error.strerror or error})",
                 where=tempfile.tempdir or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - named, not written to

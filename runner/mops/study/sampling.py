@@ -80,9 +80,12 @@ def _n_sets(method: Method, n: int | None) -> int:
 
 def _drawn(space: Space, method: Method, n: int, seed: int, where: str) -> pa.Table:
     free = [name for name, entry in space.items() if isinstance(entry, Range) or len(entry.values) > 1]
-    most = _qmc().Sobol.MAXDIM
-    if not free or len(free) > most:
-        message = "nothing varies" if not free else f"{len(free):,} parameters vary; {most:,} may"
+    message = ""
+    if not free:
+        message = "nothing varies"
+    elif len(free) > (most := _qmc().Sobol.MAXDIM):
+        message = f"{len(free):,} parameters vary; {most:,} may"
+    if message:
         raise _unfit([Problem("$", f"{message}; give ranges, or lists of values")], method, where)
     unit = dict(zip(free, _points(method, len(free), n, seed).T, strict=True))
     columns = [_column(entry, unit[name] if name in unit else np.zeros(n)) for name, entry in space.items()]
