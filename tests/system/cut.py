@@ -22,7 +22,11 @@ class Cut:
         with suppress(OSError):  # closed
             while True:
                 here, _ = self._listening.accept()
-                there = socket.create_connection(("127.0.0.1", self._to))
+                try:
+                    there = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:  # nobody listens there yet: who came may come again
+                    here.close()
+                    continue
                 self._open += [here, there]
                 for one, other in ((here, there), (there, here)):
                     threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()

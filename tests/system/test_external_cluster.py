@@ -16,6 +16,9 @@ from dask_processes import DaskProcesses, dask_in, free_port, gone
 from distributed import Client
 from study_lab import MOPS, Lab, Runner, betas, rows_of, wait_for
 
+from mops.driver.cluster import external
+from mops.settings import Settings
+
 JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, 30, 5
 GONE_SECONDS = 3.0
 
@@ -131,6 +134,19 @@ def test_a_connection_that_is_cut_is_made_anew_and_the_workers_go_on(lab: Lab, d
     assert "connected again" in runner.said
     assert rows_of(lab.job()) == lab.serial()
     lab.assert_sound()
+
+
+def test_a_connection_that_dask_makes_anew_by_itself_is_a_lost_one(dask: DaskProcesses) -> None:
+    """Its tasks are gone, and the scheduler has ended its children: a job that took it for the old one never ended."""
+    with way_to(dask.port) as way, external(f"tcp://127.0.0.1:{way.port}", "run", Settings()) as cluster:
+        assert cluster.alive
+        client, stream, pool = cluster.client, cluster.client.scheduler_comm, cluster.pool
+        way.cut()
+        wait_for(lambda: client.status == "running" and client.scheduler_comm not in (None, stream))
+        assert not cluster.alive
+        cluster.reconnect()
+        assert cluster.alive
+        assert cluster.pool != pool
 
 
 def test_the_children_of_a_killed_runner_end_though_their_workers_live(lab: Lab, dask: DaskProcesses) -> None:

@@ -288,6 +288,7 @@ class External:
         self._over = threading.Event()
         self._slots = self._workers = self._n_connections = 0
         self._client: Client | None = None
+        self._stream: object = None
         self._nannies = Nannies()
         late_s = POD_SECONDS if pods else JOIN_SECONDS
         counters = Counters(self._kills, late_s=late_s)
@@ -337,13 +338,18 @@ class External:
 
     @property
     def alive(self) -> bool:
-        """As :attr:`Cluster.alive`."""
-        return bool(self.client.status == "running")
+        """As :attr:`Cluster.alive`.
+
+        Dask connects a client anew by itself, at once where it can. Its tasks are gone all the same, and the
+        scheduler has ended this connection's pools: nobody is to take that for the connection that it was.
+        """
+        return bool(self.client.status == "running" and self.client.scheduler_comm is self._stream)
 
     def reconnect(self) -> None:
         """As :meth:`Cluster.reconnect`; also for the first time."""
         self._disconnect()
         self._client = self._waited_for(self._connected, f"the Dask scheduler at {self._address} does not answer")
+        self._stream = self._client.scheduler_comm
         self._n_connections += 1
         plugin = OnScheduler(self.pool, self.client.id, self._threads / self._weight)
         self.client.register_plugin(plugin, name=plugin.name)
