@@ -24,8 +24,9 @@ test: setup
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal -m 'not k8s'
 
 # On a real Kubernetes, which it brings up (k8s/test-env): as root on Debian, with Go; or with Docker and kind.
+# Each file has services in namespaces of its own, and waits more than it computes: three files at a time.
 test-k8s: setup
-	MOPS_REQUIRE_K8S=1 $(BIN)/pytest tests/k8s -m k8s
+	MOPS_REQUIRE_K8S=1 $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 25 tests/k8s -m k8s
 
 lint: setup
 	$(BIN)/ruff check .

@@ -148,9 +148,9 @@ class Service:
         self.mops("jobs", "submit", study, "--name", job, *options, **named)
 
     def local(self, study: Path, job: str) -> Job:
-        """Run a study on this machine; return its job."""
+        """Run a study on this machine, where nothing sleeps; return its job."""
         storage = self.home / "here"
-        self.mops("jobs", "submit", study, "--name", job, "--local", "--storage", storage)
+        self.mops("jobs", "submit", study, "--name", job, "--local", "--storage", storage, "--env", "HASTE=1")
         return open_job(job, str(storage))
 
     def job(self, name: str) -> Job:
@@ -193,6 +193,45 @@ class Service:
     def pods(self, component: str) -> list[str]:
         """Return the names of the chart's pods of a component."""
         return [pod["metadata"]["name"] for pod in self.objects("pods", f"app.kubernetes.io/component={component}")]
+
+
+MODEL = """
+import os, random, time
+
+def run(params, seed):
+    time.sleep(0 if "HASTE" in os.environ else params["seconds"])
+    draw = random.Random(seed)
+    return {"daily": {"day": list(range(20)), "cases": [params["beta"] * draw.random() for _ in range(20)]}}
+"""
+TARGETS = """
+def total(params, replicates):
+    return sum(sum(replicate["daily"]["cases"].to_pylist()) for replicate in replicates) / len(replicates)
+"""
+
+
+def write_study(service: Service, name: str, *, sets: int, seconds: float) -> Path:
+    """Write a study of so many sets, whose simulations sleep so long."""
+    study = {
+        "n_replicates": 2,
+        "targets": ["targets:total"],
+        "parameter_sets": [{"beta": i / 100, "seconds": seconds} for i in range(sets)],
+    }
+    return service.write(name, MODEL, study, targets__py=TARGETS)
+
+
+def begun(service: Service, job: str, groups: int = 4) -> None:
+    """Wait until some groups are committed, and not all."""
+    wait_for(lambda: service.committed(job) >= groups, said=lambda: service.what_is_wrong(job))
+
+
+def assert_same_rows(service: Service, study: Path, job: str) -> None:
+    """Check that a job has the rows of a run on this machine, each once, and that its log is sound."""
+    there, here = rows_of(service.job(job)), rows_of(service.local(study, f"{job}-here"))
+    assert {name: table.num_rows for name, table in there.items()} == {
+        name: table.num_rows for name, table in here.items()
+    }
+    assert there == here
+    assert service.job(job).verify() == []
 
 
 def rows_of(job: Job) -> dict[str, pa.Table]:

@@ -6,22 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from service_lab import ROOT, Service, installed, rows_of, wait_for
+from service_lab import ROOT, Service, assert_same_rows, begun, installed, wait_for, write_study
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
-
-MODEL = """
-import os, random, time
-
-def run(params, seed):
-    time.sleep(0 if "HASTE" in os.environ else params["seconds"])
-    draw = random.Random(seed)
-    return {"daily": {"day": list(range(20)), "cases": [params["beta"] * draw.random() for _ in range(20)]}}
-"""
 
 
 # --- this module's own set-up: a service that may, and the operator
@@ -56,11 +46,6 @@ def remove_operator(service: Service) -> None:
     service.run("kubectl", "delete", "namespace", "dask-operator", "--ignore-not-found", "--timeout=60s")
 
 
-def study(service: Service, name: str, *, sets: int, seconds: float) -> Path:
-    sets_given = [{"beta": i / 100, "seconds": seconds} for i in range(sets)]
-    return service.write(name, MODEL, {"n_replicates": 2, "parameter_sets": sets_given})
-
-
 def clusters(service: Service, job: str) -> list[dict[str, Any]]:
     """Return a job's DaskClusters."""
     return service.objects("daskclusters", f"mops/job={job}")
@@ -91,7 +76,9 @@ def gone(service: Service, job: str) -> None:
 
 
 def test_without_the_operator_nothing_is_written_and_it_is_said_what_to_install(bare: Service) -> None:
-    told = bare.mops("jobs", "submit", study(bare, "none", sets=2, seconds=0), "--name", "none", "--dedicated", code=4)
+    told = bare.mops(
+        "jobs", "submit", write_study(bare, "none", sets=2, seconds=0), "--name", "none", "--dedicated", code=4
+    )
     assert "this Kubernetes knows no Dask clusters" in told.err
     assert "dask-kubernetes-operator" in told.err
     assert "Traceback" not in told.err
@@ -106,9 +93,9 @@ def test_without_the_operator_nothing_is_written_and_it_is_said_what_to_install(
 
 def test_a_job_has_a_cluster_of_its_own_while_it_runs(service: Service) -> None:
     name = "own"
-    asked = study(service, name, sets=40, seconds=0.2)
+    asked = write_study(service, name, sets=40, seconds=0.2)
     service.submit(asked, name, "--dedicated", CHECKPOINT_SECONDS="1")
-    wait_for(lambda: service.committed(name) > 4, said=lambda: service.what_is_wrong(name))
+    begun(service, name, 5)
     (cluster,) = clusters(service, name)
     (job,) = service.objects("jobs", f"mops/job={name}")
     assert [owner["uid"] for owner in cluster["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
@@ -117,7 +104,7 @@ def test_a_job_has_a_cluster_of_its_own_while_it_runs(service: Service) -> None:
     assert f"dask-{name}-" in service.mops("jobs", "logs", name, "--workers").out
     assert service.wait(name)["groups"] == 40
     gone(service, name)
-    assert rows_of(service.job(name)) == rows_of(service.local(asked, f"{name}-here"))
+    assert_same_rows(service, asked, name)
     warned = [line for line in service.mops("jobs", "logs", name).out.splitlines() if " WARNING " in line]
     assert [line for line in warned if "waiting up to" not in line] == [], "it is not as mops doctor wants it"
     assert service.objects("jobs", f"mops/job={name}"), "the Job itself stays, for who asks what became of it"
@@ -126,7 +113,7 @@ def test_a_job_has_a_cluster_of_its_own_while_it_runs(service: Service) -> None:
 def test_a_cluster_of_two_numbers_grows_with_the_work_and_shrinks_at_its_end(service: Service) -> None:
     """As Dask reckons by default, four tasks of 0.6 s are work for one worker, however many come after them."""
     name = "grows"
-    asked = study(service, name, sets=100, seconds=0.3)
+    asked = write_study(service, name, sets=100, seconds=0.3)
     service.submit(asked, name, "--dedicated", "--workers", "1:2", CHECKPOINT_SECONDS="1", BATCH_SIZE="4")
     wait_for(lambda: pods(service, name, "worker"), said=lambda: service.what_is_wrong(name))
     assert len(pods(service, name, "worker")) == 1
@@ -134,28 +121,28 @@ def test_a_cluster_of_two_numbers_grows_with_the_work_and_shrinks_at_its_end(ser
     wait_for(lambda: "2 of 2 workers ready" in service.mops("jobs", "status", name).out)
     assert service.wait(name, patience_s=300)["groups"] == 100
     gone(service, name)
-    assert rows_of(service.job(name)) == rows_of(service.local(asked, f"{name}-here"))
+    assert_same_rows(service, asked, name)
 
 
 def test_workers_that_the_operator_takes_away_cost_no_row(service: Service) -> None:
     name = "shrinks"
-    asked = study(service, name, sets=60, seconds=0.3)
+    asked = write_study(service, name, sets=60, seconds=0.3)
     service.submit(asked, name, "--dedicated", "--workers", "2", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
-    wait_for(lambda: service.committed(name) > 4, said=lambda: service.what_is_wrong(name))
+    begun(service, name, 5)
     group = f"{clusters(service, name)[0]['metadata']['name']}-default"
     one_less = '[{"op": "replace", "path": "/spec/worker/replicas", "value": 1}]'
     service.kubectl("patch", "daskworkergroup", group, "--type=json", "-p", one_less)
     wait_for(lambda: len(pods(service, name, "worker")) == 1, said=lambda: service.what_is_wrong(name))
     assert service.wait(name)["groups"] == 60
-    assert rows_of(service.job(name)) == rows_of(service.local(asked, f"{name}-here"))
+    assert_same_rows(service, asked, name)
     gone(service, name)
 
 
 def test_the_next_pod_of_a_job_finds_its_cluster(service: Service) -> None:
     name = "again"
-    asked = study(service, name, sets=40, seconds=0.3)
+    asked = write_study(service, name, sets=40, seconds=0.3)
     service.submit(asked, name, "--dedicated", CHECKPOINT_SECONDS="1")
-    wait_for(lambda: service.committed(name) > 4, said=lambda: service.what_is_wrong(name))
+    begun(service, name, 5)
     (before,) = clusters(service, name)
     kill_runner(service, name)
     wait_for(lambda: service.job(name).status().attempt == 2, said=lambda: service.what_is_wrong(name))
@@ -167,8 +154,8 @@ def test_the_next_pod_of_a_job_finds_its_cluster(service: Service) -> None:
 
 def test_a_cluster_goes_with_its_job_when_the_runner_is_dead(service: Service) -> None:
     name = "dead"
-    service.submit(study(service, name, sets=400, seconds=0.5), name, "--dedicated", CHECKPOINT_SECONDS="1")
-    wait_for(lambda: service.committed(name) > 2, said=lambda: service.what_is_wrong(name))
+    service.submit(write_study(service, name, sets=400, seconds=0.5), name, "--dedicated", CHECKPOINT_SECONDS="1")
+    begun(service, name, 3)
     service.kubectl("patch", "job", f"{name}-1", "-p", '{"spec": {"backoffLimit": 0}}')
     kill_runner(service, name)
     wait_for(lambda: service.status(name)["kubernetes"]["word"] == "failed", said=lambda: service.what_is_wrong(name))
@@ -180,9 +167,9 @@ def test_a_cluster_goes_with_its_job_when_the_runner_is_dead(service: Service) -
 def test_a_cluster_is_made_anew_if_it_was_removed(service: Service) -> None:
     """As the operator does it with one that was idle for long: a suspended job, say."""
     name = "anew"
-    asked = study(service, name, sets=40, seconds=0.3)
+    asked = write_study(service, name, sets=40, seconds=0.3)
     service.submit(asked, name, "--dedicated", CHECKPOINT_SECONDS="1")
-    wait_for(lambda: service.committed(name) > 4, said=lambda: service.what_is_wrong(name))
+    begun(service, name, 5)
     service.kubectl("patch", "job", f"{name}-1", "-p", '{"spec": {"suspend": true}}')
     wait_for(lambda: not runner_pods(service, name), said=lambda: service.what_is_wrong(name))
     assert clusters(service, name), "who is asked to end leaves the cluster to the next"
@@ -190,14 +177,14 @@ def test_a_cluster_is_made_anew_if_it_was_removed(service: Service) -> None:
     service.kubectl("patch", "job", f"{name}-1", "-p", '{"spec": {"suspend": false}}')
     assert service.wait(name)["groups"] == 40
     gone(service, name)
-    assert rows_of(service.job(name)) == rows_of(service.local(asked, f"{name}-here"))
+    assert_same_rows(service, asked, name)
 
 
 def test_an_idle_cluster_is_removed_by_the_operator(service: Service) -> None:
     """The net where a runner has died for good and its Job lives on for a week."""
     name = "idle"
-    service.submit(study(service, name, sets=400, seconds=0.5), name, "--dedicated", CHECKPOINT_SECONDS="1")
-    wait_for(lambda: service.committed(name) > 2, said=lambda: service.what_is_wrong(name))
+    service.submit(write_study(service, name, sets=400, seconds=0.5), name, "--dedicated", CHECKPOINT_SECONDS="1")
+    begun(service, name, 3)
     (cluster,) = clusters(service, name)
     assert cluster["spec"]["idleTimeout"] == 1800
     soon = '[{"op": "replace", "path": "/spec/idleTimeout", "value": 5}]'
@@ -225,11 +212,11 @@ def kill_runner(service: Service, job: str) -> None:
 def test_a_profile_says_that_jobs_have_clusters_of_their_own(service: Service) -> None:
     told = service.mops("connect", "-n", service.namespace, "--dedicated")
     assert "each job's own" in told.out
-    service.submit(study(service, "default", sets=2, seconds=0), "default")
+    service.submit(write_study(service, "default", sets=2, seconds=0), "default")
     assert service.wait("default")["groups"] == 2
     (job,) = service.objects("jobs", "mops/job=default")
     assert job["metadata"]["annotations"]["mops/dask-cluster"].startswith("dask-default-")
-    service.submit(study(service, "shared", sets=2, seconds=0), "shared", "--shared")
+    service.submit(write_study(service, "shared", sets=2, seconds=0), "shared", "--shared")
     (job,) = service.objects("jobs", "mops/job=shared")
     assert "mops/dask-cluster" not in job["metadata"]["annotations"]
     service.wait("shared")
@@ -241,7 +228,7 @@ def test_clusters_without_an_operator_that_runs_are_told_apart(service: Service)
     """Helm leaves the CRDs behind: the DaskCluster is made, and nothing comes of it."""
     service.run("kubectl", "-n", "dask-operator", "scale", "deployment", "--all", "--replicas=0")
     name = "untaken"
-    service.submit(study(service, name, sets=2, seconds=0), name, "--dedicated")
+    service.submit(write_study(service, name, sets=2, seconds=0), name, "--dedicated")
     wait_for(
         lambda: "no operator takes DaskCluster" in service.status(name)["kubernetes"]["reason"],
         said=lambda: service.what_is_wrong(name),

@@ -1,57 +1,16 @@
-"""Jobs on a cluster service: the same rows as on a laptop, whatever is killed meanwhile."""
+"""Jobs on a cluster service: the same rows as on a laptop; and what is in the way is said."""
 
 from __future__ import annotations
 
-import json
-import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from service_lab import ROOT, Service, rows_of, wait_for
+from service_lab import MODEL, ROOT, Service, assert_same_rows, begun, wait_for, write_study
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
-
-MODEL = """
-import random, time
-
-def run(params, seed):
-    time.sleep(params["seconds"])
-    draw = random.Random(seed)
-    return {"daily": {"day": list(range(20)), "cases": [params["beta"] * draw.random() for _ in range(20)]}}
-"""
-TARGETS = """
-def total(params, replicates):
-    return sum(sum(replicate["daily"]["cases"].to_pylist()) for replicate in replicates) / len(replicates)
-"""
-
-
-def write(service: Service, name: str, *, sets: int, seconds: float, n_replicates: int = 2) -> Path:
-    """Write a study of so many sets."""
-    study = {
-        "n_replicates": n_replicates,
-        "targets": ["targets:total"],
-        "parameter_sets": [{"beta": i / 100, "seconds": seconds} for i in range(sets)],
-    }
-    return service.write(name, MODEL, study, targets__py=TARGETS)
-
-
-def begun(service: Service, job: str, groups: int = 4) -> None:
-    """Wait until some groups are committed, and not all."""
-    wait_for(lambda: service.committed(job) >= groups, said=lambda: service.what_is_wrong(job))
-
-
-def assert_same_rows(service: Service, study: Path, job: str) -> None:
-    """Check that a job has the rows of a run on this machine, each once, and that its log is sound."""
-    there, here = rows_of(service.job(job)), rows_of(service.local(study, f"{job}-here"))
-    assert {name: table.num_rows for name, table in there.items()} == {
-        name: table.num_rows for name, table in here.items()
-    }
-    assert there == here
-    assert service.job(job).verify() == []
 
 
 def test_the_example_runs_in_the_cluster_as_it_does_here(service: Service) -> None:
@@ -67,86 +26,9 @@ def test_the_example_runs_in_the_cluster_as_it_does_here(service: Service) -> No
     assert "attempt 1 by process" in service.mops("jobs", "logs", "sir").out
 
 
-def _kill_runner(service: Service, job: str) -> None:
-    (pod,) = service.runner_pods(job)
-    service.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
-
-
-def _end_runner(service: Service, job: str) -> None:
-    (pod,) = service.runner_pods(job)
-    service.kubectl("delete", "pod", pod)
-
-
-def _kill_worker(service: Service, job: str) -> None:
-    service.kubectl("delete", "pod", service.pods("worker")[0], "--grace-period=0", "--force")
-
-
-def _retire_worker(service: Service, job: str) -> None:
-    service.kubectl("delete", "pod", service.pods("worker")[0])
-
-
-def _kill_scheduler(service: Service, job: str) -> None:
-    service.kubectl("delete", "pod", service.pods("scheduler")[0], "--grace-period=0", "--force")
-
-
-def _upgrade(service: Service, job: str) -> None:
-    service.values["worker"]["annotations"] = {"upgraded": str(time.time())}
-    service.values["scheduler"]["annotations"] = {"upgraded": str(time.time())}
-    service.helm("upgrade")
-
-
-def _evict_all(service: Service, job: str) -> None:
-    for pod in [*service.runner_pods(job), *service.pods("worker"), *service.pods("scheduler")]:
-        evict(service, pod)
-
-
-def evict(service: Service, pod: str) -> None:
-    """Evict a pod as ``kubectl drain`` does: by the API that heeds disruption budgets."""
-    eviction = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": pod, "namespace": service.namespace},
-    }
-    path = f"/api/v1/namespaces/{service.namespace}/pods/{pod}/eviction"
-
-    def evicted() -> bool:
-        ran = service.run("kubectl", "create", "--raw", path, "-f", "-", text=json.dumps(eviction))
-        said.append(ran.err)
-        return ran.code == 0 or "not found" in ran.err
-
-    said: list[str] = []
-    wait_for(evicted, said=lambda: f"{pod} is not evicted: {said[-1]}")
-
-
-KILLS: dict[str, Callable[[Service, str], None]] = {
-    "runner-killed": _kill_runner,
-    "runner-ended": _end_runner,
-    "worker-killed": _kill_worker,
-    "worker-retired": _retire_worker,
-    "scheduler-killed": _kill_scheduler,
-    "helm-upgrade": _upgrade,
-    "all-evicted": _evict_all,
-}
-
-
-@pytest.mark.parametrize("kill", KILLS)
-def test_a_killed_pod_costs_no_row_and_doubles_none(service: Service, kill: str) -> None:
-    study = write(service, kill, sets=60, seconds=0.2)
-    service.submit(study, kill, CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
-    begun(service, kill)
-    KILLS[kill](service, kill)
-    before = service.committed(kill)
-    status = service.wait(kill, patience_s=300)
-    assert status["groups"] == 60
-    if kill in ("runner-killed", "runner-ended", "all-evicted"):
-        assert status["attempt"] == 2
-        assert before < 60
-    assert_same_rows(service, study, kill)
-
-
 def test_a_runner_that_is_asked_to_end_commits_what_is_finished(service: Service) -> None:
     """Its checkpoint would have stayed open for an hour."""
-    study = write(service, "asked", sets=300, seconds=0.2)  # a minute: signs of life come every ten seconds
+    study = write_study(service, "asked", sets=300, seconds=0.2)  # a minute: signs of life come every ten seconds
     service.submit(study, "asked", CHECKPOINT_SECONDS="3600", TASK_SECONDS="0.5")
     wait_for(
         lambda: (
@@ -154,7 +36,8 @@ def test_a_runner_that_is_asked_to_end_commits_what_is_finished(service: Service
         )
     )
     assert service.committed("asked") <= 1  # the first group, which tells what to expect
-    _end_runner(service, "asked")
+    (pod,) = service.runner_pods("asked")
+    service.kubectl("delete", "pod", pod)
     wait_for(lambda: service.job("asked").status().attempt == 2, said=lambda: service.what_is_wrong("asked"))
     assert service.committed("asked") > 8
     service.mops("jobs", "cancel", "asked")
@@ -162,7 +45,7 @@ def test_a_runner_that_is_asked_to_end_commits_what_is_finished(service: Service
 
 
 def test_cancel_and_resume(service: Service) -> None:
-    study = write(service, "stopped", sets=60, seconds=0.2)
+    study = write_study(service, "stopped", sets=60, seconds=0.2)
     service.submit(study, "stopped", CHECKPOINT_SECONDS="1")
     begun(service, "stopped")
     second = service.mops("jobs", "resume", "stopped", code=2)
@@ -192,7 +75,7 @@ def test_wait_ends_with_the_jobs_own_exit_code(service: Service) -> None:
 
 
 def test_settings_of_the_submitter_reach_the_runner_and_nothing_else_does(service: Service) -> None:
-    study = write(service, "settings", sets=3, seconds=0)
+    study = write_study(service, "settings", sets=3, seconds=0)
     service.mops(
         *("jobs", "submit", study, "--name", "settings", "--env", "COLOUR=red", "--wait"),
         MODELOPS_JOB_BATCH_SIZE="7",
@@ -222,7 +105,7 @@ def phase(service: Service, job: str, word: str) -> dict[str, Any]:
 
 
 def test_a_suspended_job_says_so_and_goes_on(service: Service) -> None:
-    study = write(service, "paused", sets=60, seconds=0.2)
+    study = write_study(service, "paused", sets=60, seconds=0.2)
     service.submit(study, "paused", CHECKPOINT_SECONDS="1")
     begun(service, "paused")
     service.kubectl("patch", "job", "paused-1", "--patch", '{"spec": {"suspend": true}}')
@@ -234,7 +117,7 @@ def test_a_suspended_job_says_so_and_goes_on(service: Service) -> None:
 
 
 def test_a_job_that_fits_on_no_node_says_why(service: Service) -> None:
-    study = write(service, "huge", sets=2, seconds=0)
+    study = write_study(service, "huge", sets=2, seconds=0)
     service.submit(study, "huge", "--memory", "900Gi")
     found = phase(service, "huge", "unschedulable")
     assert "Insufficient memory" in found["reason"]
@@ -250,7 +133,7 @@ def test_a_wrong_image_says_so(service: Service) -> None:
     right = profile.read_text()
     profile.write_text(right.replace(service.env["MOPS_TEST_SIR_IMAGE"], "localhost/mops:no-such-tag"))
     try:
-        study = write(service, "unpulled", sets=2, seconds=0)
+        study = write_study(service, "unpulled", sets=2, seconds=0)
         service.submit(study, "unpulled")
         found = phase(service, "unpulled", "stuck")
         assert "ErrImageNeverPull" in found["reason"]
@@ -262,7 +145,7 @@ def test_a_wrong_image_says_so(service: Service) -> None:
 
 
 def test_a_missing_secret_says_so(service: Service) -> None:
-    study = write(service, "keyless", sets=2, seconds=0)
+    study = write_study(service, "keyless", sets=2, seconds=0)
     text = service.kubectl("get", "secret", "storage", "-o", "yaml")
     service.kubectl("delete", "secret", "storage")
     try:
@@ -277,15 +160,20 @@ def test_a_missing_secret_says_so(service: Service) -> None:
 
 def test_a_storage_out_of_reach_says_so(service: Service) -> None:
     """The first thing that a runner does is to read its job."""
-    study = write(service, "adrift", sets=2, seconds=0)
+    study = write_study(service, "adrift", sets=2, seconds=0)
     text = service.kubectl("get", "secret", "storage", "-o", "yaml")
     wrong = service.env["AZURE_STORAGE_CONNECTION_STRING"].replace(":10000/", ":10001/")
     service.kubectl("delete", "secret", "storage")
     service.kubectl("create", "secret", "generic", "storage", f"--from-literal=AZURE_STORAGE_CONNECTION_STRING={wrong}")
     try:
         service.submit(study, "adrift")
-        wait_for(lambda: service.status("adrift")["kubernetes"]["restarts"] > 0, patience_s=300)
-        found = service.status("adrift")["kubernetes"]
+
+        def restarted() -> dict[str, Any] | None:
+            now: dict[str, Any] = service.status("adrift")["kubernetes"]
+            return now if now["restarts"] and now["reason"] else None  # while it runs again there is none
+
+        found = wait_for(restarted, patience_s=300)
+        assert found is not None
         assert "exit code 4" in found["reason"]
         assert "out of reach" in found["reason"] or "does not answer" in found["reason"], found
         service.mops("jobs", "cancel", "adrift")
@@ -368,7 +256,7 @@ def metrics(service: Service, pod: str, port: int) -> dict[str, float]:
 
 
 def test_runner_workers_and_scheduler_show_their_metrics(service: Service) -> None:
-    study = write(service, "measured", sets=60, seconds=0.2)
+    study = write_study(service, "measured", sets=60, seconds=0.2)
     service.submit(study, "measured", CHECKPOINT_SECONDS="1")
     begun(service, "measured")
     (runner,) = service.runner_pods("measured")
@@ -390,7 +278,7 @@ def restarts(service: Service) -> dict[str, int]:
 
 def test_a_short_job_gets_its_share_beside_a_long_one(service: Service) -> None:
     """Both have simulations of the same length, so that equal shares are equal numbers."""
-    long, short = (write(service, name, sets=sets, seconds=0.2) for name, sets in (("long", 400), ("short", 40)))
+    long, short = (write_study(service, name, sets=sets, seconds=0.2) for name, sets in (("long", 400), ("short", 40)))
     service.submit(long, "long", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
     begun(service, "long", groups=20)
     service.submit(short, "short", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
