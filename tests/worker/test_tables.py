@@ -9,6 +9,8 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mops.worker import tables
 from mops.worker.tables import InvalidOutput, Reference, as_tables, kind_of, kinds_of
@@ -31,6 +33,7 @@ class OnlyAStream:
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setattr(tables, "_plain_schemas", {})
+    monkeypatch.setattr(tables, "_arrays_known", {})
 
 
 FRAMES = {
@@ -315,3 +318,46 @@ class TestReference:
             self.check(reference, **COLUMNS)
         with pytest.raises(InvalidOutput, match="'value' is string"):
             self.check(reference, **(COLUMNS | {"value": ["a", "b", "c"]}))
+
+
+# --- what was found out about one result and is used for the next
+
+
+def fresh_tables(result):
+    """Return a result's tables, or what is said of it, as if it were the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "_plain_schemas", {})
+        patch.setattr(tables, "_arrays_known", {})
+        return tables_or_refusal(result)
+
+
+def tables_or_refusal(result):
+    try:
+        return as_tables(result, 7)
+    except InvalidOutput as refused:
+        return str(refused)
+
+
+COLUMN_TYPES = st.sampled_from(["float64", "float32", "int64", "int32", "uint8", "bool", "<U3", "object", "M8[s]"])
+RESULTS = st.dictionaries(
+    st.sampled_from(["a", "b", "seed", 3]),
+    st.builds(lambda kind, shape: np.zeros(shape, kind), COLUMN_TYPES, st.sampled_from([(2,), (3,), (2, 2)])),
+    min_size=1,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(RESULTS, min_size=2, max_size=6))
+def test_a_result_is_read_in_the_same_way_whatever_came_before_it(results):
+    for result in (*results, *results):
+        found, as_first = tables_or_refusal(result), fresh_tables(result)
+        assert found == as_first
+        if isinstance(found, dict):
+            assert found["output"].schema.equals(as_first["output"].schema, check_metadata=True)
+
+
+def test_a_model_may_go_on_writing_to_the_arrays_that_it_has_returned():
+    column = np.zeros(3)
+    found = [as_tables({"a": column}, seed)["output"] for seed in (1, 2)]
+    column[:] = 1
+    assert [table["a"].to_pylist() for table in found] == [[0, 0, 0], [0, 0, 0]]

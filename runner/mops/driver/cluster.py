@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import dask.config
 from dask.system import cpu_count
@@ -39,6 +40,7 @@ from mops.driver.turns import Turns
 from mops.errors import ClusterError, UsageError
 from mops.settings import Settings
 from mops.worker.memory import oom_kills
+from mops.worker.order import Order
 from mops.worker.task import leave_pool, stop_pool
 
 logger = logging.getLogger(__name__)
@@ -110,6 +112,9 @@ class Cluster(Protocol):
     def notes(self, submit: Submit) -> dict[str, Any]:
         """Return what the scheduler is to know of a task: annotations."""
 
+    def carried(self, order: Order) -> Any:
+        """Return an order as Dask is to carry it; whoever sends it holds the order until it has come back."""
+
     def departed(self) -> list[Departure]:
         """Return the workers that went without being asked to, since the last call."""
 
@@ -129,6 +134,27 @@ class Cluster(Protocol):
         """Run nothing new of this attempt on any worker; what runs gets ``grace_s`` seconds. Does not wait."""
 
 
+_orders: WeakValueDictionary[str, Order] = WeakValueDictionary()
+
+
+class _Here:
+    """An order for a worker of this very process: pickled it is its key, unpickled the order itself.
+
+    Dask pickles a task's arguments wherever they go.
+    """
+
+    def __init__(self, order: Order):
+        self._key = order.key
+        _orders[order.key] = order
+
+    def __reduce__(self) -> tuple[Callable[[str], Order], tuple[str]]:
+        return _order_here, (self._key,)
+
+
+def _order_here(key: str) -> Order:
+    return _orders[key]
+
+
 class Embedded:
     """The in-process cluster, which dies with the runner."""
 
@@ -145,6 +171,10 @@ class Embedded:
     def notes(self, submit: Submit) -> dict[str, Any]:
         """As :meth:`Cluster.notes`: nobody reads them."""
         return {}
+
+    def carried(self, order: Order) -> Any:
+        """As :meth:`Cluster.carried`: it stays where it is."""
+        return _Here(order)
 
     def departed(self) -> list[Departure]:
         """As :meth:`Cluster.departed`: its worker goes with this process only."""
@@ -323,6 +353,10 @@ class External:
         if is_first:
             self._meet()
         return self._others
+
+    def carried(self, order: Order) -> Any:
+        """As :meth:`Cluster.carried`."""
+        return order
 
     def notes(self, submit: Submit) -> dict[str, Any]:
         """As :meth:`Cluster.notes`."""

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from dask.base import annotate
 from distributed import CancelledError, Future, KilledWorker
@@ -69,7 +68,7 @@ class Dispatch:
 
     def __init__(self, cluster: Cluster, deliver: Callable[[Submit, Outcome], object], put: Callable[[object], None]):
         self._cluster, self._deliver, self._put = cluster, deliver, put
-        self._futures: dict[int, tuple[Future[Any], ...]] = {}
+        self._held: dict[int, tuple[object, ...]] = {}
         self._fetcher = ThreadPoolExecutor(1, "mops-fetch")
         self._connector = ThreadPoolExecutor(1, "mops-connect")
 
@@ -96,7 +95,7 @@ class Dispatch:
         The others are being fetched at this moment, and their events come: an order runs again, or its result counts,
         never both. Whoever takes its future out of the table first decides.
         """
-        return [submit for submit in submits if self._futures.pop(submit.number, None) is not None]
+        return [submit for submit in submits if self._held.pop(submit.number, None) is not None]
 
     def reconnect(self) -> None:
         """Look for the cluster in a thread; :class:`Connected` or :class:`Failed` comes of it."""
@@ -113,11 +112,12 @@ class Dispatch:
     def _submit(self, submit: Submit, order: Order, *given: Future[list[ArrowPart]]) -> None:
         try:
             with annotate(**self._cluster.notes(submit)):
-                future = self._cluster.client.submit(run_order, order, *given, key=order.key, pure=False)
+                carried = self._cluster.carried(order)
+                future = self._cluster.client.submit(run_order, carried, *given, key=order.key, pure=False)
         except ClosedClientError as gone:
             self._put(Lost(submit, repr(gone)))
             return
-        self._futures[submit.number] = (future, *given)
+        self._held[submit.number] = (future, order, *given)
         future.add_done_callback(lambda done: self._came_back(submit, done))
 
     def _scatter(self, submit: Submit, order: Order, parts: list[ArrowPart]) -> None:
@@ -136,7 +136,7 @@ class Dispatch:
 
     def _fetch(self, submit: Submit, future: Future[Outcome]) -> None:
         """Bring an outcome to where it goes, then release its future. Runs in the fetching thread."""
-        if self._futures.pop(submit.number, None) is None:
+        if self._held.pop(submit.number, None) is None:
             return  # taken back, and running again
         try:
             self._put(self._fetched(submit, future))

@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import ctypes
 import os
-from pathlib import Path
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes(pid: int | str = "self") -> int:
     """Return a process's resident memory; 0 for one that has ended, and where the system does not say (no /proc)."""
+    # Not by pathlib: children ask fifty times a second, and it takes four times as long.
     try:
-        return int(Path("/proc", str(pid), "statm").read_bytes().split()[1]) * _PAGE_BYTES
+        descriptor = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        return int(os.read(descriptor, 256).split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
         return 0
+    finally:
+        os.close(descriptor)
 
 
 def trim_heap() -> bool:

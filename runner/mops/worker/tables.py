@@ -31,6 +31,12 @@ class InvalidOutput(Exception):
 # For each output the last schema that needed nothing done: looking again would cost as much as making the table.
 _plain_schemas: dict[str, pa.Schema] = {}
 
+_Layout = tuple[tuple[object, np.dtype[Any]], ...]
+
+# For each output the names and types of the numpy arrays that its last such table was made of, and that table's schema.
+# To find it anew takes twice as long as the rest, and more where a model has used up the processor's caches.
+_arrays_known: dict[str, tuple[_Layout, pa.Schema]] = {}
+
 
 def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
     """Return a model's result as one table for each output.
@@ -48,7 +54,27 @@ def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
     InvalidOutput
         The result is none of these, or a column's name is taken.
     """
-    return {name: _plain(name, _table(name, value), seed) for name, value in _outputs(result).items()}
+    return {name: _as_table(name, value, seed) for name, value in _outputs(result).items()}
+
+
+def _as_table(output: str, value: object, seed: int) -> pa.Table:
+    layout = _layout(value)
+    known, schema = _arrays_known.get(output, (None, None))
+    if layout is not None and layout == known:
+        return _table(output, value, schema)
+    table = _table(output, value)
+    plain = _plain(output, table, seed)
+    if layout is not None and plain is table:
+        _arrays_known[output] = layout, table.schema
+    return plain
+
+
+def _layout(value: object) -> _Layout | None:
+    """Return the names and types of numbers in numpy arrays, which say all of their table's schema; None: else."""
+    if type(value) is not dict:
+        return None
+    columns = [(n, c.dtype) for n, c in value.items() if type(c) is np.ndarray and c.dtype.kind in "biuf"]
+    return tuple(columns) if len(columns) == len(value) else None
 
 
 def _outputs(result: object) -> Mapping[str, object]:
@@ -121,8 +147,11 @@ def _called(value: object) -> str:
     return f"{kind} of {len(value)}" if isinstance(value, list | tuple) else kind
 
 
-def _table(output: str, value: Any) -> pa.Table:
+def _table(output: str, value: Any, schema: pa.Schema | None = None) -> pa.Table:
+    """Return a value as a table; of known ``schema`` where it is a mapping of arrays with just these types."""
     try:
+        if schema is not None:
+            return pa.Table.from_arrays([pa.array(column.copy()) for column in value.values()], schema=schema)
         if isinstance(value, pa.Table):
             return value
         if _is_pandas(type(value)):

@@ -3,7 +3,7 @@
 A message is a JSON object; it may carry one file descriptor (``SCM_RIGHTS``). Floats keep their value through
 JSON (``repr`` round-trips), integers their size, so parameters and seeds arrive as they were sent.
 
-The progress page is one shared page of memory: the child notes what it runs and since when, at the cost of two
+The progress page is one shared page of memory: the child notes what it runs and since when, at the cost of three
 stores, so that its parent knows after any death, and at any time, which simulation it was. The parent asks the
 child to stop through the same page. Who reacts to what is in :mod:`mops.worker.pool` and
 :mod:`mops.worker.child`. Standard library only: children import this.
@@ -22,10 +22,9 @@ import time
 from typing import Any, NamedTuple
 
 _HEADER = struct.Struct("!IB")  # bytes of the body, descriptors that ride on the header
+_UNIT = struct.Struct("=qdq")  # size before, time of the start, position: in this order, so that the position is last
 _POSITION = struct.Struct("=q")
-_STARTED = struct.Struct("=d")
-_POSITION_AT, _STARTED_AT, _STOP_AT = 0, 8, 16
-_SIZE_AT = _STOP_AT + 8
+_POSITION_AT, _STOP_AT = _UNIT.size - _POSITION.size, _UNIT.size
 
 Message = dict[str, Any]
 
@@ -144,9 +143,7 @@ class ProgressPage:
         size_before
             Resident bytes of the process after the simulations that it has run before; 0: it has run none.
         """
-        _POSITION.pack_into(self._map, _SIZE_AT, size_before)
-        _STARTED.pack_into(self._map, _STARTED_AT, time.monotonic())
-        _POSITION.pack_into(self._map, _POSITION_AT, place << 32 | step)
+        _UNIT.pack_into(self._map, 0, size_before, time.monotonic(), place << 32 | step)
 
     def idle(self) -> None:
         """Note that no unit is running."""
@@ -154,15 +151,15 @@ class ProgressPage:
 
     def running(self) -> tuple[Unit, float] | None:
         """Return the unit that runs and the monotonic time (s) of its start, or None."""
-        (position,) = _POSITION.unpack_from(self._map, _POSITION_AT)
+        (position,) = _POSITION.unpack_from(self._map, _POSITION_AT)  # first: the time is never an earlier unit's then
         if position == self._IDLE:
             return None
-        return Unit(position >> 32, position & 0xFFFFFFFF), _STARTED.unpack_from(self._map, _STARTED_AT)[0]
+        return Unit(position >> 32, position & 0xFFFFFFFF), _UNIT.unpack_from(self._map, 0)[1]
 
     @property
     def size_before(self) -> int:
         """What :meth:`begin` was told."""
-        return int(_POSITION.unpack_from(self._map, _SIZE_AT)[0])
+        return int(_UNIT.unpack_from(self._map, 0)[0])
 
     def ask_to_stop(self) -> None:
         """Ask the child to run nothing more after its present unit."""
