@@ -19,9 +19,10 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/mops jobs submit examples/sir/study.json
 
-# MOPS_REQUIRE_AZURITE=1: a missing Azurite fails the tests instead of skipping some.
+# MOPS_REQUIRE_AZURITE=1: a missing Azurite fails the tests instead of skipping some. Many tests wait for processes that
+# they have killed: three at a time also on two processors.
 test: setup
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal -m 'not k8s'
+	$(BIN)/pytest -n 3 --dist worksteal -m 'not k8s'
 
 # On a real Kubernetes, which it brings up (k8s/test-env): as root on Debian, with Go; or with Docker and kind.
 # Each file has services in namespaces of its own, and waits more than it computes: three files at a time.

@@ -17,6 +17,7 @@ import psutil
 
 RSS_INTERVAL_S = 0.1
 PSS_INTERVAL_S = 1.0
+TREE_INTERVAL_S = 0.1
 NOTEWORTHY_GROWTH_BYTES = 2**20
 
 
@@ -49,8 +50,8 @@ class PeakMemory(threading.Thread):
 
     def run(self) -> None:
         tree: list[psutil.Process] = []
-        highest_rss, due, began = 0, 0.0, time.monotonic()
-        while not self._stopping.wait(RSS_INTERVAL_S):
+        highest_rss, due, seen, began = 0, 0.0, 0.0, time.monotonic()
+        while not self._stopping.wait(min(RSS_INTERVAL_S, self._every_s)):
             rss = sum(rss_bytes(process) for process in tree)
             grown = rss > highest_rss + NOTEWORTHY_GROWTH_BYTES
             if not grown and time.monotonic() < due:
@@ -58,8 +59,9 @@ class PeakMemory(threading.Thread):
             if grown:
                 highest_rss = rss
             else:
-                tree = self.tree()
                 due = time.monotonic() + self._every_s
+                if time.monotonic() >= seen:  # through all processes of the machine
+                    tree, seen = self.tree(), due + TREE_INTERVAL_S
             sizes = [self._size(process) for process in tree] or [0]
             self.peak_bytes = max(self.peak_bytes, sum(sizes))
             self.peak_root_bytes = max(self.peak_root_bytes, sizes[0])
