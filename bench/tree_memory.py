@@ -61,7 +61,7 @@ class PeakMemory(threading.Thread):
             else:
                 due = time.monotonic() + self._every_s
                 if time.monotonic() >= seen:  # through all processes of the machine
-                    tree, seen = self.tree(), due + TREE_INTERVAL_S
+                    tree, seen = self.tree(), time.monotonic() + TREE_INTERVAL_S
             sizes = [self._size(process) for process in tree] or [0]
             self.peak_bytes = max(self.peak_bytes, sum(sizes))
             self.peak_root_bytes = max(self.peak_root_bytes, sizes[0])

@@ -220,7 +220,7 @@ def write_study(service: Service, name: str, *, sets: int, seconds: float) -> Pa
 
 
 def begun(service: Service, job: str, groups: int = 4) -> None:
-    """Wait until some groups are committed, and not all."""
+    """Wait until some groups are committed."""
     wait_for(lambda: service.committed(job) >= groups, said=lambda: service.what_is_wrong(job))
 
 
@@ -247,14 +247,14 @@ def _ordered(table: pa.Table) -> pa.Table:
 
 
 VALUES: dict[str, Any] = {
-    "scheduler": {"resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "512Mi"}}},
-    "worker": {"replicas": 2, "threads": 1, "cpu": "100m", "memory": "1280Mi", "terminationGracePeriodSeconds": 30},
+    "scheduler": {"resources": {"requests": {"cpu": "25m", "memory": "512Mi"}, "limits": {"memory": "512Mi"}}},
+    "worker": {"replicas": 2, "threads": 1, "cpu": "25m", "memory": "1280Mi", "terminationGracePeriodSeconds": 30},
     "runner": {
-        "resources": {"requests": {"cpu": "100m", "memory": "768Mi"}, "limits": {"memory": "768Mi"}},
+        "resources": {"requests": {"cpu": "25m", "memory": "768Mi"}, "limits": {"memory": "768Mi"}},
         "terminationGracePeriodSeconds": 30,
     },
 }
-"""Small enough for a node of two processors."""
+"""Small enough for several services on a node of two processors."""
 
 
 @contextmanager

@@ -383,8 +383,8 @@ class External:
         """As :meth:`Cluster.reconnect`; also for the first time."""
         self._disconnect()
         self._client = self._waited_for(self._connected, f"the Dask scheduler at {self._address} does not answer")
-        self._stream = self._client.scheduler_comm
         self._n_connections += 1
+        self._stream = self._client.scheduler_comm
         plugin = OnScheduler(self.pool, self.client.id, self._threads / self._weight)
         self.client.register_plugin(plugin, name=plugin.name)
         self.client.subscribe_topic("all", self._departures.hear)

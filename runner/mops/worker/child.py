@@ -178,10 +178,9 @@ class _Bundle:
 
     def __init__(self, load: Message):
         root = Path(load["root"])
-        self._root = str(root)
+        self.root = str(root)
         os.chdir(root)
-        self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-        sys.path.insert(0, self._root)
+        sys.path.insert(0, self.root)
         before = _threads()
         self.model = load_model(load["model"], load["scenario"], root)
         self.target_names: list[str] = load["targets"]
@@ -192,13 +191,6 @@ class _Bundle:
         self.modules = [name for name in load["unsafe"] if name in sys.modules]
         # The first table makes pyarrow import pandas, where there is one: 0.1 s that the pilot would wait for.
         as_tables({"warm": np.zeros(1)}, 0)
-
-    def enter_root(self) -> None:
-        """Go to the project's root: the last unit may have gone elsewhere."""
-        try:
-            os.fchdir(self._root_fd)  # a third of what the path takes
-        except OSError:  # it has closed what is not its own
-            os.chdir(self._root)
 
 
 def _threads() -> list[str]:
@@ -330,7 +322,7 @@ class _Run:
     def _simulate(self, place: int, replicate: int, params: dict[str, Any], seed: int) -> dict[str, pa.Table] | None:
         self._page.begin(place, replicate, self._bundle.wear.size_bytes)
         try:
-            self._bundle.enter_root()
+            os.chdir(self._bundle.root)  # the last one may have gone elsewhere
             _seed_generators(seed)
             tables = self._checked(as_tables(self._bundle.model(params, seed), seed))
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
@@ -359,7 +351,7 @@ class _Run:
         place = group["place"]
         self._page.begin(place, group["n_replicates"] + target, self._bundle.wear.size_bytes)
         try:
-            self._bundle.enter_root()
+            os.chdir(self._bundle.root)
             _seed_generators(target_seed(group["param_id"], self._bundle.target_names[target]))
             losses = self._bundle.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
         except BaseException as error:  # noqa: BLE001 - as for the model

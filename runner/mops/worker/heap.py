@@ -6,6 +6,7 @@ Standard library only: children import this.
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -13,17 +14,12 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def resident_bytes(pid: int | str = "self") -> int:
     """Return a process's resident memory; 0 for one that has ended, and where the system does not say (no /proc)."""
-    # Not by pathlib: children ask fifty times a second, and it takes four times as long.
     try:
-        descriptor = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        return int(os.read(descriptor, 256).split()[1]) * _PAGE_BYTES
+        # Not by pathlib: children ask fifty times a second, and it takes four times as long.
+        with io.FileIO(f"/proc/{pid}/statm") as file:
+            return int(file.read(256).split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
         return 0
-    finally:
-        os.close(descriptor)
 
 
 def trim_heap() -> bool:

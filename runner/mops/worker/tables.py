@@ -31,7 +31,7 @@ class InvalidOutput(Exception):
 # For each output the last schema that needed nothing done: looking again would cost as much as making the table.
 _plain_schemas: dict[str, pa.Schema] = {}
 
-_Layout = tuple[tuple[object, np.dtype[Any]], ...]
+_Layout = tuple[tuple[str, np.dtype[Any]], ...]
 
 # For each output the names and types of the numpy arrays that its last such table was made of, and that table's schema.
 # To find it anew takes twice as long as the rest, and more where a model has used up the processor's caches.
@@ -73,8 +73,9 @@ def _layout(value: object) -> _Layout | None:
     """Return the names and types of numbers in numpy arrays, which say all of their table's schema; None: else."""
     if type(value) is not dict:
         return None
-    columns = [(n, c.dtype) for n, c in value.items() if type(c) is np.ndarray and c.dtype.kind in "biuf"]
-    return tuple(columns) if len(columns) == len(value) else None
+    columns = [(n, c.dtype) for n, c in value.items() if type(n) is str and type(c) is np.ndarray]
+    only_numbers = len(columns) == len(value) and all(dtype.kind in "biuf" for _, dtype in columns)
+    return tuple(columns) if only_numbers else None
 
 
 def _outputs(result: object) -> Mapping[str, object]:
@@ -157,7 +158,10 @@ def _table(output: str, value: Any, schema: pa.Schema | None = None) -> pa.Table
         if _is_pandas(type(value)):
             return _of_pandas(value)
         if isinstance(value, Mapping):
-            return pa.table({str(name): _column(column) for name, column in value.items()})
+            columns = {str(name): _column(column) for name, column in value.items()}
+            if len(columns) < len(value):
+                raise InvalidOutput(f"output {output!r} has columns of the same name: {', '.join(map(repr, value))}")
+            return pa.table(columns)
         return pa.table(value)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as refused:
         raise InvalidOutput(f"output {output!r} cannot be read as a table: {refused}") from None

@@ -22,9 +22,7 @@ import time
 from typing import Any, NamedTuple
 
 _HEADER = struct.Struct("!IB")  # bytes of the body, descriptors that ride on the header
-_UNIT = struct.Struct("=qdq")  # size before, time of the start, position: in this order, so that the position is last
-_POSITION = struct.Struct("=q")
-_POSITION_AT, _STOP_AT = _UNIT.size - _POSITION.size, _UNIT.size
+_SIZE, _STARTED, _POSITION, _STOP = range(4)  # of eight bytes each
 
 Message = dict[str, Any]
 
@@ -124,7 +122,10 @@ class ProgressPage:
     _IDLE = -1
 
     def __init__(self, fd: int):
-        self._map = mmap.mmap(fd, mmap.PAGESIZE)
+        page = memoryview(mmap.mmap(fd, mmap.PAGESIZE))
+        # Each is stored at once. Not by struct: it clears all that it packs before it writes any of it, and who looks
+        # then sees a unit that has been running since the machine was started.
+        self._numbers, self._times = page.cast("q"), page.cast("d")
 
     @classmethod
     def create(cls) -> tuple[ProgressPage, int]:
@@ -143,32 +144,34 @@ class ProgressPage:
         size_before
             Resident bytes of the process after the simulations that it has run before; 0: it has run none.
         """
-        _UNIT.pack_into(self._map, 0, size_before, time.monotonic(), place << 32 | step)
+        self._numbers[_SIZE] = size_before
+        self._times[_STARTED] = time.monotonic()
+        self._numbers[_POSITION] = place << 32 | step
 
     def idle(self) -> None:
         """Note that no unit is running."""
-        _POSITION.pack_into(self._map, _POSITION_AT, self._IDLE)
+        self._numbers[_POSITION] = self._IDLE
 
     def running(self) -> tuple[Unit, float] | None:
         """Return the unit that runs and the monotonic time (s) of its start, or None."""
-        (position,) = _POSITION.unpack_from(self._map, _POSITION_AT)  # first: the time is never an earlier unit's then
+        position = self._numbers[_POSITION]  # before the time, which is never an earlier unit's then
         if position == self._IDLE:
             return None
-        return Unit(position >> 32, position & 0xFFFFFFFF), _UNIT.unpack_from(self._map, 0)[1]
+        return Unit(position >> 32, position & 0xFFFFFFFF), self._times[_STARTED]
 
     @property
     def size_before(self) -> int:
         """What :meth:`begin` was told."""
-        return int(_UNIT.unpack_from(self._map, 0)[0])
+        return self._numbers[_SIZE]
 
     def ask_to_stop(self) -> None:
         """Ask the child to run nothing more after its present unit."""
-        self._map[_STOP_AT] = 1
+        self._numbers[_STOP] = 1
 
     @property
     def stop_asked(self) -> bool:
         """Whether the parent wants the child to stop."""
-        return self._map[_STOP_AT] == 1
+        return self._numbers[_STOP] == 1
 
 
 def anonymous_file(name: str) -> int:
