@@ -278,7 +278,8 @@ def test_who_waits_to_be_alone_is_not_blamed_for_what_another_job_does(
         Client(dask.address, set_as_default=False) as client,
     ):
         dask.add_worker("--nanny")
-        cluster: Any = SimpleNamespace(client=client, notes=lambda _: {}, cause=lambda *_: UNKNOWN)
+        notes, cause, carried = (lambda _: {}), (lambda *_: UNKNOWN), (lambda order: order)
+        cluster: Any = SimpleNamespace(client=client, notes=notes, cause=cause, carried=carried)
         with contextlib.closing(Dispatch(cluster, lambda *_: None, events.put)) as dispatch:
             order: Any = SimpleNamespace(key="sim-job-1-1")
             dispatch.send(Submit(1, (0,), alone=True), order)
