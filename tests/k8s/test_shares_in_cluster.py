@@ -1,0 +1,32 @@
+"""Two jobs at once on a cluster service."""
+
+from __future__ import annotations
+
+import pytest
+from service_lab import Service, assert_same_rows, begun, wait_for, write_study
+
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
+
+
+def restarts(service: Service) -> dict[str, int]:
+    """Return how often each worker's container was started again, as it is when its memory is used up."""
+    pods = service.objects("pods", "app.kubernetes.io/component=worker")
+    return {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods}
+
+
+def test_a_short_job_gets_its_share_beside_a_long_one(service: Service) -> None:
+    """Both have simulations of the same length, so that equal shares are equal numbers."""
+    long, short = (write_study(service, name, sets=sets, seconds=0.2) for name, sets in (("long", 400), ("short", 40)))
+    service.submit(long, "long", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
+    begun(service, "long", groups=20)
+    service.submit(short, "short", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
+    wait_for(lambda: service.committed("short") >= 4, said=lambda: service.what_is_wrong("short"))
+    began, before = service.committed("long"), restarts(service)
+    service.wait("short")
+    meanwhile = service.committed("long") - began
+    assert meanwhile < 3 * 40, f"the long job got {meanwhile} parameter sets while the short one got 36"
+    assert service.job("long").status().state == "running"
+    service.wait("long", patience_s=400)
+    assert restarts(service) == before, "two jobs at once are too much for the workers' memory"
+    assert_same_rows(service, long, "long")
+    assert_same_rows(service, short, "short")
