@@ -190,7 +190,7 @@ def test_an_idle_cluster_is_removed_by_the_operator(service: Service) -> None:
     soon = '[{"op": "replace", "path": "/spec/idleTimeout", "value": 5}]'
     service.kubectl("patch", "daskcluster", cluster["metadata"]["name"], "--type=json", "-p", soon)
     before = service.committed(name)
-    wait_for(lambda: service.committed(name) > before + 20, said=lambda: service.what_is_wrong(name))
+    begun(service, name, before + 21)
     assert clusters(service, name), "one that works is not idle"
     service.kubectl("patch", "job", f"{name}-1", "-p", '{"spec": {"backoffLimit": 0}}')
     kill_runner(service, name)

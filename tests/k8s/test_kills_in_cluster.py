@@ -81,8 +81,10 @@ def test_a_killed_pod_costs_no_row_and_doubles_none(service: Service, kill: str)
     begun(service, kill)
     assert service.committed(kill) < 60, "it was over before anything was killed"
     KILLS[kill](service, kill)
+    after = service.committed(kill)
     status = service.wait(kill, patience_s=300)
     assert status["groups"] == 60
     if kill in ("runner-killed", "runner-ended", "all-evicted"):
         assert status["attempt"] == 2
+        assert after < 60
     assert_same_rows(service, study, kill)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from service_lab import Service, installed, wait_for
+from service_lab import Service, begun, installed, wait_for
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
@@ -126,7 +126,7 @@ def _has(service: Service, pod: str, file: str) -> bool:
 def test_an_attempt_after_a_runner_that_was_oom_killed_begins_with_half_the_window(service: Service) -> None:
     study = write(service, "crowded", sets=60, seconds=1)
     service.submit(study, "crowded", BATCH_SIZE="16", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.1")
-    wait_for(lambda: service.committed("crowded") > 2, said=lambda: service.what_is_wrong("crowded"))
+    begun(service, "crowded", 3)
     (pod,) = service.runner_pods("crowded")
     service.run("kubectl", "-n", service.namespace, "exec", pod, "--", "python", "-c", FILL)
     status = service.wait("crowded", patience_s=400)

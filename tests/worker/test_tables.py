@@ -30,10 +30,15 @@ class OnlyAStream:
         return self._table.__arrow_c_stream__(requested_schema)
 
 
+def forget(patch):
+    """Have nothing known of results that came before."""
+    patch.setattr(tables, "_plain_schemas", {})
+    patch.setattr(tables, "_arrays_known", {})
+
+
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(tables, "_plain_schemas", {})
-    monkeypatch.setattr(tables, "_arrays_known", {})
+    forget(monkeypatch)
 
 
 FRAMES = {
@@ -326,8 +331,7 @@ class TestReference:
 def fresh_tables(result):
     """Return a result's tables, or what is said of it, as if it were the first."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "_plain_schemas", {})
-        patch.setattr(tables, "_arrays_known", {})
+        forget(patch)
         return tables_or_refusal(result)
 
 
