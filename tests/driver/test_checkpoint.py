@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +17,7 @@ from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog
 from mops.storage.paths import JobPaths
 from mops.storage.spool import Spool
+from mops.storage.tables import ROW_GROUP_BYTES
 from mops.study.grouping import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json, param_id
@@ -62,6 +65,31 @@ def test_rows_of_groups_that_are_not_done_are_dropped(groups: GroupTable) -> Non
     rows = rows_of(checkpoint)["outputs", "out"]
     assert [(row["group"], row["replicate"], row["seed"], row["x"]) for row in rows] == [(1, 0, 10, 2), (1, 1, 11, 3)]
     assert list(checkpoint.ranges) == [1]
+
+
+def test_each_part_is_given_up_when_its_rows_are_encoded(groups: GroupTable) -> None:
+    held: list[int] = []
+    alive: list[int] = []
+
+    class Watched(Spool):
+        def write(self, data: bytes) -> None:
+            held.append(len(alive))
+            super().write(data)
+
+    def large(simulation: tuple[int, int]) -> ArrowPart:
+        made = part([simulation], list(range(ROW_GROUP_BYTES // 8)))
+        content = np.frombuffer(made.buffer, np.uint8).copy()
+        alive.append(1)
+        weakref.finalize(content, alive.pop)
+        return ArrowPart(pa.py_buffer(content), made.segments)
+
+    taken = outcome({0, 1}, parts=[large((0, 0)), large((0, 1)), large((1, 0))])
+    n_bytes = taken.nbytes
+    checkpoint = OpenCheckpoint(groups, None, Watched)
+    checkpoint.add(taken, counted(taken, groups, 0))
+    assert sorted(set(held), reverse=True) == [3, 2, 1]
+    assert not alive
+    assert checkpoint.bytes == checkpoint.bytes_held == n_bytes
 
 
 def test_outputs_that_the_study_does_not_keep_are_dropped(groups: GroupTable) -> None:

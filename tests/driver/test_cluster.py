@@ -23,3 +23,12 @@ def test_the_embedded_cluster_queues_on_the_scheduler_and_bounds_no_memory() -> 
     assert saturation == 1.0
     assert threads == 2
     assert not limit  # Dask would measure the whole runner and pause its only worker for ever
+
+
+def test_a_result_of_the_embedded_cluster_is_taken_where_it_lies() -> None:
+    with embedded("1", 2) as cluster:
+        future = cluster.client.submit(list, "ab", key="ab")
+        future.result()  # waits for it
+        found = cluster.result(future)
+        assert found == ["a", "b"]
+        assert cluster.result(future) is found

@@ -113,6 +113,15 @@ def test_rows_are_encoded_as_soon_as_a_row_group_is_full() -> None:
     assert stored.num_row_groups == 3
 
 
+def test_rows_that_would_make_a_row_group_too_large_begin_the_next() -> None:
+    table = pa.table({"x": np.random.default_rng(1).random(ROW_GROUP_BYTES // 8 * 3 // 4)})
+    encoder = PartEncoder(table.schema, Spool())
+    for _ in range(3):
+        encoder.write(table)
+    stored = pq.ParquetFile(io.BytesIO(b"".join(encoder.finish().content))).metadata
+    assert [stored.row_group(i).num_rows for i in range(stored.num_row_groups)] == [table.num_rows] * 3
+
+
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [

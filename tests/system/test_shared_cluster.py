@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import queue
 import signal
 from collections import Counter
@@ -279,7 +280,8 @@ def test_who_waits_to_be_alone_is_not_blamed_for_what_another_job_does(
     ):
         dask.add_worker("--nanny")
         notes, cause, carried = (lambda _: {}), (lambda *_: UNKNOWN), (lambda order: order)
-        cluster: Any = SimpleNamespace(client=client, notes=notes, cause=cause, carried=carried)
+        result = operator.methodcaller("result")
+        cluster: Any = SimpleNamespace(client=client, notes=notes, cause=cause, carried=carried, result=result)
         with contextlib.closing(Dispatch(cluster, lambda *_: None, events.put)) as dispatch:
             order: Any = SimpleNamespace(key="sim-job-1-1")
             dispatch.send(Submit(1, (0,), alone=True), order)

@@ -71,8 +71,11 @@ class OpenCheckpoint:
         return Ranges.of(self._done)
 
     def add(self, outcome: Outcome, counts: Counts) -> None:
-        """Take an outcome; only groups that are done count."""
-        for part in outcome.parts:
+        """Take an outcome; only groups that are done count. Its parts are taken out of it, and freed one by one."""
+        self.bytes += outcome.nbytes
+        self.bytes_held += outcome.nbytes
+        while outcome.parts:
+            part = outcome.parts.pop(0)
             for segment in part.segments:
                 self._write(part.buffer, segment, outcome.done)
         self._done += sorted(outcome.done)
@@ -80,8 +83,6 @@ class OpenCheckpoint:
         self._losses += outcome.losses
         self._failures += outcome.failures
         self.keys += outcome.keys
-        self.bytes += outcome.nbytes
-        self.bytes_held += outcome.nbytes
         self.counts += counts
 
     def _write(self, buffer: pa.Buffer, segment: Segment, done: frozenset[int]) -> None:
@@ -318,8 +319,9 @@ class Checkpointer:
     def _add(self, outcome: Outcome, counts: Counts) -> None:
         if not len(self._open):
             self._opened = time.monotonic()
+        nbytes = outcome.nbytes
         self._open.add(outcome, counts)
-        self._queue.encoded(outcome.nbytes)
+        self._queue.encoded(nbytes)
 
     def _commit(self) -> None:
         """Close the open checkpoint: every part durable, then the record."""

@@ -149,7 +149,7 @@ class Dispatch:
         if future.status != "finished":
             return self._not_finished(submit, future)
         try:
-            outcome = future.result()
+            outcome = self._cluster.result(future)
         except KilledWorker as error:  # what it gave has ended its worker on the way, and the next one that ran it
             return self._killed(submit, future, error)
         event = self._deliver(submit, outcome)

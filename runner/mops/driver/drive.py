@@ -352,8 +352,8 @@ class Runner:
             logger.info("%s: %s", self._record.job, note)
         if submit.replicates is not None:
             return _Piece(submit.number, outcome)
-        counts = self._checkpoints.put(outcome)
         task, failed = _task(outcome, len(outcome.done)), failed_simulations(outcome)
+        counts = self._checkpoints.put(outcome)  # and its parts are the writer's
         return _Whole(submit.number, outcome.done, outcome.reference, counts, failed, outcome.postponed, task)
 
     def _close(self, group: int, outcome: Outcome) -> _Closed:

@@ -140,9 +140,12 @@ class PartEncoder:
         )
 
     def write(self, table: pa.Table) -> None:
-        """Take rows; they are encoded as soon as a row group is full."""
+        """Take rows; they are encoded as soon as a row group is full, and before what would make it too large."""
+        nbytes = table.nbytes
+        if self._open_bytes + nbytes > ROW_GROUP_BYTES:
+            self._flush()
         self._open.append(table)
-        self._open_bytes += table.nbytes
+        self._open_bytes += nbytes
         self._rows += table.num_rows
         if self._open_bytes >= ROW_GROUP_BYTES:
             self._flush()
