@@ -262,7 +262,7 @@ def test_a_study_without_groups_left_is_over() -> None:
 @pytest.mark.parametrize(
     ("n", "seconds", "expected"),
     [
-        (10_000, 1e-5, 50),  # short groups: two tasks for each slot share the window of 200
+        (10_000, 1e-5, 66),  # short groups: three tasks for two slots share the window of 200
         (10_000, 0.1, 10),  # about a second of work
         (10_000, 5.0, 1),  # a long group is a task of its own
         (20, 0.1, 5),  # near the end: what is left, shared
@@ -274,6 +274,17 @@ def test_size_of_a_task(n: int, seconds: float, expected: int) -> None:
     p = plan(n)
     p.measured(seconds, 1, 1)
     assert len(p.fill(pilot=False)[0].groups) == expected
+
+
+@pytest.mark.parametrize(("tasks", "sizes"), [(None, [66, 66, 66]), (4, [50, 50, 50, 50])])
+def test_a_window_of_short_groups_is_three_tasks_for_two_slots_and_no_crumb(
+    tasks: int | None, sizes: list[int]
+) -> None:
+    """Beside other jobs it is as many as the share allows."""
+    p = plan(10_000)
+    p.tasks = tasks
+    p.measured(1e-5, 1, 1)
+    assert [len(order.groups) for order in p.fill(pilot=False)] == sizes
 
 
 def test_before_anything_is_measured_one_group_finds_out() -> None:

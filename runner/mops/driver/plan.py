@@ -21,6 +21,10 @@ TASKS_PER_SLOT = 4
 PIECES_PER_SLOT = 2
 """The same for pieces of groups, which are longer, and whose groups are to be half done in small numbers."""
 
+WINDOW_PER_SLOT = 1.5
+"""Tasks that a window is divided into at least, for each slot: as few as leave none waiting, for each costs the runner
+some 10 ms, however much it holds."""
+
 MIN_TASK_SECONDS = 0.03
 """Near a job's end tasks shrink, but not below this: a Dask task costs about 2 ms."""
 
@@ -64,6 +68,11 @@ def task_budget_s(*, task_seconds: float, left_s: float, slots: int) -> float:
         Work that is not sent yet, in seconds on one slot.
     """
     return min(task_seconds, max(left_s / (2 * slots), MIN_TASK_SECONDS))
+
+
+def tasks_of_a_window(slots: int) -> int:
+    """Return into how many tasks a window is divided at least: one for each slot, and some that wait for one."""
+    return math.ceil(WINDOW_PER_SLOT * slots)
 
 
 def piece_size(n_left: int, seconds_per_simulation: float | None, budget_s: float) -> int:
@@ -346,7 +355,7 @@ class Plan:
         if self._full(1 if self.seconds_per_group is None else TASKS_PER_SLOT):
             return None
         size, room = self._size(), self._window.size - self.in_flight
-        if room < min(size, self._n_left) and len(self._flying) >= 2 * self.slots:
+        if room < min(size, self._n_left) and len(self._flying) >= self._tasks_of_the_window:
             return None  # a crumb now would leave a crumb of room when it is back, and so on for ever
         first = self._first()
         if self._too_long(first):
@@ -384,8 +393,13 @@ class Plan:
         """Return how many groups a task should hold: about the budget, and a share of the window."""
         if not self._fuse or self.seconds_per_group is None:
             return 1
-        by_window = self._window.size // (2 * self.slots)
+        by_window = self._window.size // self._tasks_of_the_window
         return max(1, min(by_window, int(self._budget_s() / max(self.seconds_per_group, 1e-9))))
+
+    @property
+    def _tasks_of_the_window(self) -> int:
+        """Where other jobs are there, all that this one may have: it uses slots that they leave."""
+        return tasks_of_a_window(self.slots) if self.tasks is None else self.tasks
 
     def _budget_s(self) -> float:
         left_s = self._n_left * (self.seconds_per_group or 0.0)
