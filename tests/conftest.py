@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("mops", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mops")
 
 
 @pytest.fixture(scope="session", autouse=True)

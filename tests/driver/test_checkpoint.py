@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,11 +78,13 @@ def test_each_part_is_given_up_when_its_rows_are_encoded(groups: GroupTable) -> 
             super().write(data)
 
     def large(simulation: tuple[int, int]) -> ArrowPart:
-        made = part([simulation], list(range(ROW_GROUP_BYTES // 8)))
-        content = np.frombuffer(made.buffer, np.uint8).copy()
+        """Return a part with a large output and a small one, which waits for others."""
+        made, small = part([simulation], list(range(ROW_GROUP_BYTES // 8))), part([simulation], [1], "small")
+        content = np.concatenate([np.frombuffer(one.buffer, np.uint8) for one in (made, small)])
         alive.append(1)
         weakref.finalize(content, alive.pop)
-        return ArrowPart(pa.py_buffer(content), made.segments)
+        (segment,) = small.segments
+        return ArrowPart(pa.py_buffer(content), [*made.segments, replace(segment, offset=made.buffer.size)])
 
     taken = outcome({0, 1}, parts=[large((0, 0)), large((0, 1)), large((1, 0))])
     n_bytes = taken.nbytes
@@ -90,6 +93,7 @@ def test_each_part_is_given_up_when_its_rows_are_encoded(groups: GroupTable) -> 
     assert sorted(set(held), reverse=True) == [3, 2, 1]
     assert not alive
     assert checkpoint.bytes == checkpoint.bytes_held == n_bytes
+    assert [row["x"] for row in rows_of(checkpoint)["outputs", "small"]] == [1, 1, 1]
 
 
 def test_outputs_that_the_study_does_not_keep_are_dropped(groups: GroupTable) -> None:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.driver.plan import TASKS_PER_SLOT, Batches, Plan, Submit, piece_size, task_budget_s
+from mops.driver.plan import (
+    TASKS_PER_SLOT,
+    WINDOW_PER_EMBEDDED_SLOT,
+    WINDOW_PER_SLOT,
+    Batches,
+    Plan,
+    Submit,
+    piece_size,
+    task_budget_s,
+)
 from mops.driver.window import Window
 
 
@@ -22,9 +32,12 @@ def plan(
     task_seconds: float = 1.0,
     replicates: Callable[[int], int] = lambda _: 1,
     fuse: bool = True,
+    window_per_slot: float = WINDOW_PER_SLOT,
 ) -> Plan:
     todo = (i for i in range(n))
-    return Plan(todo, n, replicates, window=Window(batch_size), slots=slots, task_seconds=task_seconds, fuse=fuse)
+    window = Window(batch_size)
+    how: dict[str, Any] = {"task_seconds": task_seconds, "fuse": fuse, "window_per_slot": window_per_slot}
+    return Plan(todo, n, replicates, window=window, slots=slots, **how)
 
 
 class Cluster:
@@ -262,7 +275,7 @@ def test_a_study_without_groups_left_is_over() -> None:
 @pytest.mark.parametrize(
     ("n", "seconds", "expected"),
     [
-        (10_000, 1e-5, 66),  # short groups: three tasks for two slots share the window of 200
+        (10_000, 1e-5, 50),  # short groups: two tasks for each slot share the window of 200
         (10_000, 0.1, 10),  # about a second of work
         (10_000, 5.0, 1),  # a long group is a task of its own
         (20, 0.1, 5),  # near the end: what is left, shared
@@ -276,13 +289,11 @@ def test_size_of_a_task(n: int, seconds: float, expected: int) -> None:
     assert len(p.fill(pilot=False)[0].groups) == expected
 
 
-@pytest.mark.parametrize(("tasks", "sizes"), [(None, [66, 66, 66]), (4, [50, 50, 50, 50])])
-def test_a_window_of_short_groups_is_three_tasks_for_two_slots_and_no_crumb(
-    tasks: int | None, sizes: list[int]
-) -> None:
-    """Beside other jobs it is as many as the share allows."""
-    p = plan(10_000)
-    p.tasks = tasks
+@pytest.mark.parametrize(
+    ("per_slot", "sizes"), [(WINDOW_PER_SLOT, [50, 50, 50, 50]), (WINDOW_PER_EMBEDDED_SLOT, [66, 66, 66])]
+)
+def test_a_window_of_short_groups_is_a_few_full_tasks_and_no_crumb(per_slot: float, sizes: list[int]) -> None:
+    p = plan(10_000, window_per_slot=per_slot)
     p.measured(1e-5, 1, 1)
     assert [len(order.groups) for order in p.fill(pilot=False)] == sizes
 

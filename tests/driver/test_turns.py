@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.driver.turns import Turns
@@ -64,7 +64,6 @@ def test_jobs_have_equal_time_however_long_their_tasks_are() -> None:
     assert shares[True] == pytest.approx(0.5, abs=0.02)
 
 
-@settings(deadline=None)
 @given(
     slots=st.integers(1, 12),
     lengths=st.lists(st.floats(0.5, 5.0), min_size=2, max_size=4),

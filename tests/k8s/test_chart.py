@@ -469,7 +469,7 @@ def test_dask_gets_what_the_headroom_leaves(tmp_path: Path, memory: str | int, l
 @example(number=959, unit="Mi", threads=1, headroom_mib=None)
 @example(number=4, unit="Gi", threads=2, headroom_mib=None)
 @example(number=3, unit="G", threads=1, headroom_mib=300)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_the_chart_installs_the_doctor_finds_well(
     tmp_path: Path, number: int, unit: str, threads: int, headroom_mib: int | None
 ) -> None:

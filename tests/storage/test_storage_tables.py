@@ -122,6 +122,15 @@ def test_rows_that_would_make_a_row_group_too_large_begin_the_next() -> None:
     assert [stored.row_group(i).num_rows for i in range(stored.num_row_groups)] == [table.num_rows] * 3
 
 
+def test_tables_without_rows_make_no_row_groups() -> None:
+    large = pa.table({"x": np.random.default_rng(1).random(ROW_GROUP_BYTES // 8 + 1)})
+    encoder = PartEncoder(large.schema, Spool())
+    for table in (large[:0], large, large[:0], large, large[:10], large[:0]):
+        encoder.write(table)
+    stored = pq.ParquetFile(io.BytesIO(b"".join(encoder.finish().content))).metadata
+    assert [stored.row_group(i).num_rows for i in range(stored.num_row_groups)] == [large.num_rows, large.num_rows, 10]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [

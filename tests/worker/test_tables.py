@@ -360,7 +360,7 @@ def results_in_turn(draw):
     return found
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(results_in_turn())
 def test_a_result_is_read_in_the_same_way_whatever_came_before_it(results):
     for result in results:

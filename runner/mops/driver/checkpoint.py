@@ -88,7 +88,7 @@ class OpenCheckpoint:
     def _write(self, buffer: pa.Buffer, segment: Segment, done: frozenset[int]) -> None:
         if self._outputs is not None and segment.output not in self._outputs:
             return
-        table = read_segment(buffer, {"offset": segment.offset, "length": segment.length})
+        table = _rows_of(buffer, segment)
         simulations, rows = segment.simulations, segment.rows
         if not all(group in done for group, _ in simulations):
             table, simulations, rows = _only(done, table, simulations, rows)
@@ -117,6 +117,14 @@ class OpenCheckpoint:
         columns = list(zip(*rows, strict=True))  # those of the schema, in its order, but for param_id
         typed = [pa.array(values, field.type) for values, field in zip(columns, list(schema)[1:], strict=True)]
         return pa.table([self._groups.param_ids(columns[0]), *typed], schema=schema)
+
+
+def _rows_of(buffer: pa.Buffer, segment: Segment) -> pa.Table:
+    """Return a segment's rows; a copy of few, which would keep their whole part until they fill a row group."""
+    where = {"offset": segment.offset, "length": segment.length}
+    if 2 * segment.length < buffer.size:
+        buffer, where["offset"] = pa.py_buffer(buffer.slice(segment.offset, segment.length).to_pybytes()), 0
+    return read_segment(buffer, where)
 
 
 def _only(
@@ -255,7 +263,10 @@ class Checkpointer:
         self._thread.start()
 
     def put(self, outcome: Outcome) -> Counts:
-        """Take an outcome and count it; waits while too many bytes wait to be encoded."""
+        """Take an outcome, whose parts are the writer's from now on, and count it.
+
+        Waits while too many bytes wait to be encoded.
+        """
         counts = counted(outcome, self._groups, self._n_targets)
         if outcome.done:
             self._backlog.came(outcome.nbytes)

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import dask.config
 from dask.system import cpu_count
-from distributed import Client, Future, Scheduler, SchedulerPlugin, SpecCluster, Worker
+from distributed import CancelledError, Client, Future, Scheduler, SchedulerPlugin, SpecCluster, Worker
 from distributed.protocol.pickle import dumps
 from distributed.versions import VersionMismatchWarning
 
@@ -189,7 +189,10 @@ class Embedded:
 
     def result(self, future: Future[Outcome]) -> Outcome:
         """As :meth:`Cluster.result`: it lies in this process, and the ways of a distributed one take 2 ms."""
-        return cast("Outcome", self._worker.data[future.key])
+        try:
+            return cast("Outcome", self._worker.data[future.key])
+        except KeyError as gone:  # the cluster has closed
+            raise CancelledError(future.key) from gone
 
     def departed(self) -> list[Departure]:
         """As :meth:`Cluster.departed`: its worker goes with this process only."""

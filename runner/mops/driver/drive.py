@@ -32,7 +32,7 @@ from mops.driver.half_done import HalfDone
 from mops.driver.joblog import JobLogBuffer
 from mops.driver.lost import given_up, is_single, killed_report, lost_report, memory_report
 from mops.driver.observe import Observer
-from mops.driver.plan import Batches, Plan, Submit
+from mops.driver.plan import WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT, Batches, Plan, Submit
 from mops.driver.progress import Progress, Snapshot
 from mops.driver.sizing import MOST_GROUPS, PILOT_TASKS_PER_SLOT, Room, Sizer, Sizes, Task, room_for_results
 from mops.driver.window import Window, start_after
@@ -285,7 +285,12 @@ class Runner:
             task_seconds=self._settings.task_seconds,
             # Where each group is to be committed as it finishes, none waits for another in its task.
             fuse=self._settings.checkpoint_seconds > 0,
+            window_per_slot=self._window_per_slot,
         )
+
+    @property
+    def _window_per_slot(self) -> float:
+        return WINDOW_PER_SLOT if self._context.slots is None else WINDOW_PER_EMBEDDED_SLOT
 
     def _new_outlook(self) -> Outlook:
         return Outlook(
@@ -477,7 +482,7 @@ class Runner:
         free = allowed_bytes() - resident_bytes()
         results = room_for_results(self._context.held_bytes, workers, free)
         task_seconds = self._settings.task_seconds if self._settings.checkpoint_seconds > 0 else 0.0
-        sizes = self._sizer.sizes(Room(self._crew.slots, workers, results, task_seconds))
+        sizes = self._sizer.sizes(Room(self._crew.slots, workers, results, task_seconds, self._window_per_slot))
         if sizes is None or not sizes.differs(self._sizes):
             return
         self._sizes = sizes

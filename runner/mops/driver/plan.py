@@ -21,12 +21,15 @@ TASKS_PER_SLOT = 4
 PIECES_PER_SLOT = 2
 """The same for pieces of groups, which are longer, and whose groups are to be half done in small numbers."""
 
-WINDOW_PER_SLOT = 1.5
-"""Tasks that a window is divided into at least, for each slot: as few as leave none waiting, for each costs the runner
-some 10 ms, however much it holds."""
+WINDOW_PER_SLOT = 2.0
+"""Tasks that a window of short groups is divided into at least, for each slot: one runs, the next one is there."""
+
+WINDOW_PER_EMBEDDED_SLOT = 1.5
+"""The same where the runner computes beside the simulations: the fewer tasks, the more is left for these (a task takes
+it about 7 ms of CPU with cold caches, whatever it holds), and the next one is there in a few milliseconds."""
 
 MIN_TASK_SECONDS = 0.03
-"""Near a job's end tasks shrink, but not below this: a Dask task costs about 2 ms."""
+"""Near a job's end tasks shrink, but not below this: a Dask task costs 2 ms and more."""
 
 _DECAY = 0.8
 _ANY = 1 << 20
@@ -70,11 +73,6 @@ def task_budget_s(*, task_seconds: float, left_s: float, slots: int) -> float:
     return min(task_seconds, max(left_s / (2 * slots), MIN_TASK_SECONDS))
 
 
-def tasks_of_a_window(slots: int) -> int:
-    """Return into how many tasks a window is divided at least: one for each slot, and some that wait for one."""
-    return math.ceil(WINDOW_PER_SLOT * slots)
-
-
 def piece_size(n_left: int, seconds_per_simulation: float | None, budget_s: float) -> int:
     """Return how many of a long group's replicates one task runs: even pieces of about the budget, at least one."""
     if seconds_per_simulation is None:
@@ -114,6 +112,8 @@ class Plan:
         How long a task should take.
     fuse
         Whether a task may hold several groups.
+    window_per_slot
+        Tasks that the window is divided into at least, for each slot.
     """
 
     def __init__(
@@ -126,11 +126,13 @@ class Plan:
         slots: int,
         task_seconds: float,
         fuse: bool = True,
+        window_per_slot: float = WINDOW_PER_SLOT,
     ):
         self._fresh: Iterator[int] = iter(todo)
         self._n_left = n_todo
         self._n_replicates = n_replicates
-        self._window, self._task_seconds, self._fuse = window, task_seconds, fuse
+        self._window, self._window_per_slot = window, window_per_slot
+        self._task_seconds, self._fuse = task_seconds, fuse
         self.slots, self.workers = slots, 1
         self.tasks: int | None = None
         self._returned: list[int] = []  # a heap: what a task gave back goes first, in study order
@@ -355,7 +357,7 @@ class Plan:
         if self._full(1 if self.seconds_per_group is None else TASKS_PER_SLOT):
             return None
         size, room = self._size(), self._window.size - self.in_flight
-        if room < min(size, self._n_left) and len(self._flying) >= self._tasks_of_the_window:
+        if room < min(size, self._n_left) and len(self._flying) >= self._least_tasks:
             return None  # a crumb now would leave a crumb of room when it is back, and so on for ever
         first = self._first()
         if self._too_long(first):
@@ -393,13 +395,13 @@ class Plan:
         """Return how many groups a task should hold: about the budget, and a share of the window."""
         if not self._fuse or self.seconds_per_group is None:
             return 1
-        by_window = self._window.size // self._tasks_of_the_window
+        by_window = self._window.size // self._least_tasks
         return max(1, min(by_window, int(self._budget_s() / max(self.seconds_per_group, 1e-9))))
 
     @property
-    def _tasks_of_the_window(self) -> int:
-        """Where other jobs are there, all that this one may have: it uses slots that they leave."""
-        return tasks_of_a_window(self.slots) if self.tasks is None else self.tasks
+    def _least_tasks(self) -> int:
+        """Tasks that the window is divided into at least."""
+        return math.ceil(self._window_per_slot * self.slots)
 
     def _budget_s(self) -> float:
         left_s = self._n_left * (self.seconds_per_group or 0.0)

@@ -141,8 +141,10 @@ class PartEncoder:
 
     def write(self, table: pa.Table) -> None:
         """Take rows; they are encoded as soon as a row group is full, and before what would make it too large."""
+        if not table.num_rows and (self._open or self._rows):
+            return  # only where it is all there is does it say something: the columns
         nbytes = table.nbytes
-        if self._open_bytes + nbytes > ROW_GROUP_BYTES:
+        if self._rows and self._open_bytes + nbytes > ROW_GROUP_BYTES:
             self._flush()
         self._open.append(table)
         self._open_bytes += nbytes
