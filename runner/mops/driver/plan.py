@@ -73,6 +73,11 @@ def task_budget_s(*, task_seconds: float, left_s: float, slots: int) -> float:
     return min(task_seconds, max(left_s / (2 * slots), MIN_TASK_SECONDS))
 
 
+def least_tasks(slots: int, per_slot: float) -> int:
+    """Return the tasks that a window is divided into at least."""
+    return math.ceil(per_slot * slots)
+
+
 def piece_size(n_left: int, seconds_per_simulation: float | None, budget_s: float) -> int:
     """Return how many of a long group's replicates one task runs: even pieces of about the budget, at least one."""
     if seconds_per_simulation is None:
@@ -400,8 +405,7 @@ class Plan:
 
     @property
     def _least_tasks(self) -> int:
-        """Tasks that the window is divided into at least."""
-        return math.ceil(self._window_per_slot * self.slots)
+        return least_tasks(self.slots, self._window_per_slot)
 
     def _budget_s(self) -> float:
         left_s = self._n_left * (self.seconds_per_group or 0.0)

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from mops.driver.plan import TASKS_PER_SLOT, WINDOW_PER_SLOT
+from mops.driver.plan import TASKS_PER_SLOT, WINDOW_PER_SLOT, least_tasks
 from mops.worker.memory import HEADROOM_BYTES
 from mops.worker.verdict import shown
 
@@ -155,7 +155,7 @@ def reckoned(tasks: list[Task], room: Room) -> Sizes:
     n_tasks = TASKS_PER_SLOT * per_worker * room.workers
     by_results = max(int(room.result_bytes / group_bytes), 1)
     groups = min(n_tasks * per_task, by_results, MOST_GROUPS)
-    per_task = min(per_task, max(groups // math.ceil(room.window_per_slot * per_worker * room.workers), 1))
+    per_task = min(per_task, max(groups // least_tasks(per_worker * room.workers, room.window_per_slot), 1))
     said = (
         f"a simulation takes up to {shown(peak)}, with room for a quarter more and for a burst {shown(each)}; "
         f"a worker has {shown(free)}: {per_worker} at once on each, of {most}; "
