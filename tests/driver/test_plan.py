@@ -310,7 +310,7 @@ def test_without_fusion_each_group_is_a_task() -> None:
 
 @pytest.mark.parametrize(
     ("left_s", "expected"),
-    [(1000.0, 1.0), (2.0, 0.5), (0.0, 0.03)],
+    [(1000.0, 1.0), (2.0, 0.5), (0.0, 0.1)],
 )
 def test_a_task_shrinks_near_the_end_of_the_job(left_s: float, expected: float) -> None:
     assert task_budget_s(task_seconds=1.0, left_s=left_s, slots=2) == expected

@@ -264,6 +264,26 @@ def test_a_closed_pool_starts_no_child(lab: Lab) -> None:
     assert pool.pids() == []
 
 
+def test_who_closes_a_pool_that_another_closes_waits_until_no_child_is_left(lab: Lab) -> None:
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=4, start="spawn")
+    pool.warm()
+    children = pool.pids()
+    both, left = threading.Barrier(2), []
+
+    def close() -> None:
+        both.wait(PATIENCE_S)
+        pool.close()
+        left.append([pid for pid in children if psutil.pid_exists(pid)])
+
+    threads = [threading.Thread(target=close) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(children) == 4
+    assert left == [[], []]
+
+
 def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab: Lab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

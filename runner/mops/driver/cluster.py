@@ -67,6 +67,10 @@ _CONFIG = {
 # with a warning where another job has it: LocalCluster(dashboard_address=None) leaves that as it is.
 _QUIET_HTTP = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
+# What goes from client to scheduler to worker waits for more to go with it, by default 10 and 5 ms after what went
+# before: a release held up the next task, a group's last simulation its targets.
+_SEND_SECONDS = 0.001
+
 _LOOK_SECONDS = 2.0
 _SOURCES_EVERY = 5  # looks: each asks every nanny
 _CONNECT_SECONDS = 10.0
@@ -144,6 +148,9 @@ class Cluster(Protocol):
     def stop(self, grace_s: float) -> None:
         """Run nothing new of this attempt on any worker; what runs gets ``grace_s`` seconds. Does not wait."""
 
+    def done(self) -> None:
+        """Note that nothing of this attempt is to run any more: its children may end. Does not wait."""
+
 
 _orders: WeakValueDictionary[str, Order] = WeakValueDictionary()
 
@@ -210,6 +217,10 @@ class Embedded:
         """As :meth:`Cluster.stop`."""
         stop_pool(self.pool, grace_s)
 
+    def done(self) -> None:
+        """As :meth:`Cluster.done`: they end while the job's end is written."""
+        leave_pool(self.pool)
+
 
 @contextmanager
 def embedded(run: str, slots: int) -> Iterator[Embedded]:
@@ -233,7 +244,10 @@ def embedded(run: str, slots: int) -> Iterator[Embedded]:
         SpecCluster({0: worker}, scheduler, silence_logs=False) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        yield Embedded(client, cluster.workers[0], run, slots)
+        there = cluster.workers[0]
+        for stream in (client.scheduler_comm, cluster.scheduler.stream_comms[there.address]):
+            stream.interval = _SEND_SECONDS
+        yield Embedded(client, there, run, slots)
 
 
 def _quiet() -> None:
@@ -486,6 +500,9 @@ class External:
         self._over.set()  # who waits for the cluster to come back need not
         if self.alive:
             threading.Thread(target=self._stop_pools, args=(grace_s,), name="mops-stop", daemon=True).start()
+
+    def done(self) -> None:
+        """As :meth:`Cluster.done`: they end with the connection, which is left soon."""
 
     def _stop_pools(self, grace_s: float) -> None:
         with contextlib.suppress(OSError, TimeoutError, RuntimeError):  # no connection: nothing of ours runs there

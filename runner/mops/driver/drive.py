@@ -210,6 +210,7 @@ class Runner:
                 self._checkpoints.finish()
                 self._take_commits()
                 self._check_drained(self._batches.rest())
+                self._after_batch(self._cluster.done)  # and the children were looked at
             except BaseException:
                 self._cluster.stop(0.0)
                 self._checkpoints.abandon()
@@ -550,8 +551,12 @@ class Runner:
             self._window.batch_done()
             self._resize()
             client, pool = self._cluster.client, self._cluster.pool
-            self._drainer.submit(drain.check, client, self._record.job, pool, *batch).add_done_callback(_warn_of_fault)
-            self._drainer.submit(self._trimmer.trim, client).add_done_callback(_warn_of_fault)
+            self._after_batch(drain.check, client, self._record.job, pool, *batch)
+            self._after_batch(self._trimmer.trim, client)
+
+    def _after_batch(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Call something beside the job, in its turn; what goes wrong there is said, and harms nothing."""
+        self._drainer.submit(call, *arguments).add_done_callback(_warn_of_fault)
 
     def _stop(self, asked: _StopAsked) -> None:
         self._stopping, self._to_go_on = True, asked.to_go_on
@@ -641,6 +646,6 @@ def end_state(record: JobRecord, view: LogView) -> State:
     return "partial" if (record.taken_over_counts + view.counts).failed else "succeeded"
 
 
-def _warn_of_fault(checked: concurrent.futures.Future[bool]) -> None:
-    if (error := checked.exception()) is not None:
+def _warn_of_fault(called: concurrent.futures.Future[object]) -> None:
+    if (error := called.exception()) is not None:
         logger.warning("the look at what is left after a batch failed itself", exc_info=error)

@@ -28,8 +28,9 @@ WINDOW_PER_EMBEDDED_SLOT = 1.5
 """The same where the runner computes beside the simulations: the fewer tasks, the more is left for these (a task takes
 it about 7 ms of CPU with cold caches, whatever it holds), and the next one is there in a few milliseconds."""
 
-MIN_TASK_SECONDS = 0.03
-"""Near a job's end tasks shrink, but not below this: a Dask task costs 2 ms and more."""
+MIN_TASK_SECONDS = 0.1
+"""Near a job's end tasks shrink, but not below this: cutting a group in pieces costs two tasks and more, of about 7 ms
+each, and gains on average half of the group's time on one slot."""
 
 _DECAY = 0.8
 _ANY = 1 << 20

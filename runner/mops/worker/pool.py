@@ -67,7 +67,7 @@ class Pool:
         """What the worker may take, with all its processes."""
         self._root = root
         self._lock = threading.Lock()
-        self._preparing, self._installing = threading.Lock(), threading.Lock()
+        self._preparing, self._installing, self._closing = threading.Lock(), threading.Lock(), threading.Lock()
         self._installed = context.install_s is None
         self._install_failure: InstallError | None = None
         self._notes: list[str] = []
@@ -472,25 +472,31 @@ class Pool:
             template.kill()
 
     def close(self) -> None:
-        """End every child; who drives one meanwhile sees it die, and has an outcome without an error."""
-        with self._lock:
-            self._stopping = self._ended = True
-            if self._killer is not None:
-                self._killer.cancel()
-            idle = self._children.take_idle(self.slots)
-            for child in self._children.of(self.slots):
-                child.kill()
-            self._kill_importing()
-        self.slots.wake()
-        held.wake()
-        _close(idle)
-        self._children.await_end(self.slots, LEAVE_SECONDS)
-        left = self._children.leave(self.slots)
-        _close(left)  # their drivers are held up elsewhere
-        self._drop_template()
+        """End every child; who drives one meanwhile sees it die, and has an outcome without an error.
+
+        A second call waits for the first.
+        """
+        with self._closing:
+            with self._lock:
+                self._stopping = self._ended = True
+                if self._killer is not None:
+                    self._killer.cancel()
+                idle = self._children.take_idle(self.slots)
+                for child in self._children.of(self.slots):
+                    child.kill()
+                self._kill_importing()
+            self.slots.wake()
+            held.wake()
+            _close(idle)
+            self._children.await_end(self.slots, LEAVE_SECONDS)
+            left = self._children.leave(self.slots)
+            _close(left)  # their drivers are held up elsewhere
+            self._drop_template()
 
 
 def _close(children: list[Child]) -> None:
+    for child in children:  # they end side by side: the kernel takes milliseconds for each
+        child.kill()
     for child in children:
         child.close()
 

@@ -137,12 +137,14 @@ def stop_pool(name: str, grace_s: float) -> None:
 
 
 def close_pool(name: str) -> None:
-    """End a pool's children here; an order that comes all the same runs nothing."""
+    """End a pool's children here, or wait until who is at it has; an order that comes all the same runs nothing."""
     with _lock:
         _over.add(name)
-        pool = _pools.pop(name, None)
+        pool = _pools.get(name)
     if pool is not None:
         pool.close()
+        with _lock:
+            _pools.pop(name, None)
 
 
 def leave_pool(name: str) -> None:
