@@ -9,10 +9,10 @@ import psutil
 import pytest
 from distributed.batched import BatchedSend
 
+from mops.driver.attempt import children
 from mops.driver.cluster import embedded, embedded_slots
 from mops.settings import Settings
 from mops.worker.order import Context
-from mops.worker.task import close_pool, pool_of
 
 
 def test_slots_are_the_processors_divided_by_threads_and_at_least_one() -> None:
@@ -43,11 +43,16 @@ def test_a_result_of_the_embedded_cluster_is_taken_where_it_lies() -> None:
         assert cluster.result(future) is found
 
 
+async def _new_stream() -> BatchedSend:
+    return BatchedSend("10 ms")
+
+
 def test_what_goes_to_the_embedded_worker_does_not_wait_for_more_to_go_with_it() -> None:
     with embedded("1", 2) as cluster:
         (to_worker,) = cluster.client.cluster.scheduler.stream_comms.values()
         streams = [cluster.client.scheduler_comm, to_worker]
-    assert "interval" in vars(BatchedSend("10 ms"))  # Dask's own name for it
+        anew = cluster.client.sync(_new_stream)
+    assert "interval" in vars(anew)  # Dask's own name for it
     assert [stream.interval for stream in streams] == [0.001, 0.001]
 
 
@@ -59,14 +64,11 @@ def test_an_attempt_that_is_done_has_its_children_ended_beside_it(
     project.mkdir(parents=True)
     (project / "model.py").write_text("def run(p, s):\n    return {'x': s}\n")
     context = Context("job", "done", "packed", "storage", "model:run", "baseline", targets=(), outputs=None, slots=2)
-    with embedded(context.run, 2) as cluster:
-        pool = pool_of(context)
+    with children(context) as pool, embedded(context.run, 2) as cluster:
         pool.check()
-        before = pool.pids()
+        (child,) = pool.pids()
         cluster.done()
         deadline = time.monotonic() + 30
-        while any(map(psutil.pid_exists, before)):
-            assert time.monotonic() < deadline, "they have not been ended"
+        while psutil.pid_exists(child):
+            assert time.monotonic() < deadline, "it has not been ended"
             time.sleep(0.01)
-    close_pool(context.run)
-    assert len(before) == 1

@@ -279,7 +279,7 @@ def test_a_study_without_groups_left_is_over() -> None:
         (10_000, 0.1, 10),  # about a second of work
         (10_000, 5.0, 1),  # a long group is a task of its own
         (20, 0.1, 5),  # near the end: what is left, shared
-        (20, 1e-3, 20),  # ... but not below 30 ms of work
+        (20, 4e-3, 20),  # ... but not below 0.1 s of work
         (1, 5.0, 1),
     ],
 )

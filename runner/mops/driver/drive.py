@@ -210,7 +210,7 @@ class Runner:
                 self._checkpoints.finish()
                 self._take_commits()
                 self._check_drained(self._batches.rest())
-                self._after_batch(self._cluster.done)  # and the children were looked at
+                self._beside(self._cluster.done)  # after the look at what its children hold
             except BaseException:
                 self._cluster.stop(0.0)
                 self._checkpoints.abandon()
@@ -551,10 +551,10 @@ class Runner:
             self._window.batch_done()
             self._resize()
             client, pool = self._cluster.client, self._cluster.pool
-            self._after_batch(drain.check, client, self._record.job, pool, *batch)
-            self._after_batch(self._trimmer.trim, client)
+            self._beside(drain.check, client, self._record.job, pool, *batch)
+            self._beside(self._trimmer.trim, client)
 
-    def _after_batch(self, call: Callable[..., object], *arguments: Any) -> None:
+    def _beside(self, call: Callable[..., object], *arguments: Any) -> None:
         """Call something beside the job, in its turn; what goes wrong there is said, and harms nothing."""
         self._drainer.submit(call, *arguments).add_done_callback(_warn_of_fault)
 
@@ -648,4 +648,4 @@ def end_state(record: JobRecord, view: LogView) -> State:
 
 def _warn_of_fault(called: concurrent.futures.Future[object]) -> None:
     if (error := called.exception()) is not None:
-        logger.warning("the look at what is left after a batch failed itself", exc_info=error)
+        logger.warning("a look at what batches left, or giving it back, failed itself; the job goes on", exc_info=error)

@@ -29,8 +29,10 @@ WINDOW_PER_EMBEDDED_SLOT = 1.5
 it about 7 ms of CPU with cold caches, whatever it holds), and the next one is there in a few milliseconds."""
 
 MIN_TASK_SECONDS = 0.1
-"""Near a job's end tasks shrink, but not below this: cutting a group in pieces costs two tasks and more, of about 7 ms
-each, and gains on average half of the group's time on one slot."""
+"""Near a job's end tasks shrink, but not below this: neither are short groups fused into less, nor is a group that
+takes less cut in pieces. It would be the last two groups or so of each slot that were cut, each into three tasks and
+more that cost the runner 7 ms, with a gap between a group's last simulation and its targets. With groups of 60 ms on
+two slots a job's end lost 90 ms of slot time at 0.03, 65 at 0.1, and the job had 34 tasks instead of 20."""
 
 _DECAY = 0.8
 _ANY = 1 << 20

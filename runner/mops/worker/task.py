@@ -137,18 +137,24 @@ def stop_pool(name: str, grace_s: float) -> None:
 
 
 def close_pool(name: str) -> None:
-    """End a pool's children here, or wait until who is at it has; an order that comes all the same runs nothing."""
+    """End a pool's children here; where another thread is ending them, wait for it.
+
+    An order that comes all the same runs nothing.
+    """
     with _lock:
         _over.add(name)
         pool = _pools.get(name)
     if pool is not None:
-        pool.close()
-        with _lock:
-            _pools.pop(name, None)
+        try:
+            pool.close()
+        finally:
+            with _lock:
+                if _pools.get(name) is pool:
+                    del _pools[name]
 
 
 def leave_pool(name: str) -> None:
-    """End a pool's children here, without waiting for them: for a worker's event loop."""
+    """End a pool's children here, without waiting for them."""
     threading.Thread(target=close_pool, args=(name,), name="mops-leave").start()
 
 
