@@ -57,7 +57,7 @@ def test_a_runner_that_is_asked_to_end_commits_what_is_finished(service: Service
 
 
 def test_cancel_and_resume(service: Service) -> None:
-    study = write_study(service, "stopped", sets=60, seconds=0.2)
+    study = write_study(service, "stopped", sets=200, seconds=0.2)  # 40 s: two commands have to come in time
     service.submit(study, "stopped", CHECKPOINT_SECONDS="1")
     begun(service, "stopped")
     second = service.mops("jobs", "resume", "stopped", code=2)
