@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cut import way_to
 from dask_processes import DaskProcesses, dask_in, free_port, gone
-from distributed import Client
+from distributed import Client, Scheduler
 from study_lab import MOPS, Lab, Runner, betas, rows_of, wait_for
 
 from mops.driver.cluster import external
@@ -42,6 +42,24 @@ def test_whole_and_split_groups_give_the_same_rows_as_a_plain_loop(lab: Lab, das
     assert len(caches) == 2, "each worker has its own copy of the bundle"
     assert set(caches) == {lab.job("fused").record.bundle}
     wait_for(lambda: dask.children() == [])
+
+
+def test_the_scheduler_notes_nothing_of_a_jobs_tasks_for_good(lab: Lab, dask: DaskProcesses) -> None:
+    """Its spans would keep a dictionary of each submission for its whole life; what others submitted stays."""
+
+    def noted(dask_scheduler: Scheduler) -> tuple[int, int]:
+        spans = dask_scheduler.extensions["spans"].spans.values()
+        notes = sum(len(span.metadata["collections"]) for span in spans if span.metadata)
+        return notes, sum(event["action"] == "update-graph" for _, event in dask_scheduler.get_events("scheduler"))
+
+    lab.write("counted:simulate", betas(60), n_replicates=1)
+    with Client(dask.address, set_as_default=False) as other:
+        their_own = other.submit(sum, [1, 2])
+        lab.run("job", BATCH_SIZE=4, TASK_SECONDS=0.001)
+        assert their_own.result() == 3
+        notes, submissions = other.run_on_scheduler(noted)
+    assert notes == 1
+    assert submissions > 15, "there was nothing to note"
 
 
 def places(lab: Lab) -> dict[int, int]:

@@ -34,7 +34,7 @@ from mops.worker.task import close_pool, pool_of
 
 logger = logging.getLogger(__name__)
 
-_YOUNG_OBJECTS = 20_000
+_YOUNG_OBJECTS, _YOUNG_COLLECTIONS = 5_000, 3
 
 
 def context_of(job: str, bundle: str, storage: str, spec: ModelSpec, settings: Settings) -> Context:
@@ -254,11 +254,12 @@ def settled_heap() -> Iterator[None]:
 
     A full collection looks through every object and stops all threads: 60 to 120 ms with Dask imported, several times
     in a minute where simulations are short. 10 % of the runner's CPU time at 0 ms. The smallest collections come every
-    700 objects by default, fewer than one task brings.
+    700 objects by default, fewer than one task brings; every 20,000, the tracebacks of Dask's timeouts (several a task,
+    4 KiB each) were another 2 MiB.
     """
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, *before[1:])
+    gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_COLLECTIONS, before[2])
     try:
         yield
     finally:

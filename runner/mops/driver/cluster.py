@@ -67,6 +67,9 @@ _CONFIG = {
 # with a warning where another job has it: LocalCluster(dashboard_address=None) leaves that as it is.
 _QUIET_HTTP = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
+# Nobody asks an embedded cluster for locks, queues, events or spans, and spans note every task for good.
+_BARE = {"protocol": "inproc://", "extensions": {}, **_QUIET_HTTP}
+
 # What goes from client to scheduler to worker waits for more to go with it, by default 10 and 5 ms after what went
 # before: a release held up the next task, a group's last simulation its targets.
 _SEND_SECONDS = 0.001
@@ -234,11 +237,8 @@ def embedded(run: str, slots: int) -> Iterator[Embedded]:
         Simulations that run at once.
     """
     _quiet()
-    scheduler = {"cls": Scheduler, "options": {"protocol": "inproc://", **_QUIET_HTTP}}
-    worker = {
-        "cls": Worker,
-        "options": {"protocol": "inproc://", "nthreads": slots, "memory_limit": 0, **_QUIET_HTTP},
-    }
+    scheduler = {"cls": Scheduler, "options": _BARE}
+    worker = {"cls": Worker, "options": {"nthreads": slots, "memory_limit": 0, **_BARE}}
     with (
         dask.config.set(_CONFIG),
         SpecCluster({0: worker}, scheduler, silence_logs=False) as cluster,
@@ -295,13 +295,16 @@ class OnScheduler(SchedulerPlugin):
         self, scheduler: Any, *, client: str, tasks: list[Any], annotations: dict[str, Any], **_: Any
     ) -> None:
         """Give tasks their turns; count deaths from where only so many are left until Dask gives the task back."""
+        if client != self._client:
+            return
         suspects, seconds = annotations.get(SUSPECT, {}), annotations.get(SECONDS, {})
-        for key in tasks if client == self._client else ():
+        for key in tasks:
             task, allowed = scheduler.tasks[key], 1 if key in suspects else DEATHS
             task.suspicious = max(scheduler.allowed_failures + 1 - allowed, 0)
             tag = self.turns.tag(key, self._price * seconds.get(key, 0.0), _reached(scheduler))
             # Dask has the number of the graph here, by which its queue is first in, first out.
             task.priority = (task.priority[0], tag, *task.priority[2:])
+        _forget_submission(scheduler, tasks)
 
     def transition(self, key: Any, start: Any, finish: Any, *_: Any, stimulus_id: str, **__: Any) -> None:
         """Note which tasks are taken from the queue."""
@@ -318,6 +321,13 @@ class OnScheduler(SchedulerPlugin):
         message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._pool,)), "wait": True}
         self._ending = asyncio.ensure_future(scheduler.broadcast(msg=message, on_error="ignore"))
         scheduler.remove_plugin(self.name)
+
+
+def _forget_submission(scheduler: Any, tasks: list[Any]) -> None:
+    """Drop what Dask's spans have just noted of a graph: a dictionary each, for as long as the scheduler lives."""
+    with contextlib.suppress(AttributeError, KeyError, TypeError):  # a Dask that notes it elsewhere, or not at all
+        for span in {scheduler.tasks[key].group.span_id for key in tasks}:
+            del scheduler.extensions["spans"].spans[span].metadata["collections"][-1:]
 
 
 def _reached(scheduler: Any) -> float:
