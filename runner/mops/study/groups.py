@@ -28,12 +28,13 @@ IDENTITY_FIELDS = (
 )
 """The columns that each row of an output has in front."""
 
-PIECE_GROUPS = 1024
+PIECE_GROUPS = 512
 PIECE_SIMULATIONS = 1_000_000
-"""A piece has at most so many groups and simulations, but at least one group: about 0.3 MiB, at most 16 MiB. Pieces of
-8,192 groups left 2 MiB for each 1,000 of them: what is made of a piece is freed all over the heap."""
+"""A piece has at most so many groups and simulations, but at least one group: about 0.15 MiB, at most 16 MiB. Pieces of
+8,192 groups left 2 MiB for each 1,000 of them: what is made of a piece is freed all over the heap. Smaller ones than
+these cost more than they save: a million groups have 15 MiB of Parquet's metadata, and twice that with 256."""
 
-_PIECES_KEPT = 3
+_PIECES_KEPT = 4
 
 Indices = npt.NDArray[np.int64]
 Seeds = npt.NDArray[np.uint64]
