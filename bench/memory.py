@@ -48,11 +48,13 @@ LOADS = {
 def main() -> None:
     arguments = parse_arguments()
     up_to = QUICK_UP_TO if arguments.quick else max(max(load.sizes) for load in LOADS.values())
+    if arguments.quick:
+        arguments.repeats = 1
     points = [
         measure(name, peer, sets)
         for name in arguments.loads
         for peer in arguments.peers
-        for sets in runs(LOADS[name].sizes, min(up_to, up_to if peer == "mops" else LIBRARIES_UP_TO), arguments.quick)
+        for sets in runs(LOADS[name].sizes, up_to if peer == "mops" else min(up_to, LIBRARIES_UP_TO), arguments.repeats)
     ]
     result = {"machine": machine(), "points": points}
     print(tables(result))
@@ -65,14 +67,15 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only the small sizes, once; leaves nothing")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="runs of each size (default %(default)s)")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     return parser.parse_args()
 
 
-def runs(sizes: tuple[int, ...], up_to: int, once: bool) -> list[int]:
+def runs(sizes: tuple[int, ...], up_to: int, repeats: int) -> list[int]:
     """Return the sizes to run, in their order."""
-    return [sets for sets in sizes if sets <= up_to] * (1 if once else REPEATS)
+    return [sets for sets in sizes if sets <= up_to] * repeats
 
 
 def measure(name: str, peer: str, sets: int) -> dict:

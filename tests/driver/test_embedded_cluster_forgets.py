@@ -37,10 +37,12 @@ def test_dask_notes_nothing_of_a_task_for_good() -> None:
     """Its spans keep a dictionary of each submission as long as any task is in flight: with a window, always."""
     with embedded("notes", 2) as cluster:
         in_flight = cluster.client.submit(_wait, key="sim-notes-in-flight", pure=False)
-        for n in range(60):
-            cluster.client.submit(_take, Payload(), key=f"sim-notes-{n}", pure=False).result()
-        noted = sum(len(span.metadata["collections"]) for span in _spans(cluster))
-        _over.set()
+        try:
+            for n in range(60):
+                cluster.client.submit(_take, Payload(), key=f"sim-notes-{n}", pure=False).result()
+            noted = sum(len(span.metadata["collections"]) for span in _spans(cluster))
+        finally:
+            _over.set()
         in_flight.result()
     assert noted <= 1
 

@@ -44,22 +44,24 @@ def test_whole_and_split_groups_give_the_same_rows_as_a_plain_loop(lab: Lab, das
     wait_for(lambda: dask.children() == [])
 
 
-def test_the_scheduler_notes_nothing_of_a_jobs_tasks_for_good(lab: Lab, dask: DaskProcesses) -> None:
-    """Its spans would keep a dictionary of each submission for its whole life; what others submitted stays."""
+def test_the_scheduler_keeps_nothing_of_a_jobs_tasks_for_good(lab: Lab, dask: DaskProcesses) -> None:
+    """Its spans would, for its whole life; what others have submitted stays."""
 
-    def noted(dask_scheduler: Scheduler) -> tuple[int, int]:
+    def kept(dask_scheduler: Scheduler) -> tuple[int, int, int]:
         spans = dask_scheduler.extensions["spans"].spans.values()
         notes = sum(len(span.metadata["collections"]) for span in spans if span.metadata)
-        return notes, sum(event["action"] == "update-graph" for _, event in dask_scheduler.get_events("scheduler"))
+        submitted = sum(event["action"] == "update-graph" for _, event in dask_scheduler.get_events("scheduler"))
+        return notes, sum(len(span.groups) for span in spans), submitted
 
-    lab.write("counted:simulate", betas(60), n_replicates=1)
+    lab.write("counted:simulate", betas(40, sleep=0.01), n_replicates=2, targets=["scores:order"])
     with Client(dask.address, set_as_default=False) as other:
-        their_own = other.submit(sum, [1, 2])
+        waits = other.submit(sum, [1, 2], resources={"what no worker has": 1})
         lab.run("job", BATCH_SIZE=4, TASK_SECONDS=0.001)
-        assert their_own.result() == 3
-        notes, submissions = other.run_on_scheduler(noted)
+        notes, groups, submitted = other.run_on_scheduler(kept)
+        assert waits.status == "pending"
     assert notes == 1
-    assert submissions > 15, "there was nothing to note"
+    assert groups <= 4  # theirs; the job's simulations, targets, and what targets are given
+    assert submitted > 80, "there was nothing to keep"
 
 
 def places(lab: Lab) -> dict[int, int]:

@@ -255,7 +255,8 @@ def settled_heap() -> Iterator[None]:
     A full collection looks through every object and stops all threads: 60 to 120 ms with Dask imported, several times
     in a minute where simulations are short. 10 % of the runner's CPU time at 0 ms. The smallest collections come every
     700 objects by default, fewer than one task brings; every 20,000, the tracebacks of Dask's timeouts (several a task,
-    4 KiB each) were another 2 MiB.
+    4 KiB each) were another 2 MiB. What was in flight at the first collection is garbage a few later, so that the next
+    older objects are looked through after three and not ten.
     """
     before = gc.get_threshold()
     gc.freeze()

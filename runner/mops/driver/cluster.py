@@ -300,11 +300,13 @@ class OnScheduler(SchedulerPlugin):
         suspects, seconds = annotations.get(SUSPECT, {}), annotations.get(SECONDS, {})
         for key in tasks:
             task, allowed = scheduler.tasks[key], 1 if key in suspects else DEATHS
+            if task.priority is None:  # data that was put there for a task
+                continue
             task.suspicious = max(scheduler.allowed_failures + 1 - allowed, 0)
             tag = self.turns.tag(key, self._price * seconds.get(key, 0.0), _reached(scheduler))
             # Dask has the number of the graph here, by which its queue is first in, first out.
             task.priority = (task.priority[0], tag, *task.priority[2:])
-        _forget_submission(scheduler, tasks)
+        _leave_spans(scheduler, tasks)
 
     def transition(self, key: Any, start: Any, finish: Any, *_: Any, stimulus_id: str, **__: Any) -> None:
         """Note which tasks are taken from the queue."""
@@ -323,11 +325,18 @@ class OnScheduler(SchedulerPlugin):
         scheduler.remove_plugin(self.name)
 
 
-def _forget_submission(scheduler: Any, tasks: list[Any]) -> None:
-    """Drop what Dask's spans have just noted of a graph: a dictionary each, for as long as the scheduler lives."""
-    with contextlib.suppress(AttributeError, KeyError, TypeError):  # a Dask that notes it elsewhere, or not at all
-        for span in {scheduler.tasks[key].group.span_id for key in tasks}:
-            del scheduler.extensions["spans"].spans[span].metadata["collections"][-1:]
+def _leave_spans(scheduler: Any, tasks: list[Any]) -> None:
+    """Drop what Dask's spans would keep of tasks as long as the scheduler lives.
+
+    That is a note of each graph, the last of which is this one's, and each group that was forgotten with its last task.
+    """
+    groups = {scheduler.tasks[key].group for key in tasks}
+    names = {group.name for group in groups}
+    with contextlib.suppress(AttributeError, KeyError, TypeError):  # a Dask whose spans are others, or that has none
+        spans = scheduler.extensions["spans"].spans
+        for span in {spans[group.span_id] for group in groups}:
+            del span.metadata["collections"][-1:]
+            span.groups -= {old for old in span.groups if old.name in names} - groups
 
 
 def _reached(scheduler: Any) -> float:

@@ -31,8 +31,8 @@ IDENTITY_FIELDS = (
 PIECE_GROUPS = 512
 PIECE_SIMULATIONS = 1_000_000
 """A piece has at most so many groups and simulations, but at least one group: about 0.15 MiB, at most 16 MiB. Pieces of
-8,192 groups left 2 MiB for each 1,000 of them: what is made of a piece is freed all over the heap. Smaller ones than
-these cost more than they save: a million groups have 15 MiB of Parquet's metadata, and twice that with 256."""
+8,192 groups left 2 MiB for each 1,000 of them: what is made of a piece is freed all over the heap. Smaller ones have
+their price: Parquet's metadata of a million groups take 15 MiB, and 31 with 256."""
 
 _PIECES_KEPT = 4
 
