@@ -48,13 +48,12 @@ LOADS = {
 def main() -> None:
     arguments = parse_arguments()
     up_to = QUICK_UP_TO if arguments.quick else max(max(load.sizes) for load in LOADS.values())
-    if arguments.quick:
-        arguments.repeats = 1
+    repeats = 1 if arguments.quick else arguments.repeats
     points = [
         measure(name, peer, sets)
         for name in arguments.loads
         for peer in arguments.peers
-        for sets in runs(LOADS[name].sizes, up_to if peer == "mops" else min(up_to, LIBRARIES_UP_TO), arguments.repeats)
+        for sets in runs(LOADS[name].sizes, up_to if peer == "mops" else min(up_to, LIBRARIES_UP_TO), repeats)
     ]
     result = {"machine": machine(), "points": points}
     print(tables(result))

@@ -63,12 +63,11 @@ _CONFIG = {
     "distributed.scheduler.http.routes": [],  # nobody asks an embedded cluster over HTTP
     "distributed.worker.http.routes": [],
 }
-# Dask starts HTTP servers in any case. By default they listen on every interface, and the scheduler's on port 8787,
-# with a warning where another job has it: LocalCluster(dashboard_address=None) leaves that as it is.
-_QUIET_HTTP = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
-# Nobody asks an embedded cluster for locks, queues, events or spans, and spans note every task for good.
-_BARE = {"protocol": "inproc://", "extensions": {}, **_QUIET_HTTP}
+# Nobody asks an embedded cluster for locks, queues, events or spans, and spans note every task for good. HTTP servers
+# start in any case: by default they listen on every interface, and the scheduler's on port 8787, with a warning where
+# another job has it (LocalCluster(dashboard_address=None) leaves that as it is).
+_BARE = {"protocol": "inproc://", "extensions": {}, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 # What goes from client to scheduler to worker waits for more to go with it, by default 10 and 5 ms after what went
 # before: a release held up the next task, a group's last simulation its targets.
@@ -300,7 +299,7 @@ class OnScheduler(SchedulerPlugin):
         suspects, seconds = annotations.get(SUSPECT, {}), annotations.get(SECONDS, {})
         for key in tasks:
             task, allowed = scheduler.tasks[key], 1 if key in suspects else DEATHS
-            if task.priority is None:  # data that was put there for a task
+            if task.priority is None:  # data that a task is given
                 continue
             task.suspicious = max(scheduler.allowed_failures + 1 - allowed, 0)
             tag = self.turns.tag(key, self._price * seconds.get(key, 0.0), _reached(scheduler))
