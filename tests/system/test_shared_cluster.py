@@ -125,6 +125,7 @@ def below(pid: int) -> list[int]:
 @pytest.fixture
 def watch(dask: DaskProcesses) -> Iterator[Watch]:
     with Client(dask.address, set_as_default=False) as client:
+        client.wait_for_workers(WORKERS)
         yield Watch(client, dask)
 
 
