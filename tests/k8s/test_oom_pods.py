@@ -11,17 +11,22 @@ from service_lab import Service, begun, installed, wait_for
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 FILL = """
-import os
+import contextlib, os, pathlib, sys
 if os.fork():
     os._exit(0)
 os.setsid()
-with open("/proc/1/oom_score_adj") as first, open("/proc/self/oom_score_adj", "w") as own:
-    own.write(first.read())
+victim = pathlib.Path("/proc", sys.argv[1])
+as_it_was = pathlib.Path("/proc/1/oom_score_adj").read_text()
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    with contextlib.suppress(OSError):  # what is gone, or as good as gone
+        (process / "oom_score_adj").write_text(as_it_was)
+(victim / "oom_score_adj").write_text("1000")
 full = os.memfd_create("full")
-while True:
+while victim.exists():
     os.write(full, bytes(1 << 20))
 """
-"""Takes memory that no process shows as its own: the kernel kills the others first, and with the first one all."""
+"""Takes memory that no process shows as its own, until the kernel has killed a process for it; with the first one
+(process 1) all others end."""
 
 KILL = """
 import os, pathlib
@@ -36,11 +41,19 @@ import pathlib, subprocess, sys, time
 
 FILL = {FILL!r}
 
+def fill(victim):
+    subprocess.run([sys.executable, "-c", FILL, victim], check=True)
+    time.sleep(60)
+
+def is_worker(process):
+    return b"spawn_main" in (process / "cmdline").read_bytes()
+
 def run(params, seed):
     pathlib.Path(f"/tmp/{{params['study']}}-{{params['i']}}").touch()
     if params["does"] == "ends its container":
-        subprocess.run([sys.executable, "-c", FILL])
-        time.sleep(60)
+        fill("1")
+    if params["does"] == "ends its worker":
+        fill(next(process.name for process in pathlib.Path("/proc").glob("[0-9]*") if is_worker(process)))
     if params["does"] == "takes too much":
         held = [b"x" * (8 << 20) for _ in range(1000)]
     if params["does"] == "takes long":
@@ -71,18 +84,19 @@ def log_of(service: Service, job: str) -> str:
 
 
 def test_who_ends_a_container_or_a_process_for_memory_is_found_and_named(service: Service) -> None:
-    study = write(service, "greedy", ends_its_container=3, takes_too_much=7)
+    study = write(service, "greedy", ends_its_container=3, ends_its_worker=5, takes_too_much=7)
     # More than there is, so that the kernel is the first to say no.
     service.submit(study, "greedy", BATCH_SIZE="12", SIM_MEMORY="64GiB", TASK_SECONDS="0.1")
     service.wait("greedy", "partial", patience_s=600)
     failures = {row["group"]: row for row in service.job("greedy").failures().to_pylist()}
-    assert {group: row["reason"] for group, row in failures.items()} == {3: "oom", 7: "oom"}
+    said = log_of(service, "greedy")
+    assert {group: row["reason"] for group, row in failures.items()} == {3: "oom", 5: "oom", 7: "oom"}, said
+    assert "kills for memory in its container at that time: 1" in failures[5]["signals"], failures[5]["signals"]
     pods = service.pods("worker")
     named = [
         pod for pod in pods if f"the container of pod {pod} was OOMKilled (exit code 137)" in failures[3]["signals"]
     ]
-    assert len(named) == 1, failures[3]
-    said = log_of(service, "greedy")
+    assert len(named) == 1, (failures[3]["signals"], said)
     assert f"a worker ran out of memory: the container of pod {pods[0]} was OOMKilled" in said or (
         f"a worker ran out of memory: the container of pod {pods[1]} was OOMKilled" in said
     )
@@ -128,7 +142,7 @@ def test_an_attempt_after_a_runner_that_was_oom_killed_begins_with_half_the_wind
     service.submit(study, "crowded", BATCH_SIZE="16", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.1")
     begun(service, "crowded", 3)
     (pod,) = service.runner_pods("crowded")
-    service.run("kubectl", "-n", service.namespace, "exec", pod, "--", "python", "-c", FILL)
+    service.run("kubectl", "-n", service.namespace, "exec", pod, "--", "python", "-c", FILL, "1")
     status = service.wait("crowded", patience_s=400)
     assert status["attempt"] == 2
     said = log_of(service, "crowded")
