@@ -20,6 +20,7 @@ from mops.driver.departures import (
     Nannies,
     host_of,
 )
+from mops.worker.memory import Kills
 
 ONE, OTHER = "tcp://10.0.0.1:4001", "tcp://10.0.0.2:4001"
 
@@ -44,6 +45,10 @@ def restarted(worker: str) -> tuple[float, Mapping[str, Any]]:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+def kills(n: int, age_s: float = 1e6, born: float = 0.0) -> Kills:
+    return Kills(n, born, age_s)
 
 
 def judged(departures: Departures, clock: Clock) -> list[str]:
@@ -89,22 +94,22 @@ def test_another_worker_at_the_same_address_is_not_judged_by_the_first(clock: Cl
 
 
 def test_the_counter_of_a_container_tells_of_kills_at_that_time(clock: Clock) -> None:
-    kills = {host_of(ONE): 3, host_of(OTHER): 5}
-    departures = Departures([Counters(lambda: dict(kills), clock)], clock)
+    seen = {host_of(ONE): kills(3), host_of(OTHER): kills(5)}
+    departures = Departures([Counters(lambda: dict(seen), clock)], clock)
     departures.look()
-    kills[host_of(ONE)] += 2
+    seen[host_of(ONE)] = kills(5)
     departures.hear(removed(ONE))
     departures.hear(removed(OTHER))
     assert judged(departures, clock) == ["kills for memory in its container at that time: 2", ""]
     departures.hear(removed(ONE))
     assert judged(departures, clock) != [""], "two that go together are both believed"
-    clock.now += NEAR_SECONDS
+    clock.now += NEAR_SECONDS + 1
     departures.hear(removed(ONE))
     assert judged(departures, clock) == [""], "a child that the kernel killed long ago is no evidence"
 
 
 def test_a_host_that_is_new_or_does_not_answer_says_nothing(clock: Clock) -> None:
-    answers = iter([{}, {"10.0.0.1": 9}, {}, {"10.0.0.1": 10}])
+    answers = iter([{}, {"10.0.0.1": kills(9)}, {}, {"10.0.0.1": kills(10)}])
     counters = Counters(lambda: next(answers), clock)
     found = []
     for _ in range(4):
@@ -148,20 +153,20 @@ def test_a_source_that_is_late_is_waited_for_a_while(clock: Clock) -> None:
 
 
 def test_a_nanny_that_answers_ends_the_waiting_for_its_pod(clock: Clock) -> None:
-    departures = Departures([Late(), Counters(lambda: {"10.0.0.1": 0}, clock)], clock, late_s=POD_SECONDS)
+    departures = Departures([Late(), Counters(lambda: {"10.0.0.1": kills(0)}, clock)], clock, late_s=POD_SECONDS)
     departures.hear(removed(ONE))
     assert judged(departures, clock) == [""]
 
 
 def test_kills_before_a_nanny_fell_silent_count_where_the_pod_says_nothing(clock: Clock) -> None:
     """A child that the kernel killed a moment before is not what ended the container."""
-    kills = {"10.0.0.1": 0}
-    late, counters = Late(), Counters(lambda: dict(kills), clock, late_s=POD_SECONDS)
-    departures = Departures([late, counters], clock, late_s=POD_SECONDS)
+    seen = {"10.0.0.1": kills(0)}
+    late, counters = Late(), Counters(lambda: dict(seen), clock)
+    departures = Departures([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
     departures.look()
-    kills["10.0.0.1"] = 1
+    seen["10.0.0.1"] = kills(1)
     departures.look()
-    kills.clear()
+    seen.clear()
     clock.now += 1
     departures.hear(removed(ONE))
     assert judged(departures, clock) == []
@@ -171,6 +176,78 @@ def test_kills_before_a_nanny_fell_silent_count_where_the_pod_says_nothing(clock
     departures.hear(removed(ONE))
     clock.now += POD_SECONDS
     assert judged(departures, clock) == ["kills for memory in its container at that time: 1"]
+
+
+def test_a_nanny_in_a_container_that_was_started_again_has_not_outlived_its_worker(clock: Clock) -> None:
+    """It has the address of the one before, and what the pod's status says is yet to come."""
+    seen = {"10.0.0.1": kills(0)}
+    late, counters = Late(), Counters(lambda: dict(seen), clock)
+    departures = Departures([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
+    departures.look()
+    departures.hear(removed(ONE))
+    seen["10.0.0.1"] = kills(0, age_s=0.5, born=1e6)
+    assert judged(departures, clock) == []
+    late.known = KILLED
+    assert judged(departures, clock) == [KILLED.said]
+
+
+def test_a_container_that_was_started_again_counts_from_nothing(clock: Clock) -> None:
+    """Two kills before, one in the new one: less, and a kill all the same."""
+    seen = {"10.0.0.1": kills(2)}
+    departures = Departures([Counters(lambda: dict(seen), clock)], clock)
+    departures.look()
+    seen["10.0.0.1"] = kills(1, age_s=5.0, born=1e6)
+    clock.now += 10
+    departures.hear(removed(ONE))
+    assert judged(departures, clock) == ["kills for memory in its container at that time: 1"]
+
+
+def test_a_kill_that_is_read_when_the_next_worker_is_there_counts(clock: Clock) -> None:
+    """Dask asks no nanny that has no worker, and a worker may need long to start."""
+    seen = {"10.0.0.1": kills(0)}
+    counters = Counters(lambda: dict(seen), clock)
+    departures = Departures([Late(), counters], clock, late_s=POD_SECONDS, likely=counters.likely)
+    departures.look()
+    clock.now += 1
+    departures.hear(removed(ONE))
+    seen.clear()
+    for _ in range(int(POD_SECONDS) - 2):
+        assert judged(departures, clock) == []
+    seen["10.0.0.1"] = kills(1)
+    assert judged(departures, clock) == ["kills for memory in its container at that time: 1"]
+
+
+def test_a_look_that_takes_long_is_not_the_last(clock: Clock) -> None:
+    """What came meanwhile it may have missed."""
+    late = Late()
+
+    def slow() -> dict[str, Kills]:
+        clock.now += POD_SECONDS
+        late.known = KILLED
+        return {}
+
+    class LookedAtFirst(Late):
+        """As a pod's status that was read before the nannies were asked."""
+
+        def look(self) -> None:
+            self.known = late.known
+
+    departures = Departures([LookedAtFirst(), Counters(slow, clock)], clock, late_s=POD_SECONDS)
+    departures.hear(removed(ONE))
+    assert judged(departures, clock) == []
+    assert judged(departures, clock) == [KILLED.said]
+
+
+def test_a_worker_at_an_address_that_another_had_is_waited_for(clock: Clock) -> None:
+    """It got the cause of the one before, if that had gone seconds ago."""
+    late = Late()
+    departures = Departures([late], clock)
+    for late.known in (DELETED, KILLED):
+        departures.hear(removed(ONE))
+        assert departures.cause("sim-job-1-1", ONE, patience_s=0.0) == UNKNOWN
+        judged(departures, clock)
+        assert departures.cause("sim-job-1-1", ONE, patience_s=0.0) == late.known
+        clock.now += 5
 
 
 def test_a_task_whose_worker_was_taken_away_is_not_to_blame(clock: Clock) -> None:

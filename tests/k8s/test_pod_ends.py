@@ -231,7 +231,7 @@ def test_a_kubernetes_that_refuses_is_said_once_and_left_alone_for_a_while(
     answers = Answers(refused, refused, [])
     pods = asked(answers, clock)
     with caplog.at_level(logging.WARNING):
-        for _ in range(100):
+        for _ in range(40):
             clock.now += 1
             pods.look()
             assert pods.cause(WORKER, clock.now) is None

@@ -39,7 +39,7 @@ from mops.driver.shares import WEIGHTS, Claim
 from mops.driver.turns import Turns
 from mops.errors import ClusterError, UsageError
 from mops.settings import Settings
-from mops.worker.memory import oom_kills
+from mops.worker.memory import Kills, container_kills
 from mops.worker.order import Order, Outcome
 from mops.worker.task import leave_pool, stop_pool
 
@@ -372,9 +372,9 @@ class External:
         self._stream: object = None
         self._nannies = Nannies()
         late_s = POD_SECONDS if pods else JOIN_SECONDS
-        counters = Counters(self._kills, late_s=late_s)
+        counters = Counters(self._kills)
         sources: list[Source] = [self._nannies, *([pods] if pods else []), counters]
-        self._departures = Departures(sources, late_s=late_s)
+        self._departures = Departures(sources, late_s=late_s, likely=counters.likely)
         self.reconnect()
 
     @property
@@ -495,11 +495,11 @@ class External:
             with contextlib.suppress(OSError, TimeoutError, ValueError):
                 self._others = self._neighbours.meet(self.client, self.pool, self._claim)
 
-    def _kills(self) -> dict[str, int]:
-        """Return what the kernel has killed for memory in the cgroups of the nannies, by host; those that answer."""
+    def _kills(self) -> dict[str, Kills]:
+        """Return what the kernel has killed for memory in the containers of the nannies, by host; those that answer."""
         with contextlib.suppress(OSError, TimeoutError, ValueError):
-            counted = self.client.run(oom_kills, nanny=True, on_error="ignore")
-            return {host_of(worker): n for worker, n in counted.items() if isinstance(n, int)}
+            counted = self.client.run(container_kills, nanny=True, on_error="ignore")
+            return {host_of(worker): kills for worker, kills in counted.items() if isinstance(kills, Kills)}
         return {}
 
     def watch(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mops.worker.memory import Kills
 from mops.worker.verdict import shown
 
 JOIN_SECONDS = 1.0
@@ -23,11 +24,15 @@ JOIN_SECONDS = 1.0
 NEAR_SECONDS = 15.0
 """What it says is believed of a departure that is no farther away: sources are looked at every ten seconds."""
 
-POD_SECONDS = 6.0
-"""Kubernetes writes how a container ended into its pod's status a second or two after it has."""
+POD_SECONDS = 20.0
+"""Kubernetes writes how a container ended into its pod's status a second or two after it has, and a nanny is asked
+again when its next worker is there. On a busy node both take several times as long."""
 
-_JUDGING_SECONDS = 4.0
+_JUDGING_SECONDS = 10.0
 """From when a departure is due until it is judged, at most: those who judge look every two seconds."""
+
+_SAME_SECONDS = 5.0
+"""By how much a machine's clock may be set while a container lives."""
 
 
 class Cause(Protocol):
@@ -123,48 +128,71 @@ class Nannies:
         return Known(f"its nanny restarted it at {shown(n_bytes)}", memory=True)
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """A container's counter: between which two times (s, monotonic) it was read; since when it is there, at most."""
+
+    kills: Kills
+    asked_at: float
+    answered_at: float
+
+    @property
+    def began(self) -> float:
+        return self.answered_at - self.kills.age_s
+
+    def same(self, other: _Reading) -> bool:
+        """Tell whether it is the same container's: another one counts from 0."""
+        return abs(self.kills.born - other.kills.born) < _SAME_SECONDS
+
+
 class Counters:
     """The counters of the workers' cgroups, read by their nannies, which outlive them.
 
     Parameters
     ----------
     read
-        Returns how many processes the kernel has killed for memory in the cgroup of each nanny, by its worker's host.
-    late_s
-        Where the nanny does not answer any more, the container may have ended: another source has so long to say it.
+        Returns what the kernel has killed for memory in the container of each nanny that answers, by its worker's host.
+        Dask asks those with a worker only.
     """
 
-    def __init__(
-        self,
-        read: Callable[[], Mapping[str, int]],
-        clock: Callable[[], float] = time.monotonic,
-        late_s: float = 0.0,
-    ):
-        self._read, self._clock, self._late_s = read, clock, late_s
-        self._counts: dict[str, int] = {}
-        self._answered: dict[str, float] = {}
-        self._rose: dict[str, tuple[float, int]] = {}
+    def __init__(self, read: Callable[[], Mapping[str, Kills]], clock: Callable[[], float] = time.monotonic):
+        self._read, self._clock = read, clock
+        self._last: dict[str, _Reading] = {}
+        self._rose: dict[str, tuple[float, float, int]] = {}
 
     def look(self) -> None:
         """As :meth:`Source.look`."""
         asked_at = self._clock()
-        for host, n in self._read().items():
-            more = n - self._counts.get(host, n)
-            self._counts[host], self._answered[host] = n, asked_at
-            if more > 0:
-                self._rose[host] = self._clock(), more
+        found, answered_at = self._read(), self._clock()
+        for host, kills in found.items():
+            reading = _Reading(kills, asked_at, answered_at)
+            before = self._last.get(host)
+            if before is not None:
+                self._note(host, before, reading)
+            self._last[host] = reading
+
+    def _note(self, host: str, before: _Reading, now: _Reading) -> None:
+        more = now.kills.n - (before.kills.n if now.same(before) else 0)
+        if more > 0:
+            self._rose[host] = before.asked_at, now.answered_at, more
 
     def cause(self, worker: str, at: float) -> Cause | None:
         """As :meth:`Source.cause`: the counter rose at about that time, for whichever process it was.
 
-        A nanny that answers has outlived its worker, and so has their container: no pod's status will tell more.
+        A nanny that answers has outlived its worker, if its container was there before; then no pod's status will tell
+        more. Else the container may have ended, and started again.
         """
-        host = host_of(worker)
-        answered = self._answered.get(host, -math.inf) >= at
-        when, n = self._rose.get(host, (-math.inf, 0))
-        if abs(when - at) <= NEAR_SECONDS and (answered or self._clock() - at >= self._late_s):
+        last = self._last.get(host_of(worker))
+        if last is None or last.asked_at < at or last.began >= at:
+            return None
+        return self.likely(worker, at)
+
+    def likely(self, worker: str, at: float) -> Cause:
+        """Return why a worker went ``at`` (s, monotonic), where nobody can tell whether its container ended as well."""
+        since, until, n = self._rose.get(host_of(worker), (math.inf, -math.inf, 0))
+        if since <= at <= until + NEAR_SECONDS:
             return Known(f"kills for memory in its container at that time: {n}", memory=True)
-        return UNKNOWN if answered else None
+        return UNKNOWN
 
 
 def host_of(address: str) -> str:
@@ -181,6 +209,8 @@ class Departures:
         Asked in their order; the first that knows is believed.
     late_s
         Seconds after which no source will know what it does not know yet.
+    likely
+        Says then what is likely, of a worker and when it went (s, monotonic).
     """
 
     def __init__(
@@ -188,8 +218,9 @@ class Departures:
         sources: Sequence[Source],
         clock: Callable[[], float] = time.monotonic,
         late_s: float = JOIN_SECONDS,
+        likely: Callable[[str, float], Cause] = lambda _worker, _at: UNKNOWN,
     ):
-        self._sources, self._clock, self._late_s = sources, clock, late_s
+        self._sources, self._clock, self._late_s, self._likely = sources, clock, late_s, likely
         self._heard: list[tuple[float, str, frozenset[str]]] = []
         self._judged: queue.SimpleQueue[Departure] = queue.SimpleQueue()
         self._causes: dict[str, tuple[float, Cause]] = {}
@@ -202,6 +233,7 @@ class Departures:
         if said["action"] == "remove-worker" and not said["expected"]:
             keys = frozenset((*said["processing-tasks"], *said["lost-computed-tasks"]))
             with self._changed:
+                self._causes.pop(said["worker"], None)  # of another worker, which had its address before
                 self._heard.append((self._clock(), said["worker"], keys))
 
     def look(self) -> None:
@@ -211,19 +243,20 @@ class Departures:
 
     def judge(self) -> None:
         """Ask the sources about those who went a moment ago."""
+        now = self._clock()  # before the look, which may take seconds: what comes meanwhile it may have missed
         with self._changed:
-            due = [heard for heard in self._heard if self._clock() - heard[0] >= JOIN_SECONDS]
+            due = [heard for heard in self._heard if now - heard[0] >= JOIN_SECONDS]
         if due:
             self.look()
         for heard in due:
-            self._judge(heard)
+            self._judge(heard, late=now - heard[0] >= self._late_s)
 
-    def _judge(self, heard: tuple[float, str, frozenset[str]]) -> None:
+    def _judge(self, heard: tuple[float, str, frozenset[str]], *, late: bool) -> None:
         at, worker, keys = heard
         cause = next((known for source in self._sources if (known := source.cause(worker, at)) is not None), None)
-        if cause is None and self._clock() - at < self._late_s:
+        if cause is None and not late:
             return  # asked again at the next look
-        departure = Departure(worker, keys, cause or UNKNOWN)
+        departure = Departure(worker, keys, self._likely(worker, at) if cause is None else cause)
         self._judged.put(departure)
         with self._changed:
             self._heard.remove(heard)

@@ -27,8 +27,11 @@ logger = logging.getLogger(__name__)
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has the token of its service account, and the name of its namespace."""
 
-NEAR_SECONDS = 15.0
-"""A container's end explains a departure that was no longer before the look which saw it; looks come every 10 s."""
+NEAR_SECONDS = 25.0
+"""A container's end explains a departure that was no longer before the look which saw it.
+
+Looks come every ten seconds, and a departure waits twenty for one that tells.
+"""
 
 SOON_SECONDS = 2.0
 """Nor longer after it: a scheduler hears at once that a process has ended."""
@@ -37,8 +40,8 @@ PAUSE_SECONDS = 30.0
 """Of what happened between two looks that are farther apart nobody can say when it did."""
 
 _FORGET_SECONDS = 600.0
-_TIMEOUT_SECONDS = 5.0
-_REST_SECONDS = 60.0
+_TIMEOUT_SECONDS = 10.0
+_REST_SECONDS = 20.0
 _KILLED = 128 + 9
 
 T = TypeVar("T")

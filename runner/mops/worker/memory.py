@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,6 +156,37 @@ def oom_kills() -> int | None:
     """Return how many processes of this process's cgroup the kernel has killed for memory; None: unknown."""
     cgroup = own_cgroup()
     return cgroup.kills() if cgroup is not None else None
+
+
+@dataclass(frozen=True)
+class Kills:
+    """What the kernel has killed for memory in this process's cgroup, and how old the container is that it counts for.
+
+    Parameters
+    ----------
+    n
+        How many processes.
+    born
+        When process 1 began (s, by this machine's clock): a container that is started again has another one.
+    age_s
+        How long ago that was.
+    """
+
+    n: int
+    born: float
+    age_s: float
+
+
+def container_kills() -> Kills | None:
+    """Return this container's count of kills for memory; None: it cannot be seen."""
+    n = oom_kills()
+    if n is None:
+        return None
+    try:
+        born = psutil.Process(1).create_time()
+    except psutil.Error:  # hidden, as on machines that people share: it is the machine's own
+        born = psutil.boot_time()
+    return Kills(n, born, time.time() - born)
 
 
 def allowed_bytes(worker_limit: int | None = None) -> int:
