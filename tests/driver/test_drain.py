@@ -92,7 +92,7 @@ def test_a_worker_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture
         address, pid = next(iter(client.run(os.getpid).items()))
         os.kill(pid, signal.SIGSTOP)
         try:
-            assert not drain.check(client, "job", "1", 1, [KEY], patience_s=1.0)
+            assert not drain.check(client, "job", "1", 1, [KEY], patience_s=0.5, answer_s=1.0)
         finally:
             os.kill(pid, signal.SIGCONT)
         (warning,) = warnings_of(caplog)

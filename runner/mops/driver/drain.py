@@ -26,6 +26,7 @@ from mops.worker.task import child_pids
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 5.0
+ANSWER_SECONDS = 5.0
 TRIM_SECONDS = 10.0
 _LOOK_AGAIN_SECONDS = 0.05
 _PART = re.compile(r"mops-(?:part|piece)-(\S+)\.")
@@ -33,7 +34,13 @@ _SHOWN = 5
 
 
 def check(
-    client: Client, job: str, pool: str, batch: int, keys: Sequence[str], patience_s: float = PATIENCE_SECONDS
+    client: Client,
+    job: str,
+    pool: str,
+    batch: int,
+    keys: Sequence[str],
+    patience_s: float = PATIENCE_SECONDS,
+    answer_s: float = ANSWER_SECONDS,
 ) -> bool:
     """Look until nothing is left of ``keys``, at most ``patience_s`` seconds; log what is; return whether it is clean.
 
@@ -45,12 +52,12 @@ def check(
         The batch's number, for the log.
     keys
         Dask keys of tasks whose groups are all committed.
+    answer_s
+        Seconds in which the scheduler and each worker are to answer, each time.
     """
     deadline = time.monotonic() + patience_s
-    left = _look(client, pool, frozenset(keys), patience_s)
-    while left and time.monotonic() < deadline:
+    while (left := _look(client, pool, frozenset(keys), answer_s)) and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_SECONDS)
-        left = _look(client, pool, frozenset(keys), max(deadline - time.monotonic(), _LOOK_AGAIN_SECONDS))
     if not left:
         logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch, len(keys))
         return True
