@@ -12,17 +12,17 @@ from mops.driver.attempt import install_seconds
 from mops.settings import Settings
 
 PROGRAM = """
-import time
+import os, time
 from mops.driver.attempt import stopping_on_signals
 
 
 class Asked:
     def stop(self, grace_s, *, to_go_on):
-        print(f"stop {grace_s:g}{' to go on' if to_go_on else ''}", flush=True)
+        os.write(1, f"stop {grace_s:g}{' to go on' if to_go_on else ''}\\n".encode())
 
 
 with stopping_on_signals(Asked()):
-    print("ready", flush=True)
+    os.write(1, b"ready\\n")  # print() may be interrupted by a handler that prints
     while True:  # as when a commit waits for a storage that does not answer
         time.sleep(0.05)
 """

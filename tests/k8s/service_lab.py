@@ -29,7 +29,7 @@ from programs import Ran
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "mops"
 MOPS = Path(sys.executable).with_name("mops")
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 300.0
 """For what must happen: far more than it takes, because the machine may be busy."""
 
 T = TypeVar("T")

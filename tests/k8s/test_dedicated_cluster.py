@@ -93,7 +93,7 @@ def test_without_the_operator_nothing_is_written_and_it_is_said_what_to_install(
 
 def test_a_job_has_a_cluster_of_its_own_while_it_runs(service: Service) -> None:
     name = "own"
-    asked = write_study(service, name, sets=40, seconds=0.2)
+    asked = write_study(service, name, sets=120, seconds=0.2)
     service.submit(asked, name, "--dedicated", CHECKPOINT_SECONDS="1")
     begun(service, name, 5)
     (cluster,) = clusters(service, name)
@@ -102,7 +102,7 @@ def test_a_job_has_a_cluster_of_its_own_while_it_runs(service: Service) -> None:
     assert len(pods(service, name, "worker")) == len(pods(service, name, "scheduler")) == 1
     assert "scheduler ready, 1 of 1 workers ready" in service.mops("jobs", "status", name).out
     assert f"dask-{name}-" in service.mops("jobs", "logs", name, "--workers").out
-    assert service.wait(name)["groups"] == 40
+    assert service.wait(name)["groups"] == 120
     gone(service, name)
     assert_same_rows(service, asked, name)
     warned = [line for line in service.mops("jobs", "logs", name).out.splitlines() if " WARNING " in line]
@@ -231,6 +231,7 @@ def test_clusters_without_an_operator_that_runs_are_told_apart(service: Service)
     service.submit(write_study(service, name, sets=2, seconds=0), name, "--dedicated")
     wait_for(
         lambda: "no operator takes DaskCluster" in service.status(name)["kubernetes"]["reason"],
+        patience_s=400,  # it is seen between a pod's end and the next one
         said=lambda: service.what_is_wrong(name),
     )
     failed = [pod for pod in service.objects("pods", f"mops/job={name}") if pod["status"]["phase"] == "Failed"]

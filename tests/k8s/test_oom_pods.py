@@ -11,7 +11,7 @@ from service_lab import Service, begun, installed, wait_for
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 FILL = """
-import contextlib, os, pathlib, sys
+import contextlib, os, pathlib, select, sys
 if os.fork():
     os._exit(0)
 os.setsid()
@@ -21,20 +21,22 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
     with contextlib.suppress(OSError):  # what is gone, or as good as gone
         (process / "oom_score_adj").write_text(as_it_was)
 (victim / "oom_score_adj").write_text("1000")
+dead = os.pidfd_open(int(sys.argv[1]))
 full = os.memfd_create("full")
-while victim.exists():
+while not select.select([dead], [], [], 0.003)[0]:
     os.write(full, bytes(1 << 20))
 """
 """Takes memory that no process shows as its own, until the kernel has killed a process for it; with the first one
 (process 1) all others end."""
 
 KILL = """
-import os, pathlib
+import os, pathlib, re, signal
 for process in pathlib.Path("/proc").glob("[0-9]*"):
     if b"spawn_main" in (process / "cmdline").read_bytes() and int(process.name) != os.getpid():
-        os.kill(int(process.name), 9)
+        os.kill(int(re.search(r"PPid:\\s+(\\d+)", (process / "status").read_text())[1]), signal.SIGSTOP)
+        os.kill(int(process.name), signal.SIGKILL)
 """
-"""Kills a nanny's worker."""
+"""Kills a nanny's worker, and does not let the nanny start another one."""
 
 MODEL = f"""
 import pathlib, subprocess, sys, time
@@ -57,7 +59,7 @@ def run(params, seed):
     if params["does"] == "takes too much":
         held = [b"x" * (8 << 20) for _ in range(1000)]
     if params["does"] == "takes long":
-        time.sleep(25)
+        time.sleep(40)
     time.sleep(params["seconds"])
     return {{"x": [seed]}}
 """

@@ -41,7 +41,7 @@ def test_the_example_runs_in_the_cluster_as_it_does_here(service: Service) -> No
 def test_a_runner_that_is_asked_to_end_commits_what_is_finished(service: Service) -> None:
     """Its checkpoint would have stayed open for an hour."""
     study = write_study(service, "asked", sets=300, seconds=0.2)  # a minute: signs of life come every ten seconds
-    service.submit(study, "asked", CHECKPOINT_SECONDS="3600", TASK_SECONDS="0.5")
+    service.submit(study, "asked", CHECKPOINT_SECONDS="3600", TASK_SECONDS="0.5", BATCH_SIZE="300")
     wait_for(
         lambda: (
             (service.status("asked")["live"] or {"counts": {"simulations_good": 0}})["counts"]["simulations_good"] > 20
@@ -117,7 +117,7 @@ def phase(service: Service, job: str, word: str) -> dict[str, Any]:
 
 
 def test_a_suspended_job_says_so_and_goes_on(service: Service) -> None:
-    study = write_study(service, "paused", sets=60, seconds=0.2)
+    study = write_study(service, "paused", sets=200, seconds=0.2)
     service.submit(study, "paused", CHECKPOINT_SECONDS="1")
     begun(service, "paused")
     service.kubectl("patch", "job", "paused-1", "--patch", '{"spec": {"suspend": true}}')
@@ -268,7 +268,7 @@ def metrics(service: Service, pod: str, port: int) -> dict[str, float]:
 
 
 def test_runner_workers_and_scheduler_show_their_metrics(service: Service) -> None:
-    study = write_study(service, "measured", sets=60, seconds=0.2)
+    study = write_study(service, "measured", sets=200, seconds=0.2)
     service.submit(study, "measured", CHECKPOINT_SECONDS="1")
     begun(service, "measured")
     (runner,) = service.runner_pods("measured")

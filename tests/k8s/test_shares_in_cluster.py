@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from service_lab import Service, assert_same_rows, begun, write_study
+from service_lab import Service, assert_same_rows, begun, wait_for, write_study
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
@@ -22,10 +22,11 @@ def test_a_short_job_gets_its_share_beside_a_long_one(service: Service) -> None:
     service.submit(short, "short", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
     begun(service, "short")
     began, before = service.committed("long"), restarts(service)
-    service.wait("short")
+    wait_for(lambda: service.committed("short") == 40, said=lambda: service.what_is_wrong("short"))
     meanwhile = service.committed("long") - began
     assert meanwhile < 3 * 40, f"the long job got {meanwhile} parameter sets while the short one got 36"
     assert service.job("long").status().state == "running"
+    service.wait("short")
     service.wait("long", patience_s=400)
     assert restarts(service) == before, "two jobs at once are too much for the workers' memory"
     assert_same_rows(service, long, "long")

@@ -65,10 +65,10 @@ def running(log: Path) -> Iterator[int]:
         yield port
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)
 
 
-def _wait(port: int, server: subprocess.Popen[bytes], log: Path, timeout_s: float = 30) -> None:
+def _wait(port: int, server: subprocess.Popen[bytes], log: Path, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and server.poll() is None:
         try:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from distributed import Client
+from study_lab import hold_after
 
 from programs import free_port
 
@@ -21,7 +23,7 @@ DASK = Path(sys.executable).with_name("dask")
 
 @dataclass
 class DaskProcesses:
-    """The processes, and the file in which the model's calls on their workers are tallied.
+    """The processes, the file in which the model's calls on their workers are tallied, and those that slow it down.
 
     Each worker has a cache folder of its own, as another machine would.
     """
@@ -47,6 +49,23 @@ class DaskProcesses:
         lines = self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
         return [(key, int(seed)) for key, seed, _ in map(str.split, lines)]
 
+    @property
+    def hold_file(self) -> Path:
+        return self.folder / "hold.txt"
+
+    @property
+    def pace_file(self) -> Path:
+        return self.folder / "paced"
+
+    def hold_after(self, n_calls: int) -> None:
+        """Let only the first ``n_calls`` calls of the held model run to their end."""
+        hold_after(self.hold_file, n_calls)
+
+    def let_go(self) -> None:
+        """Hold no call any more, and let none take its time."""
+        self.hold_file.unlink(missing_ok=True)
+        self.pace_file.unlink(missing_ok=True)
+
     def start_scheduler(self) -> None:
         """Start the scheduler, always on the same port."""
         self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard")
@@ -65,6 +84,8 @@ class DaskProcesses:
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "1.0",
             "XDG_CACHE_HOME": str(self.folder / f"cache-{self.n_started}"),
             "MOPS_TEST_CALLS": str(self.calls_file),
+            "MOPS_TEST_HOLD": str(self.hold_file),
+            "MOPS_TEST_PACED": str(self.pace_file),
             **self.env,
         }
         with (self.folder / f"dask-{self.n_started}.log").open("wb") as log:
@@ -77,6 +98,11 @@ class DaskProcesses:
                 cwd=self.folder,
                 start_new_session=True,
             )
+
+    def await_workers(self) -> None:
+        """Wait until the scheduler knows all workers."""
+        with Client(self.address, timeout=120, set_as_default=False) as client:
+            client.wait_for_workers(len(self.workers), timeout=120)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """End a process as the kernel or a power cut would."""
@@ -91,8 +117,17 @@ class DaskProcesses:
         return logs.count("Restarting worker")
 
     def children(self) -> list[int]:
-        """Return the processes that run simulations."""
+        """Return the processes that run simulations, and those that have forked them."""
         return [pid for pid, line in self.commands() if "mops.worker.child" in line]
+
+    def running(self) -> list[int]:
+        """Return the processes that run simulations: not those that have only forked them."""
+        found = set(self.children())
+        parents = set()
+        for pid in found:
+            with suppress(psutil.NoSuchProcess):
+                parents.add(psutil.Process(pid).ppid())
+        return sorted(found - parents)
 
     def commands(self) -> list[tuple[int, str]]:
         """Return what the workers have started: process and command line."""
@@ -116,20 +151,23 @@ class DaskProcesses:
         for process in [*self.workers, *([self.scheduler] if self.scheduler else [])]:
             if process.poll() is None:
                 for below in psutil.Process(process.pid).children(recursive=True):
-                    below.kill()
+                    with suppress(psutil.NoSuchProcess):
+                        below.kill()
                 process.kill()
             process.wait()
 
 
 @contextmanager
 def dask_in(folder: Path, n_workers: int = 2, **env: str) -> Iterator[DaskProcesses]:
-    """Start a scheduler and workers of one thread; end them."""
+    """Start a scheduler and workers of one thread, which it knows; end them."""
     folder.mkdir()
     processes = DaskProcesses(folder, env=env)
     try:
         processes.start_scheduler()
         for _ in range(n_workers):
             processes.add_worker()
+        if n_workers:
+            processes.await_workers()
         yield processes
     finally:
         processes.end()
@@ -138,8 +176,9 @@ def dask_in(folder: Path, n_workers: int = 2, **env: str) -> Iterator[DaskProces
 def gone(pid: int, within_s: float) -> bool:
     """Tell whether a process ends in time."""
     deadline = time.monotonic() + within_s
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
+    with suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
     return True

@@ -94,10 +94,7 @@ class Runner:
 
     def hold_after(self, n_calls: int) -> None:
         """Let only the first ``n_calls`` calls of the model run to their end."""
-        path = Path(self.env["MOPS_TEST_HOLD"])
-        beside = path.with_suffix(".new")
-        beside.write_text(str(n_calls))
-        beside.replace(path)
+        hold_after(Path(self.env["MOPS_TEST_HOLD"]), n_calls)
 
     def let_go(self) -> None:
         """Hold no call any more."""
@@ -108,6 +105,13 @@ class Runner:
         for pid in self.alive():
             _kill(pid)
         self.process.wait()
+
+
+def hold_after(path: Path, n_calls: int) -> None:
+    """Write the file of the held model (project/held.py) at once."""
+    beside = path.with_suffix(".new")
+    beside.write_text(str(n_calls))
+    beside.replace(path)
 
 
 def _with_marker(marker: str) -> Iterator[tuple[int, str]]:
@@ -292,11 +296,12 @@ class Lab:
         losses = _sorted(tables.pop("losses"), [(name, "ascending") for name in ("group", "target", "name")])
         return Rows({name: _sorted(table, _ORDER) for name, table in tables.items()}, losses)
 
-    def assert_nothing_lives(self, runner: Runner, within_s: float) -> None:
-        """Check that no process of this command is alive after so many seconds."""
+    def assert_nothing_lives(self, runner: Runner, within_s: float = 30.0) -> None:
+        """Check that no process of this command is alive after so many seconds: none ends by itself so soon."""
         deadline = time.monotonic() + within_s
-        while (left := runner.alive()) and time.monotonic() < deadline:
+        while time.monotonic() < deadline and runner.alive():
             time.sleep(0.02)
+        left = runner.alive()  # looked at after the deadline: a look takes its time
         assert not left, f"alive {within_s:g} s after the kill: {left}"
 
 

@@ -135,7 +135,7 @@ def test_kill_of_a_detached_runner_leaves_nothing_and_resume_goes_on(study: Lab)
     submit, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
     wait_for(lambda: len(study.view().committed) >= 1)
     os.kill(pid, signal.SIGKILL)
-    study.assert_nothing_lives(submit, 3.0)
+    study.assert_nothing_lives(submit)
     assert study.job().status().state == "interrupted"
     committed = set(study.view().committed)
     resumed = study.resume()

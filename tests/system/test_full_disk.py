@@ -32,13 +32,11 @@ def disk(lab: Lab) -> Iterator[SmallDisk]:
 
 
 def assert_stopped_for_want_of_room(lab: Lab, runner: Runner) -> None:
-    since = time.monotonic()
-    assert runner.wait() == 4, runner.said
-    assert time.monotonic() - since < 3 * AT_ONCE_SECONDS, "it tried again and again"
+    assert runner.wait() == 4, runner.said  # before a storage that does not answer would have been given up
     assert "error: the storage is full (No space left on device)" in runner.said
     assert "mops jobs resume" in runner.said
     assert "Traceback" not in runner.said
-    lab.assert_nothing_lives(runner, 3.0)
+    lab.assert_nothing_lives(runner)
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 3600], ids=["each-group", "each-second", "at-the-end"])
@@ -79,7 +77,7 @@ def test_a_disk_too_small_for_what_is_expected_is_said_before_the_run_and_resume
     assert "MiB more are needed, 1" in runner.said
     assert f"at: {lab.storage}" in runner.said
     assert "make room, then mops jobs resume job" in runner.said
-    lab.assert_nothing_lives(runner, 3.0)
+    lab.assert_nothing_lives(runner)
     assert lab.job().status().state == "interrupted"
     done = len(lab.view().committed)
     assert 1 <= done < 10, "it ran on"

@@ -24,7 +24,7 @@ def run(params, seed):
     held = []
     for _ in range(params["mib"] // 8):
         held.append(b"x" * (8 << 20))
-        time.sleep(0.008)
+        time.sleep(0.05 if params["mib"] > 8 else 0.008)
     return {"x": [seed]}
 """
 
@@ -158,8 +158,9 @@ def test_auto_runs_as_much_at_once_as_its_memory_holds(lab: Lab, cgroup_of: Call
 def test_a_model_that_leaks_runs_to_its_end_in_children_that_leave(lab: Lab) -> None:
     lab.write("leaks:run", [{"i": i} for i in range(60)])
     code = (
-        "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.malloc.restype = ctypes.c_void_p\n\ndef run(params, seed):\n"
-        "    ctypes.memset(libc.malloc(72_000_000), 1, 72_000_000)\n    return {'x': [seed]}\n"
+        "import ctypes, time\nlibc = ctypes.CDLL(None)\nlibc.malloc.restype = ctypes.c_void_p\n\n"
+        "def run(params, seed):\n    ctypes.memset(libc.malloc(72_000_000), 1, 72_000_000)\n"
+        "    time.sleep(0.2)\n    return {'x': [seed]}\n"
     )
     (lab.project / "leaks.py").write_text(code)
     settings = {"SIM_MEMORY": "900MiB", "SLOTS": 2, "RETRIES": 0}

@@ -32,9 +32,11 @@ SLOTS = WORKERS * THREADS
 
 @pytest.fixture
 def dask(tmp_path: Path) -> Iterator[DaskProcesses]:
-    with dask_in(tmp_path / "dask", n_workers=0, MOPS_TEST_PACED="1") as processes:
+    with dask_in(tmp_path / "dask", n_workers=0) as processes:
+        processes.pace_file.touch()
         for _ in range(WORKERS):
             processes.add_worker(threads=THREADS)
+        processes.await_workers()
         yield processes
 
 
@@ -125,7 +127,6 @@ def below(pid: int) -> list[int]:
 @pytest.fixture
 def watch(dask: DaskProcesses) -> Iterator[Watch]:
     with Client(dask.address, set_as_default=False) as client:
-        client.wait_for_workers(WORKERS)
         yield Watch(client, dask)
 
 
@@ -142,15 +143,15 @@ def test_a_short_job_beside_a_long_one_has_its_share_and_ends_first(
 ) -> None:
     """The tasks of the long job take ten times as long: first in, first out, they would have all slots."""
     one, two = labs
-    one.write("paced:simulate", sets(160, "one", seconds=0.5), targets=["scores:order"])
-    two.write("paced:simulate", sets(320, "two", seconds=0.05), targets=["scores:order"])
-    long = one.submit("one", TASK_SECONDS=0.5, CHECKPOINT_SECONDS=1)
+    one.write("paced:simulate", sets(600, "one", seconds=1), targets=["scores:order"])
+    two.write("paced:simulate", sets(240, "two", seconds=0.1), targets=["scores:order"])
+    long = one.submit("one", TASK_SECONDS=1, CHECKPOINT_SECONDS=1)
     watch.until(lambda: calls(dask)["one"] > SLOTS, of=long)
     assert watch.most("one", 0) > TASKS_PER_SHARED_SLOT * SLOTS // 2, "by itself it has all slots"
-    short = two.submit("two", TASK_SECONDS=0.05, CHECKPOINT_SECONDS=1)
+    short = two.submit("two", TASK_SECONDS=0.1, CHECKPOINT_SECONDS=1)
     met = meet(watch, of=short)
     before = calls(dask)
-    watch.until(lambda: calls(dask)["two"] >= 280, of=short)
+    watch.until(lambda: calls(dask)["two"] >= 200, of=short)
     done = calls(dask) - before
     bound = TASKS_PER_SHARED_SLOT * SLOTS // 2
     assert max(watch.most("one", met), watch.most("two", met)) <= bound
@@ -162,6 +163,7 @@ def test_a_short_job_beside_a_long_one_has_its_share_and_ends_first(
     watch.until(lambda: watch.in_flight[-1].get("one", 0) > bound, of=long)
     assert watch.children <= THREADS
     assert watch.processes <= THREADS + 2, "each job has a template besides"
+    dask.let_go()
     assert long.wait() == 0, long.said
     for lab, name in ((one, "one"), (two, "two")):
         assert rows_of(lab.job(name)) == lab.serial()
@@ -176,7 +178,7 @@ def test_a_job_of_high_priority_has_most_and_a_normal_one_goes_on(
     labs: tuple[Lab, Lab], dask: DaskProcesses, watch: Watch
 ) -> None:
     one, two = labs
-    one.write("paced:simulate", sets(150, "one", seconds=0.2))
+    one.write("paced:simulate", sets(1000, "one", seconds=0.2))
     two.write("paced:simulate", sets(150, "two", seconds=0.2))
     normal = one.submit("one", TASK_SECONDS=0.2, CHECKPOINT_SECONDS=1)
     watch.until(lambda: calls(dask)["one"] > SLOTS, of=normal)
@@ -190,6 +192,7 @@ def test_a_job_of_high_priority_has_most_and_a_normal_one_goes_on(
     assert 4 < watch.most("two", met) <= 6
     assert {job: it["priority"] for job, it in watch.said[-1].items()} == {"one": "normal", "two": "high"}
     assert 0 < done["one"] < done["two"] / 2, done
+    dask.let_go()
     assert (high.wait(), normal.wait()) == (0, 0)
 
 
@@ -198,8 +201,8 @@ def test_a_job_that_ends_before_its_time_leaves_the_rows_and_the_share_of_anothe
     labs: tuple[Lab, Lab], dask: DaskProcesses, watch: Watch, way: str
 ) -> None:
     one, two = labs
-    one.write("paced:simulate", sets(120, "one", seconds=0.1), n_replicates=2, targets=["scores:order"])
-    two.write("paced:simulate", sets(400, "two", seconds=0.1), targets=["scores:order"])
+    one.write("paced:simulate", sets(600, "one", seconds=0.1), n_replicates=2, targets=["scores:order"])
+    two.write("paced:simulate", sets(2000, "two", seconds=0.1), targets=["scores:order"])
     stays = one.submit("one", CHECKPOINT_SECONDS=1, TASK_SECONDS=0.3)
     goes = two.submit("two", CHECKPOINT_SECONDS=0, TASK_SECONDS=0.3)
     watch.until(lambda: two.exists("two") and len(two.view("two").committed) > 3, of=goes)
@@ -211,10 +214,11 @@ def test_a_job_that_ends_before_its_time_leaves_the_rows_and_the_share_of_anothe
         assert goes.wait() == 130, goes.said
     watch.until(lambda: "two" not in watch.said[-1] and not watch.in_flight[-1].get("two"), of=stays)
     watch.until(lambda: watch.in_flight[-1].get("one", 0) > TASKS_PER_SHARED_SLOT * SLOTS // 2, of=stays)
+    dask.let_go()
     assert stays.wait() == 0, stays.said
     assert rows_of(one.job("one")) == one.serial()
     one.assert_sound("one")
-    assert calls(dask)["one"] == 240, "nothing ran twice"
+    assert calls(dask)["one"] == 1200, "nothing ran twice"
     again = two.resume("two")
     assert again.wait() == 0, again.said
     assert rows_of(two.job("two")) == two.serial()
@@ -225,15 +229,17 @@ def test_a_job_that_ends_before_its_time_leaves_the_rows_and_the_share_of_anothe
 def test_a_job_that_kills_its_workers_leaves_the_rows_of_another(tmp_path: Path) -> None:
     """What another job's poison ended is tried again, and nobody but the poison is quarantined."""
     with (
-        dask_in(tmp_path / "dask", n_workers=0, MOPS_TEST_PACED="1") as dask,
+        dask_in(tmp_path / "dask", n_workers=0) as dask,
         lab_in(tmp_path / "one") as one,
         lab_in(tmp_path / "two") as two,
     ):
+        dask.pace_file.touch()
         for _ in range(WORKERS):
             dask.add_worker("--nanny", threads=THREADS)
+        dask.await_workers()
         for lab in (one, two):
             lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
-        one.write("paced:simulate", sets(150, "one", seconds=0.2), n_replicates=2, targets=["scores:order"])
+        one.write("paced:simulate", sets(600, "one", seconds=0.2), n_replicates=2, targets=["scores:order"])
         poison = [{"a": i, "kills": int(i in (2, 5))} for i in range(8)]
         two.write("takes_down:simulate", poison, targets=["scores:rows"])
         good = one.submit("one", CHECKPOINT_SECONDS=1, TASK_SECONDS=0.4)
@@ -241,8 +247,9 @@ def test_a_job_that_kills_its_workers_leaves_the_rows_of_another(tmp_path: Path)
         bad = two.submit("two", START="spawn")
         assert bad.wait(patience_s=200) == 3, bad.said
         assert good.process.poll() is None, "the good job is to be there as long as workers die"
+        dask.let_go()
         assert good.wait(patience_s=200) == 0, good.said
-        assert dask.nanny_restarts() >= 5
+        wait_for(lambda: dask.nanny_restarts() >= 5)
     assert one.job("one").failures().num_rows == 0
     assert rows_of(one.job("one")) == one.serial()
     one.assert_sound("one")

@@ -25,4 +25,4 @@ def test_two_runners_at_once_give_one_set_of_rows(lab: Lab) -> None:
     assert rows_of(lab.job()) == lab.serial()
     lab.assert_sound()
     for runner in both:
-        lab.assert_nothing_lives(runner, 3.0)
+        lab.assert_nothing_lives(runner)

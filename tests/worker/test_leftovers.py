@@ -34,7 +34,7 @@ def run(params, seed):
     if params["a"] == 0:
         {start}
     else:
-        time.sleep(0.6)
+        time.sleep(2.5)
     return {{"x": params["a"]}}
 """
 
@@ -83,7 +83,7 @@ def test_the_seed_of_a_target_is_fixed() -> None:
 
 
 @pytest.mark.parametrize(
-    "start", ["signal.setitimer(signal.ITIMER_REAL, 0.3)", "signal.setitimer(signal.ITIMER_REAL, 0.3, 0.1)"]
+    "start", ["signal.setitimer(signal.ITIMER_REAL, 2)", "signal.setitimer(signal.ITIMER_REAL, 2, 0.1)"]
 )
 def test_a_timer_that_a_simulation_left_does_not_end_the_next(run: Any, start: str) -> None:
     """The kernel ended the process in the next simulation, and that one was recorded as crashed."""

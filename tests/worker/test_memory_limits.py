@@ -19,7 +19,7 @@ from mops.worker.order import Outcome
 
 MIB = 1 << 20
 LIMIT = 400 * MIB
-# Takes p["mib"] in steps of 8 MiB, at about 1 GiB a second, and gives it back at the end.
+# Takes p["mib"] in steps of 8 MiB, at about 1 GiB a second, and gives it back at the end, p["holds"] seconds later.
 TAKES = """
 import time
 
@@ -28,6 +28,7 @@ def run(p, s):
     for _ in range(p["mib"] // 8):
         held.append(b"x" * (8 << 20))
         time.sleep(0.008)
+    time.sleep(p.get("holds", 0))
     return {"x": s}
 """
 
@@ -75,7 +76,7 @@ def test_a_target_over_the_limit_fails_as_a_target(lab: Lab) -> None:
 
 
 def test_other_deaths_say_what_they_took_too(lab: Lab) -> None:
-    code = "import os, time\n\ndef run(p, s):\n    held = b'x' * (100 << 20)\n    time.sleep(0.6)\n    os.abort()\n"
+    code = "import os, time\n\ndef run(p, s):\n    held = b'x' * (100 << 20)\n    time.sleep(3)\n    os.abort()\n"
     outcome = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"a": 1}])
     (failure,) = outcome.failures
     assert (failure.reason, failure.signals) == ("crashed", "return code -6")
@@ -85,7 +86,7 @@ def test_other_deaths_say_what_they_took_too(lab: Lab) -> None:
 
 def test_with_retries_it_is_left_to_an_order_of_its_own(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     pool = lab.pool(TAKES, memory_bytes=LIMIT, retries=1, slots=2)
-    sets = [{"mib": 8}, {"mib": 600}, {"mib": 16}]
+    sets = [{"mib": 8}, {"mib": 600, "holds": 2}, {"mib": 16}]
     outcome = lab.run(pool, sets)
     assert (outcome.done, outcome.postponed, outcome.failures) == ({0, 2}, {1}, [])
     assert "it is tried again at the end, alone on its worker" in caplog.text
@@ -100,12 +101,13 @@ def test_with_retries_it_is_left_to_an_order_of_its_own(lab: Lab, caplog: pytest
 
 
 LEAKS = """
-import ctypes, os
+import ctypes, os, time
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 
 def run(p, s):
     ctypes.memset(libc.malloc(p["mib"] << 20), 1, p["mib"] << 20)
+    time.sleep(0.2)
     return {"x": os.getpid()}
 """
 

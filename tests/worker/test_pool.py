@@ -74,7 +74,7 @@ def test_standard_input_is_empty(lab: Lab) -> None:
 
 @pytest.mark.parametrize("way", ["endless", "endless_holding_gil", "endless_ignoring_sigterm"])
 def test_a_simulation_over_its_time_is_ended_and_its_line_named(lab: Lab, way: str) -> None:
-    outcome = nasty(lab, way, "good", timeout_s=1.0)
+    outcome = nasty(lab, way, "good", timeout_s=3.0)
     (failure,) = outcome.failures
     assert (failure.group, failure.reason, failure.attempts) == (0, "timeout", 1)
     assert "MODELOPS_JOB_SIM_TIMEOUT" in failure.message
@@ -375,7 +375,7 @@ def test_a_child_deep_in_c_ends_with_its_killed_parent_and_so_do_its_processes(l
         until(lambda: sleeper.exists() and sleeper.read_text() != "")
         parent.send_signal(signal.SIGKILL)
     pids = [child, int(sleeper.read_text())]
-    until(lambda: not any(alive(pid) for pid in pids), within_s=3.0)
+    until(lambda: not any(alive(pid) for pid in pids))
 
 
 def alive(pid: int) -> bool:

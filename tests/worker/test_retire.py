@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from distributed import Client
 
@@ -63,10 +63,8 @@ class Cluster:
 
     def end(self) -> None:
         for process in self.processes:
-            if process.poll() is None:
-                for below in psutil.Process(process.pid).children(recursive=True):
-                    below.kill()
-                process.kill()
+            with contextlib.suppress(ProcessLookupError):  # it and all its own have ended
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
@@ -83,8 +81,8 @@ def client(cluster: Cluster) -> Iterator[Client]:
     cluster.start_scheduler()
     for name in ("a", "b"):
         cluster.start_worker(name)
-    with Client(cluster.address, timeout=30, set_as_default=False) as connected:
-        connected.wait_for_workers(2, timeout=60)
+    with Client(cluster.address, timeout=120, set_as_default=False) as connected:
+        connected.wait_for_workers(2, timeout=120)
         yield connected
 
 
@@ -100,14 +98,21 @@ def await_(true: Callable[[], Any], within_s: float = 30) -> None:
 
 
 def counted(calls: Path, seconds: float = 0) -> Callable[[], str]:
-    """Make a task that notes its call and gives a result that only one worker holds; made here, it is sent by value."""
+    """Make a task that notes its call and gives a result that only one worker holds; made here, it is sent by value.
+
+    Parameters
+    ----------
+    seconds
+        What its first call takes.
+    """
 
     def task() -> str:
         import time
 
+        is_first = not calls.exists()
         with calls.open("a") as file:
             file.write("x")
-        time.sleep(seconds)
+        time.sleep(seconds if is_first else 0)
         return "result"
 
     return task
@@ -131,7 +136,7 @@ def test_what_a_retired_worker_runs_is_run_elsewhere(cluster: Cluster, client: C
     """And the task is not under suspicion: its worker did not die of it."""
     calls = tmp_path / "calls"
     on_a = addresses(client)["a"]
-    future = client.submit(counted(calls, 2.0), workers=[on_a], allow_other_workers=True, pure=False)
+    future = client.submit(counted(calls, 600), workers=[on_a], allow_other_workers=True, pure=False)
     await_(calls.exists)
     cluster.retire("a")
     assert future.result(30) == "result"
@@ -162,14 +167,14 @@ def test_a_name_that_is_a_number_is_found(cluster: Cluster) -> None:
     """Dask makes a number of a name that looks like one."""
     cluster.start_scheduler()
     cluster.start_worker("7")
-    with Client(cluster.address, timeout=30, set_as_default=False) as connected:
+    with Client(cluster.address, timeout=120, set_as_default=False) as connected:
         connected.wait_for_workers(1, timeout=60)
     assert "7 is retired" in cluster.retire("7")
 
 
 def test_a_scheduler_without_the_route_is_named(cluster: Cluster) -> None:
     cluster.start_scheduler("['distributed.http.health']")
-    with Client(cluster.address, timeout=30, set_as_default=False):
+    with Client(cluster.address, timeout=120, set_as_default=False):
         said = cluster.retire("a")
     assert "404 Not Found; it lacks the route distributed.http.scheduler.api" in said
 
