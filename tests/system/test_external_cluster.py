@@ -6,18 +6,23 @@ import os
 import random
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cut import way_to
 from dask_processes import DaskProcesses, dask_in, free_port, gone
-from distributed import Client, Scheduler
+from distributed import Client, Future, Scheduler
 from study_lab import MOPS, Lab, Runner, betas, rows_of, wait_for
 
 from mops.driver.cluster import external
+from mops.driver.dispatch import Dispatch
+from mops.driver.plan import Submit
 from mops.settings import Settings
+from mops.worker.order import Outcome
 
 JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, 30, 5
 GONE_SECONDS = 30.0  # the simulations last 600
@@ -199,9 +204,6 @@ def test_ctrl_c_ends_what_runs_on_workers_and_resume_goes_on(lab: Lab, dask: Das
 
 
 def test_slots_follow_the_workers_that_come(lab: Lab, dask: DaskProcesses) -> None:
-    def log() -> str:
-        return "".join(path.read_text() for path in lab.storage.glob("jobs/job/logs/*.txt"))
-
     lab.write("held:simulate", betas(60))
     dask.hold_after(2)
     runner = lab.start("submit", str(lab.project / "study.json"), "--name", "job", BATCH_SIZE=40, CHECKPOINT_SECONDS=0)
@@ -209,9 +211,11 @@ def test_slots_follow_the_workers_that_come(lab: Lab, dask: DaskProcesses) -> No
     dask.add_worker(threads=3)
     wait_for(lambda: len(dask.tally) == 7, of=runner)
     assert len(dask.running()) == 5
-    wait_for(lambda: "5 simulations at once, 2 before" in log(), of=runner)
+    wait_for(lambda: (live := lab.job().status().live) and live.slots == 5, of=runner)
     dask.let_go()
     assert runner.wait() == 0, runner.said
+    text = "".join(path.read_text() for path in lab.storage.glob("jobs/job/logs/*.txt"))
+    assert "5 simulations at once, 2 before" in text
 
 
 @pytest.mark.timeout(240)
@@ -297,6 +301,28 @@ def test_workers_that_all_go_for_good_end_the_attempt_and_resume_goes_on(lab: La
     again = lab.resume()
     assert again.wait() == 0, again.said
     assert rows_of(lab.job()) == lab.serial()
+
+
+def test_a_result_that_is_lost_with_all_workers_is_not_waited_for_at_the_end(dask: DaskProcesses) -> None:
+    """Its task had finished: it is to run again, and there is nobody to run it."""
+    lost = threading.Event()
+
+    def result(future: Future[Outcome]) -> Outcome:
+        for worker in list(dask.workers):
+            dask.kill(worker)
+        wait_for(lambda: not client.nthreads())
+        lost.set()
+        return future.result()
+
+    with Client(dask.address, set_as_default=False) as client:
+        future = client.submit(int, 7, key="sim-job-1-1", pure=False)
+        wait_for(future.done)
+        dispatch = Dispatch(SimpleNamespace(result=result), lambda *_: None, lambda _: None)  # type: ignore[arg-type]
+        dispatch._held[1] = (future,)
+        dispatch._came_back(Submit(1, (0,)), future)
+        assert lost.wait(60)
+        dispatch.close()
+        assert future.cancelled()
 
 
 def error_of(runner: Runner) -> list[str]:

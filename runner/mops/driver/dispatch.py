@@ -71,9 +71,16 @@ class Dispatch:
         self._held: dict[int, tuple[object, ...]] = {}
         self._fetcher = ThreadPoolExecutor(1, "mops-fetch")
         self._connector = ThreadPoolExecutor(1, "mops-connect")
+        self._fetching: Future[Outcome] | None = None
+        self._closing = False
 
     def close(self) -> None:
-        """End the threads, after what they are at."""
+        """End the threads, after what they are at; no result is waited for, which may be lost with all workers."""
+        self._fetcher.shutdown(wait=False, cancel_futures=True)
+        self._closing = True
+        if (fetching := self._fetching) is not None:
+            with contextlib.suppress(RuntimeError, *_GONE):  # closed: it is not waited for any more
+                fetching.cancel()
         self._fetcher.shutdown()
         self._connector.shutdown()
 
@@ -149,12 +156,21 @@ class Dispatch:
         if future.status != "finished":
             return self._not_finished(submit, future)
         try:
-            outcome = self._cluster.result(future)
+            outcome = self._result(future)
         except KilledWorker as error:  # what it gave has ended its worker on the way, and the next one that ran it
             return self._killed(submit, future, error)
         event = self._deliver(submit, outcome)
         _release(future)
         return event
+
+    def _result(self, future: Future[Outcome]) -> Outcome:
+        self._fetching = future
+        try:
+            if self._closing:  # looked at after it was named: whoever closes cancels it, or it is not begun
+                raise CancelledError(future.key)
+            return self._cluster.result(future)
+        finally:
+            self._fetching = None
 
     def _not_finished(self, submit: Submit, future: Future[Outcome]) -> Lost | Failed:
         """Say what became of a task that has no result."""
