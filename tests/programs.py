@@ -1,11 +1,17 @@
-"""What tests that run programs share: a port for one, and how one ended."""
+"""What tests that run programs share: variables and a port for one, and how one ended."""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 from dataclasses import dataclass
 from typing import Any
+
+
+def environment() -> dict[str, str]:
+    """Return this process's variables without mops' own, and without those of its tests."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("MODELOPS_", "MOPS_"))}
 
 
 def free_port() -> int:

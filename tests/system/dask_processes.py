@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,9 +13,9 @@ from pathlib import Path
 
 import psutil
 from distributed import Client
-from study_lab import hold_after
+from study_lab import hold_after, leaves
 
-from programs import free_port
+from programs import environment, free_port
 
 DASK = Path(sys.executable).with_name("dask")
 
@@ -79,8 +78,7 @@ class DaskProcesses:
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         self.n_started += 1
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MODELOPS_", "MOPS_"))}
-        env = kept | {
+        env = environment() | {
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "1.0",
             "XDG_CACHE_HOME": str(self.folder / f"cache-{self.n_started}"),
             "MOPS_TEST_CALLS": str(self.calls_file),
@@ -122,12 +120,7 @@ class DaskProcesses:
 
     def running(self) -> list[int]:
         """Return the processes that run simulations: not those that have only forked them."""
-        found = set(self.children())
-        parents = set()
-        for pid in found:
-            with suppress(psutil.NoSuchProcess):
-                parents.add(psutil.Process(pid).ppid())
-        return sorted(found - parents)
+        return leaves(self.children())
 
     def commands(self) -> list[tuple[int, str]]:
         """Return what the workers have started: process and command line."""

@@ -25,12 +25,16 @@ from mops.job import Job, open_job
 from mops.storage.log import Commit, JobLog, LogView, Record, parse_record, verify
 from mops.storage.paths import JobPaths
 from mops.study.ids import param_id, replicate_seed
+from programs import environment
 
 HERE = Path(__file__).parent
 WILD = HERE.parent / "models" / "wild"
 MOPS = Path(sys.executable).with_name("mops")
 PATIENCE_SECONDS = 90.0
 """For what must happen: far more than it takes, because the machine may be busy."""
+
+GONE_SECONDS = 30.0
+"""For processes that must end; the simulations of these tests last longer."""
 
 T = TypeVar("T")
 
@@ -88,9 +92,7 @@ class Runner:
 
     def children(self) -> list[int]:
         """Return the processes that run simulations: not the one that has only forked them."""
-        found = [pid for pid, line in _with_marker(self.marker) if "mops.worker.child" in line]
-        parents = {_parent(pid) for pid in found}
-        return [pid for pid in found if pid not in parents]
+        return leaves([pid for pid, line in _with_marker(self.marker) if "mops.worker.child" in line])
 
     def hold_after(self, n_calls: int) -> None:
         """Let only the first ``n_calls`` calls of the model run to their end."""
@@ -126,6 +128,12 @@ def _with_marker(marker: str) -> Iterator[tuple[int, str]]:
         except OSError:  # gone, or another user's
             continue
         yield int(folder.name), line
+
+
+def leaves(pids: list[int]) -> list[int]:
+    """Return the processes that are the parent of no other one of these."""
+    parents = {_parent(pid) for pid in pids}
+    return [pid for pid in pids if pid not in parents]
 
 
 def _parent(pid: int) -> int | None:
@@ -205,7 +213,7 @@ class Lab:
         """Start ``mops jobs ...``; settings are MODELOPS_JOB_ variables without that prefix."""
         number = len(self.runners) + 1
         calls = self.folder / f"calls-{number}.txt"
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("MODELOPS_", "MOPS_"))}
+        env = environment()
         env |= {
             "MODELOPS_STORAGE": str(self.storage),
             "MOPS_TEST_CALLS": str(calls),
@@ -289,20 +297,20 @@ class Lab:
         """Run the study in one plain process."""
         folder = self.folder / "serial"
         folder.mkdir(exist_ok=True)
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("MODELOPS_", "MOPS_"))}
+        env = environment()
         command = [sys.executable, str(HERE / "serial.py"), str(self.project), str(self.project / "study.json")]
         subprocess.run([*command, str(folder)], check=True, env=env)
         tables = {path.stem: pq.read_table(path) for path in folder.glob("*.parquet")}
         losses = _sorted(tables.pop("losses"), [(name, "ascending") for name in ("group", "target", "name")])
         return Rows({name: _sorted(table, _ORDER) for name, table in tables.items()}, losses)
 
-    def assert_nothing_lives(self, runner: Runner, within_s: float = 30.0) -> None:
-        """Check that no process of this command is alive after so many seconds: none ends by itself so soon."""
-        deadline = time.monotonic() + within_s
+    def assert_nothing_lives(self, runner: Runner) -> None:
+        """Check that no process of this command is alive soon: sooner than any would end by itself."""
+        deadline = time.monotonic() + GONE_SECONDS
         while time.monotonic() < deadline and runner.alive():
             time.sleep(0.02)
         left = runner.alive()  # looked at after the deadline: a look takes its time
-        assert not left, f"alive {within_s:g} s after the kill: {left}"
+        assert not left, f"alive {GONE_SECONDS:g} s after the kill: {left}"
 
 
 @contextmanager

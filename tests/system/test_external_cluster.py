@@ -16,7 +16,7 @@ import pytest
 from cut import way_to
 from dask_processes import DaskProcesses, dask_in, free_port, gone
 from distributed import Client, Future, Scheduler
-from study_lab import MOPS, Lab, Runner, betas, rows_of, wait_for
+from study_lab import GONE_SECONDS, MOPS, Lab, Runner, betas, rows_of, wait_for
 
 from mops.driver.cluster import external
 from mops.driver.dispatch import Dispatch
@@ -25,7 +25,6 @@ from mops.settings import Settings
 from mops.worker.order import Outcome
 
 JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, 30, 5
-GONE_SECONDS = 30.0  # the simulations last 600
 
 
 @pytest.fixture

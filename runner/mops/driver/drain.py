@@ -42,7 +42,7 @@ def check(
     patience_s: float = PATIENCE_SECONDS,
     answer_s: float = ANSWER_SECONDS,
 ) -> bool:
-    """Look until nothing is left of ``keys``, at most ``patience_s`` seconds; log what is; return whether it is clean.
+    """Look until nothing is left of ``keys``, for ``patience_s`` seconds; log what is; return whether it is clean.
 
     Parameters
     ----------
