@@ -29,6 +29,7 @@ traceback. Errors of other libraries are translated where that library is called
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -215,3 +216,11 @@ class Superseded(MopsError):
     """A newer attempt owns the job: this runner stops and nothing restarts it."""
 
     exit_code = 5
+
+
+_NUMBER = re.compile(r"\d[\d.,]*( [KMG]?i?B)?")
+
+
+def without_numbers(message: str) -> str:
+    """Return a message as those that differ in their numbers and sizes only have it too: such are told once."""
+    return _NUMBER.sub("#", message)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from mops.errors import JobError
+from mops.errors import JobError, without_numbers
 from mops.profile import load as load_profile
 from mops.profile import reach
 from mops.settings import Settings
@@ -38,9 +37,6 @@ SILENT_SECONDS = 45.0
 """A runner writes a sign of life every 10 s; after this long without one it counts as interrupted."""
 
 _READERS = 16
-
-
-_NUMBER = re.compile(r"\d[\d.,]*( [KMG]?i?B)?")
 
 
 @dataclass(frozen=True)
@@ -124,11 +120,6 @@ class Reason:
     n: int
     verdict: str
     message: str
-
-
-def without_numbers(message: str) -> str:
-    """Return a message as those that differ in their numbers and sizes only have it too."""
-    return _NUMBER.sub("#", message)
 
 
 def default_files() -> Files:

@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import mops
+from mops.cli.main import VERBS
 from mops.settings import Settings
+from programs import Ran
 
 from .conftest import MOPS, Lab
 
@@ -276,6 +278,38 @@ def test_version(lab: Lab) -> None:
     assert lab.run("--version").out == f"mops {mops.__version__}\n"
 
 
+def imported(ran: Ran) -> set[str]:
+    """Return the modules that a command imported; Python wrote them on stderr."""
+    return set(re.findall(r"^import time:.*\| +(\S+)$", ran.err, re.MULTILINE))
+
+
+def test_a_command_imports_what_it_needs(lab: Lab) -> None:
+    """Dask takes a third of a second, and reading results half of one."""
+    lab.run("jobs", "submit", lab.study, "--name", "there")
+    version = imported(lab.run("--version", PYTHONPROFILEIMPORTTIME="1"))
+    status = imported(lab.run("jobs", "status", "there", PYTHONPROFILEIMPORTTIME="1"))
+    assert "mops.cli.terminal" in version
+    assert not version & {"pyarrow", "numpy", "distributed"}
+    assert "pyarrow" in status
+    assert "distributed" not in status
+
+
+def test_mops_does_without_pandas_and_models_have_it(lab: Lab) -> None:
+    """What pyarrow would import at its first value, in a process that never sees a frame."""
+    lab.write("model.py", "import pandas as pd\n\ndef run(params, seed):\n    return pd.DataFrame({'n': [seed]})\n")
+    ran = lab.run("jobs", "submit", lab.study, "--name", "framed", PYTHONPROFILEIMPORTTIME="1")
+    assert ran.code == 0, ran.err
+    assert "distributed" in imported(ran)
+    assert not {module for module in imported(ran) if module.startswith("pandas.")}, "pandas itself is looked for"
+    assert lab.run("jobs", "status", "framed", "--json").json["counts"]["simulations_good"] == 4
+
+
+@pytest.mark.parametrize("group", VERBS)
+def test_every_verb_of_the_table_is_a_command(lab: Lab, group: str) -> None:
+    for verb in VERBS[group]:
+        assert lab.run(*group.split(), verb, "--help").out.startswith(f"Usage: mops {f'{group} {verb}'.strip()} ")
+
+
 def test_progress_on_a_terminal_names_all_figures(lab: Lab) -> None:
     """On a real pseudo-terminal of 80 columns."""
     lab.write_study(parameter_sets=[{"x": x, "sleep": 0.2} for x in range(10)], n_replicates=1)
@@ -324,7 +358,7 @@ def wait_for_child(pid: int) -> psutil.Process:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback() -> None:
-    process = subprocess.Popen([MOPS, "settings"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([MOPS, "jobs", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and "libarrow" not in Path(f"/proc/{process.pid}/maps").read_text():
         time.sleep(0.005)  # until the long import has begun
     process.send_signal(signal.SIGINT)

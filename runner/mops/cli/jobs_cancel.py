@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mops.cli import place, running, terminal
+from mops.cli import describe, place, terminal
 from mops.cli.options import JobArgument, StorageOption
 from mops.job import open_job
 
@@ -18,6 +18,6 @@ def cancel(job: JobArgument, storage: StorageOption = None) -> None:
         service = place.service_of_job(found)
         for name in service.withdraw(job) if service else ():
             terminal.say(f"its Kubernetes Job {name}, which ran nothing, is deleted")
-        terminal.say(f"go on later with: {running.command('resume', found)}")
+        terminal.say(f"go on later with: {describe.command('resume', found)}")
     else:
         terminal.say(f"job {job} is complete ({found.status().state}): there is nothing to cancel")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import running, terminal
+from mops.cli import describe, terminal
 from mops.cli.options import JobArgument, JsonOption, StorageOption
 from mops.job import open_job
 from mops.tidy import clean as clean_job
@@ -36,9 +36,9 @@ def clean(
     for path in done.paths:
         terminal.data(path)
     did = "would remove" if dry_run else "removed"
-    terminal.say(f"{did} {running.counted(len(done.paths), 'file')}, {terminal.size(done.bytes)}")
+    terminal.say(f"{did} {describe.counted(len(done.paths), 'file')}, {terminal.size(done.bytes)}")
     if done.kept:
         terminal.say(
-            f"{running.counted(done.kept, 'file')} of the last attempt may yet count, and stay; "
+            f"{describe.counted(done.kept, 'file')} of the last attempt may yet count, and stay; "
             "if its runner is gone: --last-attempt"
         )

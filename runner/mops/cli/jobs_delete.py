@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import running, terminal
+from mops.cli import describe, terminal
 from mops.cli.options import JsonOption, StorageOption
 from mops.deletion import Deleted, delete, doomed
 from mops.job import open_storage
@@ -26,8 +26,8 @@ def delete_(
     files = open_storage(storage)
     found = doomed(files.brief(), jobs)
     for job in found:
-        terminal.say(f"job {job.job}: {job.state}, {running.counted(job.files, 'file')}, {terminal.size(job.bytes)}")
-    if not (yes or terminal.confirmed(f"delete {running.counted(len(found), 'job')} for good?", unasked="--yes")):
+        terminal.say(f"job {job.job}: {job.state}, {describe.counted(job.files, 'file')}, {terminal.size(job.bytes)}")
+    if not (yes or terminal.confirmed(f"delete {describe.counted(len(found), 'job')} for good?", unasked="--yes")):
         terminal.say("nothing is deleted")
         raise typer.Exit(1)
     gone = []

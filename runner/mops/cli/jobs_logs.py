@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import place, running, terminal
+from mops.cli import describe, place, terminal
 from mops.cli.options import JobArgument, StorageOption
 from mops.errors import UsageError
 from mops.job import Job, open_job
@@ -38,12 +38,12 @@ def logs(
             terminal.data_text(text)
             printed = printed or bool(text)
     except KeyboardInterrupt:
-        terminal.say(f"no longer followed; the job itself goes on: {running.command('status', found)}")
+        terminal.say(f"no longer followed; the job itself goes on: {describe.command('status', found)}")
         raise typer.Exit(130) from None
     if follow:
         terminal.say(f"job {job} is {found.status().state}")
     elif not printed and tail != 0:
-        terminal.say(f"nothing is logged yet: {running.command('status', found)}")
+        terminal.say(f"nothing is logged yet: {describe.command('status', found)}")
 
 
 def _of_pods(job: Job, *, workers: bool, follow: bool, tail: int | None) -> None:

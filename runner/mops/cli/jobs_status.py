@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from mops.cli import place, running, terminal
+from mops.cli import describe, place, terminal
 from mops.cli.options import JobArgument, JsonOption, StorageOption
 from mops.job import Job, Status, open_job
 from mops.k8s.phase import Phase
@@ -55,8 +55,8 @@ def _fields(job: Job, now: Status, phase: Phase | None, own_cluster: str) -> Ite
     if now.parent is not None:
         yield "derived from", now.parent
     yield "attempts", str(now.attempt)
-    yield from running.counts_of(now)
-    yield from running.reasons_of(job.reasons())
+    yield from describe.counts_of(now)
+    yield from describe.reasons_of(job.reasons())
     if now.live is not None:
         yield from _runner(now.live)
     if now.children:
@@ -64,9 +64,9 @@ def _fields(job: Job, now: Status, phase: Phase | None, own_cluster: str) -> Ite
     if now.sizing:
         yield "batch size", now.sizing
     if now.state in ("interrupted", "cancelled", "submitted") and (phase is None or phase.over):
-        yield "go on", running.command("resume", job)
+        yield "go on", describe.command("resume", job)
     if now.state == "failed":
-        yield "why", running.command("logs", job)
+        yield "why", describe.command("logs", job)
 
 
 def _runner(live: Live) -> Iterator[tuple[str, str]]:
@@ -76,7 +76,7 @@ def _runner(live: Live) -> Iterator[tuple[str, str]]:
         f"{live.counts.simulations:,} simulations finished, {live.counts.simulations - live.durable:,} not durable yet"
     )
     yield "", f"{done}, {terminal.rate(live.rate)}"
-    yield "", f"{running.counted(live.in_flight, 'parameter set')} in flight, {live.slots:,} simulations at once"
+    yield "", f"{describe.counted(live.in_flight, 'parameter set')} in flight, {live.slots:,} simulations at once"
     yield "", f"{terminal.size(live.memory_bytes)}, at most {terminal.size(live.peak_bytes)}"
     if live.counts.verdicts:
-        yield "", f"failed: {running.verdicts(live.counts)}"
+        yield "", f"failed: {describe.verdicts(live.counts)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mops.cli import running, terminal
+from mops.cli import describe, terminal
 from mops.cli.options import JobArgument, JsonOption, StorageOption
 from mops.job import open_job
 
@@ -20,6 +20,6 @@ def verify(job: JobArgument, storage: StorageOption = None, as_json: JsonOption 
     else:
         for problem in problems:
             terminal.data(problem)
-    found = running.counted(len(problems), "problem")
+    found = describe.counted(len(problems), "problem")
     terminal.say(f"job {job} has {found}" if problems else f"job {job} is sound")
     raise typer.Exit(1 if problems else 0)

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mops.cli import place, running, terminal
+from mops.cli import describe, place, terminal
 from mops.cli.options import JobArgument, JsonOption, StorageOption
 from mops.driver.expected import Expected
 from mops.job import Job, Status, open_job
@@ -61,7 +61,7 @@ def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) 
     try:
         now = _watched(job, Phases(job.name, service, after), as_json=as_json)
     except KeyboardInterrupt:
-        terminal.say(f"no longer watching; the job goes on: {running.command('watch', job)}")
+        terminal.say(f"no longer watching; the job goes on: {describe.command('watch', job)}")
         raise typer.Exit(130) from None
     if as_json:
         terminal.data(as_line(now, reasons=[asdict(reason) for reason in job.reasons()]))
@@ -252,11 +252,11 @@ def _fields(seen: History, now: Status) -> Iterator[tuple[str, str]]:
         "durable",
         f"{now.counts.simulations:,} of {done.simulations:,} finished; {terminal.size(live.open_bytes)} open",
     )
-    yield "in flight", f"{running.counted(live.in_flight, 'parameter set')}; {live.slots:,} at once"
+    yield "in flight", f"{describe.counted(live.in_flight, 'parameter set')}; {live.slots:,} at once"
     if done.verdicts:
-        yield "failures", running.verdicts(done)
+        yield "failures", describe.verdicts(done)
     if live.expected:
-        yield "expected", running.expectation(Expected(**live.expected))
+        yield "expected", describe.expectation(Expected(**live.expected))
 
 
 def sparkline(values: Iterable[float]) -> str:
@@ -280,10 +280,10 @@ def _conclude(job: Job, now: Status) -> None:
 
 
 def _summary(job: Job, now: Status) -> Iterator[tuple[str, str]]:
-    yield from running.counts_of(now)
-    yield from running.reasons_of(job.reasons())
+    yield from describe.counts_of(now)
+    yield from describe.reasons_of(job.reasons())
     if now.peak_bytes:
         yield "peak memory", f"{terminal.size(now.peak_bytes)}, all processes of the job"
     if now.state in ("interrupted", "cancelled", "failed"):
-        yield "go on", running.command("resume", job)
-    yield "results", running.command("results", job)
+        yield "go on", describe.command("resume", job)
+    yield "results", describe.command("results", job)

@@ -2,38 +2,79 @@
 
 from __future__ import annotations
 
+import pkgutil
 import sys
-from typing import Annotated
+from collections import UserDict
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 import mops
-from mops.cli import (
-    cluster_status,
-    connect,
-    dashboard,
-    doctor,
-    jobs_cancel,
-    jobs_clean,
-    jobs_delete,
-    jobs_list,
-    jobs_logs,
-    jobs_results,
-    jobs_resume,
-    jobs_retry,
-    jobs_run,
-    jobs_status,
-    jobs_submit,
-    jobs_verify,
-    jobs_watch,
-    settings,
-    study_check,
-    study_sample,
-    terminal,
-)
+from mops.cli import terminal
+from mops.cli.start import interruptible
 from mops.errors import MopsError
 
+VERBS: Mapping[str, Mapping[str, str]] = {
+    "": {
+        "connect": "mops.cli.connect:connect",
+        "dashboard": "mops.cli.dashboard:dashboard",
+        "settings": "mops.cli.settings:settings",
+        "doctor": "mops.cli.doctor:doctor",
+    },
+    "jobs": {
+        "submit": "mops.cli.jobs_submit:submit",
+        "list": "mops.cli.jobs_list:list_",
+        "status": "mops.cli.jobs_status:status",
+        "logs": "mops.cli.jobs_logs:logs",
+        "watch": "mops.cli.jobs_watch:watch",
+        "results": "mops.cli.jobs_results:results",
+        "resume": "mops.cli.jobs_resume:resume",
+        "cancel": "mops.cli.jobs_cancel:cancel",
+        "retry": "mops.cli.jobs_retry:retry",
+        "run": "mops.cli.jobs_run:run",
+        "verify": "mops.cli.jobs_verify:verify",
+        "clean": "mops.cli.jobs_clean:clean",
+        "delete": "mops.cli.jobs_delete:delete_",
+    },
+    "study": {"check": "mops.cli.study_check:check", "sample": "mops.cli.study_sample:sample"},
+    "cluster": {"status": "mops.cli.cluster_status:status"},
+}
+"""Where the verbs of each group are."""
+
+_NOT_FOR_PEOPLE = frozenset({"run"})  # it is for Kubernetes, and for what is detached
+
+
+class _Verbs(UserDict[str, Any]):
+    """The commands of a group by name; a verb is imported when it is looked up, because all of them take a second."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        return _command(name, found) if isinstance(found, str) else found
+
+
+def _command(name: str, where: str) -> TyperCommand:
+    with interruptible():
+        verb = pkgutil.resolve_name(where)
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command(name, hidden=name in _NOT_FOR_PEOPLE)(verb)
+    command = get_command(alone)
+    assert isinstance(command, TyperCommand)
+    return command
+
+
+class _Group(TyperGroup):
+    """A group with its own of ``VERBS``."""
+
+    def __init__(self, **given: Any):
+        super().__init__(**given)
+        self.commands = _Verbs({**VERBS[self.name or ""], **self.commands})
+
+
 app = typer.Typer(
+    cls=_Group,
     help="Run simulation studies: bounded memory, durable as they go, resumed where they were killed.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -41,33 +82,12 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-jobs = typer.Typer(help="Run studies and read what they gave.", no_args_is_help=True, rich_markup_mode=None)
-study = typer.Typer(help="Look at a study before it runs.", no_args_is_help=True, rich_markup_mode=None)
-cluster = typer.Typer(help="Look at the connected cluster service.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(jobs, name="jobs")
-app.add_typer(study, name="study")
-app.add_typer(cluster, name="cluster")
-
-jobs.command("submit")(jobs_submit.submit)
-jobs.command("list")(jobs_list.list_)
-jobs.command("status")(jobs_status.status)
-jobs.command("logs")(jobs_logs.logs)
-jobs.command("watch")(jobs_watch.watch)
-jobs.command("results")(jobs_results.results)
-jobs.command("resume")(jobs_resume.resume)
-jobs.command("cancel")(jobs_cancel.cancel)
-jobs.command("retry")(jobs_retry.retry)
-jobs.command("run", hidden=True)(jobs_run.run)
-jobs.command("verify")(jobs_verify.verify)
-jobs.command("clean")(jobs_clean.clean)
-jobs.command("delete")(jobs_delete.delete_)
-study.command("check")(study_check.check)
-study.command("sample")(study_sample.sample)
-cluster.command("status")(cluster_status.status)
-app.command("connect")(connect.connect)
-app.command("dashboard")(dashboard.dashboard)
-app.command("settings")(settings.settings)
-app.command("doctor")(doctor.doctor)
+for group, help_ in {
+    "jobs": "Run studies and read what they gave.",
+    "study": "Look at a study before it runs.",
+    "cluster": "Look at the connected cluster service.",
+}.items():
+    app.add_typer(typer.Typer(cls=_Group, help=help_, no_args_is_help=True, rich_markup_mode=None), name=group)
 
 
 def _version(asked: bool) -> None:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 
 import typer
 
-from mops.cli import terminal
+from mops.cli import describe, terminal
 from mops.detached import Detached
-from mops.driver.expected import Expected
 from mops.driver.progress import Snapshot
-from mops.job import Job, Reason, Status, default_files
+from mops.job import Job, Reason, Status
 from mops.launch import Prepared, Runner
-from mops.storage.log import Counts
-
-_REASONS_SHOWN = 5
-_MESSAGE_COLUMNS = 120
 
 
 class Shown:
@@ -36,10 +29,10 @@ class Shown:
         for warning in study.warnings:
             terminal.say(f"note: {warning}")
         terminal.say(
-            f"job {job.name}: {counted(len(study.groups), 'parameter set')}, "
-            f"{counted(study.n_simulations, 'simulation')}, {counted(n_targets, 'target')}"
+            f"job {job.name}: {describe.counted(len(study.groups), 'parameter set')}, "
+            f"{describe.counted(study.n_simulations, 'simulation')}, {describe.counted(n_targets, 'target')}"
         )
-        terminal.say(f"results go to {nearby(job.files.url)}")
+        terminal.say(f"results go to {describe.nearby(job.files.url)}")
 
     def resumed(self, job: Job, changes: list[str]) -> None:
         """Say what goes on."""
@@ -53,7 +46,7 @@ class Shown:
         record = job.record
         assert record.parent is not None
         terminal.say(
-            f"job {job.name}: {len(record.due):,} of {counted(record.n_groups, 'parameter set')} run again, "
+            f"job {job.name}: {len(record.due):,} of {describe.counted(record.n_groups, 'parameter set')} run again, "
             f"{len(record.taken_over):,} are taken over from {record.parent.job}"
         )
         for change in changes:
@@ -67,19 +60,19 @@ class Shown:
             terminal.data(runner.job)
         if isinstance(runner, Detached):
             terminal.say(f"process {runner.pid} runs it and outlives this terminal")
-            where = ("what it prints", nearby(runner.log))
+            where = ("what it prints", describe.nearby(runner.log))
         else:
             terminal.say(f"Kubernetes has taken it: Job {runner.runner} in namespace {runner.namespace}")
-            where = ("where it stands", command("status", job))
+            where = ("where it stands", describe.command("status", job))
         named = {"watch": "watch", "stop": "cancel", "go on after a stop or a crash": "resume"}
-        commands = [(meaning, command(verb, job)) for meaning, verb in named.items()]
+        commands = [(meaning, describe.command(verb, job)) for meaning, verb in named.items()]
         terminal.say_fields([*commands, where])
 
     def progress(self, now: Snapshot) -> None:
         """Show where it stands, and once what to expect."""
         if now.expected is not None and (self._last is None or self._last.expected is None):
             more = "still expected" if now.expected.more else "expected"
-            terminal.say(f"{more}: {expectation(now.expected)}")
+            terminal.say(f"{more}: {describe.expectation(now.expected)}")
         if now.sizing and (self._last is None or self._last.sizing != now.sizing):
             terminal.say(f"batch size: {now.sizing}")
         self._last = now
@@ -99,63 +92,13 @@ class Shown:
         raise typer.Exit(terminal.EXIT_CODES[status.state])
 
     def _summary(self, job: Job, status: Status, reasons: list[Reason]) -> Iterator[tuple[str, str]]:
-        yield from counts_of(status)
-        yield from reasons_of(reasons)
+        yield from describe.counts_of(status)
+        yield from describe.reasons_of(reasons)
         if self._last and self._last.peak_bytes:
             yield "peak memory", f"{terminal.size(self._last.peak_bytes)}, all processes of the job"
         if status.state == "cancelled":
-            yield "go on", command("resume", job)
-        yield "results", command("results", job)
-
-
-def counted(n: int, what: str) -> str:
-    """Return a number of things."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
-
-
-def command(verb: str, job: Job) -> str:
-    """Return the command that does something with a job, from the working directory."""
-    url = job.files.url
-    storage = "" if url == default_files().url else f" --storage {shlex.quote(nearby(url))}"
-    return f"mops jobs {verb} {job.name}{storage}"
-
-
-def nearby(url: str) -> str:
-    """Return a folder below the working directory as people there call it, and any other as it is."""
-    here = Path.cwd()
-    return str(Path(url).relative_to(here)) if Path(url).is_relative_to(here) else url
-
-
-def counts_of(status: Status) -> Iterator[tuple[str, str]]:
-    """Name what is committed."""
-    counts = status.counts
-    yield "parameter sets", f"{status.groups:,} of {status.n_groups:,} committed"
-    yield (
-        "simulations",
-        f"{counts.simulations_good:,} good, {counts.simulations_failed:,} failed, of {status.n_simulations:,}",
-    )
-    if counts.targets_good or counts.targets_failed:
-        yield "targets", f"{counts.targets_good:,} scored, {counts.targets_failed:,} failed"
-
-
-def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
-    """Name why simulations and targets failed, the most frequent reasons first."""
-    for i, reason in enumerate(reasons[:_REASONS_SHOWN]):
-        yield ("" if i else "failures"), f"{reason.n:,} x {reason.verdict}: {reason.message[:_MESSAGE_COLUMNS]}"
-    if len(reasons) > _REASONS_SHOWN:
-        yield "", f"and {counted(len(reasons) - _REASONS_SHOWN, 'other reason')}"
-
-
-def verdicts(counts: Counts) -> str:
-    """Return how many failed, by verdict, the most frequent first."""
-    most_first = sorted(counts.verdicts.items(), key=lambda found: -found[1])
-    return ", ".join(f"{n:,} {verdict}" for verdict, n in most_first)
-
-
-def expectation(it: Expected) -> str:
-    """Return what a job will take and give."""
-    time = f"{terminal.about(it.seconds)}, " if it.seconds is not None else ""
-    return f"{time}{it.rows:,} rows, {terminal.size(it.bytes)} of Parquet"
+            yield "go on", describe.command("resume", job)
+        yield "results", describe.command("results", job)
 
 
 @contextmanager

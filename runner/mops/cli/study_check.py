@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mops.cli import running, terminal
+from mops.cli import describe, terminal
 from mops.cli.options import EnvOption, JsonOption, PythonOption
 from mops.cli.trial import fields_of, raise_failure, say_warnings, to_json
 from mops.driver.cluster import embedded_slots
@@ -91,7 +91,7 @@ def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "outputs", "all" if plan["outputs"] is None else ", ".join(plan["outputs"])
     yield "targets", ", ".join(plan["targets"]) or "none"
     yield "project", plan["project"]
-    yield "bundle", f"{running.counted(bundle['files'], 'file')}, {terminal.size(bundle['bytes'])}, {bundle['digest']}"
+    yield "bundle", f"{describe.counted(bundle['files'], 'file')}, {terminal.size(bundle['bytes'])}, {bundle['digest']}"
     if plan["python"]:
         yield "python", plan["python"]
     if plan["env"]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mops.cli import running, terminal
+from mops.cli import describe, terminal
 from mops.cli.options import JsonOption
 from mops.errors import UsageError
 from mops.sample import sample as sample_space
@@ -45,7 +45,7 @@ def sample(
         return
     terminal.data(sampled.path)
     terminal.say(
-        f"{running.counted(sampled.sets, 'set')} of {running.counted(len(sampled.parameters), 'parameter')} "
+        f"{describe.counted(sampled.sets, 'set')} of {describe.counted(len(sampled.parameters), 'parameter')} "
         f"by {sampled.method}" + ("" if method is Method.GRID else f", seed {sampled.seed}")
     )
     if fields is None:

@@ -10,16 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Table
 from rich.text import Text
 
-from mops.driver.progress import Snapshot
-from mops.errors import MopsError, UsageError
-from mops.job import without_numbers
+from mops.errors import MopsError, UsageError, without_numbers
 from mops.worker.verdict import Report, shown
+
+if TYPE_CHECKING:
+    from mops.driver.progress import Snapshot
 
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 EXIT_CODES = {"succeeded": 0, "partial": 3, "failed": 1, "cancelled": 130}

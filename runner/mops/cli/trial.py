@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from mops.cli import running, terminal
+from mops.cli import describe, terminal
 from mops.driver.trial import Trial
 from mops.errors import TrialFailed
 from mops.study.ids import canonical_json
@@ -54,7 +54,7 @@ def fields_of(trial: Trial) -> Iterator[tuple[str, str]]:
     warm = "" if trial.warm_seconds is None else f", {_seconds(trial.warm_seconds)} again in the same process"
     yield "one simulation", f"{_seconds(trial.first_seconds)} in a fresh process{warm}"
     for output in trial.outputs:
-        yield f"output {output.name}", f"{running.counted(output.rows, 'row')}, {terminal.size(output.bytes)} as Arrow"
+        yield f"output {output.name}", f"{describe.counted(output.rows, 'row')}, {terminal.size(output.bytes)} as Arrow"
     for (target, name), loss in trial.losses.items():
         yield f"target {target}", f"{name} = {loss:g}"
     if trial.warm_seconds is not None:
@@ -83,7 +83,7 @@ def _say_differences(lines: list[str]) -> None:
     for line in lines[:_DIFFERENCES_SHOWN]:
         terminal.say(f"  {line}")
     if len(lines) > _DIFFERENCES_SHOWN:
-        terminal.say(f"  and {running.counted(len(lines) - _DIFFERENCES_SHOWN, 'other difference')}")
+        terminal.say(f"  and {describe.counted(len(lines) - _DIFFERENCES_SHOWN, 'other difference')}")
 
 
 def raise_failure(trial: Trial) -> None:

@@ -1,0 +1,49 @@
+"""What commands take before they do anything: CPU time and memory (docs/decisions.md, "What a command imports").
+
+Each round runs every command once: with pandas hidden, as the command ``mops`` does it, and with pandas where pyarrow
+finds it, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+
+COMMANDS = ("--version", "settings", "jobs list", "jobs status missing", "jobs submit missing.json")
+WAYS = {
+    "mops": "from mops.cli.start import main; main()",
+    "mops with pandas": "from mops.cli.main import main; main()",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = parser.parse_args().rounds
+    found = defaultdict(list)
+    with tempfile.TemporaryDirectory() as empty:
+        for _ in range(rounds):
+            for command in COMMANDS:
+                for way, program in WAYS.items():
+                    found[command, way].append(taken([sys.executable, "-c", program, *command.split()], empty))
+    print(f"{'command':26} {'':18} {'CPU':>7} {'memory':>9}   (medians of {rounds})")
+    for (command, way), runs in found.items():
+        seconds, kib = (statistics.median(figures) for figures in zip(*runs, strict=True))
+        print(f"{command:26} {way:18} {seconds:5.2f} s {kib / 1024:5.0f} MiB")
+
+
+def taken(command: list[str], folder: str) -> tuple[float, int]:
+    """Run a command; return its CPU time (s) and the most memory that it had (KiB)."""
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, _, usage = os.wait4(process.pid, 0)
+    process.returncode = 0  # it has been waited for
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss
+
+
+if __name__ == "__main__":
+    main()
