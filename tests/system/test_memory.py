@@ -6,12 +6,14 @@ import json
 import re
 import signal
 import subprocess
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from study_lab import MOPS, Lab, Runner, wait_for
 
+import mops
 from mops.storage.paths import JobPaths
 
 MIB = 1 << 20
@@ -174,3 +176,21 @@ def test_a_model_that_leaks_runs_to_its_end_in_children_that_leave(lab: Lab) -> 
     # What is said to have failed has, and did not run again because its task had no time left.
     assert log_of(runner, "kept").count("recorded as failed") == len(failures)
     assert max(row["peak_bytes"] for row in failures) < 1.25 * 900 * MIB
+
+
+def test_a_study_is_not_held_while_its_job_runs(tmp_path: Path) -> None:
+    """Neither by a name nor in a cycle that no collection looks at any more; a million sets are 85 MiB."""
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "slow.py").write_text("import time\n\ndef run(params, seed):\n    time.sleep(0.2)\n    return seed\n")
+    study = tmp_path / "study.json"
+    study.write_text(json.dumps({"model": "slow:run", "parameter_sets": [{"i": i} for i in range(6)]}))
+    groups: list[weakref.ref[object]] = []
+    held: list[bool] = []
+    mops.submit(
+        study,
+        storage=str(tmp_path / "storage"),
+        on_start=lambda prepared, _: groups.append(weakref.ref(prepared.study.groups)),
+        on_progress=lambda _: held.append(groups[0]() is not None),
+    )
+    assert held
+    assert not any(held)
