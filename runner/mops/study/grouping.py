@@ -35,13 +35,14 @@ class StudyGroups(GroupTable):
     """
 
     def __init__(self, entries: _Entries, kinds: dict[str, set[str]]):
-        self._entries = entries
         self.kinds = kinds
-        self._piece_bounds = bounds_of(entries.counts)
-        super().__init__(self._piece_bounds, self._loaded, int(entries.counts.sum()))
+        bounds = bounds_of(entries.counts)
 
-    def _loaded(self, number: int) -> Piece:
-        return self._entries.piece(*self._piece_bounds[number : number + 2])
+        # Not a method: a study in a cycle of references would be frozen with all else (driver.attempt.settled_heap).
+        def load(number: int) -> Piece:
+            return entries.piece(*bounds[number : number + 2])
+
+        super().__init__(bounds, load, int(entries.counts.sum()))
 
 
 @dataclass
