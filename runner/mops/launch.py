@@ -60,7 +60,7 @@ class Prepared:
     """
 
     study: Study
-    text: bytes
+    text: str
     root: Path
     spec: ModelSpec
     bundle: Bundle
@@ -94,7 +94,7 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     spec = resolve(parsed, root, read_registry(root))
     bundle = pack(root, Path(storage) if storage and "://" not in storage else None)
     unpack(bundle.data, bundle.digest, cache_folder())  # what runs here is the bundle, not the folder
-    return Prepared(parsed, text.encode(), root, spec, bundle)
+    return Prepared(parsed, text, root, spec, bundle)
 
 
 def _give_back() -> None:

@@ -24,7 +24,7 @@ def created(files: Files, name: str = "job", at: str = "2026-01-02T03:04:05+00:0
     record = JobRecord(name, at, BUNDLE.digest, ModelSpec("model:run", "baseline", (), None), N_GROUPS, N_GROUPS)
     sets = [{"params": {"x": n}, "seed": n} for n in range(N_GROUPS)]
     groups = parse_study({"model": "model:run", "parameter_sets": sets}, where="study.json").groups
-    create_job(files, record, BUNDLE, json.dumps({"study": "of " + name}).encode(), groups)
+    create_job(files, record, BUNDLE, json.dumps({"study": "of " + name}), groups)
     return record
 
 

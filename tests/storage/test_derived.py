@@ -79,7 +79,7 @@ class World:
         groups = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json").groups
         spec = ModelSpec("m:f", "baseline", TARGETS, None)
         record = JobRecord("first", "now", "0" * 64, spec, self.n_groups, 2 * self.n_groups)
-        create_job(self.files, record, Bundle("0" * 64, b"zip", ()), b"{}", groups)
+        create_job(self.files, record, Bundle("0" * 64, b"zip", ()), "{}", groups)
         keep_reference(self.files, JobPaths("first"), {OUTPUT: {"y": "number"}})
         return self.run("first", dict(enumerate(outcomes)), commits)
 

@@ -22,6 +22,7 @@ from mops.study.project import ModelSpec
 from mops.study.ranges import Ranges
 
 FORMAT = 1
+_PIECE_CHARACTERS = 2**20
 Kinds = dict[str, dict[str, str]]
 
 
@@ -110,7 +111,7 @@ class JobRecord:
         return fields | {"parent": self.parent.to_json()} if self.parent else fields
 
 
-def create_job(files: Files, record: JobRecord, bundle: Bundle, study: bytes, groups: StudyGroups) -> None:
+def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, groups: StudyGroups) -> None:
     """Write a job; it exists when its record does, which comes last.
 
     Parameters
@@ -130,15 +131,22 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: bytes, gr
     taken = _taken(files, record.job)
     params = encode_groups(groups, files.spool())
     # The digest: a study that names a file of sets is another one when the file is.
-    text = b'{"format":%d,"params_sha256":"%s","study":%s}' % (FORMAT, params.digest.encode(), study.strip())
+    content = files.spool()
+    for piece in (f'{{"format":{FORMAT},"params_sha256":"{params.digest}","study":', *_pieces(study), "}"):
+        content.write(piece.encode())
     # The same study without a job record is what a killed submit leaves: the next one goes on from it.
-    if not files.put_new(paths.study, text) and files.get(paths.study) != text:
+    if not files.put_new(paths.study, content) and files.get(paths.study) != b"".join(content):
         raise taken
     files.put_new(bundle_path(bundle.digest), bundle.data)  # named by content: another job's is the same
     files.put_new(paths.params, params.content)
     if not _put_record(files, record):
         raise taken
     withdraw_deleted(files, paths)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text in pieces: a copy of the whole would be the most that a submit holds."""
+    return (text[at : at + _PIECE_CHARACTERS] for at in range(0, len(text), _PIECE_CHARACTERS))
 
 
 def withdraw_deleted(files: Files, paths: JobPaths) -> None:
