@@ -356,7 +356,7 @@ class Files:
 
 
 def _whole(data: Data) -> bytes:
-    return b"".join(data) if isinstance(data, Spool) else bytes(data)
+    return data.read() if isinstance(data, Spool) else bytes(data)
 
 
 def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:

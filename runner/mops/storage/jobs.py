@@ -132,10 +132,12 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, grou
     params = encode_groups(groups, files.spool())
     # The digest: a study that names a file of sets is another one when the file is.
     content = files.spool()
-    for piece in (f'{{"format":{FORMAT},"params_sha256":"{params.digest}","study":', *_pieces(study), "}"):
+    content.write(f'{{"format":{FORMAT},"params_sha256":"{params.digest}","study":'.encode())
+    for piece in _pieces(study):
         content.write(piece.encode())
+    content.write(b"}")
     # The same study without a job record is what a killed submit leaves: the next one goes on from it.
-    if not files.put_new(paths.study, content) and files.get(paths.study) != b"".join(content):
+    if not files.put_new(paths.study, content) and files.get(paths.study) != content.read():
         raise taken
     files.put_new(bundle_path(bundle.digest), bundle.data)  # named by content: another job's is the same
     files.put_new(paths.params, params.content)

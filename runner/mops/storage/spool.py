@@ -54,6 +54,11 @@ class Spool:
         self._file.seek(0)
         return iter(lambda: self._file.read(_PIECE_BYTES), b"")
 
+    def read(self) -> bytes:
+        """Return the content, for those who need it as a whole; pieces put together would take twice its memory."""
+        self._file.seek(0)
+        return self._file.read()
+
     def opened(self) -> pa.NativeFile:
         """Return the content as a file for reading at any position."""
         self._file.seek(0)
