@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -70,6 +71,28 @@ def test_the_first_differing_row_is_named_with_both_values(first: list[Any], sec
 def test_nanoseconds_are_compared_and_shown_without_pandas() -> None:
     (line,) = of_column([1, 2], [1, 3], pa.timestamp("ns"))
     assert line.startswith("output 'daily', column 'y', row 1: 1970-01-01 00:00:00.000000002 the first time")
+
+
+NESTED = {
+    "list": (pa.list_, [2], [3], "['1970-01-01 00:00:00.000000002']"),
+    "large list": (pa.large_list, [2], [3], "['1970-01-01 00:00:00.000000002']"),
+    "list of one length": (lambda kind: pa.list_(kind, 1), [2], [3], "['1970-01-01 00:00:00.000000002']"),
+    "struct": (lambda kind: pa.struct({"at": kind}), {"at": 2}, {"at": 3}, "{'at': '1970-01-01 00:00:00.000000002'}"),
+    "map": (
+        lambda kind: pa.map_(pa.string(), kind),
+        [("a", 2)],
+        [("a", 3)],
+        "[('a', '1970-01-01 00:00:00.000000002')]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "first", "second", "shown"), NESTED.values(), ids=NESTED)
+def test_nanoseconds_in_nested_columns_are_compared_and_shown(
+    kind: Callable[[pa.DataType], pa.DataType], first: object, second: object, shown: str
+) -> None:
+    (line,) = of_column([first, first], [first, second], kind(pa.timestamp("ns")))
+    assert line.startswith(f"output 'daily', column 'y', row 1: {shown} the first time")
 
 
 def test_long_values_are_cut() -> None:

@@ -94,7 +94,8 @@ def _first_row(a: pa.Array, b: pa.Array) -> int | None:
     if a.equals(b):
         return None
     if pa.types.is_nested(a.type):  # in which a NaN may be, which Arrow holds for unequal
-        pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
+        plain = _without_times(a.type)
+        pairs = zip(a.cast(plain).to_pylist(), b.cast(plain).to_pylist(), strict=True)
         return next((row for row, (x, y) in enumerate(pairs) if not _same(x, y)), None)
     return bisect_left(range(len(a)), True, key=lambda row: not a.slice(0, row + 1).equals(b.slice(0, row + 1)))
 
@@ -115,8 +116,22 @@ def _same(x: object, y: object) -> bool:
     return repr(x) == repr(y)  # exact for floats, and NaN is like NaN
 
 
+def _without_times(kind: pa.DataType) -> pa.DataType:
+    """Return a type with text where it has times: nanoseconds are more than Python's own types hold."""
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_times(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_without_times(kind.key_type), _without_times(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_without_times(kind.value_type), kind.list_size)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_without_times(kind.value_type))
+    return pa.list_(_without_times(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
 def _shown(value: pa.Scalar) -> str:
-    if pa.types.is_temporal(value.type) and value.is_valid:  # nanoseconds are more than Python's own types hold
-        return str(value.cast(pa.string()).as_py())
-    text = repr(value.as_py())
+    plain = value.cast(_without_times(value.type)).as_py()
+    text = str(plain) if pa.types.is_temporal(value.type) else repr(plain)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
