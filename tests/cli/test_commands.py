@@ -16,9 +16,10 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import mops
-from mops.cli.main import VERBS
+from mops.cli.main import VERBS, app
 from mops.settings import Settings
 from programs import Ran
 
@@ -364,4 +365,14 @@ def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback() -> N
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert "Traceback" not in stderr
-    assert process.returncode in (-signal.SIGINT, 130)
+    assert process.returncode == -signal.SIGINT
+
+
+def test_a_key_error_while_a_verb_is_imported_is_not_taken_for_a_verb_that_there_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_verb.py").write_text("{}['missing']")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(VERBS["jobs"], "broken", "broken_verb:broken")
+    result = CliRunner().invoke(app, ["jobs", "broken"])
+    assert isinstance(result.exception, KeyError)

@@ -52,7 +52,15 @@ class _Verbs(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)
-        return _command(name, found) if isinstance(found, str) else found
+        if isinstance(found, str):
+            found = self[name] = _command(name, found)
+        return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a command; Mapping's own would take a KeyError of an import for a verb that there is not."""
+        if name not in self:
+            return default
+        return self[name]
 
 
 def _command(name: str, where: str) -> TyperCommand:
