@@ -23,8 +23,9 @@ pathlib.Path("/proc", sys.argv[1], "oom_score_adj").write_text("1000")
 pathlib.Path("/proc/self/oom_score_adj").write_text("999")
 dead = os.pidfd_open(int(sys.argv[1]))
 full = os.memfd_create("full")
+block = bytes(16 << 20)
 while not select.select([dead], [], [], 0.001)[0]:
-    os.write(full, bytes(1 << 20))
+    os.write(full, block)
 """
 """Takes memory that no process shows as its own, until the kernel has killed a process for it; with the first one
 (process 1) all others end.
@@ -38,7 +39,7 @@ MEMORY = "2560Mi"
 oom_score_adj from what kubelet gave it, the less the more its pod asks for, up to 1000: here by a tenth of this.)"""
 
 KILL = """
-import os, pathlib, signal, time
+import contextlib, os, pathlib, signal, time
 
 def workers():
     for process in pathlib.Path("/proc").glob("[0-9]*"):
@@ -58,7 +59,8 @@ for stream in range(3):
     os.dup2(os.open(os.devnull, os.O_RDWR), stream)
 while True:
     for worker in set(workers()).difference(killed):
-        os.kill(worker, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGSTOP)
     time.sleep(0.02)
 """
 """Kills a nanny's worker, and stops the next, so that none is there until the pod has gone. (A container's process 1
@@ -71,7 +73,7 @@ FILL = {FILL!r}
 
 def fill(victim):
     subprocess.run([sys.executable, "-c", FILL, victim], check=True)
-    time.sleep(60)
+    time.sleep(3600)  # on a busy machine a minute was too short, and the simulation succeeded
 
 def is_worker(process):
     return b"spawn_main" in (process / "cmdline").read_bytes()
