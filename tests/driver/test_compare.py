@@ -95,6 +95,12 @@ def test_nanoseconds_in_nested_columns_are_compared_and_shown(
     assert line.startswith(f"output 'daily', column 'y', row 1: {shown} the first time")
 
 
+def test_a_nested_type_that_arrow_cannot_cast_is_compared_and_shown() -> None:
+    assert of_column([[1], [2]], [[1], [3]], pa.list_view(pa.int64())) == [
+        "output 'daily', column 'y', row 1: [2] the first time, [3] the second"
+    ]
+
+
 def test_long_values_are_cut() -> None:
     (line,) = of_column(["a" * 1000], ["b" * 1000])
     assert len(line) < 300

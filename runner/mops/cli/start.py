@@ -34,10 +34,9 @@ def interruptible() -> Iterator[None]:
 class WithoutPandas:
     """Hides pandas from this process, which never has a frame: models are imported by others.
 
-    pyarrow asks for it to make Python objects of times with nanoseconds, so mops makes none (driver/compare.py).
-
     pyarrow imports pandas, where it is installed, at the first value that it converts (pyarrow 26,
-    ``_PandasAPIShim._check_import``): a quarter of a second of each command, and 35 MB of each runner.
+    ``_PandasAPIShim._check_import``): a quarter of a second of each command, and 35 MB of each runner. It needs it only
+    for Python objects of times with nanoseconds, of which mops makes none (``driver.compare._without_times``).
     """
 
     @staticmethod

@@ -94,8 +94,7 @@ def _first_row(a: pa.Array, b: pa.Array) -> int | None:
     if a.equals(b):
         return None
     if pa.types.is_nested(a.type):  # in which a NaN may be, which Arrow holds for unequal
-        plain = _without_times(a.type)
-        pairs = zip(a.cast(plain).to_pylist(), b.cast(plain).to_pylist(), strict=True)
+        pairs = zip(*(_without_times(column).to_pylist() for column in (a, b)), strict=True)
         return next((row for row, (x, y) in enumerate(pairs) if not _same(x, y)), None)
     return bisect_left(range(len(a)), True, key=lambda row: not a.slice(0, row + 1).equals(b.slice(0, row + 1)))
 
@@ -116,22 +115,31 @@ def _same(x: object, y: object) -> bool:
     return repr(x) == repr(y)  # exact for floats, and NaN is like NaN
 
 
-def _without_times(kind: pa.DataType) -> pa.DataType:
-    """Return a type with text where it has times: nanoseconds are more than Python's own types hold."""
+def _shown(value: pa.Scalar) -> str:
+    plain = _without_times(value).as_py()
+    text = str(plain) if pa.types.is_temporal(value.type) else repr(plain)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _without_times(values: Any) -> Any:
+    """Return an array or a scalar with text where it has times: nanoseconds are more than Python's own types hold."""
+    kind = _timeless(values.type)
+    return values if kind == values.type else values.cast(kind)
+
+
+def _timeless(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_temporal(kind):
         return pa.string()
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_without_times(field.type)) for field in kind])
+        return pa.struct([_timeless_field(field) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(_without_times(kind.key_type), _without_times(kind.item_type))
+        return pa.map_(_timeless_field(kind.key_field), _timeless_field(kind.item_field))
     if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_without_times(kind.value_type), kind.list_size)
+        return pa.list_(_timeless_field(kind.value_field), kind.list_size)
     if pa.types.is_large_list(kind):
-        return pa.large_list(_without_times(kind.value_type))
-    return pa.list_(_without_times(kind.value_type)) if pa.types.is_list(kind) else kind
+        return pa.large_list(_timeless_field(kind.value_field))
+    return pa.list_(_timeless_field(kind.value_field)) if pa.types.is_list(kind) else kind
 
 
-def _shown(value: pa.Scalar) -> str:
-    plain = value.cast(_without_times(value.type)).as_py()
-    text = str(plain) if pa.types.is_temporal(value.type) else repr(plain)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+def _timeless_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_timeless(field.type))
