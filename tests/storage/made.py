@@ -19,12 +19,14 @@ N_GROUPS = 3
 BUNDLE = Bundle("00" * 32, b"a zip", ("model.py",))
 
 
-def created(files: Files, name: str = "job", at: str = "2026-01-02T03:04:05+00:00") -> JobRecord:
-    """Submit a job."""
+def created(
+    files: Files, name: str = "job", at: str = "2026-01-02T03:04:05+00:00", study: str | None = None
+) -> JobRecord:
+    """Submit a job, with this text for its study if one is given."""
     record = JobRecord(name, at, BUNDLE.digest, ModelSpec("model:run", "baseline", (), None), N_GROUPS, N_GROUPS)
     sets = [{"params": {"x": n}, "seed": n} for n in range(N_GROUPS)]
     groups = parse_study({"model": "model:run", "parameter_sets": sets}, where="study.json").groups
-    create_job(files, record, BUNDLE, json.dumps({"study": "of " + name}), groups)
+    create_job(files, record, BUNDLE, study or json.dumps({"study": "of " + name}), groups)
     return record
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from made import created
 
 import mops
 from mops.driver.progress import Snapshot
@@ -87,3 +89,17 @@ def test_a_runner_that_broke_off_is_resumed_to_the_same_rows(study: Path, storag
     assert rows(job, "daily").equals(rows(whole, "daily"))
     assert job.losses().sort_by("group").equals(whole.losses().sort_by("group"))
     assert verify(Files.open(storage.url), JobPaths(job.name), N_SETS) == []
+
+
+def test_a_study_is_written_without_a_copy_of_it(tmp_path: Path) -> None:
+    study = json.dumps({"text": "a" * (32 << 20)})
+    files = Files.open(str(tmp_path))
+    created(files, "first")  # what it imports is there
+    tracemalloc.start()
+    try:
+        created(files, study=study)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(study) / 4
+    assert json.loads(files.get(JobPaths("job").study))["study"] == json.loads(study)

@@ -15,6 +15,7 @@ from mops.storage.bundles import Bundle
 from mops.storage.files import Files
 from mops.storage.log import Counts, End, parse_record
 from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
+from mops.storage.spool import Spool
 from mops.storage.tables import encode_groups, read_groups
 from mops.study.grouping import StudyGroups
 from mops.study.groups import GroupTable
@@ -130,12 +131,7 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, grou
     refuse_deleted(files, paths)
     taken = _taken(files, record.job)
     params = encode_groups(groups, files.spool())
-    # The digest: a study that names a file of sets is another one when the file is.
-    content = files.spool()
-    content.write(f'{{"format":{FORMAT},"params_sha256":"{params.digest}","study":'.encode())
-    for piece in _pieces(study):
-        content.write(piece.encode())
-    content.write(b"}")
+    content = _encode_study(study, params.digest, files.spool())
     # The same study without a job record is what a killed submit leaves: the next one goes on from it.
     if not files.put_new(paths.study, content) and files.get(paths.study) != content.read():
         raise taken
@@ -146,9 +142,16 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, grou
     withdraw_deleted(files, paths)
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Yield a text in pieces: a copy of the whole would be the most that a submit holds."""
-    return (text[at : at + _PIECE_CHARACTERS] for at in range(0, len(text), _PIECE_CHARACTERS))
+def _encode_study(study: str, params_digest: str, spool: Spool) -> Spool:
+    """Write ``study.json`` piece by piece: a copy of the whole would be the most that a submit holds.
+
+    The digest is in it because a study that names a file of sets is another one when the file is.
+    """
+    spool.write(f'{{"format":{FORMAT},"params_sha256":"{params_digest}","study":'.encode())
+    for at in range(0, len(study), _PIECE_CHARACTERS):
+        spool.write(study[at : at + _PIECE_CHARACTERS].encode())
+    spool.write(b"}")
+    return spool
 
 
 def withdraw_deleted(files: Files, paths: JobPaths) -> None:
