@@ -1,9 +1,9 @@
-# The whole interface: setup, demo, test, test-k8s, lint, bench.
+# The whole interface: setup, demo, test, test-k8s, lint, bench, wheel.
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-k8s lint format bench lock
+.PHONY: setup demo test test-k8s lint format bench lock wheel
 
 setup: $(STAMP)
 
@@ -43,6 +43,10 @@ bench: setup
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/limits.py
 	$(BIN)/python bench/shares.py
+
+# dist/mops_runner-VERSION-py3-none-any.whl, to install without a clone.
+wheel: setup
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 
 # Pins every package with its hashes, and names no index.
 COMPILE := pip-compile --quiet --generate-hashes --strip-extras --no-header \

@@ -145,7 +145,7 @@ class Service(_Part):
                 raise NewerFormat(
                     f"the service's chart is of mops {of.version}, which says more than this client understands",
                     where=where,
-                    hint=f"install mops {of.version}",
+                    hint=f"install mops-runner {of.version}",
                 )
             return cls.model_validate_json(text)
         except ValidationError as bad:

@@ -334,4 +334,4 @@ def test_a_record_of_a_newer_mops(lab: Lab) -> None:
     job = lab.submit().name
     record = lab.storage / "jobs" / job / "job.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 2, "mops": "9.1.0"}))
-    refused(lab.run("jobs", "status", job), "format 2", "install mops 9.1.0", where=f"at: {record}")
+    refused(lab.run("jobs", "status", job), "format 2", "install mops-runner 9.1.0", where=f"at: {record}")

@@ -292,7 +292,7 @@ def test_a_kubernetes_without_the_operator_says_what_to_install(described: Descr
 
 def test_without_dask_kubernetes_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "dask_kubernetes.operator", None)
-    with pytest.raises(UsageError, match=r"pip install 'mops\[dedicated\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'mops-runner\[dedicated\]'"):
         dedicated.drawer()
 
 

@@ -190,7 +190,7 @@ def test_what_a_newer_chart_says_besides_is_passed_by() -> None:
 def test_a_newer_format_is_refused_with_the_version_to_install() -> None:
     with pytest.raises(NewerFormat, match=r"the service's chart is of mops 9\.1\.0") as raised:
         parsed(format=2, version="9.1.0")
-    assert raised.value.hint == "install mops 9.1.0"
+    assert raised.value.hint == "install mops-runner 9.1.0"
     assert raised.value.where == "ConfigMap mops-client"
 
 

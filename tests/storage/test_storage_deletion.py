@@ -398,7 +398,7 @@ def test_a_job_whose_record_is_broken_can_be_deleted(storage, files):
 def test_a_job_that_nobody_can_judge_is_not_deleted(storage, files):
     finished(files)
     storage.lay(PATHS.record, b'{"format": 2, "mops": "9.1.0"}')
-    with pytest.raises(NewerFormat, match=r"install mops 9\.1\.0"):
+    with pytest.raises(NewerFormat, match=r"install mops-runner 9\.1\.0"):
         doomed(files, ["job"])
     finished(files, "other")
     storage.lay(JobPaths("other").log_record(2), b"{}")

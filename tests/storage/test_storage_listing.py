@@ -99,7 +99,7 @@ def test_a_job_that_cannot_be_read_is_listed_last_with_its_error_and_stops_nothi
     assert list(listed)[-2:] == ["whole", "new"]
     assert {name for name, job in listed.items() if job.state == "unreadable"} == {"new", "whole", "killed"}
     assert "not what mops wrote" in listed["new"].error
-    assert "install mops 9.1.0" in listed["whole"].error
+    assert "install mops-runner 9.1.0" in listed["whole"].error
     assert "00000001.json" in listed["killed"].error
     assert listed["partly"] == Listed("partly", "partial", 3, 3, 2, AT.format(4))
 

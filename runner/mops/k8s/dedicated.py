@@ -85,7 +85,7 @@ def drawer() -> Draw:
         raise UsageError(
             "a Dask cluster of the job's own needs dask-kubernetes, which is not installed here",
             where="--dedicated",
-            hint="pip install 'mops[dedicated]'; or leave --dedicated out",
+            hint="pip install 'mops-runner[dedicated]'; or leave --dedicated out",
         ) from missing
     return make_cluster_spec  # type: ignore[no-any-return]
 

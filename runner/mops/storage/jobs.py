@@ -466,7 +466,7 @@ def parse_finished(data: bytes, record: JobRecord) -> End | None:
     return end if of_this_job and isinstance(end, End) and end.complete else None
 
 
-_INSTALL_NEWER = "install the version of mops that runs the job, or a newer one"
+_INSTALL_NEWER = "install the version of mops-runner that runs the job, or a newer one"
 
 
 def read_record(files: Files, path: str) -> dict[str, Any]:
@@ -493,7 +493,7 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
         raise NewerFormat(
             f"this record has format {fields['format']}, and this mops reads {FORMAT}",
             where=where,
-            hint=f"install mops {fields['mops']} or newer" if "mops" in fields else _INSTALL_NEWER,
+            hint=f"install mops-runner {fields['mops']} or newer" if "mops" in fields else _INSTALL_NEWER,
         )
     return dict(fields)
 

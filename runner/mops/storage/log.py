@@ -227,7 +227,7 @@ _RESTORE = "nobody but mops writes to the log: restore the file from a backup or
 
 def _newer(found: int, where: str) -> NewerFormat:
     what = f"this job's log has format {found}, this mops reads formats up to {FORMAT}"
-    return NewerFormat(what, where=where, hint="install the version of mops that runs the job, or a newer one")
+    return NewerFormat(what, where=where, hint="install the version of mops-runner that runs the job, or a newer one")
 
 
 def _of(kind: type[_Kind], value: object) -> _Kind:
