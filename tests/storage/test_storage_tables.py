@@ -42,6 +42,20 @@ def read(table: pa.Table) -> pa.Table:
     return pq.read_table(io.BytesIO(b"".join(encode(table, Spool()).content)))
 
 
+ONLY_IN_ARROW = {
+    "duration": pa.array([1, None], pa.duration("s")),
+    "zone": pa.array([1, None], pa.timestamp("us", "Europe/Zurich")),
+    "durations in a list": pa.array([[1], None], pa.list_(pa.duration("ns"))),
+}
+
+
+@pytest.mark.parametrize("column", ONLY_IN_ARROW.values(), ids=ONLY_IN_ARROW)
+def test_durations_and_zones_come_back_as_such(column: pa.Array) -> None:
+    """pyarrow dropped the Arrow schema of the file without a word: durations came back as integers, zones as UTC."""
+    table = pa.table({"param_id": pa.array(["a", "b"]).dictionary_encode(), "x": column})
+    assert read(table).equals(pa.table({"param_id": ["a", "b"], "x": column}))
+
+
 def test_groups_come_back_as_they_were(groups: list[Group]) -> None:
     table = whole(groups)
     assert [table.group(i) for i in range(len(table))] == groups
