@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 import pyarrow as pa
@@ -18,21 +17,17 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from mops.errors import JobError, without_numbers
-from mops.profile import load as load_profile
-from mops.profile import reach
-from mops.settings import Settings
+from mops.location import locate
 from mops.storage.derived import Rows, Source, ancestors, parts, verify_job
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, Live, driven_here, load_job, read_live, read_reference
+from mops.storage.jobs import JobRecord, Live, driven_here, job_names, load_job, read_live, read_reference
 from mops.storage.log import Claim, Counts, JobLog, LogView, settled_state
 from mops.storage.paths import JobPaths
 from mops.storage.rows import FilteredFile, filtered
 from mops.storage.samples import as_table, read_samples
 from mops.storage.tables import FAILURES, LOSSES, unified
 from mops.study.groups import IDENTITY_FIELDS
-from mops.study.project import find_root
 
-DEFAULT_STORAGE = "mops-storage"
 SILENT_SECONDS = 45.0
 """A runner writes a sign of life every 10 s; after this long without one it counts as interrupted."""
 
@@ -122,27 +117,7 @@ class Reason:
     message: str
 
 
-def default_files() -> Files:
-    """Open the storage of ``MODELOPS_STORAGE``, of the connected service, or ``mops-storage`` in the project.
-
-    The project is the one around the working directory.
-    """
-    profile = load_profile()
-    storage = Settings.from_environment().storage or (reach(profile) if profile else None)
-    return open_files(storage, find_root(Path.cwd() / "study.json"))
-
-
-def open_files(storage: str | None, root: Path) -> Files:
-    """Open a storage; None: the folder ``mops-storage`` in the project."""
-    return Files.open(storage or str(root / DEFAULT_STORAGE))
-
-
-def open_storage(storage: str | None) -> Files:
-    """Open a storage by its URL or folder; None: :func:`default_files`."""
-    return Files.open(storage) if storage else default_files()
-
-
-def open_job(name: str, storage: str | None = None) -> Job:
+def open_job(name: str, storage: str | None = None, *, local: bool = False) -> Job:
     """Open a job.
 
     Parameters
@@ -150,15 +125,25 @@ def open_job(name: str, storage: str | None = None) -> Job:
     name
         As ``mops jobs submit`` printed it.
     storage
-        URL or folder; None: ``MODELOPS_STORAGE``, else ``mops-storage`` in the project around the working directory.
+        URL or folder; None: as :mod:`mops.location` says.
+    local
+        Look on this machine even when connected to a service.
 
     Raises
     ------
     JobError
         There is no such job; the nearest names are given.
     """
-    files = open_storage(storage)
-    load_job(files.brief(), name)
+    location = locate(storage, local=local)
+    files = location.open()
+    try:
+        load_job(files.brief(), name)
+    except JobError as unknown:
+        here = locate(local=True)
+        if storage is not None or here.url() == files.url or name not in job_names(here.open()):
+            raise
+        hint = f"this machine has a job of this name: add --local, or in Python mops.open_job({name!r}, local=True)"
+        raise JobError(unknown.what, where=unknown.where, hint=hint) from None
     return Job(files, name)
 
 

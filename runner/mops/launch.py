@@ -20,7 +20,8 @@ from mops.driver.departures import Pods
 from mops.driver.progress import Snapshot
 from mops.driver.trial import Trial, try_out
 from mops.errors import JobError, OptionsError, Problem, UsageError
-from mops.job import Job, open_files, standing
+from mops.job import Job, standing
+from mops.location import Location, locate
 from mops.service import Service, Started
 from mops.settings import PREFIX, Settings
 from mops.storage.bundles import Bundle, cache_folder, pack, unpack
@@ -138,6 +139,7 @@ def submit(
     python: str | Path | None = None,
     settings: Settings | None = None,
     detach: bool = False,
+    local: bool = False,
     service: Service | None = None,
     on_start: Callable[[Prepared, Job], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
@@ -165,8 +167,11 @@ def submit(
         None: from the environment.
     detach
         Return as soon as a runner of its own has begun, which outlives this process.
+    local
+        Run on this machine even when connected to a service.
     service
-        Return as soon as this cluster service has taken the runner's Job.
+        Return as soon as this cluster service has taken the runner's Job; None: the connected one, if
+        :mod:`mops.location` says so.
     on_start
         Called when the job exists and before it runs.
     on_progress
@@ -184,11 +189,11 @@ def submit(
         The detached runner ended before it had begun; the job is there to be resumed.
     """
     settings = settings or Settings.from_environment()
+    location, service = _located(service, storage or settings.storage, here=local or detach)
     given = _given(env, python, service, settings)
-    storage = storage or settings.storage or (service.storage if service else None)
-    prepared = prepare(study, project, storage)
+    prepared = prepare(study, project, location.storage)
     name = _checked(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
-    files = open_files(storage, prepared.root)
+    files = location.open(prepared.root)
     files.brief().list(JobPaths(name).root)  # out of reach? said before the model is imported, and within seconds
     job = Job(files, name)
     record = replace(_record(name, prepared), env=dict(env or {}), python=given.python)
@@ -206,6 +211,14 @@ def submit(
 
     _carry_out(Attempt(files, record, context, settings, create, on_progress), detach, service, on_detach)
     return job
+
+
+def _located(service: Service | None, storage: str | None = None, *, here: bool) -> tuple[Location, Service | None]:
+    """Return where a job runs; of a service that nobody named the connected one, unless ``here``."""
+    location = locate(storage, local=here, profile=service.profile if service else None)
+    if service is None and location.profile is not None:
+        service = Service.of(location.profile)
+    return location, service
 
 
 def _given(
@@ -322,6 +335,7 @@ def resume(
     settings: Settings | None = None,
     take_over: bool = False,
     detach: bool = False,
+    local: bool = False,
     service: Service | None = None,
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
@@ -339,8 +353,8 @@ def resume(
         Also if a runner is at the job: it meets the new attempt's claim, stops, and commits nothing more.
     detach
         Return as soon as a runner of its own has begun, which outlives this process.
-    service
-        Return as soon as this cluster service has taken the runner's Job.
+    local, service
+        As for :func:`submit`.
     on_start
         Called before anything runs, with a line for each setting that the attempt before had otherwise.
     on_progress
@@ -358,6 +372,7 @@ def resume(
         A variable that the job takes from this environment is not set in it, or its interpreter is not what it was.
     """
     settings = settings or Settings.from_environment()
+    _, service = _located(service, here=local or detach)
     record = load_job(job.files, job.name)
     view = JobLog(job.files, JobPaths(job.name)).read()
     if view.complete:
@@ -444,6 +459,7 @@ def retry(
     name: str | None = None,
     settings: Settings | None = None,
     detach: bool = False,
+    local: bool = False,
     service: Service | None = None,
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
@@ -463,8 +479,8 @@ def retry(
         None: from the environment, read afresh.
     detach
         Return as soon as a runner of its own has begun, which outlives this process.
-    service
-        Return as soon as this cluster service has taken the runner's Job.
+    local, service
+        As for :func:`submit`.
     on_start
         Called when the new job exists and before it runs, with a line for each setting that the old one had otherwise.
     on_progress
@@ -482,6 +498,7 @@ def retry(
         As for :func:`submit`.
     """
     settings = settings or Settings.from_environment()
+    _, service = _located(service, here=local or detach)
     record, view = job.record, JobLog(job.files, JobPaths(job.name)).read()
     parent = derive.parent(job, record, view, derive.wanted(verdicts))
     now = datetime.now(UTC)

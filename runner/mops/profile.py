@@ -212,11 +212,16 @@ def load(environ: Mapping[str, str] = os.environ) -> Profile | None:
         raise _refused(place, refused) from refused
 
 
+def storage_of(profile: Profile) -> str:
+    """Return the URL of the service's storage."""
+    return profile.service.storage.rstrip("/")
+
+
 def reach(profile: Profile, environ: MutableMapping[str, str] = os.environ) -> str:
     """Return the URL of the service's storage, with the variables set that say how it is reached, unless they are."""
     for name, value in profile.service.storage_env.items():
         environ.setdefault(name, value)
-    return profile.service.storage.rstrip("/")
+    return storage_of(profile)
 
 
 def save(profile: Profile, environ: Mapping[str, str] = os.environ) -> Path:

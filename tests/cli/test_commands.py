@@ -225,6 +225,7 @@ def test_outputs_may_have_any_name(lab: Lab, tmp_path: Path) -> None:
 
 def test_settings_lists_each_with_value_source_and_meaning(lab: Lab) -> None:
     lines = {line["name"]: line for line in lab.run("settings", "--json", MODELOPS_JOB_BATCH_SIZE="7").json}
+    lines.pop("MODELOPS_PROFILE")  # a place and no setting: tests/cli/test_location.py
     shared = {
         "storage": "MODELOPS_STORAGE",
         "scheduler": "MODELOPS_SCHEDULER",
@@ -239,7 +240,7 @@ def test_settings_lists_each_with_value_source_and_meaning(lab: Lab) -> None:
 
 def test_settings_are_a_line_each_when_piped(lab: Lab) -> None:
     out = lab.run("settings", MODELOPS_JOB_BATCH_SIZE="7").out.splitlines()
-    assert len(out) == 1 + len(Settings.model_fields)
+    assert len(out) == 2 + len(Settings.model_fields)  # the head, and MODELOPS_PROFILE
     assert re.search(r"MODELOPS_JOB_BATCH_SIZE +7 +environment +\w", "\n".join(out))
     assert re.search(r"MODELOPS_JOB_CHECKPOINT_BYTES +64 MiB +default", "\n".join(out))
 

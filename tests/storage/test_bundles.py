@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from mops.errors import BundleError, StorageError
-from mops.job import DEFAULT_STORAGE
+from mops.location import DEFAULT_STORAGE
 from mops.storage import bundles
 from mops.storage.bundles import BUILT_IN_IGNORE, Bundle, cache_folder, pack, unpack
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from mops.cli import terminal
 from mops.driver.expected import Expected
-from mops.job import Job, Reason, Status, default_files
+from mops.job import Job, Reason, Status
+from mops.location import locate
 from mops.storage.log import Counts
 
 _REASONS_SHOWN = 5
@@ -22,9 +23,11 @@ def counted(n: int, what: str) -> str:
 
 def command(verb: str, job: Job) -> str:
     """Return the command that does something with a job, from the working directory."""
-    url = job.files.url
-    storage = "" if url == default_files().url else f" --storage {shlex.quote(nearby(url))}"
-    return f"mops jobs {verb} {job.name}{storage}"
+    url, found, here = job.files.url, locate(), locate(local=True)
+    options = "" if url in (found.url(), here.url()) else f" --storage {shlex.quote(nearby(url))}"
+    if url != found.url() and found.profile is not None and not found.seen_from_pods(url):
+        options += " --local"
+    return f"mops jobs {verb} {job.name}{options}"
 
 
 def nearby(url: str) -> str:

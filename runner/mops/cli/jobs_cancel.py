@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from mops.cli import describe, place, terminal
-from mops.cli.options import JobArgument, StorageOption
+from mops.cli.options import JobArgument, LocalOption, StorageOption
 from mops.job import open_job
 
 
-def cancel(job: JobArgument, storage: StorageOption = None) -> None:
+def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption = False) -> None:
     """Ask a job's runner to stop.
 
     It commits what is finished within seconds; 'mops jobs resume' goes on later.
     """
-    found = open_job(job, storage)
+    found = open_job(job, storage, local=local)
     if found.cancel():
         terminal.say(f"job {job} is asked to stop; a runner that is at it commits what is finished within seconds")
-        service = place.service_of_job(found)
+        service = place.service_with(found.files, local=local)
         for name in service.withdraw(job) if service else ():
             terminal.say(f"its Kubernetes Job {name}, which ran nothing, is deleted")
         terminal.say(f"go on later with: {describe.command('resume', found)}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import describe, terminal
-from mops.cli.options import JobArgument, JsonOption, StorageOption
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.job import open_job
 from mops.tidy import clean as clean_job
 
@@ -23,13 +23,14 @@ def clean(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
     storage: StorageOption = None,
+    local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove parts that killed runners left and that do not count.
 
     Results stay as they are. A job may be cleaned while it runs.
     """
-    done = clean_job(open_job(job, storage), last_attempt=last_attempt, dry_run=dry_run)
+    done = clean_job(open_job(job, storage, local=local), last_attempt=last_attempt, dry_run=dry_run)
     if as_json:
         terminal.data_json(asdict(done) | {"dry_run": dry_run})
         return

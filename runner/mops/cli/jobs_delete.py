@@ -8,22 +8,23 @@ from typing import Annotated
 import typer
 
 from mops.cli import describe, terminal
-from mops.cli.options import JsonOption, StorageOption
+from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.deletion import Deleted, delete, doomed
-from mops.job import open_storage
+from mops.location import locate
 
 
 def delete_(
     jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="The jobs' names.")],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     storage: StorageOption = None,
+    local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete jobs with their results, for good.
 
     A running job is refused. A deletion that was killed is finished by another one.
     """
-    files = open_storage(storage)
+    files = locate(storage, local=local).open()
     found = doomed(files.brief(), jobs)
     for job in found:
         terminal.say(f"job {job.job}: {job.state}, {describe.counted(job.files, 'file')}, {terminal.size(job.bytes)}")

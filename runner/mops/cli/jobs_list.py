@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from mops.cli import place, terminal
-from mops.cli.options import JsonOption, StorageOption
-from mops.job import open_storage
+from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.k8s.phase import Phase
 from mops.listing import STATES, Listed, list_jobs
+from mops.location import locate
 from mops.storage.files import Files
 
 
@@ -22,16 +22,17 @@ def list_(
     ] = None,
     limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="Only so many, the newest.")] = None,
     storage: StorageOption = None,
+    local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the jobs of a storage, newest first.
 
     Several states are separated by commas.
     """
-    files = open_storage(storage)
+    files = locate(storage, local=local).open()
     states = [name.strip() for names in state or [] for name in names.split(",")]
     found = list_jobs(files.brief(), states, limit)
-    phases = _phases(files, found)
+    phases = _phases(files, found, local=local)
     if as_json:
         terminal.data_json([asdict(job) | _more(phases.get(job.job)) for job in found])
         return
@@ -46,10 +47,10 @@ def list_(
             terminal.say(f"warning: job {job.job} cannot be read: {job.error}")
 
 
-def _phases(files: Files, found: Sequence[Listed]) -> dict[str, Phase]:
+def _phases(files: Files, found: Sequence[Listed], *, local: bool) -> dict[str, Phase]:
     """Return where the runners of jobs that have not ended stand in Kubernetes, if the connected service has them."""
     open_ones = {job.job for job in found if job.state in ("submitted", "running", "interrupted")}
-    service = place.service_of_storage(files) if open_ones else None
+    service = place.service_with(files, local=local) if open_ones else None
     return {job: phase for job, phase in service.phases().items() if job in open_ones} if service else {}
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import describe, place, terminal
-from mops.cli.options import JobArgument, StorageOption
+from mops.cli.options import JobArgument, LocalOption, StorageOption
 from mops.errors import UsageError
 from mops.job import Job, open_job
 from mops.textlog import read
@@ -23,15 +23,16 @@ def logs(
     ] = False,
     workers: Annotated[bool, typer.Option("--workers", help="On a service: what the workers' pods printed.")] = False,
     storage: StorageOption = None,
+    local: LocalOption = False,
 ) -> None:
     """Print what mops and the models said while the job ran.
 
     Among it when each attempt began, and why it ended. The log is kept with each
     checkpoint, so that it is some seconds behind a running job.
     """
-    found, printed = open_job(job, storage), False
+    found, printed = open_job(job, storage, local=local), False
     if pod or workers:
-        _of_pods(found, workers=workers, follow=follow, tail=tail)
+        _of_pods(found, local=local, workers=workers, follow=follow, tail=tail)
         return
     try:
         for text in read(found, attempt, tail=tail, follow=follow):
@@ -46,7 +47,7 @@ def logs(
         terminal.say(f"nothing is logged yet: {describe.command('status', found)}")
 
 
-def _of_pods(job: Job, *, workers: bool, follow: bool, tail: int | None) -> None:
+def _of_pods(job: Job, *, local: bool, workers: bool, follow: bool, tail: int | None) -> None:
     """Print what pods printed.
 
     Raises
@@ -54,7 +55,7 @@ def _of_pods(job: Job, *, workers: bool, follow: bool, tail: int | None) -> None
     UsageError
         No connected service has this job.
     """
-    service = place.service_of_job(job)
+    service = place.service_with(job.files, local=local)
     if service is None:
         raise UsageError(
             f"job {job.name!r} is not one of a connected service",

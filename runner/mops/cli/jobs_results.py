@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import terminal
-from mops.cli.options import JobArgument, JsonOption, StorageOption
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.export import Exported, Format, export
 from mops.job import Table, open_job
 
@@ -23,6 +23,7 @@ def results(
     file_format: Annotated[Format, typer.Option("--format", help="What exported files are.")] = Format.PARQUET,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace exported files that are there.")] = False,
     storage: StorageOption = None,
+    local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List a job's committed results, or export them.
@@ -30,7 +31,7 @@ def results(
     Parts are Parquet, and readable while the job runs. A folder may also hold parts that a killed runner left and
     that do not count: --json names each part that does.
     """
-    found = open_job(job, storage)
+    found = open_job(job, storage, local=local)
     if to is not None:
         _show_exported(export(found, to, file_format, overwrite=overwrite), as_json=as_json)
         return

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import jobs_watch, place, running
-from mops.cli.options import DetachOption, JobArgument, JsonOption, PriorityOption, StorageOption
+from mops.cli.options import DetachOption, JobArgument, JsonOption, LocalOption, PriorityOption, StorageOption
 from mops.job import open_job
 from mops.launch import resume as resume_job
 from mops.settings import Settings
@@ -21,7 +21,7 @@ def resume(
     detach: DetachOption = False,
     priority: PriorityOption = None,
     storage: StorageOption = None,
-    local: place.LocalOption = False,
+    local: LocalOption = False,
     wait: place.WaitOption = False,
     dedicated: place.DedicatedOption = None,
     workers: place.WorkersOption = None,
@@ -31,9 +31,9 @@ def resume(
 
     What is committed stays, the rest runs. Settings are read afresh; bundle, study and seeds are the job's.
     """
-    found = open_job(job, storage)
+    found = open_job(job, storage, local=local or detach)
     before = found.status().attempt
-    service = None if local or detach else place.service_of_job(found)
+    service = place.service_of(local=local, detach=detach, dedicated=dedicated or None, workers=workers)
     place.give_own_cluster(service, dedicated=dedicated, workers=workers)
     with running.shown(as_json=as_json) as shown:
         resume_job(
@@ -41,6 +41,7 @@ def resume(
             take_over=take_over,
             settings=Settings.from_environment(priority=priority),
             detach=detach,
+            local=local,
             service=service,
             on_start=shown.resumed,
             on_progress=shown.progress,

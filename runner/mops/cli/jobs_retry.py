@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import jobs_watch, place, running
-from mops.cli.options import DetachOption, JobArgument, JsonOption, PriorityOption, StorageOption
+from mops.cli.options import DetachOption, JobArgument, JsonOption, LocalOption, PriorityOption, StorageOption
 from mops.job import open_job
 from mops.launch import retry as retry_job
 from mops.settings import Settings
@@ -25,7 +25,7 @@ def retry(
     detach: DetachOption = False,
     priority: PriorityOption = None,
     storage: StorageOption = None,
-    local: place.LocalOption = False,
+    local: LocalOption = False,
     wait: place.WaitOption = False,
     dedicated: place.DedicatedOption = None,
     workers: place.WorkersOption = None,
@@ -36,8 +36,8 @@ def retry(
     It takes over all parameter sets without such failures. The job itself, which must be complete, stays as it is.
     Bundle, study and seeds are the job's; settings are read afresh, so that a timeout can be retried with more time.
     """
-    found = open_job(job, storage)
-    service = None if local or detach else place.service_of_job(found)
+    found = open_job(job, storage, local=local or detach)
+    service = place.service_of(local=local, detach=detach, dedicated=dedicated or None, workers=workers)
     place.give_own_cluster(service, dedicated=dedicated, workers=workers)
     with running.shown(as_json=as_json) as shown:
         child = retry_job(
@@ -46,6 +46,7 @@ def retry(
             name=name,
             settings=Settings.from_environment(priority=priority),
             detach=detach,
+            local=local,
             service=service,
             on_start=shown.derived,
             on_progress=shown.progress,

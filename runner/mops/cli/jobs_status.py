@@ -7,21 +7,23 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from mops.cli import describe, place, terminal
-from mops.cli.options import JobArgument, JsonOption, StorageOption
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.job import Job, Status, open_job
 from mops.k8s.phase import Phase
 from mops.service import Service
 from mops.storage.jobs import Live
 
 
-def status(job: JobArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
+def status(
+    job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
+) -> None:
     """Say where a job stands.
 
     Its state, what is committed, why simulations failed, and its runner's last sign of life.
     """
-    found = open_job(job, storage)
+    found = open_job(job, storage, local=local)
     now = found.status()
-    service = _service(found, now)
+    service = _service(found, now, local=local)
     phase = service.phase(job) if service else None
     own = service.own_cluster_state(job) if service and phase and not phase.over else ""
     if as_json:
@@ -31,9 +33,9 @@ def status(job: JobArgument, storage: StorageOption = None, as_json: JsonOption 
         terminal.data_fields(_fields(found, now, phase, own))
 
 
-def _service(job: Job, now: Status) -> Service | None:
+def _service(job: Job, now: Status, *, local: bool) -> Service | None:
     """Return the service that may know of the job's runner; None: there is none, or nobody has to know."""
-    return place.service_of_job(job) if now.state not in ("succeeded", "partial") else None
+    return None if now.state in ("succeeded", "partial") else place.service_with(job.files, local=local)
 
 
 def _kubernetes(phase: Phase, own_cluster: str) -> Iterator[tuple[str, str]]:

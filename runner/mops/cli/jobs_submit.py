@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from mops.cli import jobs_watch, place, running
-from mops.cli.options import DetachOption, EnvOption, JsonOption, PriorityOption, PythonOption, StorageOption
+from mops.cli.options import (
+    DetachOption,
+    EnvOption,
+    JsonOption,
+    LocalOption,
+    PriorityOption,
+    PythonOption,
+    StorageOption,
+)
 from mops.k8s import names
 from mops.launch import submit as submit_study
 from mops.settings import Settings
@@ -24,7 +32,7 @@ def submit(
     storage: StorageOption = None,
     env: EnvOption = None,
     python: PythonOption = None,
-    local: place.LocalOption = False,
+    local: LocalOption = False,
     wait: place.WaitOption = False,
     queue: place.QueueOption = None,
     priority_class: place.PriorityClassOption = None,
@@ -54,6 +62,7 @@ def submit(
             name=name,
             storage=storage,
             detach=detach,
+            local=local,
             service=service,
             env=read_variables(env or []),
             python=python,

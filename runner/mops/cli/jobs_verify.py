@@ -5,16 +5,18 @@ from __future__ import annotations
 import typer
 
 from mops.cli import describe, terminal
-from mops.cli.options import JobArgument, JsonOption, StorageOption
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.job import open_job
 
 
-def verify(job: JobArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
+def verify(
+    job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
+) -> None:
     """Check a job's log, and its parts by size and SHA-256.
 
     Problems are printed, one a line. Exit code 1: there are some.
     """
-    problems = open_job(job, storage).verify()
+    problems = open_job(job, storage, local=local).verify()
     if as_json:
         terminal.data_json({"job": job, "problems": problems})
     else:

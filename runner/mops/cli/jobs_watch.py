@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mops.cli import describe, place, terminal
-from mops.cli.options import JobArgument, JsonOption, StorageOption
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.driver.expected import Expected
 from mops.job import Job, Status, open_job
 from mops.k8s.phase import Phase
@@ -34,7 +34,9 @@ _LOG_LINES = 6
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def watch(job: JobArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
+def watch(
+    job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
+) -> None:
     """Follow a job until it ends, from any terminal.
 
     Reads the storage alone, so any machine that reaches it can. Ctrl-C ends the watching and not the job. A job that
@@ -44,8 +46,8 @@ def watch(job: JobArgument, storage: StorageOption = None, as_json: JsonOption =
     Exit codes: the job's own (0 succeeded, 3 some simulations failed, 1 failed, 130 cancelled), and 1 if its runner
     is gone.
     """
-    found = open_job(job, storage)
-    follow(found, place.service_of_job(found), as_json=as_json)
+    found = open_job(job, storage, local=local)
+    follow(found, place.service_with(found.files, local=local), as_json=as_json)
 
 
 def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) -> None:

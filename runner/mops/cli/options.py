@@ -9,8 +9,9 @@ import typer
 
 StorageOption = Annotated[
     str | None,
-    typer.Option("--storage", help="Folder or URL of the results; else MODELOPS_STORAGE, else mops-storage/."),
+    typer.Option("--storage", help="Folder or URL of the results. See 'mops settings'."),
 ]
+LocalOption = Annotated[bool, typer.Option("--local", help="Work on this machine even when connected to a service.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 DetachOption = Annotated[
     bool, typer.Option("--detach", help="Return as soon as a runner has begun that outlives this terminal.")

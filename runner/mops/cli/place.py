@@ -9,14 +9,12 @@ import typer
 
 from mops.cli import terminal
 from mops.errors import UsageError
-from mops.job import Job
 from mops.k8s.dedicated import Size
+from mops.location import locate
 from mops.profile import load, path
 from mops.service import Service
-from mops.settings import Settings
 from mops.storage.files import Files
 
-LocalOption = Annotated[bool, typer.Option("--local", help="Run on this machine, also if a service is connected.")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="On a service: follow the job until it ends.")]
 QueueOption = Annotated[str | None, typer.Option(metavar="QUEUE", help="On a service: the Kueue queue to wait in.")]
 PriorityClassOption = Annotated[str | None, typer.Option(metavar="CLASS", help="On a service: its pod's priority.")]
@@ -69,17 +67,13 @@ def service_of(*, local: bool, detach: bool, **given: Any) -> Service | None:
         The service is out of reach.
     """
     options = {name: value for name, value in given.items() if value is not None}
-    kept_here = "--local" if local else "--detach" if detach else ""
-    profile = load()  # also where it is not used: the commands that are named at the end depend on it
-    if kept_here:
-        profile = None
-    elif profile is not None and Settings.from_environment().scheduler is not None:
+    location = locate(local=local or detach)
+    if location.passed_by == "MODELOPS_SCHEDULER":
         terminal.say("note: MODELOPS_SCHEDULER is set, so that this machine runs the job and not the connected service")
-        profile, kept_here = None, "MODELOPS_SCHEDULER"
-    if profile is not None:
-        return Service.of(profile, **_fields(profile.service.runner.resources, options))
+    if location.profile is not None:
+        return Service.of(location.profile, **_fields(location.profile.service.runner.resources, options))
     if options:
-        raise _not_here(options, kept_here)
+        raise _not_here(options, "--detach" if detach and not local else "--local" if local else location.passed_by)
     return None
 
 
@@ -145,17 +139,12 @@ def _fields(resources: dict[str, Any], options: dict[str, Any]) -> dict[str, Any
     return fields
 
 
-def service_of_job(job: Job) -> Service | None:
-    """Return the connected service if it may run this job: it has the job's storage."""
-    return service_of_storage(job.files)
-
-
-def service_of_storage(files: Files) -> Service | None:
-    """Return the connected service if its results go to this storage."""
-    profile = load()
-    if profile is None or profile.service.storage.rstrip("/") != files.url:
+def service_with(files: Files, *, local: bool) -> Service | None:
+    """Return the service that may know of runners of the jobs in this storage; None: there is none."""
+    location = locate(local=local)
+    if location.profile is None or not location.seen_from_pods(files.url):
         return None
-    return Service.of(profile)
+    return Service.of(location.profile)
 
 
 def connected() -> Service:

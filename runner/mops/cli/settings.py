@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from mops.cli import terminal
-from mops.cli.options import JsonOption
+from mops.cli.options import JsonOption, LocalOption
+from mops.location import described, locate
 from mops.settings import SettingLine, Settings
 
 
-def settings(as_json: JsonOption = False) -> None:
-    """List every setting, its value and its meaning."""
-    lines = Settings.from_environment().described()
+def settings(local: LocalOption = False, as_json: JsonOption = False) -> None:
+    """List every setting, its value, its source and its meaning.
+
+    The first line is the service that commands work on.
+    """
+    lines = described(Settings.from_environment(), locate(local=local))
     if as_json:
         terminal.data_json([asdict(line) for line in lines])
         return

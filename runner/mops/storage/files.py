@@ -163,18 +163,13 @@ class Files:
         UsageError
             mops does not write to this kind of storage, or the environment holds no credentials for it.
         """
-        scheme, separator, rest = url.partition("://")
-        match scheme if separator else None:
-            case None:
-                root = Path(url).expanduser().absolute()
-                return cls(_Local(root), str(root), retry)
-            case "file" if rest.startswith("/"):
-                return cls(_Local(Path(unquote(rest))), unquote(rest), retry)
-            case "memory":
-                return cls(_Memory(rest), url.rstrip("/"), retry)
-            case "abfs" | "abfss" | "az" if "?" not in rest:
-                return cls(_Azure(url), url.rstrip("/"), retry)
-        raise _no_such_storage(scheme, url)
+        canonical = canonical_url(url)
+        match canonical.partition("://"):
+            case (folder, "", _):
+                return cls(_Local(Path(folder)), canonical, retry)
+            case ("memory", _, name):
+                return cls(_Memory(name), canonical, retry)
+        return cls(_Azure(canonical), canonical, retry)
 
     def brief(self) -> Files:
         """Return the same files for who waits at a terminal: given up after seconds, where a job has minutes."""
@@ -366,9 +361,30 @@ def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
         return list(threads.map(call, paths))
 
 
+def canonical_url(url: str) -> str:
+    """Return a storage's one name, which :attr:`Files.url` is: an absolute folder, or a URL without a slash at its end.
+
+    Raises
+    ------
+    UsageError
+        mops does not write to this kind of storage.
+    """
+    scheme, separator, rest = url.partition("://")
+    match scheme if separator else None:
+        case None:
+            return str(Path(url).expanduser().absolute())
+        case "file" if rest.startswith("/"):
+            return str(Path(unquote(rest)))
+        case "memory":
+            return f"memory://{rest.rstrip('/')}"
+        case "abfs" | "abfss" | "az" if rest.strip("/") and "?" not in rest:
+            return url.rstrip("/")
+    raise _no_such_storage(scheme, url)
+
+
 def _no_such_storage(scheme: str, url: str) -> UsageError:
     offered = "a folder, file:///folder, memory://name or abfs://container/prefix"
-    if scheme in {"abfs", "abfss", "az"}:
+    if scheme in {"abfs", "abfss", "az"} and "?" in url:
         return UsageError(
             "credentials do not belong into the URL",
             where=url.partition("?")[0],

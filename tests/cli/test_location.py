@@ -1,0 +1,217 @@
+"""Where commands work while a service is connected that this machine's jobs have nothing to do with.
+
+The service's storage is an Azure container without credentials here: a command that asks it by mistake fails.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mops.errors import UsageError
+from mops.location import Location, locate
+from mops.profile import Profile, Service, save
+from mops.storage.files import Files, canonical_url
+
+from .conftest import Lab, Ran
+from .test_service_options import SERVICE
+
+STORAGE = "abfs://studies/mops"
+SCHEDULER = "tcp://mops-scheduler.studies.svc:8786"
+
+
+def save_profile(environ: dict[str, str], **changes: Any) -> None:
+    service = Service.parse(json.dumps(SERVICE | {"storage": STORAGE} | changes), "here")
+    save(Profile(namespace="studies", service=service), environ)
+
+
+@pytest.fixture
+def connected(lab: Lab) -> Lab:
+    """A person who is connected to a service, and whose jobs on this machine go to the project's own folder."""
+    save_profile(lab.environment)
+    lab.environment.pop("MODELOPS_STORAGE")
+    return lab
+
+
+def here(lab: Lab, *arguments: object, **variables: str) -> Ran:
+    return lab.run(*arguments, cwd=lab.project, **variables)
+
+
+# The rule
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    save_profile(environ, storageEnv={"AZURE_STORAGE_ACCOUNT_NAME": "studies"})
+    return environ
+
+
+RULE = {
+    "connected": ({}, {}, True, STORAGE, "service"),
+    "--storage": ({"storage": "/there"}, {}, True, "/there", "command line"),
+    "MODELOPS_STORAGE": ({}, {"MODELOPS_STORAGE": "/there"}, True, "/there", "environment"),
+    "--local": ({"local": True}, {}, False, None, "default"),
+    "--local with MODELOPS_STORAGE": ({"local": True}, {"MODELOPS_STORAGE": "/there"}, False, "/there", "environment"),
+    "MODELOPS_SCHEDULER": ({}, {"MODELOPS_SCHEDULER": "tcp://h:1"}, False, None, "default"),
+    "MODELOPS_PROFILE": ({}, {"MODELOPS_PROFILE": "none"}, False, None, "default"),
+}
+
+
+@pytest.mark.parametrize("case", RULE)
+def test_the_rule(environ: dict[str, str], case: str) -> None:
+    given, variables, on_service, storage, source = RULE[case]
+    found = locate(**given, environ=environ | variables)  # type: ignore[arg-type]
+    assert (found.profile is not None, found.storage, found.storage_source) == (on_service, storage, source)
+
+
+def test_the_variables_of_the_service_are_set_for_its_own_storage_only(tmp_path: Path) -> None:
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    save_profile(environ, storage=str(tmp_path / "service"), storageEnv={"AZURE_STORAGE_ACCOUNT_NAME": "studies"})
+    locate(str(tmp_path / "mine"), environ=environ).open(environ=environ)
+    assert "AZURE_STORAGE_ACCOUNT_NAME" not in environ
+    locate(f"{tmp_path}/service/", environ=environ).open(environ=environ)
+    assert environ["AZURE_STORAGE_ACCOUNT_NAME"] == "studies"
+
+
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [(STORAGE, True), ("abfs://other/place", True), ("/srv/folder", False), ("memory://trial", False)],
+)
+def test_what_pods_see(environ: dict[str, str], url: str, seen: bool) -> None:
+    assert locate(environ=environ).seen_from_pods(url) is seen
+    assert not locate(local=True, environ=environ).seen_from_pods(url)
+
+
+@pytest.mark.parametrize("url", ["/a/b/", "relative", "file:///a%20b", "memory://name/", "memory://", "~/x"])
+def test_a_url_has_one_name(url: str) -> None:
+    """Commands compare it, and leave --storage out of what they print where it is the default."""
+    assert Files.open(url).url == canonical_url(url) == canonical_url(canonical_url(url))
+
+
+@pytest.mark.parametrize("url", ["abfs://", "az:///", "s3://bucket", "abfs://c/p?sig=1", "http://host"])
+def test_a_url_that_is_no_storage(url: str) -> None:
+    with pytest.raises(UsageError):
+        canonical_url(url)
+
+
+# A job of this machine
+
+
+COMMANDS = ("status", "results", "logs", "verify", "watch", "clean")
+
+
+def test_a_local_job_is_run_and_read_on_this_machine(connected: Lab) -> None:
+    """It ran, said `succeeded`, and then failed with exit code 2, because it asked the service's storage."""
+    ran = here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local")
+    assert (ran.code, ran.out) == (0, "mine\n"), ran.err
+    assert "mops jobs results mine --local\n" in ran.err
+    assert (connected.project / "mops-storage" / "jobs" / "mine" / "job.json").exists()
+    for command in COMMANDS:
+        assert here(connected, "jobs", command, "mine", "--local").code == 0, command
+    assert "mine" in here(connected, "jobs", "list", "--local").out
+    assert here(connected, "jobs", "delete", "mine", "--local", "--yes").code == 0
+
+
+def test_a_local_job_is_retried_and_cancelled_on_this_machine(connected: Lab) -> None:
+    connected.write_study(parameter_sets=[{"x": 1}, {"x": -1}])
+    assert here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local").code == 3
+    retried = here(connected, "jobs", "retry", "mine", "--verdict", "all", "--name", "again", "--local")
+    assert (retried.code, retried.out) == (3, "again\n"), retried.err
+    assert "mops jobs results again --local\n" in retried.err
+    assert "nothing to cancel" in here(connected, "jobs", "cancel", "again", "--local").err
+    assert "nothing to resume" in here(connected, "jobs", "resume", "again", "--local").err
+
+
+def test_a_detached_local_job_ends_as_it_should(connected: Lab) -> None:
+    """Its runner ended with exit code 2 after the job had succeeded."""
+    ran = here(connected, "jobs", "submit", connected.study, "--name", "mine", "--detach")
+    assert ran.code == 0, ran.err
+    assert "mops jobs watch mine --local\n" in ran.err
+    assert here(connected, "jobs", "watch", "mine", "--local").code == 0
+    log = Path(connected.environment["XDG_STATE_HOME"], "mops", "mine.log")
+    deadline = time.monotonic() + 30  # the runner's last words come after the end of the job
+    while "results" not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "error" not in log.read_text()
+    assert "mops jobs results mine --local" in log.read_text()
+
+
+def test_a_folder_that_is_named_is_part_of_the_command(connected: Lab) -> None:
+    ran = here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local", "--storage", "other")
+    assert "mops jobs results mine --storage other --local\n" in ran.err
+    assert here(connected, "jobs", "results", "mine", "--storage", "other", "--local").code == 0
+
+
+def test_a_job_of_this_machine_that_is_looked_for_on_the_service(connected: Lab) -> None:
+    save_profile(connected.environment, storage=str(connected.root / "service"))
+    assert here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local").code == 0
+    ran = here(connected, "jobs", "status", "mine")
+    assert ran.code == 2
+    assert "hint: this machine has a job of this name: add --local" in ran.err
+
+
+# Python
+
+
+def test_python_and_the_command_line_look_in_the_same_place(connected: Lab) -> None:
+    """`mops.submit` wrote to the project's folder, and `mops.open_job` looked in the service's storage."""
+    program = """
+import mops
+job = mops.submit("study.json", name="mine", local=True)
+print(mops.open_job("mine", local=True).status().state, job.files.url == mops.open_job("mine", local=True).files.url)
+"""
+    environment = connected.environment
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=connected.project, env=environment, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stdout) == (0, "succeeded True\n"), ran.stderr
+    assert here(connected, "jobs", "status", "mine", "--local").code == 0
+
+
+# mops settings
+
+
+def lines(ran: Ran) -> dict[str, tuple[Any, str]]:
+    return {line["name"]: (line["value"], line["source"]) for line in ran.json}
+
+
+def test_settings_show_the_service_that_commands_work_on(connected: Lab) -> None:
+    shown = lines(here(connected, "settings", "--json"))
+    profile = str(Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json"))
+    assert shown["MODELOPS_PROFILE"] == ("mops in namespace studies", profile)
+    assert shown["MODELOPS_STORAGE"] == (STORAGE, "service")
+    assert shown["MODELOPS_SCHEDULER"] == (SCHEDULER, "service")
+
+
+@pytest.mark.parametrize(
+    ("option", "variables", "value", "source"),
+    [
+        ("--local", {}, None, "--local"),
+        (None, {"MODELOPS_PROFILE": "none"}, "none", "environment"),
+        (None, {"MODELOPS_SCHEDULER": "tcp://h:1"}, None, "MODELOPS_SCHEDULER"),
+    ],
+)
+def test_settings_show_what_keeps_commands_on_this_machine(
+    connected: Lab, option: str | None, variables: dict[str, str], value: str | None, source: str
+) -> None:
+    shown = lines(here(connected, "settings", "--json", *([option] if option else []), **variables))
+    assert shown["MODELOPS_PROFILE"] == (value, source)
+    assert shown["MODELOPS_STORAGE"] == (str(connected.project / "mops-storage"), "default")
+    assert shown["MODELOPS_SCHEDULER"][0] == variables.get("MODELOPS_SCHEDULER")
+
+
+def test_settings_without_a_service(lab: Lab) -> None:
+    shown = lines(here(lab, "settings", "--json"))
+    assert shown["MODELOPS_PROFILE"] == (None, "default")
+    assert shown["MODELOPS_STORAGE"] == (str(lab.storage), "environment")
+
+
+def test_a_location_of_this_machine_sees_no_pods() -> None:
+    assert not Location(None, "", None, "default").seen_from_pods(STORAGE)
