@@ -25,7 +25,7 @@ from mops.storage.log import Claim, Counts, JobLog, LogView, settled_state
 from mops.storage.paths import JobPaths
 from mops.storage.rows import FilteredFile, filtered
 from mops.storage.samples import as_table, read_samples
-from mops.storage.tables import FAILURES, LOSSES, unified
+from mops.storage.tables import FAILURES, LOSSES, unified, with_dictionaries
 from mops.study.groups import IDENTITY_FIELDS
 
 SILENT_SECONDS = 45.0
@@ -284,18 +284,20 @@ class Job:
         """
         return self._dataset(self._output(output), pa.schema(IDENTITY_FIELDS))
 
-    def _dataset(self, rows: Sequence[Rows], empty: pa.Schema) -> ds.Dataset:
+    def _dataset(self, rows: Sequence[Rows], empty: pa.Schema, dictionaries: Sequence[str] = ()) -> ds.Dataset:
+        """Return rows as a dataset; the columns ``dictionaries``, of strings, are read as dictionaries."""
         if not rows:
-            return ds.dataset(empty.empty_table())
+            return ds.dataset(with_dictionaries(empty, dictionaries).empty_table())
         filesystem, _ = self.files.arrow(rows[0].part.path)
         paths = [self.files.arrow(some.part.path)[1] for some in rows]
         with ThreadPoolExecutor(_READERS) as pool:
             schemas = list(pool.map(lambda path: pq.read_schema(path, filesystem=filesystem), paths))
-        schema = unified(schemas, f"{self.files.url}/{rows[0].part.path}")
+        schema = with_dictionaries(unified(schemas, f"{self.files.url}/{rows[0].part.path}"), dictionaries)
+        file_format = ds.ParquetFileFormat(dictionary_columns=set(dictionaries))
         if any(some.without for some in rows):
             files = [FilteredFile(path, some.job, some.without) for path, some in zip(paths, rows, strict=True)]
-            return filtered(files, schema, filesystem)
-        return ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem)
+            return filtered(files, schema, filesystem, file_format)
+        return ds.dataset(paths, schema=schema, format=file_format, filesystem=filesystem)
 
     def losses(self, *, params: bool = False) -> pa.Table:
         """Return param_id, group, target, name, loss and n_replicates; with ``params`` the parameters too."""
@@ -311,10 +313,12 @@ class Job:
         Parameters
         ----------
         texts
-            With the columns ``message`` and ``traceback``.
+            With the columns ``message`` and ``traceback``. The tracebacks are dictionary-encoded: thousands of failures
+            may have the same one.
         """
         columns = [name for name in FAILURES.names if texts or name not in ("message", "traceback")]
-        table = self._dataset(self._rows("failures"), FAILURES).to_table(columns=columns)
+        rows = self._dataset(self._rows("failures"), FAILURES, dictionaries=("traceback",))
+        table = rows.to_table(columns=columns).unify_dictionaries()
         return table.take(pc.sort_indices(table, [("group", "ascending"), ("replicate", "ascending")]))
 
     def reasons(self) -> list[Reason]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import pickle
+import tracemalloc
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +17,12 @@ import pytest
 
 from mops.driver.backlog import Backlog
 from mops.driver.checkpoint import Checkpointer, Limits, OpenCheckpoint, counted
+from mops.driver.tracebacks import Tracebacks
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog
 from mops.storage.paths import JobPaths
 from mops.storage.spool import Spool
-from mops.storage.tables import ROW_GROUP_BYTES
+from mops.storage.tables import FAILURES, ROW_GROUP_BYTES
 from mops.study.grouping import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json, param_id
@@ -190,3 +194,36 @@ def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(
     assert backlog.written_bytes == sum(part.bytes for part in stored)
     assert (backlog.bytes, backlog.lag_s) == (0, 0.0)
     assert sorted({*pq.read_table(tmp_path / part.path)["group"].to_pylist()}.pop() for part in stored) == [0, 1, 2, 3]
+
+
+def test_failures_count_and_wait_on_disk_and_each_row_has_its_traceback() -> None:
+    """Failures counted for nothing: a model that always raised, with 1,000 replicates, took 2 GB in one checkpoint."""
+    builder, n_groups, n_replicates = GroupBuilder(n_replicates=1000), 6, 1000
+    for i in range(n_groups):
+        builder.add([canonical_json({"a": i})], [None], [i])
+    many = builder.build()[0]
+    tracebacks, checkpoint = Tracebacks(most_whole=10), OpenCheckpoint(many, None, Spool)
+    tracemalloc.start()
+    try:
+        for group in range(n_groups):
+            text = f"in group {group % 3}: " + "x" * 8_000
+            failures = [
+                Failure(group, i, i, None, "error", f"no {i}", "".join(list(text)), 1) for i in range(n_replicates)
+            ]
+            taken = pickle.loads(pickle.dumps(outcome({group}, failures=tracebacks.shared(failures))))
+            taken.failures = tracebacks.shared(taken.failures)
+            checkpoint.add(taken, counted(taken, many, 0))
+        del taken, failures
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 5 << 20, "48 MB of texts came by"
+    assert 3_000_000 < checkpoint.bytes < 10_000_000, "each row counts, its traceback once"
+    ((_, _, file),) = list(checkpoint.take_files())
+    assert file.bytes < 2_000_000
+    table = pq.read_table(io.BytesIO(b"".join(file.content)))
+    assert table.schema.equals(FAILURES), "foreign readers find plain strings"
+    assert table.num_rows == n_groups * n_replicates
+    assert {text[:10] for text in table["traceback"].unique().to_pylist()} == {f"in group {i}" for i in range(3)}
+    assert table["message"].to_pylist()[:2] == ["no 0", "no 1"]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.driver.plan import (
+    PIECES_PER_SLOT,
     TASKS_PER_SLOT,
     WINDOW_PER_EMBEDDED_SLOT,
     WINDOW_PER_SLOT,
@@ -192,6 +193,34 @@ def test_a_long_group_is_run_in_pieces_and_few_are_half_done() -> None:
     targets, *pieces = p.fill(pilot=False)
     assert (targets.groups, targets.replicates) == ((0,), ())
     assert {order.groups for order in pieces} == {(1,)}
+
+
+def test_targets_of_many_groups_that_wait_for_them_are_sent_a_few_at_a_time() -> None:
+    """All were sent at once, each with all results of its group: gigabytes, where many groups end together."""
+    p = plan(20, replicates=lambda _: 2, slots=2, task_seconds=0.1)
+    p.measured(1.0, 1, 2)
+    one, other, whole = frozenset({0}), frozenset({1}), set()
+    while len(whole) < 20:  # each group waits for its second replicate, which takes too much memory
+        for order in p.fill(pilot=False):
+            ran = frozenset(order.replicates or ())
+            p.piece_finished(
+                order.number, ran if order.alone else ran & one, 0.5, frozenset() if order.alone else ran & other
+            )
+            whole.update(order.groups if order.alone else ())
+    for group in whole:
+        p.targets_due(group)
+    sent = p.fill(pilot=False)
+    assert len(sent) <= 2 * PIECES_PER_SLOT
+    n_scored = 0
+    while sent:
+        n_scored += len(sent)
+        for order in sent:
+            assert order.replicates == ()
+            p.piece_finished(order.number, frozenset(), 0.1)
+            p.closing(order.groups[0])
+            p.closed(order.groups[0])
+        sent = p.fill(pilot=False)
+    assert n_scored == 20
 
 
 def test_the_last_groups_of_a_job_are_split_so_that_slots_finish_together() -> None:

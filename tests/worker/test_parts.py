@@ -179,8 +179,27 @@ class TestWriter:
         message, found = hand_over(out)
         assert found == {}
         assert message["failures"] == [
-            {"place": 2, "replicate": None, "target": 1, "reason": "error", "message": "no", "traceback": "line"}
+            {"place": 2, "replicate": None, "target": 1, "reason": "error", "message": "no", "traceback": 0}
         ]
+        assert message["tracebacks"] == ["line"]
+
+    def test_failures_count_and_send_a_traceback_once(self, writer, hand_over):
+        """Failures counted for nothing: a model that always raised filled one message with copies of one traceback."""
+        out = writer()
+        for replicate in range(1000):
+            out.failed(0, replicate, None, {"reason": "error", "message": "no", "traceback": "x" * 8000})
+        assert 8000 + 1000 * len("no") < out.bytes_open == out.bytes_total < 1_000_000
+        message, _ = hand_over(out)
+        assert message["tracebacks"] == ["x" * 8000]
+        assert out.bytes_open == 0
+        out.failed(0, 0, None, {"reason": "error", "message": "no", "traceback": "x" * 8000})
+        message, _ = hand_over(out)
+        assert message["tracebacks"] == ["x" * 8000], "a later message says it again: messages are read one by one"
+
+    def test_losses_count(self, writer):
+        out = writer()
+        out.scored(0, 0, {f"name {i}": 1.0 for i in range(1000)})
+        assert out.bytes_open >= 100_000
 
     def test_it_counts_bytes_since_the_last_flush_and_in_total(self, writer, hand_over):
         out = writer()

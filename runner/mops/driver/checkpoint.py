@@ -11,8 +11,9 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
@@ -21,7 +22,7 @@ from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog, Part
 from mops.storage.paths import JobPaths
 from mops.storage.spool import Spool
-from mops.storage.tables import FAILURES, LOSSES, Encoded, PartEncoder, encode
+from mops.storage.tables import FAILURES, LOSSES, Encoded, PartEncoder, with_dictionaries
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.worker.order import Failure, Loss, Outcome, Segment
@@ -33,8 +34,16 @@ POLL_SECONDS = 3.0
 LEAST_SECONDS = 1.0
 """Checkpoints close at most this often, unless each group is to be committed as it finishes."""
 
+_ROWS_AT_ONCE = 5_000
+"""Losses or failures that wait to be encoded; 3 KiB each at most."""
+
+_DICTIONARY_BYTES = 16 << 20
+"""More than the whole tracebacks of an attempt take (:mod:`mops.driver.tracebacks`)."""
+
 _QUEUES = 4
 """What waits to be encoded may be this part of what a checkpoint may hold: the writer needs its next outcome only."""
+
+_Row = TypeVar("_Row", Loss, Failure)
 
 
 class OpenCheckpoint:
@@ -53,8 +62,8 @@ class OpenCheckpoint:
     def __init__(self, groups: GroupTable, outputs: tuple[str, ...] | None, spool: Callable[[], Spool]):
         self._groups, self._outputs, self._spool = groups, outputs, spool
         self._encoders: dict[tuple[str, pa.Schema], PartEncoder] = {}
-        self._losses: list[Loss] = []
-        self._failures: list[Failure] = []
+        self._losses: _Rows[Loss] = _Rows("losses", LOSSES, groups, spool)
+        self._failures: _Rows[Failure] = _Rows("failures", FAILURES, groups, spool)
         self._done: list[int] = []
         self.keys: list[str] = []
         self.parts: list[Part] = []
@@ -72,16 +81,17 @@ class OpenCheckpoint:
 
     def add(self, outcome: Outcome, counts: Counts) -> None:
         """Take an outcome; only groups that are done count. Its parts are taken out of it, and freed one by one."""
-        self.bytes += outcome.nbytes
-        self.bytes_held += outcome.nbytes
+        n_bytes = outcome.nbytes
+        self.bytes += n_bytes
+        self.bytes_held += n_bytes
         while outcome.parts:
             part = outcome.parts.pop(0)
             for segment in part.segments:
                 self._write(part.buffer, segment, outcome.done)
         self._done += sorted(outcome.done)
         self.n_outcomes += bool(outcome.done)
-        self._losses += outcome.losses
-        self._failures += outcome.failures
+        self._losses.add(outcome.losses)
+        self._failures.add(outcome.failures)
         self.keys += outcome.keys
         self.counts += counts
 
@@ -108,15 +118,56 @@ class OpenCheckpoint:
     def take_files(self) -> Iterator[tuple[str, str | None, Encoded]]:
         """Yield every file as (kind, output, file), and hold none any more; kind is outputs, losses or failures."""
         yield from self.take_outputs()
-        if self._losses:
-            yield "losses", None, encode(self._table(self._losses, LOSSES), self._spool())
-        if self._failures:
-            yield "failures", None, encode(self._table(self._failures, FAILURES), self._spool())
+        for rows in (self._losses, self._failures):
+            if file := rows.take():
+                yield rows.kind, None, file
 
-    def _table(self, rows: list[Loss] | list[Failure], schema: pa.Schema) -> pa.Table:
-        columns = list(zip(*rows, strict=True))  # those of the schema, in its order, but for param_id
-        typed = [pa.array(values, field.type) for values, field in zip(columns, list(schema)[1:], strict=True)]
-        return pa.table([self._groups.param_ids(columns[0]), *typed], schema=schema)
+
+class _Rows(Generic[_Row]):
+    """Losses or failures on their way into a file: some thousand wait to be encoded, the others take no memory.
+
+    Parameters
+    ----------
+    kind
+        What they are: ``losses`` or ``failures``.
+    schema
+        The rows' columns, and param_id before them.
+    """
+
+    def __init__(self, kind: str, schema: pa.Schema, groups: GroupTable, spool: Callable[[], Spool]):
+        self.kind, self._schema, self._groups, self._spool = kind, schema, groups, spool
+        self._rows: list[_Row] = []
+        self._encoder: PartEncoder | None = None
+
+    def add(self, rows: list[_Row]) -> None:
+        self._rows += rows
+        if len(self._rows) >= _ROWS_AT_ONCE:
+            self._encode()
+
+    def take(self) -> Encoded | None:
+        """Return the file, and hold it no more; None: there are no rows."""
+        if self._rows:
+            self._encode()
+        encoder, self._encoder = self._encoder, None
+        return encoder.finish() if encoder else None
+
+    def _encode(self) -> None:
+        values = list(zip(*self._rows, strict=True))  # those of the schema, in its order, but for param_id
+        schema = with_dictionaries(self._schema, ("traceback",))
+        columns = [self._groups.param_ids(values[0])]
+        columns += [_column(field, of_rows) for field, of_rows in zip(list(schema)[1:], values, strict=True)]
+        table = pa.table(columns, schema=schema)
+        self._encoder = self._encoder or PartEncoder(table.schema, self._spool(), _DICTIONARY_BYTES)
+        self._encoder.write(table)
+        self._rows = []
+
+
+def _column(field: pa.Field, values: Sequence[object]) -> pa.Array:
+    if not pa.types.is_dictionary(field.type):
+        return pa.array(values, field.type)
+    numbers: dict[object, int] = {}  # each value is encoded once, however many rows have it
+    indices = [numbers.setdefault(value, len(numbers)) for value in values]
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(list(numbers), pa.string()))
 
 
 def _rows_of(buffer: pa.Buffer, segment: Segment) -> pa.Table:

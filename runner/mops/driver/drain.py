@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
 TRIM_SECONDS = 10.0
 _LOOK_AGAIN_SECONDS = 0.05
-_PART = re.compile(r"mops-(?:part|piece)-(\S+)\.")
+_PART = re.compile(r"mops-part-(\S+)\.")
 _SHOWN = 5
 
 

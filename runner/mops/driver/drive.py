@@ -28,13 +28,14 @@ from mops.driver.crew import Crew
 from mops.driver.departures import Departure, Pods
 from mops.driver.dispatch import Connected, Dispatch, Failed, Lost
 from mops.driver.expected import Outlook
-from mops.driver.half_done import HalfDone
+from mops.driver.half_done import HalfDone, Piece
 from mops.driver.joblog import JobLogBuffer
 from mops.driver.lost import given_up, is_single, killed_report, lost_report, memory_report
 from mops.driver.observe import Observer
 from mops.driver.plan import WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT, Batches, Plan, Submit
 from mops.driver.progress import Progress, Snapshot
 from mops.driver.sizing import MOST_GROUPS, PILOT_TASKS_PER_SLOT, Room, Sizer, Sizes, Task, room_for_results
+from mops.driver.tracebacks import Tracebacks
 from mops.driver.window import Window, start_after
 from mops.errors import ClusterError, JobFailed, MopsError, StorageError, Terminated, UsageError
 from mops.settings import Settings
@@ -83,10 +84,18 @@ class _Whole:
 
 @dataclass
 class _Piece:
-    """An event: what an order gave that ran a piece of a group."""
+    """An event: what an order gave that ran a piece of a group, or its targets.
+
+    Parameters
+    ----------
+    failed
+        Failed simulations by verdict.
+    """
 
     number: int
-    outcome: Outcome
+    piece: Piece
+    failed: Counter[str]
+    task: Task
 
 
 @dataclass
@@ -138,7 +147,8 @@ class Runner:
         self._crew = Crew(cluster, settings, record.job, len(groups))
         self._window = self._new_window(pods)
         self._plan = self._new_plan()
-        self._half_done = HalfDone(groups.n_replicates, has_targets=bool(context.targets))
+        self._half_done = HalfDone(groups.n_replicates, has_targets=bool(context.targets), spool=files.spool)
+        self._tracebacks = Tracebacks()
         self._reconnecting = False
         self._n_lost = 0
         self._halved_after = 0  # an order's number
@@ -356,15 +366,17 @@ class Runner:
             self._report(report)
         for note in outcome.notes:
             logger.info("%s: %s", self._record.job, note)
+        failed, outcome.failures = failed_simulations(outcome), self._tracebacks.shared(outcome.failures)
         if submit.replicates is not None:
-            return _Piece(submit.number, outcome)
-        task, failed = _task(outcome, len(outcome.done)), failed_simulations(outcome)
+            task = _task(outcome, len(outcome.replicates) / self._groups.n_replicates(submit.groups[0]))
+            return _Piece(submit.number, self._half_done.keep(outcome), failed, task)
+        task = _task(outcome, len(outcome.done))
         counts = self._checkpoints.put(outcome)  # and its parts are the writer's
         return _Whole(submit.number, outcome.done, outcome.reference, counts, failed, outcome.postponed, task)
 
-    def _close(self, group: int, outcome: Outcome) -> _Closed:
+    def _close(self, group: int) -> _Closed:
         """Bring a group that was run in pieces into the open checkpoint. Runs in the fetching thread."""
-        return _Closed(group, self._checkpoints.put(outcome))
+        return _Closed(group, self._checkpoints.put(self._half_done.take(group)))
 
     def _pilot_done(self, outcome: Outcome) -> Outcome:
         """Make the first good simulation's schema the job's; another attempt may have been first."""
@@ -388,7 +400,7 @@ class Runner:
             case _Whole():
                 self._finished(event)
             case _Piece():
-                self._piece_finished(event.number, event.outcome)
+                self._piece_finished(event)
             case _Closed():
                 self._plan.closed(event.group)
                 # Its simulations were counted as they came.
@@ -417,23 +429,24 @@ class Runner:
         self._outlook.measured(event.task.seconds, event.counts.simulations)
         self._measured(event.task, trouble=bool(event.postponed))
 
-    def _piece_finished(self, number: int, outcome: Outcome) -> None:
+    def _piece_finished(self, event: _Piece) -> None:
         self._n_lost = 0
-        submit = self._plan.flying[number]
+        submit, outcome, failed = self._plan.flying[event.number], event.piece.outcome, event.failed
         group = submit.groups[0]
-        failed = failed_simulations(outcome)
         self._reference = self._reference or outcome.reference
         self._took(Counts(len(outcome.replicates) - failed.total(), failed.total()), failed)
         self._outlook.measured(outcome.seconds, len(outcome.replicates))
-        task = _task(outcome, len(outcome.replicates) / self._groups.n_replicates(group))
-        self._measured(task, trouble=bool(outcome.postponed))
+        self._measured(event.task, trouble=bool(outcome.postponed))
         self._log_alone(submit, outcome.peak_bytes)
-        targets_postponed = bool(outcome.postponed) and submit.replicates == ()
-        whole = None if targets_postponed else self._half_done.add(group, outcome)
-        self._plan.piece_finished(number, outcome.replicates, outcome.seconds, outcome.postponed)
-        if whole is not None:
+        if outcome.postponed and submit.replicates == ():
+            self._half_done.drop(event.piece)  # all targets run again, alone
+            whole = False
+        else:
+            whole = self._half_done.add(group, event.piece)
+        self._plan.piece_finished(event.number, outcome.replicates, outcome.seconds, outcome.postponed)
+        if whole:
             self._plan.closing(group)
-            self._dispatch.deliver_later(lambda: self._close(group, whole))
+            self._dispatch.deliver_later(lambda: self._close(group))
         elif outcome.replicates and self._half_done.targets_due(group):
             self._plan.targets_due(group)
 

@@ -1,22 +1,52 @@
-"""Groups that are run in pieces: keeps what came of each until the whole is there, as if it had come in one task."""
+"""Groups that are run in pieces: keeps what came of each until the whole is there, as if it had come in one task.
+
+Results, losses and failures of pieces wait on disk (:mod:`mops.storage.shelf`): a half-done group takes memory for the
+numbers of its settled replicates only, however many groups wait for a last replicate, and however large they are.
+docs/decisions.md has the reason.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from mops.storage.shelf import Kept, Shelf
+from mops.storage.spool import Spool
 from mops.worker.order import ArrowPart, Failure, Outcome
 from mops.worker.work import no_losses
 
 
+@dataclass(frozen=True)
+class Piece:
+    """What a piece of a group, or its targets, gave.
+
+    Parameters
+    ----------
+    outcome
+        The outcome without its parts, losses and failures.
+    failed
+        Whether something of it failed.
+    rows
+        Where the parts, losses and failures wait; None: there are none.
+    """
+
+    outcome: Outcome
+    failed: bool
+    rows: Kept | None
+
+
 @dataclass
 class _Pieces:
-    outcomes: list[Outcome] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     settled: set[int] = field(default_factory=set)
 
     @property
-    def failures(self) -> list[Failure]:
-        return [failure for outcome in self.outcomes for failure in outcome.failures]
+    def failed(self) -> bool:
+        return any(piece.failed for piece in self.pieces)
+
+    @property
+    def kept(self) -> list[Kept]:
+        return [piece.rows for piece in self.pieces if piece.rows is not None]
 
 
 class HalfDone:
@@ -28,35 +58,57 @@ class HalfDone:
         Returns a group's number of replicates.
     has_targets
         Whether groups are scored when their replicates are there.
+    spool
+        Returns an empty file.
     """
 
-    def __init__(self, n_replicates: Callable[[int], int], *, has_targets: bool):
+    def __init__(self, n_replicates: Callable[[int], int], *, has_targets: bool, spool: Callable[[], Spool]):
         self._n_replicates, self._has_targets = n_replicates, has_targets
         self._groups: dict[int, _Pieces] = {}
+        self._shelf = Shelf(spool)
 
-    def add(self, group: int, outcome: Outcome) -> Outcome | None:
-        """Take what a piece, or the targets, gave; return the whole group's outcome when nothing is left to do."""
+    def keep(self, outcome: Outcome) -> Piece:
+        """Put what a piece gave on disk. From any thread.
+
+        Raises
+        ------
+        StorageError
+            There is no room for it.
+        """
+        rows = None
+        if outcome.parts or outcome.failures or outcome.losses:
+            rows = self._shelf.put((outcome.parts, outcome.failures, outcome.losses))
+        return Piece(replace(outcome, parts=[], failures=[], losses=[]), bool(outcome.failures), rows)
+
+    def add(self, group: int, piece: Piece) -> bool:
+        """Take what :meth:`keep` returned; return whether nothing of the group is left to do."""
         pieces = self._groups.setdefault(group, _Pieces())
-        pieces.outcomes.append(outcome)
-        pieces.settled |= outcome.replicates
-        if group in outcome.done or (self._settled(group) and not self.targets_due(group)):
-            return self._whole(group)
-        return None
+        pieces.pieces.append(piece)
+        pieces.settled |= piece.outcome.replicates
+        return group in piece.outcome.done or (self._settled(group) and not self.targets_due(group))
+
+    def drop(self, piece: Piece) -> None:
+        """Keep nothing of what :meth:`keep` returned."""
+        self._shelf.remove([piece.rows] if piece.rows is not None else [])
 
     def targets_due(self, group: int) -> bool:
         """Tell whether a group is to be scored now; one with a failed simulation has no losses."""
-        return self._has_targets and self._settled(group) and not self._groups[group].failures
+        return self._has_targets and self._settled(group) and not self._groups[group].failed
 
     def parts(self, group: int) -> list[ArrowPart]:
-        """Return a group's results so far."""
-        return [part for outcome in self._groups[group].outcomes for part in outcome.parts]
+        """Return a group's results so far, mapped from disk."""
+        return [part for parts, _, _ in self._shelf.read(self._groups[group].kept) for part in parts]
 
     def _settled(self, group: int) -> bool:
         return group in self._groups and len(self._groups[group].settled) == self._n_replicates(group)
 
-    def _whole(self, group: int) -> Outcome:
+    def take(self, group: int) -> Outcome:
+        """Return a whole group's outcome, mapped from disk, and keep nothing of it. From any thread."""
         pieces = self._groups.pop(group)
-        outcomes, failures = pieces.outcomes, sorted(pieces.failures, key=_study_order)
+        rows = self._shelf.read(pieces.kept)
+        self._shelf.remove(pieces.kept)
+        outcomes = [piece.outcome for piece in pieces.pieces]
+        failures = sorted((failure for _, failures, _ in rows for failure in failures), key=_study_order)
         if self._has_targets and any(failure.replicate is not None for failure in failures):
             failures.append(no_losses(failures))
         return Outcome(
@@ -64,9 +116,9 @@ class HalfDone:
             done=frozenset({group}),
             seconds=sum(outcome.seconds for outcome in outcomes),
             reference=outcomes[0].reference,
-            parts=[part for outcome in outcomes for part in outcome.parts],
+            parts=[part for parts, _, _ in rows for part in parts],
             failures=failures,
-            losses=[loss for outcome in outcomes for loss in outcome.losses],
+            losses=[loss for _, _, losses in rows for loss in losses],
         )
 
 

@@ -352,11 +352,11 @@ class Plan:
         return None
 
     def _next_piece(self, group: int, split: _Split) -> Submit | None:
+        if self._full(PIECES_PER_SLOT):  # also for targets: all the results of their group go with each task
+            return None
         if split.targets_due:
             split.targets_due = False
             return self._numbered((group,), ())
-        if self._full(PIECES_PER_SLOT):
-            return None
         size = piece_size(len(split.left), self._seconds_per_simulation, self._budget_s())
         return self._numbered((group,), tuple(heapq.heappop(split.left) for _ in range(size)))
 

@@ -67,7 +67,12 @@ class _Filtered(ds.FileSystemDataset):  # type: ignore[misc]
         return ds.dataset(self.to_table()).join(*how, **options)
 
 
-def filtered(files: Sequence[FilteredFile], schema: pa.Schema, filesystem: pyarrow.fs.FileSystem) -> ds.Dataset:
+def filtered(
+    files: Sequence[FilteredFile],
+    schema: pa.Schema,
+    filesystem: pyarrow.fs.FileSystem,
+    file_format: ds.ParquetFileFormat,
+) -> ds.Dataset:
     """Return the rows of Parquet files, without those of some groups.
 
     Parameters
@@ -76,11 +81,12 @@ def filtered(files: Sequence[FilteredFile], schema: pa.Schema, filesystem: pyarr
         What holds every file's rows; it has a column ``group``.
     filesystem
         Where the files' paths lead.
+    file_format
+        How they are read.
     """
     left_out: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for file in files:
         left_out[file.rule] += file.without.intervals
-    file_format = ds.ParquetFileFormat()
     fragments = [file_format.make_fragment(file.path, filesystem, _is_under(file.rule)) for file in files]
     whole = _Filtered(fragments, schema.append(pa.field(_RULE, pa.string())), file_format, filesystem)
     terms = [_counts(rule, Ranges.joined(intervals)) for rule, intervals in left_out.items()]

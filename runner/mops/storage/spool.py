@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import tempfile
 from collections.abc import Iterator
@@ -63,6 +64,10 @@ class Spool:
         """Return the content as a file for reading at any position."""
         self._file.seek(0)
         return pa.PythonFile(self._file, mode="r")
+
+    def mapped(self) -> mmap.mmap:
+        """Return the content, which must not be empty, as memory that the kernel reads from the file when needed."""
+        return mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
 
     def link(self, path: Path) -> bool:
         """Give the content a name in the storage, durable but for the folder's entry, without a copy.

@@ -118,9 +118,11 @@ class PartEncoder:
     ----------
     spool
         Where the file is written to; empty.
+    dictionary_bytes
+        Strings of a column are stored once in a row group, unless the different ones take more.
     """
 
-    def __init__(self, schema: pa.Schema, spool: Spool):
+    def __init__(self, schema: pa.Schema, spool: Spool, dictionary_bytes: int = 1 << 20):
         self._sink = _Sink(spool)
         self._open: list[pa.Table] = []
         self._open_bytes = 0
@@ -136,6 +138,7 @@ class PartEncoder:
             if "replicate" in schema.names
             else None,
             write_statistics=["group"],
+            dictionary_pagesize_limit=dictionary_bytes,
         )
         # Given as the schema's metadata, it would be dropped by pyarrow without a word.
         if _needs_arrow_schema(schema):
@@ -313,3 +316,9 @@ def unified(schemas: Iterator[pa.Schema] | Sequence[pa.Schema], where: str) -> p
         return pa.unify_schemas(list(schemas), promote_options="permissive").remove_metadata()
     except pa.ArrowException as bad:
         raise CorruptRecord(f"the parts' schemas do not fit together: {bad}", where=where) from bad
+
+
+def with_dictionaries(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Return the schema for reading columns of strings as dictionaries."""
+    dictionary = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema([field.with_type(dictionary) if field.name in names else field for field in schema])

@@ -297,18 +297,24 @@ class _Run:
         replicates: dict[int, dict[str, pa.Table]] = {
             replicate: self._given[place, replicate] for replicate in group["given"]
         }
-        held_before = self._out.bytes_total - sum(t.nbytes for tables in replicates.values() for t in tables.values())
+        kept_bytes = sum(t.nbytes for tables in replicates.values() for t in tables.values())
+        bytes_before, scored = self._out.bytes_total, bool(group["targets"])
         for n_before, (replicate, seed) in enumerate(group["sims"]):
             if self._bundle.wear.worn or (self._enough(n_before) if group["in_pieces"] else self._page.stop_asked):
                 return
             tables = self._simulate(place, replicate, dict(params), seed)
-            if tables is not None:
+            if tables is None:  # without one of them there will be no losses
+                scored = False
+                replicates.clear()
+            elif scored:
                 replicates[replicate] = tables
-            self._bundle.wear.finished(self._out.bytes_total - held_before)
+            tables = None  # or the last one would be held beside the next
+            held_bytes = kept_bytes + self._out.bytes_total - bytes_before if scored else self._out.bytes_open
+            self._bundle.wear.finished(held_bytes)
             self._hand_over_in_time()
         if group["in_pieces"]:
             return  # what is settled counts, and the rest of the group is other orders' work
-        if len(replicates) == group["n_replicates"]:
+        if scored and len(replicates) == group["n_replicates"]:
             ordered = [replicates[i] for i in range(group["n_replicates"])]
             for target in group["targets"]:
                 self._score(group, target, ordered)

@@ -1,9 +1,8 @@
 """The parts that this process holds: read from the children, and not yet given up by whoever reads them.
 
 One book for the process, as the memory is, with a count for each order. A pool waits on its own job's part
-before it starts an order; the drain check reads whose parts they are. Pieces of half-done groups do not count for the
-waiting: only the rest of their group gives them up, and that must not wait for them. They are bounded by the planner,
-which finishes a group before it begins another.
+before it starts an order; the drain check reads whose parts they are. Pieces of half-done groups count as any part:
+the runner gives them up when it has put them on disk, and does not wait for the rest of their group.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ COPY_BELOW_BYTES = 1 << 20
 """Smaller parts are copied. A mapped one costs a descriptor (mmap keeps a duplicate until Python 3.13), and a worker of
 many slots with simulations of a fraction of a second would have thousands of them in one open checkpoint."""
 
-_NOT_WAITED_FOR = "mops-piece-"
 _SAY_SECONDS = 30.0
 _changed = threading.Condition(threading.RLock())  # re-entrant: a finalizer may run in a thread that is in here
 _bytes_of: Counter[str] = Counter()
@@ -68,7 +66,7 @@ def _count(name: str, change: int) -> None:
 
 
 def held_bytes(mark: str = "") -> int:
-    """Return the bytes of all parts held, but for those of half-done groups.
+    """Return the bytes of all parts held.
 
     Parameters
     ----------
@@ -76,8 +74,7 @@ def held_bytes(mark: str = "") -> int:
         Only of those whose names have this in them.
     """
     with _changed:
-        found = _bytes_of.items()
-        return sum(n_bytes for name, n_bytes in found if mark in name and not name.startswith(_NOT_WAITED_FOR))
+        return sum(n_bytes for name, n_bytes in _bytes_of.items() if mark in name)
 
 
 def held_names() -> set[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from mops.study.groups import Group
+from mops.worker.parts import FAILURE_BYTES, LOSS_BYTES
 from mops.worker.tables import Kinds
 from mops.worker.verdict import Report
 
@@ -140,9 +141,8 @@ class Order:
 
     @property
     def part_name(self) -> str:
-        """The name of this order's anonymous files; see :mod:`mops.worker.held` for the two kinds."""
-        kind = "part" if self.replicates is None else "piece"
-        return f"mops-{kind}-{self.key}."
+        """The name of this order's anonymous files."""
+        return f"mops-part-{self.key}."
 
 
 class Failure(NamedTuple):
@@ -174,6 +174,14 @@ class Failure(NamedTuple):
     peak_bytes: int | None = None
     peak_at_least: bool | None = None
     limit_bytes: int | None = None
+
+
+def failures_bytes(failures: Sequence[Failure]) -> int:
+    """Return what failures take in memory, about; a traceback that several refer to counts once."""
+    if not failures:
+        return 0
+    tracebacks = {id(failure.traceback): len(failure.traceback) for failure in failures}
+    return sum(tracebacks.values()) + sum(FAILURE_BYTES + len(failure.message) for failure in failures)
 
 
 class Loss(NamedTuple):  # there are many: a dataclass takes four times as long to make
@@ -255,8 +263,9 @@ class Outcome:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of Arrow data."""
-        return sum(part.buffer.size for part in self.parts)
+        """Bytes of all that it brings: Arrow data, failures with their texts, losses."""
+        in_parts = sum(int(part.buffer.size) for part in self.parts)
+        return in_parts + failures_bytes(self.failures) + LOSS_BYTES * len(self.losses)
 
     def __sizeof__(self) -> int:  # what Dask's sizeof counts
         return object.__sizeof__(self) + self.nbytes

@@ -17,6 +17,12 @@ import pyarrow as pa
 from mops.worker.tables import Kinds
 from mops.worker.wire import Channel, Message, anonymous_file
 
+FAILURE_BYTES = 500
+"""What a failure takes in memory, about, without its message and traceback."""
+
+LOSS_BYTES = 200
+"""What a loss takes in memory, about."""
+
 _ALIGN = 64  # Arrow's recommended alignment, so that readers map and need not copy
 Tables = dict[str, pa.Table]
 
@@ -39,6 +45,7 @@ class PartWriter:
         self._channel, self._keep, self._name = channel, keep, name
         self._open: list[tuple[int, int, Tables]] = []
         self._events: dict[str, list[Any]] = {"failures": [], "losses": [], "done": []}
+        self._tracebacks: dict[str, int] = {}
         self._sizes = _Sizes()
         self.reference: Kinds | None = None
         self.bytes_open = 0
@@ -48,17 +55,25 @@ class PartWriter:
     def finished(self, place: int, replicate: int, tables: Tables) -> None:
         """Take the tables of a good simulation."""
         self._open.append((place, replicate, tables))
-        size = sum(map(self._sizes.of, tables.values()))
-        self.bytes_open += size
-        self.bytes_total += size
+        self._count(sum(map(self._sizes.of, tables.values())))
 
     def failed(self, place: int, replicate: int | None, target: int | None, failure: dict[str, str]) -> None:
-        """Take the failure of a simulation or of a target."""
-        self._events["failures"].append({"place": place, "replicate": replicate, "target": target} | failure)
+        """Take the failure of a simulation or of a target; a traceback goes along once for all that have it."""
+        traceback = failure["traceback"]
+        size = FAILURE_BYTES + len(failure["message"]) + (len(traceback) if traceback not in self._tracebacks else 0)
+        number = self._tracebacks.setdefault(traceback, len(self._tracebacks))
+        what = {"place": place, "replicate": replicate, "target": target}
+        self._events["failures"].append(failure | what | {"traceback": number})
+        self._count(size)
 
     def scored(self, place: int, target: int, losses: dict[str, float]) -> None:
         """Take the losses of a target."""
         self._events["losses"].append([place, target, losses])
+        self._count(LOSS_BYTES * len(losses))
+
+    def _count(self, n_bytes: int) -> None:
+        self.bytes_open += n_bytes
+        self.bytes_total += n_bytes
 
     def done(self, place: int) -> None:
         """Note that nothing of this group is left to do."""
@@ -71,9 +86,10 @@ class PartWriter:
             return
         done = set(self._events["done"])
         message: Message = {"kind": "part", "reference": self.reference, **self._events}
+        message["tracebacks"] = list(self._tracebacks)
         message["sims"] = [[place, replicate] for place, replicate, _ in self._open]
         send_tables(self._channel, message, self._kept(done), self._name)
-        self._open, self.bytes_open = [], 0
+        self._open, self.bytes_open, self._tracebacks = [], 0, {}
         self._events = {"failures": [], "losses": [], "done": []}
 
     def _kept(self, done: set[int]) -> Iterator[tuple[int, int, Tables]]:

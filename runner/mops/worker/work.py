@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from mops.study.groups import Group
-from mops.worker.order import ArrowPart, Failure, Loss, Order, Outcome, Segment
+from mops.worker.order import ArrowPart, Failure, Loss, Order, Outcome, Segment, failures_bytes
 from mops.worker.parts import Tables, read_segment
 from mops.worker.tables import Kinds
 from mops.worker.verdict import Report, Verdict
@@ -42,6 +42,12 @@ class _Progress:
         return bool(self.good or self.failed or self.failed_targets)
 
     @property
+    def failures(self) -> list[Failure]:
+        """What has failed, in study order."""
+        rows = [self.failed[i] for i in sorted(self.failed)]
+        return rows + [self.failed_targets[i] for i in sorted(self.failed_targets)]
+
+    @property
     def settled(self) -> set[int]:
         """Replicates of which this order does no more."""
         return self.good | self.failed.keys() | self.postponed
@@ -63,6 +69,7 @@ class Work:
         if order.replicates == ():
             self._groups[0].good = set(range(len(order.groups[0].seeds)))
         self._parts: list[ArrowPart] = []
+        self._tracebacks: dict[str, str] = {}  # each of them once, however many failures refer to it
         self._deaths: Counter[Unit] = Counter()
         self.reference: Kinds | None = order.reference
         self.seconds = 0.0
@@ -95,7 +102,9 @@ class Work:
 
     @property
     def _bytes_left(self) -> int:
-        return max(self._order.bytes - sum(int(part.buffer.size) for part in self._parts), 0)
+        in_parts = sum(int(part.buffer.size) for part in self._parts)
+        in_failures = failures_bytes([failure for progress in self._groups for failure in progress.failures])
+        return max(self._order.bytes - in_parts - in_failures, 0)
 
     def request(self) -> Message:
         """Return the message that asks a child for what is left."""
@@ -138,7 +147,7 @@ class Work:
             "n_replicates": len(group.seeds),
             "sims": left,
             "given": sorted(progress.good) if wants_targets else [],
-            "targets": targets,
+            "targets": targets if wants_targets else [],
             "in_pieces": self._in_pieces,
         }
 
@@ -171,7 +180,9 @@ class Work:
             self._groups[place].good.add(replicate)
         for failure in message["failures"]:
             unit = self._unit(failure["place"], failure["replicate"], failure["target"])
-            self._fail(unit, Verdict(failure["reason"], failure["message"], failure["traceback"]))
+            traceback = message["tracebacks"][failure["traceback"]]
+            traceback = self._tracebacks.setdefault(traceback, traceback)
+            self._fail(unit, Verdict(failure["reason"], failure["message"], traceback))
         for place, target, losses in message["losses"]:
             self._score(place, target, losses)
         for place in message["done"]:
@@ -321,8 +332,7 @@ class Work:
         return frozenset(progress.group.index for progress in self._groups if progress.postponed)
 
     def _failures(self, progress: _Progress) -> list[Failure]:
-        rows = [progress.failed[i] for i in sorted(progress.failed)]
-        rows += [progress.failed_targets[i] for i in sorted(progress.failed_targets)]
+        rows = progress.failures
         if progress.failed and self._order.context.targets and not self._in_pieces:
             rows.append(no_losses(rows))
         return rows

@@ -1,0 +1,100 @@
+"""Groups that are run in pieces: their rows wait on disk, and come as one outcome when the group is whole."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+
+from mops.driver.half_done import HalfDone
+from mops.storage.spool import Spool
+from mops.worker.order import ArrowPart, Failure, Loss, Outcome, Segment
+
+MIB = 1 << 20
+
+
+def half_done(n_replicates: int, *, has_targets: bool = False) -> HalfDone:
+    return HalfDone(lambda _: n_replicates, has_targets=has_targets, spool=Spool)
+
+
+def piece(group: int, *replicates: int, size: int = 1000, **fields: object) -> Outcome:
+    content = np.full(size, replicates[0] if replicates else 0, np.uint8)
+    part = ArrowPart(pa.py_buffer(content), [Segment("out", 0, size, [(group, i) for i in replicates], [1])])
+    given = {"parts": [part] if replicates else []} | fields
+    key = f"sim-{group}-{replicates}"
+    return Outcome((key,), frozenset(), 1.5, {"out": {}}, replicates=frozenset(replicates), **given)  # type: ignore[arg-type]
+
+
+def failure(group: int, replicate: int | None, target: str | None = None) -> Failure:
+    return Failure(group, replicate, 7, target, "error", "it raised", "Traceback: " + "x" * 8000, 1)
+
+
+def add(pieces: HalfDone, group: int, outcome: Outcome) -> bool:
+    return pieces.add(group, pieces.keep(outcome))
+
+
+def test_a_group_is_whole_with_its_last_replicate():
+    pieces = half_done(3)
+    assert not add(pieces, 0, piece(0, 1))
+    assert not add(pieces, 1, piece(1, 0, 1))
+    assert add(pieces, 0, piece(0, 0, 2))
+    whole = pieces.take(0)
+    assert (whole.done, whole.seconds, whole.keys) == ({0}, 3.0, ("sim-0-(1,)", "sim-0-(0, 2)"))
+    assert [part.segments[0].simulations for part in whole.parts] == [[(0, 1)], [(0, 0), (0, 2)]]
+    assert [part.buffer.to_pybytes() for part in whole.parts] == [b"\1" * 1000, b"\0" * 1000]
+
+
+def test_targets_get_what_waits_on_disk_and_their_losses_come_with_the_group():
+    pieces = half_done(2, has_targets=True)
+    assert not add(pieces, 0, piece(0, 0))
+    assert not pieces.targets_due(0)
+    assert not add(pieces, 0, piece(0, 1))
+    assert pieces.targets_due(0)
+    assert [part.buffer.to_pybytes()[0] for part in pieces.parts(0)] == [0, 1]
+    loss = Loss(0, "t:f", "loss", 0.5, 2)
+    scored = piece(0, losses=[loss])
+    scored.done = frozenset({0})
+    assert add(pieces, 0, scored)
+    assert pieces.take(0).losses == [loss]
+
+
+def test_failures_come_in_study_order_with_the_reason_why_there_are_no_losses():
+    pieces = half_done(3, has_targets=True)
+    add(pieces, 0, piece(0, 2, failures=[failure(0, 2)]))
+    add(pieces, 0, piece(0, 0))
+    assert add(pieces, 0, piece(0, 1, failures=[failure(0, 1)])), "a group with a failed simulation is not scored"
+    assert not pieces.targets_due(0)
+    assert [(row.replicate, row.target) for row in pieces.take(0).failures] == [(1, None), (2, None), (None, "*")]
+
+
+def test_half_done_groups_take_no_memory_for_results_and_failures():
+    """Half-done long groups were exempt from every bound: 10 replicates of 1 MB of 280 groups took 2.8 GB."""
+    pieces = half_done(10)
+    add(pieces, 0, piece(0, 9))
+    tracemalloc.start()
+    try:
+        for group in range(1, 51):
+            for replicate in range(4):
+                add(pieces, group, piece(group, replicate, size=MIB // 2))
+            add(pieces, group, piece(group, 4, failures=[failure(group, 4) for _ in range(50)]))
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < MIB, "100 MiB of results and 20 MB of tracebacks wait"
+    finally:
+        tracemalloc.stop()
+    for replicate in range(5, 10):
+        whole = add(pieces, 50, piece(50, replicate))
+    assert whole
+    outcome = pieces.take(50)
+    assert len(outcome.failures) == 50
+    assert len(outcome.parts) == 10
+
+
+def test_a_group_that_is_taken_and_what_is_dropped_give_their_room_back():
+    pieces = half_done(1)
+    kept = pieces.keep(piece(0, 0, size=MIB))
+    pieces.drop(kept)
+    assert add(pieces, 1, piece(1, 0, size=MIB))
+    pieces.take(1)
+    assert pieces._shelf.file_bytes == 0
