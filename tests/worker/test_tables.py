@@ -32,7 +32,7 @@ class OnlyAStream:
 
 def forget(patch):
     """Have nothing known of results that came before."""
-    patch.setattr(tables, "_plain_schemas", {})
+    patch.setattr(tables, "_good_schemas", {})
     patch.setattr(tables, "_arrays_known", {})
 
 
@@ -162,10 +162,6 @@ class TestTypes:
     def test_missing_strings_of_pandas_are_null(self):
         found = as_tables(pd.DataFrame({"s": ["a", None]}), 1)["output"]
         assert found["s"].to_pylist() == ["a", None]
-
-    def test_an_index_of_pandas_is_no_column(self):
-        frame = pd.DataFrame({"n": [1, 2]}, index=["x", "y"])
-        assert as_tables(frame, 1)["output"].column_names == ["n"]
 
     @pytest.mark.parametrize("make", [pl.DataFrame, pa.table, pd.DataFrame, dict])
     def test_zero_rows_are_a_good_result(self, make):

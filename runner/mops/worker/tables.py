@@ -5,15 +5,17 @@ Children import this: the standard library, numpy and pyarrow only. The contract
 
 from __future__ import annotations
 
-import numbers
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from types import NoneType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from mops.worker.columns import is_pandas, is_scalar, of_frame, of_mapping
+from mops.worker.owned import owned
 
 DEFAULT_OUTPUT = "output"
 IDENTITY = ("param_id", "group", "replicate", "seed")
@@ -28,8 +30,8 @@ class InvalidOutput(Exception):
     """A model or a target returned what cannot be stored; the message says what and why."""
 
 
-# For each output the last schema that needed nothing done: looking again would cost as much as making the table.
-_plain_schemas: dict[str, pa.Schema] = {}
+# For each output the last schema whose names are good: looking again would cost as much as making the table.
+_good_schemas: dict[str, pa.Schema] = {}
 
 _Layout = tuple[tuple[str, np.dtype[Any]], ...]
 
@@ -57,25 +59,32 @@ def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
     return {name: _as_table(name, value, seed) for name, value in _outputs(result).items()}
 
 
-def _as_table(output: str, value: object, seed: int) -> pa.Table:
+def _as_table(output: str, value: Any, seed: int) -> pa.Table:
     layout = _layout(value)
     known, schema = _arrays_known.get(output, (None, None))
     if layout is not None and layout == known:
-        return _table(output, value, schema)
+        # Arrays of other lengths or dimensions than that of a column go on below, which says so by name.
+        with contextlib.suppress(pa.ArrowException, ValueError):
+            return pa.Table.from_arrays([pa.array(column.copy()) for column in value.values()], schema=schema)
     table = _table(output, value)
-    plain = _plain(output, table, seed)
-    if layout is not None and plain is table:
+    named = _named(output, table, seed)
+    if layout is not None and named is table and _tells_schema(layout, table.schema):
         _arrays_known[output] = layout, table.schema
-    return plain
+    return named
 
 
-def _layout(value: object) -> _Layout | None:
-    """Return the names and types of numbers in numpy arrays, which say all of their table's schema; None: else."""
+def _layout(value: Any) -> _Layout | None:
+    """Return the names and types of the columns of a mapping of numpy arrays; None: it is something else."""
     if type(value) is not dict:
         return None
     columns = [(n, c.dtype) for n, c in value.items() if type(n) is str and type(c) is np.ndarray]
-    only_numbers = len(columns) == len(value) and all(dtype.kind in "biuf" for _, dtype in columns)
-    return tuple(columns) if only_numbers else None
+    return tuple(columns) if len(columns) == len(value) else None
+
+
+def _tells_schema(layout: _Layout, schema: pa.Schema) -> bool:
+    """Tell whether pyarrow makes this schema of all such arrays: whether they hold numbers of types that are kept."""
+    are_numbers = all(dtype.kind in "biuf" and dtype.isnative for _, dtype in layout)
+    return are_numbers and schema.types == [pa.from_numpy_dtype(dtype) for _, dtype in layout]
 
 
 def _outputs(result: object) -> Mapping[str, object]:
@@ -117,17 +126,22 @@ _forms: dict[type, str] = {}
 
 
 def _form(value: object) -> str:
-    """Tell whether a value is a frame, a mapping, a scalar or a column: decided once for each type."""
+    """Tell whether a value is a frame, a mapping, a scalar or a column; for most types that is decided once."""
     kind = type(value)
     if kind not in _forms:
         _forms[kind] = _form_of(kind)
-    return _forms[kind]
+    form = _forms[kind]
+    if form == "column" and getattr(value, "ndim", 1) == 0:
+        return "scalar"
+    if form == "arrow":
+        return "frame" if pa.types.is_struct(pa.array(value).type) else "column"
+    return form
 
 
 def _form_of(kind: type) -> str:
-    if _is_pandas(kind):
+    if is_pandas(kind) and hasattr(kind, "columns"):
         return "frame"
-    if issubclass(kind, NoneType | str | numbers.Number | np.generic):
+    if is_scalar(kind):
         return "scalar"
     if issubclass(kind, Mapping):
         return "mapping"
@@ -135,12 +149,13 @@ def _form_of(kind: type) -> str:
     is_series = kind is pa.ChunkedArray or (hasattr(kind, "to_frame") and not hasattr(kind, "columns"))
     if hasattr(kind, "__arrow_c_stream__") and not is_series:
         return "frame"
-    is_column = is_series or issubclass(kind, Sequence | np.ndarray | pa.Array) or hasattr(kind, "__array__")
+    is_column = is_series or issubclass(kind, Sequence | np.ndarray | pa.Array)
+    if not is_column and hasattr(kind, "__arrow_c_array__"):
+        return "arrow"  # a column, or a batch of them
+    if not is_column and hasattr(kind, "to_dataframe"):
+        return "other"  # xarray: as a column it would lose its coordinates
+    is_column = is_column or hasattr(kind, "__array__") or hasattr(kind, "__arrow_array__")
     return "column" if is_column and not issubclass(kind, bytes) else "other"
-
-
-def _is_pandas(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == "pandas" and hasattr(kind, "columns")
 
 
 def _called(value: object) -> str:
@@ -148,55 +163,25 @@ def _called(value: object) -> str:
     return f"{kind} of {len(value)}" if isinstance(value, list | tuple) else kind
 
 
-def _table(output: str, value: Any, schema: pa.Schema | None = None) -> pa.Table:
-    """Return a value as a table; of known ``schema`` where it is a mapping of arrays with just these types."""
+def _table(output: str, value: Any) -> pa.Table:
+    """Return a value as a table of plain types, with memory that nobody else has."""
     try:
-        if schema is not None:
-            return pa.Table.from_arrays([pa.array(column.copy()) for column in value.values()], schema=schema)
-        if isinstance(value, pa.Table):
-            return value
-        if _is_pandas(type(value)):
-            return _of_pandas(value)
         if isinstance(value, Mapping):
-            columns = {str(name): _column(column) for name, column in value.items()}
-            if len(columns) < len(value):
-                raise InvalidOutput(f"output {output!r} has columns of the same name: {', '.join(map(repr, value))}")
-            return pa.table(columns)
-        return pa.table(value)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as refused:
-        raise InvalidOutput(f"output {output!r} cannot be read as a table: {refused}") from None
+            return of_mapping(value)
+        if is_pandas(type(value)):
+            return of_frame(value)
+        if hasattr(value, "__arrow_c_stream__"):
+            return owned(value)
+        return owned(pa.record_batch(value))
+    except MemoryError:
+        raise
+    except Exception as refused:  # raised by code of any library whose tables a model returns
+        raise InvalidOutput(f"output {output!r} cannot be read as a table: {refused}") from refused
 
 
-def _of_pandas(frame: Any) -> pa.Table:
-    # The copy, here and below: Arrow shares the memory of numpy, which the model may write to again.
-    table = pa.Table.from_pandas(frame.copy(), preserve_index=False)
-    for i, dtype in enumerate(frame.dtypes):
-        if _keeps_nan(dtype) and table.column(i).null_count:
-            table = table.set_column(i, table.field(i), pa.array(frame.iloc[:, i].to_numpy(copy=True)))
-    return table
-
-
-def _keeps_nan(dtype: object) -> bool:
-    """Tell whether a pandas column is one of plain floats: pyarrow reads their NaN as null, and it is not."""
-    return isinstance(dtype, np.dtype) and dtype.kind == "f"
-
-
-def _column(column: Any) -> Any:
-    if type(column) is np.ndarray:  # the most usual, and the checks below cost as much as the copy
-        return column.copy()
-    if _form(column) == "scalar":
-        return [column]
-    if isinstance(column, pa.Array | pa.ChunkedArray | list | tuple):
-        return column
-    if hasattr(column, "to_frame") and not _keeps_nan(column.dtype):  # a series, whose nulls numpy does not know
-        frame = column.to_frame("column")
-        return (_of_pandas(frame) if _is_pandas(type(frame)) else pa.table(frame)).column(0)
-    return np.array(column)
-
-
-def _plain(output: str, table: pa.Table, seed: int) -> pa.Table:
-    """Give the table one encoding of strings, and take out the seed that mops stores itself."""
-    if output in _plain_schemas and _plain_schemas[output].equals(table.schema, check_metadata=True):
+def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
+    """Check the names of a table's columns, and take out the seed that mops stores itself."""
+    if output in _good_schemas and _good_schemas[output].equals(table.schema, check_metadata=True):
         return table
     names = table.column_names
     if not names:
@@ -205,12 +190,8 @@ def _plain(output: str, table: pa.Table, seed: int) -> pa.Table:
         raise InvalidOutput(f"output {output!r} has columns of the same name: {', '.join(names)}")
     if any(name in IDENTITY for name in names):
         table = _without_seed(output, table, seed)
-    plain = [_plain_type(field.type) for field in table.schema]
-    if plain != table.schema.types or table.schema.metadata:
-        columns = [_cast(column, kind) for column, kind in zip(table.columns, plain, strict=True)]
-        return pa.Table.from_arrays(columns, names=table.column_names)
     if table.column_names == names:  # not those whose own seed was taken out
-        _plain_schemas[output] = table.schema
+        _good_schemas[output] = table.schema
     return table
 
 
@@ -227,24 +208,6 @@ def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
         f"output {output!r} has a column {clash!r}, the name of one that mops stores "
         f"({', '.join(IDENTITY)}); a column 'seed' may only hold the simulation's own seed, {seed}"
     )
-
-
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if column.type == kind:
-        return column
-    if not pa.types.is_dictionary(column.type):
-        return column.cast(kind)
-    # The values first: pyarrow cannot look up views, which are what polars' categories are made of.
-    chunks = [pa.DictionaryArray.from_arrays(c.indices, c.dictionary.cast(kind)).cast(kind) for c in column.chunks]
-    return pa.chunked_array(chunks, kind)
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    return kind
 
 
 def kinds_of(tables: Mapping[str, pa.Table]) -> Kinds:
