@@ -35,7 +35,7 @@ LAYERS = {
     "derive": {"errors", "study", "storage", "job"},
     "detached": {"errors", "settings", "storage"},
     "own_cluster": {"errors", "k8s"},
-    "service": {"errors", "settings", "profile", "k8s", "storage"},
+    "service": {"mops", "errors", "settings", "profile", "k8s", "storage"},
     "survey": {"errors", "k8s", "driver", "service"},
     "launch": {
         "mops",

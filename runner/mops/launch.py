@@ -28,6 +28,7 @@ from mops.storage.bundles import Bundle, cache_folder, pack, unpack
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, create_derived, create_job, load_bundle, load_job, read_live
 from mops.storage.log import By, JobLog, LogView, Settled, settled_state
+from mops.storage.options import JobOptions, KeptOptions, PodOptions, keep_options, read_options
 from mops.storage.paths import JobPaths
 from mops.study.json_file import read_json, read_text
 from mops.study.project import ModelSpec, find_root, read_registry, resolve
@@ -119,6 +120,11 @@ def job_name(study_path: Path, root: Path, now: datetime) -> str:
     return f"{_slug(stem) or 'study'}-{now:%y%m%d}-{secrets.token_hex(2)}"
 
 
+def _study_name(path: Path) -> str:
+    """Return what people call a study: its file's name, or its folder's where every study is a study.json."""
+    return path.stem if path.stem != "study" else path.absolute().parent.name
+
+
 def retry_name(parent: str, now: datetime) -> str:
     """Return a new name for a job derived from another one, which may be a retry itself."""
     stem = re.sub(r"(-retry)?-\d{6}-[0-9a-f]{4}$", "", parent)
@@ -137,6 +143,7 @@ def submit(
     name: str | None = None,
     env: Variables | None = None,
     python: str | Path | None = None,
+    pod: PodOptions | None = None,
     settings: Settings | None = None,
     detach: bool = False,
     local: bool = False,
@@ -163,6 +170,9 @@ def submit(
     python
         The interpreter that runs simulations, if it is to be another one: it needs numpy and pyarrow, and what the
         model imports, but not mops.
+    pod
+        What the runner's pod has in place of what the service's chart says. Like ``env`` and ``python`` it is kept with
+        the job.
     settings
         None: from the environment.
     detach
@@ -190,13 +200,15 @@ def submit(
     """
     settings = settings or Settings.from_environment()
     location, service = _located(service, storage or settings.storage, here=local or detach)
+    service, pod = _placed(service, pod or PodOptions())
     given = _given(env, python, service, settings)
     prepared = prepare(study, project, location.storage)
     name = _checked(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
     files = location.open(prepared.root)
     files.brief().list(JobPaths(name).root)  # out of reach? said before the model is imported, and within seconds
     job = Job(files, name)
-    record = replace(_record(name, prepared), env=dict(env or {}), python=given.python)
+    options = JobOptions(dict(env or {}), given.python, pod)
+    record = replace(_record(name, prepared), options=options, study=_study_name(Path(study)))
     context = given.of(context_of(name, prepared.bundle.digest, files.url, prepared.spec, settings))
     pending = [prepared]
     del prepared
@@ -217,8 +229,36 @@ def _located(service: Service | None, storage: str | None = None, *, here: bool)
     """Return where a job runs; of a service that nobody named the connected one, unless ``here``."""
     location = locate(storage, local=here, profile=service.profile if service else None)
     if service is None and location.profile is not None:
-        service = Service.of(location.profile)
+        service = Service.current(location.profile)
+        location = locate(storage, profile=service.profile)
     return location, service
+
+
+def _placed(
+    service: Service | None, pod: PodOptions, asked: PodOptions | None = None
+) -> tuple[Service | None, PodOptions]:
+    """Return the service with a job's options, and the options with the kind of its Dask cluster.
+
+    Parameters
+    ----------
+    asked
+        Those of ``pod`` that this command names; None: all.
+
+    Raises
+    ------
+    UsageError
+        This machine runs the job, and the command names such options; or as :meth:`Service.given`.
+    """
+    if service is not None:
+        service = service.given(pod)
+        return service, replace(pod, dedicated=service.own_cluster is not None)
+    if refused := (asked or pod).of_a_service:
+        raise UsageError(
+            f"this machine is to run the job, and has no {', '.join(refused)}",
+            where="the options of the runner's pod",
+            hint="leave them out, or name the service that runs the job",
+        )
+    return None, pod
 
 
 def _given(
@@ -260,6 +300,7 @@ def _carry_out(
     after: int | None = None,
 ) -> str:
     """Run an attempt here, or start a runner for it; return the job's state."""
+    service = replace(service, study=attempt.record.study) if service else None
     elsewhere = _elsewhere(detach, service)
     if elsewhere is None:
         return attempt.run()
@@ -332,6 +373,9 @@ def _context_of_check(prepared: Prepared, settings: Settings, given: Surrounding
 def resume(
     job: Job,
     *,
+    env: Variables | None = None,
+    python: str | Path | None = None,
+    pod: PodOptions | None = None,
     settings: Settings | None = None,
     take_over: bool = False,
     detach: bool = False,
@@ -347,6 +391,9 @@ def resume(
     ----------
     job
         The job, not complete.
+    env, python, pod
+        As for :func:`submit`: in place of what is kept with the job, now and from now on; of ``env`` and ``pod``
+        only what is named.
     settings
         None: from the environment, read afresh.
     take_over
@@ -356,7 +403,7 @@ def resume(
     local, service
         As for :func:`submit`.
     on_start
-        Called before anything runs, with a line for each setting that the attempt before had otherwise.
+        Called before anything runs, with a line for each setting or option that the attempt before had otherwise.
     on_progress
         Called about four times a second, while this process runs the job.
     on_detach
@@ -383,11 +430,59 @@ def resume(
         )
     if not take_over:
         job.require_no_runner(f"stop it with: mops jobs cancel {job.name}; or supersede it with --take-over")
-    changes = _changes(job, view, settings, service)
+    next_run = _next_run(job, record, env, python, pod, service, settings)
+    service, changes = next_run.service, [*_changes(job, view, settings, service), *next_run.changes]
     if service is not None:
         service.refuse_another(job.name, take_over=take_over)
-    attempt = _attempt(job, record, settings, lambda: on_start(job, changes), on_progress, service=service)
+
+    def begin() -> None:
+        keep_options(job.files, JobPaths(job.name), next_run.kept, next_run.options)
+        on_start(job, changes)
+
+    attempt = _attempt(job, record, next_run.given, settings, begin, on_progress)
     return _carry_out(attempt, detach, service, on_detach, after=view.attempt)
+
+
+@dataclass(frozen=True)
+class _NextRun:
+    """How a job that exists is started once more.
+
+    Parameters
+    ----------
+    kept, options
+        What is kept with the job, and what is in effect from now on.
+    changes
+        A line for each option that this command has changed.
+    given
+        The checked variables and interpreter.
+    """
+
+    kept: KeptOptions
+    options: JobOptions
+    changes: list[str]
+    service: Service | None
+    given: Surroundings
+
+
+def _next_run(
+    job: Job,
+    record: JobRecord,
+    env: Variables | None,
+    python: str | Path | None,
+    pod: PodOptions | None,
+    service: Service | None,
+    settings: Settings,
+) -> _NextRun:
+    """Put what a command names in place of what is kept with a job, and check the whole."""
+    kept = read_options(job.files, JobPaths(job.name), record.options)
+    asked = JobOptions(dict(env or {}), str(python) if python is not None else None, pod or PodOptions())
+    options = kept.options.overridden(asked)
+    where = f"job {job.name}"
+    given = _given(options.env, options.python, service, settings, where=where)
+    options = replace(options, python=given.python)
+    changes = options.changes_since(kept.options)
+    service, placed = _placed(service, options.pod, asked.pod)
+    return _NextRun(kept, replace(options, pod=placed), changes, service, given)
 
 
 def _changes(job: Job, view: LogView, settings: Settings, service: Service | None) -> list[str]:
@@ -400,15 +495,14 @@ def _changes(job: Job, view: LogView, settings: Settings, service: Service | Non
 def _attempt(
     job: Job,
     record: JobRecord,
+    given: Surroundings,
     settings: Settings,
     create: Callable[[], None],
     on_progress: Callable[[Snapshot], None],
     by: By = "person",
-    service: Service | None = None,
 ) -> Attempt:
     """Return an attempt of a job whose bundle is stored."""
     unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())
-    given = _given(record.env, record.python, service, settings, where=f"job {job.name}")
     context = given.of(context_of(job.name, record.bundle, job.files.url, record.spec, settings))
     return Attempt(job.files, record, context, settings, create, on_progress, by)
 
@@ -447,7 +541,10 @@ def run(
     by: By = "person" if view.attempt == after else "auto"
     if (state := settled_state(view, by)) is not None:
         raise Settled(state, view, where=job.files.url)
-    attempt = _attempt(job, job.record, settings, lambda: None, on_progress, by)
+    record = job.record
+    options = read_options(job.files, JobPaths(job.name), record.options).options
+    given = _given(options.env, options.python, None, settings, where=f"job {job.name}")
+    attempt = _attempt(job, record, given, settings, lambda: None, on_progress, by)
     alone = unwatched and standing(job.files, job.name, view)[0] != "running"
     return replace(attempt, pods=pods, unseen_after=view.attempt if alone else None).run()
 
@@ -457,6 +554,9 @@ def retry(
     verdicts: str | Iterable[str],
     *,
     name: str | None = None,
+    env: Variables | None = None,
+    python: str | Path | None = None,
+    pod: PodOptions | None = None,
     settings: Settings | None = None,
     detach: bool = False,
     local: bool = False,
@@ -475,6 +575,9 @@ def retry(
         The failures meant, by their ``reason``: names, ``"oom,timeout"``, or ``"all"``.
     name
         The new job's name; None: made from the job's.
+    env, python, pod
+        As for :func:`submit`: in the new job, in place of what is kept with the old one; of ``env`` and ``pod`` only
+        what is named.
     settings
         None: from the environment, read afresh.
     detach
@@ -482,7 +585,8 @@ def retry(
     local, service
         As for :func:`submit`.
     on_start
-        Called when the new job exists and before it runs, with a line for each setting that the old one had otherwise.
+        Called when the new job exists and before it runs, with a line for each setting or option that the old one had
+        otherwise.
     on_progress
         Called about four times a second, while this process runs the job.
     on_detach
@@ -503,13 +607,16 @@ def retry(
     parent = derive.parent(job, record, view, derive.wanted(verdicts))
     now = datetime.now(UTC)
     name = _checked(name) if name else retry_name(job.name, now)
-    derived = replace(record, job=name, created=now.isoformat(timespec="seconds"), parent=parent)
-    child, changes = Job(job.files, name), _changes(job, view, settings, service)
+    next_run = _next_run(job, record, env, python, pod, service, settings)
+    created = now.isoformat(timespec="seconds")
+    derived = replace(record, job=name, created=created, parent=parent, options=next_run.options)
+    service, changes = next_run.service, [*_changes(job, view, settings, service), *next_run.changes]
+    child = Job(job.files, name)
 
     def create() -> None:
         create_derived(job.files, derived, parent)
         on_start(child, changes)
 
-    attempt = _attempt(child, derived, settings, create, on_progress, service=service)
+    attempt = _attempt(child, derived, next_run.given, settings, create, on_progress)
     _carry_out(attempt, detach, service, on_detach)
     return child

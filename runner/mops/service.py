@@ -7,13 +7,16 @@ reached :mod:`mops.k8s.client`'s. docs/cluster.md has the whole.
 from __future__ import annotations
 
 import getpass
+import logging
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import mops
 from mops import profile as profiles
 from mops.errors import JobError, MopsError, ServiceError, UsageError
 from mops.k8s import connect as connect_kubernetes
@@ -24,9 +27,12 @@ from mops.k8s.pods import PodState, is_running, state_of
 from mops.profile import Object, Profile, RunnerPod
 from mops.settings import PREFIX
 from mops.storage.files import Files
+from mops.storage.options import PodOptions, option
 
 if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
+
+logger = logging.getLogger(__name__)
 
 CONFIG_KEY = "client.json"
 DEFAULT_RELEASE = "mops"
@@ -40,6 +46,17 @@ _NEEDED = (
     ("list", "events", ""),
 )
 """What a modeller does in the namespace: verb, resource, API group."""
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_FORMS = {
+    "memory": (re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?"), "write bytes as Kubernetes does, like 2Gi or 500Mi"),
+    "queue": (_NAME, "write the name of a LocalQueue of Kueue: kubectl get localqueues"),
+    "priority_class": (_NAME, "write the name of a PriorityClass: kubectl get priorityclasses"),
+}
+"""Options that Kubernetes reads: how they are written, and where to look."""
+
+_POD_FIELDS = ("queue", "priority_class", "deadline_s", "keep_s")
+"""Options that are fields of :class:`mops.profile.RunnerPod` by the same names."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +82,8 @@ class Service:
     ----------
     pod
         What its runners are made with.
-    labels
-        For the Jobs' labels: whose they are, which study.
+    study
+        The study's name, for a label of the Jobs.
     own_cluster
         The size of the Dask cluster that its jobs have for themselves; None: they run on the one that all share.
     """
@@ -74,29 +91,95 @@ class Service:
     profile: Profile
     kubernetes: Kubernetes
     pod: RunnerPod
-    labels: Mapping[str, str] = field(default_factory=dict)
+    study: str = ""
     own_cluster: dedicated.Size | None = None
 
     @classmethod
-    def of(cls, profile: Profile, **given: object) -> Service:
+    def of(cls, profile: Profile) -> Service:
         """Connect to the service of a profile.
-
-        Parameters
-        ----------
-        given
-            Fields of :class:`~mops.profile.RunnerPod` that this job has otherwise; None: as the chart says.
 
         Raises
         ------
         UsageError, ServiceError
             As for :class:`mops.k8s.client.Kubernetes`.
         """
-        pod = profile.service.runner.model_copy(
-            update={name: value for name, value in given.items() if value is not None}
-        )
-        return cls(
-            profile, connect_kubernetes(profile.namespace, context=profile.context, kubeconfig=profile.kubeconfig), pod
-        )
+        kubernetes = connect_kubernetes(profile.namespace, context=profile.context, kubeconfig=profile.kubeconfig)
+        return cls(profile, kubernetes, profile.service.runner)
+
+    @classmethod
+    def current(cls, profile: Profile) -> Service:
+        """Connect to the service of the saved profile as its chart describes it now; bring the profile up to date.
+
+        Raises
+        ------
+        UsageError, ServiceError
+            As for :meth:`of` and :meth:`renewed`.
+        """
+        service = cls.of(profile).renewed()
+        if service.profile != profile:
+            try:
+                profiles.save(service.profile)
+            except UsageError as refused:  # this job runs as the chart says all the same
+                logger.warning("the service has changed since 'mops connect', and %s: %s", refused.what, refused.where)
+            else:
+                logger.warning("the service has changed since 'mops connect': the profile is up to date now")
+            if warning := another_version(service.profile.service):
+                logger.warning(warning)
+        return service
+
+    def renewed(self) -> Service:
+        """Return the service as its chart describes it now: an upgrade since 'mops connect' may have changed it.
+
+        Every command that starts a runner begins with this: a runner of an image, a Secret or an account that the
+        upgrade has removed would not start.
+
+        Raises
+        ------
+        UsageError
+            A chart of mops does not write such a description, or a newer one did.
+        ServiceError
+            The release is gone, this person may not read its description, or Kubernetes is out of reach.
+        """
+        name = names.client_name(self.profile.service.release)
+        where = f"{self.kubernetes.where}: ConfigMap {name}"
+        found = self.kubernetes.config_map(name)
+        if found is None:
+            raise ServiceError(
+                f"the service {self.profile.service.release!r} is gone: its ConfigMap is absent",
+                where=where,
+                hint="connect to another service: mops connect; or run on this machine with --local",
+            )
+        service = profiles.Service.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
+        return replace(self, profile=self.profile.model_copy(update={"service": service}), pod=service.runner)
+
+    def given(self, options: PodOptions) -> Service:
+        """Return the service for one job, whose runner's pod has these options.
+
+        Raises
+        ------
+        UsageError
+            Kubernetes would refuse one of the options when the job is in the storage already, or two contradict.
+        """
+        for name, (form, right) in _FORMS.items():
+            if (value := options.given.get(name)) and not form.fullmatch(value):
+                raise UsageError(f"{value!r} is not valid for {option(name)}", where="the command line", hint=right)
+        changes = {name: options.given[name] for name in _POD_FIELDS if name in options.given}
+        if options.memory:
+            resources = self.pod.resources
+            both = {part: {**resources.get(part, {}), "memory": options.memory} for part in ("requests", "limits")}
+            changes["resources"] = {**resources, **both}
+        return replace(self, pod=self.pod.model_copy(update=changes), own_cluster=self._size(options))
+
+    def _size(self, options: PodOptions) -> dedicated.Size | None:
+        """Return the size of the job's own Dask cluster; None: it runs on the shared one."""
+        own = self.profile.dedicated if options.dedicated is None else options.dedicated
+        if options.workers and not own:
+            raise UsageError(
+                "--workers is for a Dask cluster of the job's own",
+                where="the command line",
+                hint="add --dedicated; the workers that all share are the operator's to scale",
+            )
+        return dedicated.Size.parse(options.workers or str(self.profile.service.dedicated.workers)) if own else None
 
     @property
     def storage(self) -> str:
@@ -157,7 +240,7 @@ class Service:
 
     @property
     def _for_people(self) -> dict[str, str]:
-        return {names.OWNER: _user(), **self.labels}
+        return {names.OWNER: _user(), names.STUDY: self.study}
 
     def _worker_labels(self, own_cluster: str | None) -> dict[str, str]:
         """Return the labels of the pods of Dask workers: of a job's own cluster, or of the one that all share."""
@@ -306,6 +389,13 @@ class Service:
         pages = self.profile.service.dashboard
         with self.kubernetes.forwarded(pages.service, pages.port, port, on_fault) as here:
             yield f"http://{here}/status"
+
+
+def another_version(service: profiles.Service) -> str:
+    """Return what is wrong if the service runs another version of mops: nothing is promised between two; else empty."""
+    if service.version == mops.__version__:
+        return ""
+    return f"this is mops {mops.__version__}, the service {service.version}: install the same version"
 
 
 def _number(job: Object) -> int:

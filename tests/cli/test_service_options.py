@@ -6,6 +6,8 @@ The API server here says yes to everything and has nothing; what a real one does
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,15 +33,21 @@ SERVICE = {
 
 
 class Yes(BaseHTTPRequestHandler):
-    """Answers as an API server that allows everything and has no objects."""
+    """Answers as an API server that allows everything, and has no objects but the service's description."""
 
     posted: list[str]
+    described: dict[str, str]
+    """What the ConfigMap of a namespace's service says."""
 
     def do_GET(self) -> None:
         if self.path.startswith("/version"):
             self.answer(200, {"gitVersion": "v1.34.4"})
         elif "/configmaps/" in self.path:
-            self.answer(404, {"kind": "Status", "message": "not found"})
+            text = self.described.get(self.path.partition("/namespaces/")[2].partition("/")[0])
+            if text is None or not self.path.partition("?")[0].endswith("/mops-client"):
+                self.answer(404, {"kind": "Status", "message": "not found"})
+            else:
+                self.answer(200, {"metadata": {"name": "mops-client"}, "data": {"client.json": text}})
         else:
             self.answer(200, {"items": []})
 
@@ -73,9 +81,16 @@ def kubeconfig(folder: Path, server: str) -> Path:
 
 
 @pytest.fixture
-def server(lab: Lab) -> Iterator[str]:
+def described() -> dict[str, str]:
+    """What the charts say now of the services, by namespace."""
+    return {"studies": json.dumps(SERVICE)}
+
+
+@pytest.fixture
+def server(lab: Lab, described: dict[str, str]) -> Iterator[str]:
     """Run the API server that allows everything; the lab's person has a kubeconfig for it."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Yes,), {"posted": []})) as http:
+    handler = type("Handler", (Yes,), {"posted": [], "described": described})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{http.server_port}"
         lab.environment["KUBECONFIG"] = str(kubeconfig(lab.root, url))
@@ -216,6 +231,66 @@ def test_a_service_that_is_out_of_reach(connected: Lab) -> None:
     )
 
 
+# The service since it was connected
+
+
+def test_a_submit_begins_with_what_the_chart_says_now(connected: Lab, described: dict[str, str]) -> None:
+    """The profile was that of the day of 'mops connect': after an upgrade jobs went to the old storage, with the old
+    image, until somebody connected again."""
+    described["studies"] = json.dumps(SERVICE | {"storage": "/elsewhere"})
+    ran = connected.submit("--storage", connected.storage)
+    assert "hint: leave --storage out to use the service's (/elsewhere)" in ran.err
+    assert ran.err.startswith("warning: the service has changed since 'mops connect': the profile is up to date now\n")
+    assert '"/elsewhere"' in Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json").read_text()
+    assert "warning:" not in connected.submit("--storage", connected.storage).err
+
+
+def test_a_profile_that_cannot_be_written_stops_no_job(connected: Lab, described: dict[str, str]) -> None:
+    """It may be mounted read-only. Here a folder has the name of the file that would replace it."""
+    described["studies"] = json.dumps(SERVICE | {"storage": "/elsewhere"})
+    profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json")
+    kept = profile.read_text()
+    program = (
+        "import os, pathlib, runpy, sys\n"
+        f"pathlib.Path({str(profile)!r}).with_suffix(f'.{{os.getpid()}}').mkdir()\n"
+        "runpy.run_module('mops.cli.start', run_name='__main__')\n"
+    )
+    arguments = ["jobs", "submit", str(connected.study), "--storage", str(connected.storage)]
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=connected.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.stderr.startswith("warning: the service has changed since 'mops connect', and the profile cannot be")
+    assert "hint: leave --storage out to use the service's (/elsewhere)" in ran.stderr
+    assert profile.read_text() == kept
+
+
+def test_a_service_that_was_removed_is_said_so(connected: Lab, server: str, described: dict[str, str]) -> None:
+    described.clear()
+    refused(
+        connected,
+        connected.submit(),
+        "the service 'mops' is gone: its ConfigMap is absent",
+        f"{server}, namespace studies: ConfigMap mops-client",
+        "connect to another service: mops connect; or run on this machine with --local",
+        code=4,
+    )
+
+
+def test_a_description_of_a_newer_mops_is_said_so(connected: Lab, server: str, described: dict[str, str]) -> None:
+    described["studies"] = json.dumps(SERVICE | {"format": 2, "version": "9.0"})
+    refused(
+        connected,
+        connected.submit(),
+        "the service's chart is of mops 9.0, which says more than this client understands",
+        f"{server}, namespace studies: ConfigMap mops-client",
+        "install mops-runner 9.0",
+    )
+
+
 # connect
 
 
@@ -253,8 +328,9 @@ def test_connect_to_a_namespace_without_a_service(lab: Lab, server: str) -> None
     assert not_connected(lab)
 
 
-def test_connect_looks_in_the_namespace_of_the_context(lab: Lab, server: str) -> None:
+def test_connect_looks_in_the_namespace_of_the_context(lab: Lab, server: str, described: dict[str, str]) -> None:
     """Of the one that is named: kr8s takes that of the current one."""
+    described.clear()
     path = Path(lab.environment["KUBECONFIG"])
     content = yaml.safe_load(path.read_text())
     other = {"name": "other", "context": {"cluster": "c", "user": "u", "namespace": "theirs"}}

@@ -16,6 +16,9 @@ import pytest
 
 import mops
 from mops.settings import Settings
+from mops.storage.files import Files
+from mops.storage.options import JobOptions, read_options
+from mops.storage.paths import JobPaths
 
 from .conftest import Lab
 from .test_commands import wait_for
@@ -70,6 +73,12 @@ def row(lab: Lab, job: str) -> dict[str, Any]:
     return table(lab, job).to_pylist()[0]
 
 
+def options_of(lab: Lab, job: str = "j") -> dict[str, Any]:
+    """Return the options that a job's record keeps."""
+    found: dict[str, Any] = json.loads((lab.storage / "jobs" / job / "job.json").read_text())["options"]
+    return found
+
+
 def killed_half_way(lab: Lab, *arguments: object, **variables: str) -> None:
     """Submit a job 'j' of two sets, and kill it when the first is committed; without the sign the second waits."""
     one_by_one = {"MODELOPS_JOB_CHECKPOINT_SECONDS": "0", "MODELOPS_JOB_SLOTS": "1"}
@@ -88,8 +97,7 @@ def test_variables_reach_the_model_and_their_values_are_kept_or_not(model: Lab) 
     assert ran.code == 0, ran.err
     found = row(model, "j")
     assert (found["MODE"], found["API_TOKEN"], found["EMPTY"]) == ("a=b c", SECRET, "")
-    record = json.loads((model.storage / "jobs" / "j" / "job.json").read_text())
-    assert record["env"] == {"MODE": "a=b c", "API_TOKEN": None, "EMPTY": ""}
+    assert options_of(model)["env"] == {"MODE": "a=b c", "API_TOKEN": None, "EMPTY": ""}
     outputs = model.storage / "jobs" / "j" / "outputs"  # where the model itself has written it
     written = [path for path in model.storage.rglob("*") if path.is_file() and not path.is_relative_to(outputs)]
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
@@ -112,6 +120,24 @@ def test_a_resume_has_kept_values_and_takes_the_others_from_its_own_environment(
     assert model.run("jobs", "resume", "j", API_TOKEN="another").code == 0
     assert set(table(model, "j")["API_TOKEN"].to_pylist()) == {SECRET, "another"}
     assert set(table(model, "j")["MODE"].to_pylist()) == {"slow"}
+
+
+def test_a_resume_changes_a_variable_from_then_on_and_a_retry_has_it(model: Lab) -> None:
+    """resume and retry had no --env: a wrong value, once submitted, was the job's for ever."""
+    model.write_study(parameter_sets=[{"x": 0}, {"x": 1}])
+    killed_half_way(model, "--env", "MODE=slow", API_TOKEN=SECRET)
+    ran = model.run("jobs", "resume", "j", "--env", "MODE=fast", "--env", "API_TOKEN", API_TOKEN=SECRET)
+    assert ran.code == 0, ran.err
+    assert "--env MODE: slow before, fast now" in ran.err
+    assert set(table(model, "j")["MODE"].to_pylist()) == {"slow", "fast"}
+    assert options_of(model)["env"]["MODE"] == "slow", "what was submitted stays as it was"
+    (changed,) = (model.storage / "jobs" / "j" / "options").iterdir()
+    assert SECRET not in changed.read_text() + ran.err
+    assert read_options(Files.open(str(model.storage)), JobPaths("j"), JobOptions()).options.env == {
+        "MODE": "fast",
+        "API_TOKEN": None,
+        "GO": str(model.root / "go"),
+    }
 
 
 def test_python_callers_give_a_mapping(model: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +250,7 @@ def test_simulations_run_in_another_interpreter_without_our_libraries(elsewhere:
     assert (found["here"], found["foreign"], found["pythonpath"]) == ("", "", "")
     assert set(found["loaded"].split()) <= {"mops", "numpy", "pyarrow", "cython_runtime", "model", "only_there"}
     assert found["mops"] == mops.__file__
-    assert json.loads((elsewhere.storage / "jobs" / "j" / "job.json").read_text())["python"] == str(other_python)
+    assert options_of(elsewhere)["python"] == str(other_python)
 
 
 def test_the_interpreter_is_kept_for_a_resume_as_an_absolute_path(elsewhere: Lab, other_python: Path) -> None:
@@ -232,7 +258,7 @@ def test_the_interpreter_is_kept_for_a_resume_as_an_absolute_path(elsewhere: Lab
     killed_half_way(elsewhere, "--python", os.path.relpath(other_python, elsewhere.root))
     resumed = elsewhere.run("jobs", "resume", "j")
     assert resumed.code == 0, resumed.err
-    kept = json.loads((elsewhere.storage / "jobs" / "j" / "job.json").read_text())["python"]
+    kept = options_of(elsewhere)["python"]
     assert Path(kept).is_absolute()
     assert Path(kept).parent.samefile(other_python.parent)
     assert table(elsewhere, "j")["value"].to_pylist() == ["from the other environment"] * 2

@@ -13,6 +13,7 @@ import pytest
 import typer
 import yaml
 from chart_lab import CHART, EVERYTHING, MINIMAL, rendered
+from kubernetes_in_memory import Kubernetes
 
 from mops import own_cluster
 from mops.cli import place
@@ -23,6 +24,7 @@ from mops.k8s.jobspec import OWN_CLUSTER, OWN_CLUSTER_FILES, Request, runner_job
 from mops.profile import Dedicated, Profile, RunnerPod
 from mops.profile import Service as Described
 from mops.service import Service
+from mops.storage.options import PodOptions
 
 EXAMPLE = CHART.parents[1] / "k8s" / "daskcluster.example.yaml"
 STORAGE: Any = SimpleNamespace(url="abfs://studies/mops")
@@ -232,40 +234,6 @@ def request(own_cluster: Sequence[Object] = ()) -> Request:
 # Where there can be none
 
 
-class Kubernetes:
-    """Objects of a namespace in memory, as mops.k8s.client has them; the operator takes what is created."""
-
-    where = "https://here, namespace studies"
-
-    def __init__(self, *, serves: bool = True, takes: bool = True):
-        self._serves, self._takes = serves, takes
-        self.objects: dict[tuple[str, str], Object] = {}
-        self.n_created = 0
-
-    def may(self, *_: str) -> bool:
-        return True
-
-    def serves(self, version: str) -> bool:
-        return self._serves
-
-    def jobs(self, labels: object) -> list[Object]:
-        return [one for (kind, _), one in self.objects.items() if kind == "Job"]
-
-    def create(self, manifest: Object) -> Object:
-        self.n_created += 1
-        made = json.loads(json.dumps(manifest))
-        made["metadata"]["uid"] = f"uid-{self.n_created}"
-        if self._takes:
-            made["status"] = {"phase": "Pending"}  # for ever: the operator's race
-        return self.objects.setdefault((made["kind"], made["metadata"]["name"]), made)
-
-    def present(self, manifest: Object) -> Object | None:
-        return self.objects.get((manifest["kind"], manifest["metadata"]["name"]))
-
-    def delete(self, manifest: Object) -> None:
-        self.objects.pop((manifest["kind"], manifest["metadata"]["name"]), None)
-
-
 def service(described: Described, kubernetes: Kubernetes, size: Size | None = Size(1, 1)) -> Service:  # noqa: B008
     profile = Profile(namespace="studies", service=described)
     return Service(profile, kubernetes, described.runner, own_cluster=size)  # type: ignore[arg-type]
@@ -314,7 +282,7 @@ def test_the_runner_is_sent_to_the_clusters_scheduler(described: Described) -> N
 @pytest.mark.parametrize(("dedicated", "workers"), [(True, None), (None, "3"), (True, "3")])
 def test_this_machine_has_no_clusters_of_a_jobs_own(dedicated: bool | None, workers: str | None) -> None:
     with pytest.raises(UsageError, match="this machine is to run the job"):
-        place.give_own_cluster(None, dedicated=dedicated, workers=workers)
+        place.refuse_here(PodOptions(dedicated=dedicated, workers=workers), "")
 
 
 @pytest.mark.parametrize(
@@ -333,13 +301,13 @@ def test_options_come_before_the_profile(
 ) -> None:
     found = service(described, Kubernetes(), None)
     found.profile = found.profile.model_copy(update={"dedicated": profile})
-    place.give_own_cluster(found, dedicated=dedicated, workers=workers)
-    assert found.own_cluster == (Size.parse(size) if size else None)
+    given = found.given(PodOptions(dedicated=dedicated, workers=workers))
+    assert given.own_cluster == (Size.parse(size) if size else None)
 
 
 def test_the_shared_workers_are_not_a_modellers_to_count(described: Described) -> None:
     with pytest.raises(UsageError, match="add --dedicated"):
-        place.give_own_cluster(service(described, Kubernetes(), None), dedicated=None, workers="4")
+        service(described, Kubernetes(), None).given(PodOptions(workers="4"))
 
 
 def test_a_clusters_state_is_said_by_its_pods() -> None:

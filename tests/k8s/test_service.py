@@ -98,7 +98,7 @@ def test_settings_of_the_submitter_reach_the_runner_and_nothing_else_does(servic
     assert env["MODELOPS_JOB_BATCH_SIZE"] == "7"
     assert not {"OTHER", "COLOUR", "AZURE_STORAGE_CONNECTION_STRING"} & set(env)
     assert "AccountKey" not in str(job)
-    assert service.job("settings").record.env == {"COLOUR": "red"}
+    assert service.job("settings").record.options.env == {"COLOUR": "red"}
 
 
 # --- Kubernetes itself is in the way

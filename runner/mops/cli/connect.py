@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-import mops
 from mops import profile as profiles
 from mops.cli import terminal
+from mops.service import another_version
 from mops.service import connect as find_service
 
 
@@ -38,7 +38,7 @@ def connect(
         return
     where = str(kubeconfig.absolute()) if kubeconfig else None
     profile = find_service(namespace, context, where, release, own_clusters=dedicated)
-    place = profiles.save(profile)
+    saved = profiles.save(profile)
     service = profile.service
     terminal.data_fields(
         [
@@ -46,10 +46,8 @@ def connect(
             ("storage", service.storage),
             ("scheduler", "each job's own" if dedicated else service.scheduler),
             ("image", service.runner.image),
-            ("saved in", str(place)),
+            ("saved in", str(saved)),
         ]
     )
-    if service.version != mops.__version__:
-        terminal.say(
-            f"warning: this is mops {mops.__version__}, the service {service.version}: install the same version"
-        )
+    if warning := another_version(service):
+        terminal.say(f"warning: {warning}")

@@ -7,10 +7,21 @@ from typing import Annotated
 import typer
 
 from mops.cli import jobs_watch, place, running
-from mops.cli.options import DetachOption, JobArgument, JsonOption, LocalOption, PriorityOption, StorageOption
+from mops.cli.options import (
+    DetachOption,
+    EnvOption,
+    JobArgument,
+    JsonOption,
+    LocalOption,
+    PriorityOption,
+    PythonOption,
+    StorageOption,
+)
 from mops.job import open_job
 from mops.launch import resume as resume_job
 from mops.settings import Settings
+from mops.storage.options import PodOptions
+from mops.worker.environment import read_variables
 
 
 def resume(
@@ -21,24 +32,43 @@ def resume(
     detach: DetachOption = False,
     priority: PriorityOption = None,
     storage: StorageOption = None,
+    env: EnvOption = None,
+    python: PythonOption = None,
     local: LocalOption = False,
     wait: place.WaitOption = False,
+    queue: place.QueueOption = None,
+    priority_class: place.PriorityClassOption = None,
+    deadline: place.DeadlineOption = None,
+    keep: place.KeepOption = None,
+    memory: place.MemoryOption = None,
     dedicated: place.DedicatedOption = None,
     workers: place.WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a job that was stopped or killed.
 
-    What is committed stays, the rest runs. Settings are read afresh; bundle, study and seeds are the job's.
+    What is committed stays, the rest runs. Settings are read afresh; bundle, study and seeds are the job's. So are the
+    options of submit, unless they are given here: then they are the job's from now on.
     """
     found = open_job(job, storage, local=local or detach)
     before = found.status().attempt
-    service = place.service_of(local=local, detach=detach, dedicated=dedicated or None, workers=workers)
-    place.give_own_cluster(service, dedicated=dedicated, workers=workers)
+    pod = PodOptions(
+        queue=queue,
+        priority_class=priority_class,
+        deadline_s=deadline,
+        keep_s=keep,
+        memory=memory,
+        dedicated=dedicated,
+        workers=workers,
+    )
+    service = place.service_of(local=local, detach=detach, pod=pod)
     with running.shown(as_json=as_json) as shown:
         resume_job(
             found,
             take_over=take_over,
+            env=read_variables(env or []),
+            python=python,
+            pod=pod,
             settings=Settings.from_environment(priority=priority),
             detach=detach,
             local=local,

@@ -7,10 +7,21 @@ from typing import Annotated
 import typer
 
 from mops.cli import jobs_watch, place, running
-from mops.cli.options import DetachOption, JobArgument, JsonOption, LocalOption, PriorityOption, StorageOption
+from mops.cli.options import (
+    DetachOption,
+    EnvOption,
+    JobArgument,
+    JsonOption,
+    LocalOption,
+    PriorityOption,
+    PythonOption,
+    StorageOption,
+)
 from mops.job import open_job
 from mops.launch import retry as retry_job
 from mops.settings import Settings
+from mops.storage.options import PodOptions
+from mops.worker.environment import read_variables
 
 
 def retry(
@@ -25,8 +36,15 @@ def retry(
     detach: DetachOption = False,
     priority: PriorityOption = None,
     storage: StorageOption = None,
+    env: EnvOption = None,
+    python: PythonOption = None,
     local: LocalOption = False,
     wait: place.WaitOption = False,
+    queue: place.QueueOption = None,
+    priority_class: place.PriorityClassOption = None,
+    deadline: place.DeadlineOption = None,
+    keep: place.KeepOption = None,
+    memory: place.MemoryOption = None,
     dedicated: place.DedicatedOption = None,
     workers: place.WorkersOption = None,
     as_json: JsonOption = False,
@@ -35,15 +53,27 @@ def retry(
 
     It takes over all parameter sets without such failures. The job itself, which must be complete, stays as it is.
     Bundle, study and seeds are the job's; settings are read afresh, so that a timeout can be retried with more time.
+    The options of submit are the job's, too, unless they are given here.
     """
     found = open_job(job, storage, local=local or detach)
-    service = place.service_of(local=local, detach=detach, dedicated=dedicated or None, workers=workers)
-    place.give_own_cluster(service, dedicated=dedicated, workers=workers)
+    pod = PodOptions(
+        queue=queue,
+        priority_class=priority_class,
+        deadline_s=deadline,
+        keep_s=keep,
+        memory=memory,
+        dedicated=dedicated,
+        workers=workers,
+    )
+    service = place.service_of(local=local, detach=detach, pod=pod)
     with running.shown(as_json=as_json) as shown:
         child = retry_job(
             found,
             verdict,
             name=name,
+            env=read_variables(env or []),
+            python=python,
+            pod=pod,
             settings=Settings.from_environment(priority=priority),
             detach=detach,
             local=local,

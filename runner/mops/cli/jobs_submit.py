@@ -17,9 +17,9 @@ from mops.cli.options import (
     PythonOption,
     StorageOption,
 )
-from mops.k8s import names
 from mops.launch import submit as submit_study
 from mops.settings import Settings
+from mops.storage.options import PodOptions
 from mops.worker.environment import read_variables
 
 
@@ -50,11 +50,16 @@ def submit(
     Exit codes: 0 succeeded, 3 some simulations failed, 1 failed, 130 stopped, 2 wrong input, 4 storage or service out
     of reach. On a service the command returns when Kubernetes has taken the job, unless it is to --wait.
     """
-    options = {"queue": queue, "priority_class": priority_class, "deadline": deadline, "keep": keep, "memory": memory}
-    service = place.service_of(local=local, detach=detach, **options, dedicated=dedicated or None, workers=workers)
-    place.give_own_cluster(service, dedicated=dedicated, workers=workers)
-    if service is not None:
-        service.labels = {names.STUDY: study.stem if study.stem != "study" else study.absolute().parent.name}
+    pod = PodOptions(
+        queue=queue,
+        priority_class=priority_class,
+        deadline_s=deadline,
+        keep_s=keep,
+        memory=memory,
+        dedicated=dedicated,
+        workers=workers,
+    )
+    service = place.service_of(local=local, detach=detach, pod=pod)
     with running.shown(as_json=as_json) as shown:
         job = submit_study(
             study,
@@ -66,6 +71,7 @@ def submit(
             service=service,
             env=read_variables(env or []),
             python=python,
+            pod=pod,
             settings=Settings.from_environment(priority=priority),
             on_start=shown.started,
             on_progress=shown.progress,

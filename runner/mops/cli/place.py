@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from mops.cli import terminal
 from mops.errors import UsageError
-from mops.k8s.dedicated import Size
 from mops.location import locate
 from mops.profile import load, path
 from mops.service import Service
 from mops.storage.files import Files
+from mops.storage.options import PodOptions
 
 WaitOption = Annotated[bool, typer.Option("--wait", help="On a service: follow the job until it ends.")]
 QueueOption = Annotated[str | None, typer.Option(metavar="QUEUE", help="On a service: the Kueue queue to wait in.")]
@@ -42,101 +41,55 @@ WorkersOption = Annotated[
     ),
 ]
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-_FORMS = {
-    "memory": (re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?"), "write bytes as Kubernetes does, like 2Gi or 500Mi"),
-    "queue": (_NAME, "write the name of a LocalQueue of Kueue: kubectl get localqueues"),
-    "priority_class": (_NAME, "write the name of a PriorityClass: kubectl get priorityclasses"),
-}
-"""Options that Kubernetes reads: how they are written, and where to look."""
 
-
-def service_of(*, local: bool, detach: bool, **given: Any) -> Service | None:
-    """Return the service that the job runs on; None: this machine.
+def service_of(*, local: bool, detach: bool, pod: PodOptions) -> Service | None:
+    """Return the service that a job runs on, as its chart describes it now; None: this machine.
 
     Parameters
     ----------
-    given
-        Options that only a service has; None: not given.
+    pod
+        Options that only a service has.
 
     Raises
     ------
     UsageError
         Such an option, where the job runs on this machine.
     ServiceError
-        The service is out of reach.
+        The service is out of reach, or gone.
     """
-    options = {name: value for name, value in given.items() if value is not None}
     location = locate(local=local or detach)
     if location.passed_by == "MODELOPS_SCHEDULER":
         terminal.say("note: MODELOPS_SCHEDULER is set, so that this machine runs the job and not the connected service")
     if location.profile is not None:
-        return Service.of(location.profile, **_fields(location.profile.service.runner.resources, options))
-    if options:
-        raise _not_here(options, "--detach" if detach and not local else "--local" if local else location.passed_by)
+        return Service.current(location.profile)
+    refuse_here(pod, "--detach" if detach and not local else "--local" if local else location.passed_by)
     return None
 
 
-def give_own_cluster(service: Service | None, *, dedicated: bool | None, workers: str | None) -> None:
-    """Let the jobs of a service have a Dask cluster of their own, if these options or the profile say so.
+def refuse_here(pod: PodOptions, kept_here: str) -> None:
+    """Refuse options that this machine does not have.
+
+    Parameters
+    ----------
+    kept_here
+        What on the command line keeps the job on this machine; empty: no service is connected.
 
     Raises
     ------
     UsageError
-        They do not fit together, or the job runs on this machine.
+        There are such options.
     """
-    if service is None:
-        if given := {name: value for name, value in {"dedicated": dedicated, "workers": workers}.items() if value}:
-            raise _not_here(given, "")
+    names = ", ".join(pod.of_a_service)
+    if not names:
         return
-    if dedicated is None:
-        dedicated = service.profile.dedicated
-    if workers and not dedicated:
-        raise UsageError(
-            "--workers is for a Dask cluster of the job's own",
-            where="the command line",
-            hint="add --dedicated; the workers that all share are the operator's to scale",
-        )
-    if dedicated:
-        service.own_cluster = Size.parse(workers or str(service.profile.service.dedicated.workers))
-
-
-def _not_here(options: dict[str, Any], kept_here: str) -> UsageError:
-    """Return the error for options that this machine does not have."""
-    names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
     service = (
         f"{kept_here} to run on a connected service" if kept_here else "connect to a cluster service: mops connect"
     )
-    return UsageError(
+    raise UsageError(
         f"this machine is to run the job, and has no {names}",
         where="the command line",
         hint=f"leave out {names}, or {service}",
     )
-
-
-def _fields(resources: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options as fields of :class:`mops.profile.RunnerPod`.
-
-    Raises
-    ------
-    UsageError
-        Kubernetes would refuse one of them, when the job is in the storage already.
-    """
-    for name, (form, right) in _FORMS.items():
-        if name in options and not form.fullmatch(options[name]):
-            raise UsageError(
-                f"{options[name]!r} is not valid for --{name.replace('_', '-')}", where="the command line", hint=right
-            )
-    fields = {
-        "queue": options.get("queue"),
-        "priority_class": options.get("priority_class"),
-        "deadline_s": options.get("deadline"),
-        "keep_s": options.get("keep"),
-    }
-    if memory := options.get("memory"):
-        both = {part: {**resources.get(part, {}), "memory": memory} for part in ("requests", "limits")}
-        fields["resources"] = {**resources, **both}
-    return fields
 
 
 def service_with(files: Files, *, local: bool) -> Service | None:

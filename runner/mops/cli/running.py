@@ -38,8 +38,7 @@ class Shown:
         """Say what goes on."""
         status = job.status()
         terminal.say(f"job {job.name} goes on: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
-        for change in changes:
-            terminal.say(f"setting {change}")
+        _say_changes(changes)
 
     def derived(self, job: Job, changes: list[str]) -> None:
         """Say what runs again."""
@@ -49,8 +48,7 @@ class Shown:
             f"job {job.name}: {len(record.due):,} of {describe.counted(record.n_groups, 'parameter set')} run again, "
             f"{len(record.taken_over):,} are taken over from {record.parent.job}"
         )
-        for change in changes:
-            terminal.say(f"setting {change}")
+        _say_changes(changes)
 
     def detached(self, job: Job, runner: Runner) -> None:
         """Say how a runner is met again that runs by itself."""
@@ -106,3 +104,8 @@ def shown(*, as_json: bool) -> Iterator[Shown]:
     """Show a job while it runs in the body."""
     with terminal.progress() as show:
         yield Shown(show, as_json=as_json)
+
+
+def _say_changes(changes: list[str]) -> None:
+    for change in changes:
+        terminal.say(f"{'option' if change.startswith('--') else 'setting'} {change}")

@@ -14,6 +14,7 @@ from mops.errors import CorruptRecord, JobError, NewerFormat
 from mops.storage.bundles import Bundle
 from mops.storage.files import Files
 from mops.storage.log import Counts, End, parse_record
+from mops.storage.options import JobOptions
 from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
 from mops.storage.spool import Spool
 from mops.storage.tables import encode_groups, read_groups
@@ -70,10 +71,10 @@ class JobRecord:
         The bundle's digest.
     parent
         Of a derived job.
-    env
-        Variables for the model; None: its value is the runner's and is not kept.
-    python
-        The interpreter that runs simulations, an absolute path; None: the worker's own.
+    options
+        How it was started. A resume may have changed them: :func:`mops.storage.options.read_options`.
+    study
+        The study's name, for people: a label of its runner's Kubernetes Job.
     """
 
     job: str
@@ -83,8 +84,8 @@ class JobRecord:
     n_groups: int
     n_simulations: int
     parent: Parent | None = None
-    env: dict[str, str | None] = field(default_factory=dict)
-    python: str | None = None
+    options: JobOptions = field(default_factory=JobOptions)
+    study: str = ""
 
     @property
     def due(self) -> Ranges:
@@ -107,7 +108,7 @@ class JobRecord:
 
     def to_json(self) -> dict[str, object]:
         """Return the fields as JSON values."""
-        fields = {**vars(self), "spec": self.spec.to_json()}
+        fields = {**vars(self), "spec": self.spec.to_json(), "options": self.options.to_json()}
         del fields["parent"]
         return fields | {"parent": self.parent.to_json()} if self.parent else fields
 
@@ -319,9 +320,10 @@ def parse_job(data: bytes, where: str) -> JobRecord:
     fields = parse_object(data, where)
     try:
         spec = ModelSpec.from_json(fields["spec"])
-        names = ("job", "created", "bundle", "n_groups", "n_simulations", "env", "python")
+        names = ("job", "created", "bundle", "n_groups", "n_simulations", "study")
         parent = Parent.from_json(fields["parent"]) if fields.get("parent") else None
-        return JobRecord(spec=spec, parent=parent, **{name: fields[name] for name in names})
+        options = JobOptions.from_json(fields["options"])
+        return JobRecord(spec=spec, parent=parent, options=options, **{name: fields[name] for name in names})
     except (KeyError, TypeError, ValueError) as bad:
         raise CorruptRecord(f"the job's record lacks {bad}", where=where) from bad
 

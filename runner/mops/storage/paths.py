@@ -97,6 +97,10 @@ class JobPaths:
         """Says that the job is being deleted, or was; no job of this name is created over it."""
         return f"{self.root}/deleted.json"
 
+    def options(self, k: int) -> str:
+        """Return where the ``k``-th change of the job's options lies (the first is 1)."""
+        return f"{self.root}/options/{k:08d}.json"
+
     @property
     def log(self) -> str:
         """The folder of the log's records."""

@@ -1,0 +1,62 @@
+"""Kubernetes in memory, for tests of what mops asks of it; what a real one answers is in the tests with a cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+Object = dict[str, Any]
+
+
+class Kubernetes:
+    """Objects of a namespace in memory, as mops.k8s.client has them; the operator takes what is created."""
+
+    where = "https://here, namespace studies"
+
+    def __init__(self, *, serves: bool = True, takes: bool = True):
+        self._serves, self._takes = serves, takes
+        self.objects: dict[tuple[str, str], Object] = {}
+        self.n_created = 0
+        self.config: Object | None = None
+        """The release's ConfigMap."""
+
+    def may(self, *_: str) -> bool:
+        return True
+
+    def serves(self, version: str) -> bool:
+        return self._serves
+
+    def config_map(self, name: str) -> Object | None:
+        return self.config
+
+    def jobs(self, labels: dict[str, str]) -> list[Object]:
+        jobs = [one for (kind, _), one in self.objects.items() if kind == "Job"]
+        return [one for one in jobs if labels.items() <= one["metadata"]["labels"].items()]
+
+    def pods(self, labels: object) -> list[Object]:
+        return []
+
+    def events(self) -> list[Object]:
+        return []
+
+    def delete_job(self, name: str) -> None:
+        self.objects.pop(("Job", name), None)
+
+    def end_jobs(self) -> None:
+        """Let every Job end, as Kubernetes does when its pod has exited with 0."""
+        for job in self.jobs({}):
+            job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+
+    def create(self, manifest: Object) -> Object:
+        self.n_created += 1
+        made = json.loads(json.dumps(manifest))
+        made["metadata"]["uid"] = f"uid-{self.n_created}"
+        if self._takes:
+            made["status"] = {"phase": "Pending"}  # for ever: the operator's race
+        return self.objects.setdefault((made["kind"], made["metadata"]["name"]), made)
+
+    def present(self, manifest: Object) -> Object | None:
+        return self.objects.get((manifest["kind"], manifest["metadata"]["name"]))
+
+    def delete(self, manifest: Object) -> None:
+        self.objects.pop((manifest["kind"], manifest["metadata"]["name"]), None)

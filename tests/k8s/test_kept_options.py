@@ -1,0 +1,229 @@
+"""What submit was given stays with the job: each resume and each retry has it, unless it is told otherwise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes_in_memory import Kubernetes
+
+from mops import launch
+from mops.errors import JobError, NewerFormat, ServiceError, UsageError
+from mops.job import Job
+from mops.k8s import names
+from mops.profile import Profile
+from mops.profile import Service as Described
+from mops.service import CONFIG_KEY, Service
+from mops.settings import Settings
+from mops.storage.options import JobOptions, KeptOptions, PodOptions, keep_options, read_options
+from mops.storage.paths import JobPaths
+
+Object = dict[str, Any]
+
+MODEL = """
+def run(params, seed):
+    assert params["x"] > 0
+    return {"y": [params["x"]]}
+"""
+DESCRIBED: Object = {
+    "format": 1,
+    "version": "0.1.0",
+    "release": "mops",
+    "scheduler": "tcp://mops-scheduler.studies.svc:8786",
+    "dashboard": {"service": "mops-scheduler", "port": 8787},
+    "runner": {
+        "image": "mops:1",
+        "serviceAccount": "mops-runner",
+        "automountServiceAccountToken": True,
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+    },
+    "worker": {
+        "selector": {names.COMPONENT: "worker"},
+        "podTemplate": {"metadata": {}, "spec": {"containers": [{"name": "worker"}]}},
+    },
+    "schedulerPodTemplate": {"metadata": {}, "spec": {"containers": [{"name": "scheduler"}]}},
+    "dedicated": {"enabled": True, "workers": 3},
+}
+ASKED = PodOptions(
+    queue="small", priority_class="urgent", memory="2Gi", deadline_s=600, keep_s=60, dedicated=True, workers="2:4"
+)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> str:
+    return str(tmp_path / "storage")
+
+
+@pytest.fixture
+def service(storage: str) -> Service:
+    """A service whose pods see a folder of this machine."""
+    described = Described.model_validate(DESCRIBED | {"storage": storage})
+    return Service(Profile(namespace="studies", service=described), Kubernetes(), described.runner)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text(MODEL)
+    path = tmp_path / "waves.json"
+    path.write_text(json.dumps({"model": "model:run", "parameter_sets": [{"x": 0}, {"x": 1}]}))
+    return path
+
+
+def submitted(service: Service, study: Path, pod: PodOptions = ASKED, **options: Any) -> Job:
+    """Submit a study to a service; Kubernetes has ended its Job since, and nothing has run."""
+    job = launch.submit(study, name="waves", service=service, pod=pod, settings=Settings(), **options)
+    in_memory(service).end_jobs()
+    return job
+
+
+def in_memory(service: Service) -> Kubernetes:
+    return service.kubernetes  # type: ignore[return-value]
+
+
+def made(service: Service, name: str) -> Object:
+    """Return a Job that was asked for, as far as options say how it is."""
+    job = in_memory(service).objects["Job", name]
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    annotations = job["spec"]["template"]["metadata"].get("annotations", {})
+    drawn = json.loads(annotations.get("mops/dask-objects", "[]"))
+    return {
+        "queue": job["metadata"]["labels"].get(names.QUEUE),
+        "study": job["metadata"]["labels"].get(names.STUDY),
+        "priority": pod.get("priorityClassName"),
+        "memory": pod["containers"][0]["resources"]["limits"]["memory"],
+        "deadline": spec.get("activeDeadlineSeconds"),
+        "keep": spec.get("ttlSecondsAfterFinished"),
+        "workers": [one["spec"]["minimum"] for one in drawn if one["kind"] == "DaskAutoscaler"],
+    }
+
+
+ALL = {
+    "queue": "small",
+    "study": "waves",
+    "priority": "urgent",
+    "memory": "2Gi",
+    "deadline": 600,
+    "keep": 60,
+    "workers": [2],
+}
+
+
+def resume(job: Job, service: Service, **options: Any) -> list[str]:
+    """Resume a job; return what is said of changes."""
+    said: list[str] = []
+    launch.resume(
+        job, service=service, settings=Settings(), on_start=lambda _, changes: said.extend(changes), **options
+    )
+    in_memory(service).end_jobs()
+    return said
+
+
+def test_a_resumed_job_runs_as_it_was_submitted(service: Service, study: Path) -> None:
+    """It ran without its queue and its deadline, with the chart's memory, on the shared cluster."""
+    job = submitted(service, study)
+    assert made(service, "waves-1") == ALL
+    assert resume(job, service) == []
+    assert made(service, "waves-2") == ALL
+
+
+def test_what_a_resume_names_is_the_jobs_from_then_on(service: Service, study: Path) -> None:
+    job = submitted(service, study)
+    assert resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"}) == [
+        "--env MODE: unset before, fast now",
+        "--memory: 2Gi before, 4Gi now",
+    ]
+    assert made(service, "waves-2") == ALL | {"memory": "4Gi"}
+    assert resume(job, service) == []
+    assert made(service, "waves-3") == ALL | {"memory": "4Gi"}
+    assert job.record.options.pod == ASKED, "what was submitted is never rewritten"
+
+
+def test_a_job_leaves_its_own_cluster_with_the_size_of_it(service: Service, study: Path) -> None:
+    job = submitted(service, study)
+    resume(job, service, pod=PodOptions(dedicated=False))
+    assert made(service, "waves-2") == ALL | {"workers": []}
+    resume(job, service)
+    assert made(service, "waves-3") == ALL | {"workers": []}
+
+
+def test_a_job_stays_where_its_submitters_profile_had_it_run(service: Service, study: Path) -> None:
+    """Who resumes it may be somebody else, whose profile says otherwise."""
+    service.profile = service.profile.model_copy(update={"dedicated": True})
+    job = submitted(service, study, PodOptions())
+    service.profile = service.profile.model_copy(update={"dedicated": False})
+    resume(job, service)
+    assert names.OWN_CLUSTER in in_memory(service).objects["Job", "waves-2"]["metadata"]["annotations"]
+
+
+def test_a_retrys_job_has_the_options_of_the_one_it_comes_from(service: Service, study: Path, storage: str) -> None:
+    job = submitted(service, study)
+    resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"})
+    assert launch.run(job, after=0, settings=Settings(storage=storage, slots=1)) == "partial"
+    child = launch.retry(
+        job, "error", name="again", service=service, pod=PodOptions(queue="large"), settings=Settings()
+    )
+    assert made(service, "again-1") == ALL | {"memory": "4Gi", "queue": "large"}
+    assert child.record.options == JobOptions(
+        {"MODE": "fast"}, None, ASKED.overridden(PodOptions("large", memory="4Gi"))
+    )
+
+
+def test_this_machine_refuses_what_is_named_and_passes_over_what_is_kept(
+    service: Service, study: Path, storage: str
+) -> None:
+    job = submitted(service, study)
+    with pytest.raises(UsageError, match="has no --memory"):
+        launch.resume(job, pod=PodOptions(memory="4Gi"), settings=Settings(storage=storage, slots=1), local=True)
+    assert launch.resume(job, settings=Settings(storage=storage, slots=1), local=True) == "partial"
+
+
+def test_of_two_commands_at_once_one_is_refused(service: Service, study: Path) -> None:
+    """Else a job would run with options that the one who started it had not seen."""
+    job = submitted(service, study)
+    paths = JobPaths(job.name)
+    seen = read_options(job.files, paths, job.record.options)
+    keep_options(job.files, paths, seen, JobOptions({"MODE": "a"}))
+    keep_options(job.files, paths, seen, JobOptions({"MODE": "a"}))  # an answer was lost
+    with pytest.raises(JobError, match="another command has changed the options"):
+        keep_options(job.files, paths, seen, JobOptions({"MODE": "b"}))
+    assert read_options(job.files, paths, job.record.options) == KeptOptions(1, JobOptions({"MODE": "a"}))
+
+
+# The service, read again
+
+
+def upgraded(service: Service, **changes: Any) -> Object:
+    """Return the ConfigMap of an upgraded chart."""
+    described = service.profile.service.model_dump(mode="json", by_alias=True)
+    return {"data": {CONFIG_KEY: json.dumps(described | changes)}}
+
+
+def test_a_runner_starts_as_the_chart_says_now(service: Service) -> None:
+    """The image of the profile was that of the day of 'mops connect', and perhaps gone from the registry."""
+    runner = service.profile.service.runner.model_dump(mode="json", by_alias=True) | {"image": "mops:2"}
+    in_memory(service).config = upgraded(service, runner=runner)
+    now = service.renewed()
+    assert (now.pod.image, now.profile.service.runner.image) == ("mops:2", "mops:2")
+    assert now.given(PodOptions(memory="3Gi")).pod.image == "mops:2"
+
+
+def test_a_service_that_is_gone_is_said_so(service: Service) -> None:
+    with pytest.raises(ServiceError, match="the service 'mops' is gone"):
+        service.renewed()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "not JSON"])
+def test_a_description_that_nobody_can_read_names_its_place(service: Service, text: str) -> None:
+    in_memory(service).config = {"data": {CONFIG_KEY: text}}
+    with pytest.raises(UsageError, match="describes no service") as raised:
+        service.renewed()
+    assert "ConfigMap mops-client" in str(raised.value.where)
+
+
+def test_a_newer_charts_description_asks_for_a_newer_mops(service: Service) -> None:
+    in_memory(service).config = upgraded(service, format=2, version="9.0")
+    with pytest.raises(NewerFormat, match=r"is of mops 9\.0"):
+        service.renewed()
