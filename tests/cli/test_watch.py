@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import struct
 import subprocess
@@ -25,6 +24,7 @@ from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, create_job
 from mops.storage.log import Counts, JobLog
 from mops.storage.paths import JobPaths
+from mops.worker.wire import readable
 
 from .conftest import MOPS, Lab
 
@@ -71,7 +71,7 @@ class Terminal:
 
     def read(self) -> bool:
         """Read what is there; False at the end."""
-        if not select.select([self._master], [], [], 0.05)[0]:
+        if not readable(self._master, 0.05):
             return True
         try:
             got = os.read(self._master, 65536)

@@ -24,7 +24,9 @@ pathlib.Path("/proc/self/oom_score_adj").write_text("999")
 dead = os.pidfd_open(int(sys.argv[1]))
 full = os.memfd_create("full")
 block = bytes(16 << 20)
-while not select.select([dead], [], [], 0.001)[0]:
+ends = select.poll()
+ends.register(dead, select.POLLIN)
+while not ends.poll(1):
     os.write(full, block)
 """
 """Takes memory that no process shows as its own, until the kernel has killed a process for it; with the first one

@@ -36,6 +36,12 @@ def until(true: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
         time.sleep(0.02)
 
 
+def n_waiting(children: Children) -> int:
+    """Return how many orders wait for a place; with the lock, under which one that gets its place never shows here."""
+    with children.places.changed:
+        return len(children.places._waiting)
+
+
 def values(outcome: Outcome, column: str) -> dict[tuple[int, int], list[Any]]:
     found: dict[tuple[int, int], list[Any]] = {}
     for part in outcome.parts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -84,9 +85,58 @@ def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
     assert memory.share_bytes(allowed, parent, slots) == share
 
 
+def counts(proc: Path, mounted: Path) -> str | None:
+    found = memory.kill_counter(proc, mounted)
+    return None if found is None else found.name
+
+
+def test_what_the_kernel_killed_is_counted_by_a_container_with_a_limit_and_else_by_the_machine(tmp_path: Path) -> None:
+    """On a laptop no cgroup's count need rise where the machine runs out of memory."""
+    proc, mounted = tmp_path / "proc", tmp_path / "sys"
+    (proc / "self").mkdir(parents=True)
+    own = mounted / "memory" / "a"
+    own.mkdir(parents=True)
+    assert counts(proc, mounted) is None
+    (proc / "vmstat").write_text("nr_free_pages 5\noom_kill 7\n")
+    assert counts(proc, mounted) == "vmstat", "no cgroup at all"
+    (proc / "self" / "cgroup").write_text("4:memory:/a\n")
+    (own / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n")
+    (own / "memory.limit_in_bytes").write_text("9223372036854771712")
+    assert counts(proc, mounted) == "vmstat", "a cgroup without a limit"
+    (own / "memory.limit_in_bytes").write_text(str(200 * MIB))
+    assert counts(proc, mounted) == "memory.oom_control"
+
+
+def look(usage: memory.Usage, limit: int, resident: int, exact: int | None) -> int:
+    return usage.look(limit, lambda: resident, lambda: exact)
+
+
+def test_usage_is_told_exactly_only_where_it_seems_to_be_above_the_limit() -> None:
+    usage = memory.Usage()
+
+    def never() -> int:
+        raise AssertionError("it costs milliseconds")
+
+    assert usage.look(100, lambda: 100, never) == 100
+    assert look(usage, 100, 150, 60) == 60
+    assert usage.is_exact
+    assert usage.look(100, lambda: 155, never) == 65, "what was shared still is, for some time"
+    assert look(usage, 100, 200, 105) == 105, "at once where it seems to be above the limit again"
+    assert look(memory.Usage(), 100, 150, None) == 150
+
+
+def test_what_was_shared_is_looked_at_again_while_resident_memory_is_above_the_limit() -> None:
+    usage = memory.Usage()
+    assert look(usage, 100, 150, 60) == 60
+    deadline = time.monotonic() + 30
+    while look(usage, 100, 150, 150) != 150:  # nothing is shared any more, and resident memory stays as it was
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("named", [True, False])  # False: systems whose kernel does not name a process's children
 def test_a_tree_has_all_that_a_process_started(monkeypatch: pytest.MonkeyPatch, *, named: bool) -> None:
-    monkeypatch.setattr(memory, "_NAMES_CHILDREN", named)
+    monkeypatch.setattr(memory, "NAMES_CHILDREN", named)
     child = "import time; x = bytearray(60 << 20); print('there', flush=True); time.sleep(60)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:

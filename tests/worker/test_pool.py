@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -187,13 +186,16 @@ def started(lab: Lab, pool: Pool, sets: list[dict[str, Any]]) -> list[Outcome]:
     return got
 
 
-def test_an_order_waits_while_too_much_is_held_and_goes_on_when_it_is_given_up(lab: Lab) -> None:
+def test_an_order_waits_while_too_much_is_held_and_goes_on_when_it_is_given_up(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mops.worker.held._SAY_SECONDS", 0.01)
     code = "from pathlib import Path\n\ndef run(p, s):\n    Path(f'ran-{p[\"a\"]}').touch()\n    return {'x': s}\n"
     pool = lab.pool(code, held_bytes=held_bytes())
     first = lab.run(pool, [{"a": 1}])
     assert held_bytes() > pool.context.held_bytes
     got = started(lab, pool, [{"a": 2}])
-    time.sleep(0.3)  # far more than a child that is there already needs to start a simulation
+    until(lambda: "results are not fetched yet" in caplog.text)  # it waits
     assert not (lab.folder / "ran-2").exists()
     del first
     until(lambda: bool(got))
@@ -310,6 +312,24 @@ def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab:
             os.close(fd)
     assert n_refused > 3
     assert lab.run(pool, [{"a": 1}]).done == {0}
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_children_work_where_more_than_a_thousand_files_are_open(lab: Lab, start: str) -> None:
+    """select(2) takes no descriptor above 1,023: with 1,100 open files every child died."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    opened: list[int] = []
+    try:
+        opened += [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start=start, tasks_per_child=1)
+        outcome = lab.run(pool, [{"a": 1}, {"a": 2}])
+        pool.close()
+    finally:
+        for fd in opened:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (outcome.done, outcome.failures) == ({0, 1}, [])
 
 
 def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: Lab) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psutil
 import pytest
-from pool_lab import Lab, order_of, until, values
+from pool_lab import Lab, n_waiting, order_of, until, values
 
 from mops.study.groups import Group
 from mops.worker import turnover
@@ -137,7 +136,7 @@ def test_a_job_of_more_threads_takes_more_of_the_worker(lab: Lab, children: Chil
     narrow = lab.pool(HOLDS, slots=4, children=children, job="narrow")
     running = {name: held(lab, pool, name) for name, pool in {"w": wide, "a": narrow, "b": narrow}.items()}
     waits, _ = begun(lab, narrow, a="c", holds=True)
-    time.sleep(0.3)
+    until(lambda: n_waiting(children) == 1)
     assert not (lab.folder / "started-c").exists()
     let_go(lab, "w", running["w"][0])
     until((lab.folder / "started-c").exists)
@@ -156,7 +155,7 @@ def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: Lab, chi
         target=lambda: got.append(pool.run(order, on_alone=lambda: begun_alone.append(len(other.pids())))), daemon=True
     )
     alone.start()
-    time.sleep(0.3)
+    until(lambda: n_waiting(children) == 1)
     assert begun_alone == []
     after, _ = begun(lab, other, a="after")
     let_go(lab, "o", runs)
@@ -175,7 +174,7 @@ def test_a_stopped_pool_does_not_wait_for_the_simulations_of_another(lab: Lab, c
     other, pool = (lab.pool(HOLDS, slots=1, children=children, job=job) for job in ("other", "job"))
     runs, _ = held(lab, other, "o")
     waits, got = begun(lab, pool, a="w")
-    time.sleep(0.2)
+    until(lambda: n_waiting(children) == 1)
     pool.close() if way == "close" else pool.stop(600.0)
     waits.join(30)
     assert (got[0].done, got[0].failures) == (set(), [])

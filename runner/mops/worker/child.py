@@ -34,7 +34,6 @@ import importlib
 import os
 import random
 import resource
-import select
 import signal
 import socket
 import sys
@@ -54,7 +53,7 @@ from mops.worker.load import CannotLoad, load_model, load_target
 from mops.worker.parts import PartWriter, tables_of
 from mops.worker.tables import InvalidOutput, Reference, as_tables, kinds_of
 from mops.worker.wear import Wear
-from mops.worker.wire import Channel, Message, ProgressPage
+from mops.worker.wire import Channel, Message, ProgressPage, readable
 
 HANDOVER_SECONDS = 0.5
 HANDOVER_BYTES = 4 << 20
@@ -149,7 +148,7 @@ def die_with_parent(lifeline_fd: int) -> None:
     """
     if can_tie():
         tie(lifeline_fd, os.getpgrp())
-        if select.select([lifeline_fd], [], [], 0)[0]:  # it closed before we asked for the signal
+        if readable(lifeline_fd):  # it closed before we asked for the signal
             os._exit(1)
         return
 

@@ -167,10 +167,10 @@ class Children:
         with self._changed:
             return [self._templates.pop(its) for its in self._unused(but=but)]
 
-    def other_templates(self, pool: Slots) -> list[int]:
-        """Return the processes of other pools' templates."""
+    def templates(self) -> list[int]:
+        """Return the processes of all pools' templates."""
         with self._changed:
-            return [template.pid for its, template in self._templates.items() if its is not pool]
+            return [template.pid for template in self._templates.values()]
 
     def _unused(self, *, but: Slots) -> list[Slots]:
         # Not where a child is left: its template tells how it ends. And not where an order has a place: it may fork.

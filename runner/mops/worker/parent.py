@@ -40,7 +40,8 @@ _TAIL_LIMIT = 4 << 10
 _FATAL_LIMIT = 32 << 10  # faulthandler's hundred frames of each thread
 _ABORT_SECONDS = 2.0  # for a child over its time limit to write where it hangs; it is gone when it has
 _TERM_SECONDS = 0.1  # for a child over its memory limit to end by itself
-_LOOK_SECONDS = 0.02  # at its memory, where it is near its limit
+_LOOK_SECONDS = 0.02  # at least between two looks at its memory
+_WORK_SECONDS = 0.1  # between looks whether a forked process does anything
 _ALLOCATES = 2.5e9  # bytes a second at most: how soon it can be over its limit
 
 
@@ -76,8 +77,12 @@ class Child:
         self._killed_at = 0.0
         self._limit_bytes: int | None = None
         self._peak_of: Unit | None = None
-        self.peak_bytes = self._unit_peak_bytes = self._seen_bytes = 0
-        self._kills_before = memory.oom_kills()
+        self.peak_bytes = self._unit_peak_bytes = 0
+        self._template = template
+        self._shared_bytes: int | None = None
+        self._usage = memory.Usage()
+        self._look_at = self._work_at = 0.0
+        self._kills_before = memory.kernel_kills()
         self._judged: Unit | None = None
         self._prints = bytearray()
         self._n_printed = 0  # bytes since they were last taken, dropped ones too
@@ -186,10 +191,11 @@ class Child:
         began = time.monotonic()
         self._limit_bytes = limit_bytes
         self.peak_bytes = 0
-        self._seen_bytes = memory.tree_bytes(self.pid)
+        self._usage = memory.Usage()
+        self._look_at = began + self._next_look_s(self._look(limit_bytes))
         memory.reset_peak(self.pid)
         self._idle_since = began
-        self._kills_before = memory.oom_kills()
+        self._kills_before = memory.kernel_kills()
         try:
             request = work.request() | {"leave_at": leave_at}
             self._channel.send(request)
@@ -197,7 +203,7 @@ class Child:
                 send_tables(self._channel, {"kind": "given"}, work.given(), request["name"])
             for message, fd in self._messages():
                 if message["kind"] == "ended":
-                    self.peak_bytes = max(self.peak_bytes, memory.peak_bytes(self.pid))
+                    self.peak_bytes = max(self.peak_bytes, memory.peak_bytes(self.pid) - self._shared())
                     work.seconds += message["seconds"]
                     self._starting = False
                     self.worn, self.worn_by = message["worn"], message["reason"]
@@ -217,7 +223,8 @@ class Child:
             ended = self._has_ended()
             if ended:
                 self._kill_group()
-            ready = {key.fileobj for key, _ in self._selector.select(0 if ended else min(poll_s, self._next_look_s()))}
+            within_s = 0.0 if ended else min(poll_s, max(self._look_at - time.monotonic(), _LOOK_SECONDS))
+            ready = {key.fileobj for key, _ in self._selector.select(within_s)}
             if self._stdout in ready:
                 self._read_prints()
             if self._channel in ready:
@@ -264,28 +271,49 @@ class Child:
         if unit != self._first:
             self._starting = False
             return
+        if time.monotonic() < self._work_at:
+            return
+        self._work_at = time.monotonic() + _WORK_SECONDS
         worked = memory.tree_cpu_seconds(self.pid)
         if worked > self._worked:
             self._worked, self._idle_since = worked, time.monotonic()
         elif time.monotonic() - self._idle_since > START_SECONDS:
             self._end(unit, "start", _ABORT_SECONDS)
 
-    def _next_look_s(self) -> float:
+    def _next_look_s(self, taken_bytes: int) -> float:
         """Return the seconds until the child could be over its memory limit."""
         if self._limit_bytes is None:
             return _POLL_SECONDS
-        return max((self._limit_bytes - self._seen_bytes) / _ALLOCATES, _LOOK_SECONDS)
+        return min(max((self._limit_bytes - taken_bytes) / _ALLOCATES, _LOOK_SECONDS), _POLL_SECONDS)
 
     def _watch_memory(self, unit: Unit) -> None:
-        if self._limit_bytes is None:
+        # By the clock, and not whenever the child prints: a look takes as long as a short simulation.
+        if self._limit_bytes is None or time.monotonic() < self._look_at:
             return
-        n_bytes = self._seen_bytes = memory.tree_bytes(self.pid)
+        n_bytes = self._look(self._limit_bytes)
+        self._look_at = time.monotonic() + self._next_look_s(n_bytes)
         if unit != self._peak_of:
             self._peak_of, self._unit_peak_bytes = unit, 0
         self._unit_peak_bytes = max(self._unit_peak_bytes, n_bytes)
         self.peak_bytes = max(self.peak_bytes, n_bytes)
         if n_bytes > self._limit_bytes:
             self._end(unit, "memory", _TERM_SECONDS)
+
+    def _look(self, limit_bytes: int) -> int:
+        return self._usage.look(limit_bytes, lambda: memory.tree_bytes(self.pid), self._own_bytes)
+
+    def _own_bytes(self) -> int | None:
+        template = self._template
+        return memory.own_bytes(self.pid, template=template.pid if template is not None else None)
+
+    def _shared(self) -> int:
+        """Return the bytes that a process forked by the same template shares with it, measured once for all."""
+        if self._template is None:
+            return 0
+        if self._template._shared_bytes is None:
+            own = self._own_bytes()
+            self._template._shared_bytes = 0 if own is None else max(memory.tree_bytes(self.pid) - own, 0)
+        return self._template._shared_bytes
 
     def ask_to_stop(self) -> None:
         """Ask the child to run nothing after its present unit."""
@@ -371,10 +399,11 @@ class Child:
         tail = _last_words(self._tail.decode(errors="replace"))
         peak = self._unit_peak_bytes if unit is not None and unit == self._peak_of else None
         ended = (self._process.returncode, unit, by, time.monotonic() - began, tail)
-        return Death(*ended, peak, self._limit_bytes, self._kernel_kills(), self.pid, self._page.size_before)
+        kills, size_before = self._kernel_kills(), self._page.size_before
+        return Death(*ended, peak, self._limit_bytes, kills, self.pid, size_before, self._usage.is_exact)
 
     def _kernel_kills(self) -> int | None:
-        now = memory.oom_kills()
+        now = memory.kernel_kills()
         return None if now is None or self._kills_before is None else now - self._kills_before
 
     def close(self) -> None:

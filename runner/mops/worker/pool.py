@@ -65,6 +65,7 @@ class Pool:
         self._children.join(self.slots)
         self.allowed_bytes = memory.allowed_bytes(worker_limit)
         """What the worker may take, with all its processes."""
+        self._usage = memory.Usage()
         self._root = root
         self._lock = threading.Lock()
         self._preparing, self._installing, self._closing = threading.Lock(), threading.Lock(), threading.Lock()
@@ -168,6 +169,8 @@ class Pool:
                 return None
             template = self._template
             if template is None or (template.loaded and not template.fit):
+                if template is not None:
+                    self._fewer_after(template.death())
                 self._drop_template()
                 with self._lock:
                     if self._stopping:
@@ -336,13 +339,12 @@ class Pool:
         Dask's own pausing measures the worker's process only, which in an embedded worker is the whole runner.
         """
         most, said_at = int(_PAUSE_SHARE * self.allowed_bytes), time.monotonic()
-        while not self._stopping and self._children.any_lent and self._tree_bytes() > most:
+        while not self._stopping and self._children.any_lent and (taken := self._taken_bytes(most)) > most:
             self._close_unused()
             if time.monotonic() - said_at > _SAY_SECONDS:
                 said_at = time.monotonic()
-                took = (self._tree_bytes() >> 20, most >> 20)
                 message = "%s: waiting to start simulations: the worker's processes take %d MiB (limit %d MiB)"
-                logger.warning(message, self.context.job, *took)
+                logger.warning(message, self.context.job, taken >> 20, most >> 20)
             self._children.await_change(_LOOK_AGAIN_SECONDS)
 
     def _close_unused(self) -> None:
@@ -357,13 +359,19 @@ class Pool:
         """Return the resident memory of all children of the worker and what they have started, of every pool."""
         return memory.tree_bytes(*self._children.pids())
 
+    def _taken_bytes(self, limit_bytes: int) -> int:
+        return self._usage.look(limit_bytes, self._tree_bytes, self._exact_bytes)
+
+    def _exact_bytes(self) -> int | None:
+        children = memory.own_bytes(*self._children.pids())
+        return None if children is None else resident_bytes() + children
+
     def _own_bytes(self) -> int:
-        """Return what is not for this pool's simulations: the worker's own, and other pools' templates."""
-        return resident_bytes() + sum(map(resident_bytes, self._children.other_templates(self.slots)))
+        """Return what is not for this pool's simulations: the worker's own, and all pools' templates."""
+        return resident_bytes() + sum(map(resident_bytes, self._children.templates()))
 
     def _limit_bytes(self, *, alone: bool) -> int:
         """Return what one simulation may take now: what is set, else its slot's share of what is there."""
-        # A template's pages count in each process that it has forked, and so in what each may take.
         share = memory.share_bytes(self.allowed_bytes, self._own_bytes(), 1 if alone else self.slots.n)
         each = self.context.memory_bytes
         if each is None:
@@ -407,6 +415,7 @@ class Pool:
         if death.by == "stop":
             return
         turnover.replaced(turnover.REASONS[death.by])
+        self._fewer_after(death)
         if death.unit is None:
             if death.by in ("itself", "silence"):
                 times = f"time {deaths_between} of {_DEATHS_BETWEEN_UNITS} in a row"
@@ -421,12 +430,15 @@ class Pool:
             self._spawn_only("a forked process hung")
             return
         verdict = verdict_of(death, self.context.timeout_s)
-        if verdict.reason == "oom" and death.by == "itself" and self.slots.fewer():
-            n, job = self.slots.n, self.context.job
-            logger.warning("%s: %d simulations at a time on this worker from now on", job, n)
         then = self._blame(death, death.unit, verdict, work)
         what, times = f"{unit} ({verdict.reason}): {verdict.happened}", work.how_often(death.unit, verdict.reason)
         self._report(work, Report(what, times, where, verdict.meaning, f"{then}; {verdict.remedy}"))
+
+    def _fewer_after(self, death: Death) -> None:
+        """Have one simulation fewer at a time where the kernel killed a process for memory, whatever that ran."""
+        if death.by_kernel and self.slots.fewer():
+            message = "%s: the kernel killed process %d for memory: %d simulations at a time on this worker from now on"
+            logger.warning(message, self.context.job, death.pid, self.slots.n)
 
     def _blame(self, death: Death, unit: Unit, verdict: Verdict, work: Work) -> str:
         """Note that a unit ended its child; say what follows."""

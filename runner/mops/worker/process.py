@@ -8,7 +8,6 @@ its number is nobody else's.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import IO, Protocol
 from mops.worker.environment import environment
 from mops.worker.interpreter import cannot_start, command
 from mops.worker.order import Context
+from mops.worker.wire import readable
 
 
 class Process(Protocol):
@@ -79,11 +79,11 @@ class Forked:
 
     def has_ended(self) -> bool:
         """As :meth:`Process.has_ended`."""
-        return bool(select.select([self._pidfd], [], [], 0)[0])
+        return readable(self._pidfd)
 
     def wait(self) -> None:
         """As :meth:`Process.wait`."""
-        select.select([self._pidfd], [], [])
+        readable(self._pidfd, None)
         self.returncode = self._ask_status(self.pid)
         self.waited = True
         os.close(self._pidfd)

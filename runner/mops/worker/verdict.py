@@ -31,11 +31,13 @@ class Death:
     peak_bytes, limit_bytes
         Of its process tree while the unit ran, as far as it was seen; and what it might take.
     kernel_kills
-        Processes of its cgroup that the kernel killed for memory meanwhile; None: that cannot be seen.
+        Processes of its container, or of the machine, that the kernel killed for memory meanwhile; None: unknown.
     pid
         The process.
     size_before
         Its resident bytes after the simulations that it had run before; 0: it had run none.
+    own
+        Whether pages that others have too are left out of ``peak_bytes``.
     """
 
     returncode: int | None
@@ -48,6 +50,13 @@ class Death:
     kernel_kills: int | None = None
     pid: int = 0
     size_before: int = 0
+    own: bool = False
+
+    @property
+    def by_kernel(self) -> bool:
+        """Whether the kernel killed it for memory, or whoever knows how it ended together with it."""
+        killed = self.by == "itself" and self.returncode in (None, -signal.SIGKILL)
+        return killed and bool(self.kernel_kills)
 
     @property
     def how(self) -> str:
@@ -151,6 +160,7 @@ def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str, str]:
         )
     if death.by == "memory":
         took, limit = shown(death.peak_bytes or 0), shown(death.limit_bytes or 0)
+        took += " of their own" if death.own else ""
         return (
             "oom",
             f"its processes took {took}, more than the {limit} of one simulation, and were ended",
@@ -158,15 +168,15 @@ def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str, str]:
             "set MODELOPS_JOB_SIM_MEMORY higher if the machine has it, or run fewer at once (MODELOPS_JOB_SLOTS)",
         )
     happened = f"the process that ran it {death.how} after {death.seconds:.1f} s"
-    if death.returncode != -signal.SIGKILL:
-        return "crashed", happened, "native code or an exit, which no exception could tell of", "see its last output"
-    if death.kernel_kills:
+    if death.by_kernel:
         return (
             "oom",
             happened,
-            "the kernel killed it, since the memory of the container was used up",
+            "the kernel killed it, since the memory of the container or the machine was used up",
             "run fewer at once (MODELOPS_JOB_SLOTS), or give it more memory",
         )
+    if death.returncode != -signal.SIGKILL:
+        return "crashed", happened, "native code or an exit, which no exception could tell of", "see its last output"
     return (
         "crashed",
         happened,
@@ -181,7 +191,7 @@ def _signals(death: Death) -> str:
     if death.by in ("timeout", "memory", "silence"):
         seen.append(f"ended by the worker ({death.by})")
     if death.kernel_kills:
-        seen.append(f"the cgroup counts {death.kernel_kills} more killed for memory")
+        seen.append(f"the kernel counts {death.kernel_kills} more killed for memory")
     seen.append(f"return code {death.returncode}")
     return "; ".join(seen)
 
