@@ -114,12 +114,12 @@ def _common_labels(series: dict[Any, Any]) -> list[tuple[Any, Any]]:
 def column(values: Any) -> Column:
     """Return one column of any form that a model may give it in; an error may be of any type."""
     kind = type(values)
+    if is_scalar(kind) or getattr(values, "ndim", 1) == 0:
+        return of_values([values])
     if issubclass(kind, np.ndarray):
         return _of_numpy(values)
     if issubclass(kind, list | tuple):
         return of_values(values)
-    if is_scalar(kind):
-        return of_values([values])
     if is_pandas(kind):
         return _of_pandas(values)
     if issubclass(kind, pa.Array | pa.ChunkedArray):
