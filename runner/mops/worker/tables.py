@@ -47,14 +47,14 @@ def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
     ----------
     result
         A mapping of output name to table, one table, a mapping of columns, or a mapping of name to number or
-        string. A table is anything with ``__arrow_c_stream__`` or a pandas frame.
+        string. A table is anything that exports Arrow, or a pandas frame. The tables share no memory with it.
     seed
         The simulation's seed: a column ``seed`` that holds nothing else is the one that mops stores itself.
 
     Raises
     ------
     InvalidOutput
-        The result is none of these, or a column's name is taken.
+        The result is none of these, a column's name is taken, or a column cannot be stored as what it is.
     """
     return {name: _as_table(name, value, seed) for name, value in _outputs(result).items()}
 
