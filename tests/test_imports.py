@@ -18,12 +18,13 @@ MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob(
 # What each layer may import of mops, besides itself. `mops` is the package's own `__init__`: its version.
 LAYERS = {
     "errors": set(),
+    "folders": set(),
     "settings": {"errors"},
     "profile": {"errors"},
     "k8s": {"errors", "profile"},
     "study": {"errors"},
-    "storage": {"mops", "errors", "study"},
-    "worker": {"errors", "study", "storage"},
+    "storage": {"mops", "errors", "folders", "study"},
+    "worker": {"errors", "folders", "study", "storage"},
     "driver": {"errors", "settings", "study", "storage", "worker"},
     "location": {"errors", "settings", "profile", "study", "storage"},
     "job": {"errors", "location", "study", "storage"},

@@ -95,7 +95,7 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))
     bundle = pack(root, Path(storage) if storage and "://" not in storage else None)
-    unpack(bundle.data, bundle.digest, cache_folder())  # what runs here is the bundle, not the folder
+    unpack(bundle.digest, lambda: bundle.data, cache_folder())  # what runs here is the bundle, not the folder
     return Prepared(parsed, text, root, spec, bundle)
 
 
@@ -209,7 +209,7 @@ def submit(
     job = Job(files, name)
     options = JobOptions(dict(env or {}), given.python, pod)
     record = replace(_record(name, prepared), options=options, study=_study_name(Path(study)))
-    context = given.of(context_of(name, prepared.bundle.digest, files.url, prepared.spec, settings))
+    context = _of(prepared, given.of(context_of(name, prepared.bundle.digest, files.url, prepared.spec, settings)))
     pending = [prepared]
     del prepared
 
@@ -367,7 +367,11 @@ def try_model(
 
 def _context_of_check(prepared: Prepared, settings: Settings, given: Surroundings) -> Context:
     here = settings.model_copy(update={"scheduler": None})
-    return given.of(context_of("check", prepared.bundle.digest, "", prepared.spec, here))
+    return _of(prepared, given.of(context_of("check", prepared.bundle.digest, "", prepared.spec, here)))
+
+
+def _of(prepared: Prepared, context: Context) -> Context:
+    return replace(context, parameters=tuple(prepared.study.groups.group(0).params))
 
 
 def resume(
@@ -502,7 +506,7 @@ def _attempt(
     by: By = "person",
 ) -> Attempt:
     """Return an attempt of a job whose bundle is stored."""
-    unpack(load_bundle(job.files, record.bundle), record.bundle, cache_folder())
+    unpack(record.bundle, lambda: load_bundle(job.files, record.bundle), cache_folder())
     context = given.of(context_of(job.name, record.bundle, job.files.url, record.spec, settings))
     return Attempt(job.files, record, context, settings, create, on_progress, by)
 

@@ -10,10 +10,12 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -32,7 +34,7 @@ from mops.storage.bundles import unpack
 data, digest, cache = Path(sys.argv[1]).read_bytes(), sys.argv[2], Path(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
-print(unpack(data, digest, cache), flush=True)
+print(unpack(digest, lambda: data, cache), flush=True)
 """
 
 
@@ -238,7 +240,7 @@ def test_links_inside_the_root_are_stored_as_what_they_point_to(root: Path, cach
         "latest.csv",
         "shared/deep/x.csv",
     )
-    folder = unpack(bundle.data, bundle.digest, cache)
+    folder = unpack(bundle.digest, lambda: bundle.data, cache)
     assert (folder / "latest.csv").read_text() == (folder / "absolute.csv").read_text() == "1"
     assert (folder / "data/shared/deep/x.csv").read_text() == "2"
     assert not any(path.is_symlink() for path in folder.rglob("*"))
@@ -409,7 +411,7 @@ def test_what_was_packed_comes_back_read_only(root: Path, cache: Path) -> None:
     bundle = pack(root)
     before = os.umask(0o077)
     try:
-        folder = unpack(bundle.data, bundle.digest, cache)
+        folder = unpack(bundle.digest, lambda: bundle.data, cache)
     finally:
         os.umask(before)
     assert folder == cache / bundle.digest
@@ -420,6 +422,8 @@ def test_what_was_packed_comes_back_read_only(root: Path, cache: Path) -> None:
     modes = {name: stat.S_IMODE(path.stat().st_mode) for name, path in files.items()}
     assert modes.pop("models/sir.py") == 0o555
     assert set(modes.values()) == {0o444}
+    inner = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in inner} == {0o555}
     assert list(cache.iterdir()) == [folder]
     assert pack(folder) == bundle
 
@@ -427,14 +431,14 @@ def test_what_was_packed_comes_back_read_only(root: Path, cache: Path) -> None:
 def test_an_empty_project_comes_back(root: Path, cache: Path) -> None:
     bundle = pack(root)
     assert bundle.names == ()
-    assert list(unpack(bundle.data, bundle.digest, cache).iterdir()) == []
+    assert list(unpack(bundle.digest, lambda: bundle.data, cache).iterdir()) == []
 
 
 def test_a_finished_folder_is_returned_without_looking_at_the_data(root: Path, cache: Path) -> None:
     lay(root, TREE)
     bundle = pack(root)
-    folder = unpack(bundle.data, bundle.digest, cache)
-    assert unpack(b"not looked at", bundle.digest, cache) == folder
+    folder = unpack(bundle.digest, lambda: bundle.data, cache)
+    assert unpack(bundle.digest, lambda: b"not looked at", cache) == folder
 
 
 def test_data_that_is_not_what_the_digest_names_is_refused(root: Path, cache: Path) -> None:
@@ -442,14 +446,14 @@ def test_data_that_is_not_what_the_digest_names_is_refused(root: Path, cache: Pa
     bundle = pack(root)
     damaged = bundle.data[:-1] + b"x"
     with pytest.raises(BundleError, match=f"damaged: its SHA-256 is {sha256(damaged).hexdigest()}"):
-        unpack(damaged, bundle.digest, cache)
-    assert not cache.exists()
+        unpack(bundle.digest, lambda: damaged, cache)
+    assert list(cache.iterdir()) == []
 
 
 @pytest.mark.parametrize("digest", ["..", "", "a" * 63, "A" * 64, "../" + "a" * 61, "a" * 64 + "\n"])
 def test_a_digest_that_is_none_names_no_folder(tmp_path: Path, digest: str) -> None:
     with pytest.raises(BundleError, match="is not the SHA-256 of a bundle"):
-        unpack(b"", digest, tmp_path)
+        unpack(digest, lambda: b"", tmp_path)
 
 
 Zip = Callable[[zipfile.ZipFile], None]
@@ -482,7 +486,7 @@ def test_names_that_climb_are_refused(cache: Path, name: str) -> None:
     else:
         data, digest = crafted(lambda archive: archive.writestr(entry(name), "x"))
     with pytest.raises(BundleError):
-        unpack(data, digest, cache)
+        unpack(digest, lambda: data, cache)
     assert list(cache.iterdir()) == []
     assert not any(path.name == "x" for path in cache.parent.parent.rglob("*"))
 
@@ -500,14 +504,14 @@ def test_names_that_climb_are_refused(cache: Path, name: str) -> None:
 def test_entries_that_pack_never_writes_are_refused(cache: Path, fill: Zip, message: str) -> None:
     data, digest = crafted(fill)
     with pytest.raises(BundleError, match=f"the bundle holds what mops did not pack\n  {message}"):
-        unpack(data, digest, cache)
+        unpack(digest, lambda: data, cache)
     assert list(cache.iterdir()) == []
 
 
 @pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\x05\x06"])
 def test_data_that_is_no_zip_file_is_refused(cache: Path, data: bytes) -> None:
     with pytest.raises(BundleError, match="is not a zip file that mops wrote"):
-        unpack(data, sha256(data).hexdigest(), cache)
+        unpack(sha256(data).hexdigest(), lambda: data, cache)
     assert list(cache.iterdir()) == []
 
 
@@ -515,7 +519,7 @@ def test_a_cache_that_cannot_be_written_says_where(root: Path, tmp_path: Path) -
     bundle = pack(root)
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be unpacked: Not a directory") as raised:
-        unpack(bundle.data, bundle.digest, tmp_path / "file" / "cache")
+        unpack(bundle.digest, lambda: bundle.data, tmp_path / "file" / "cache")
     assert "XDG_CACHE_HOME" in str(raised.value.hint)
     assert str(tmp_path / "file") in str(raised.value.where)
 
@@ -563,28 +567,61 @@ def test_processes_that_unpack_at_once_all_get_the_whole_folder(root: Path, cach
     assert list(cache.iterdir()) == [cache / bundle.digest]
 
 
+def test_one_thread_of_one_process_loads_a_bundle_and_the_others_wait(root: Path, cache: Path) -> None:
+    """Each thread of a fresh worker loaded up to 500 MiB at the same time."""
+    lay(root, TREE)
+    bundle = pack(root)
+    loads: list[int] = []
+    all_wait = threading.Barrier(8, timeout=60)
+
+    def load() -> bytes:
+        loads.append(threading.get_ident())
+        return bundle.data
+
+    def unpacked() -> Path:
+        all_wait.wait()
+        return unpack(bundle.digest, load, cache)
+
+    with ThreadPoolExecutor(8) as threads:
+        found = {future.result() for future in [threads.submit(unpacked) for _ in range(8)]}
+    assert found == {cache / bundle.digest}
+    assert len(loads) == 1
+
+
+def test_a_load_that_failed_is_done_again_by_who_waits(root: Path, cache: Path) -> None:
+    bundle = pack(root)
+
+    def fails() -> bytes:
+        raise ConnectionError("the storage went away")
+
+    with pytest.raises(ConnectionError):
+        unpack(bundle.digest, fails, cache)
+    assert whole(unpack(bundle.digest, lambda: bundle.data, cache), bundle)
+    assert list(cache.iterdir()) == [cache / bundle.digest]
+
+
 def test_an_unpacking_that_was_killed_is_not_taken_for_whole(root: Path, cache: Path) -> None:
     lay(root, {f"data/{n}.csv": "x" * 2000 for n in range(2000)})
     bundle = pack(root)
     process = start_unpacking(bundle, cache)
     go(process)
     deadline = time.monotonic() + 60
-    while not list(cache.glob(".unpacking-*/*/data/10.csv")):  # the third of them: names are sorted as text
+    while not list(cache.glob(".unpacking-*/data/10.csv")):  # the third of them: names are sorted as text
         assert time.monotonic() < deadline
         assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    [left] = cache.iterdir()
+    [left] = cache.glob(".unpacking-*")
     n_written = len(list(left.rglob("*.csv")))
     assert 3 <= n_written < 2000
-    assert whole(unpack(bundle.data, bundle.digest, cache), bundle)
+    assert whole(unpack(bundle.digest, lambda: bundle.data, cache), bundle)
 
     old = time.time() - 2 * 24 * 3600
     os.utime(left, (old, old))
     other = root.parent / "other"
     lay(other, {"model.py": ""})
     later = pack(other)
-    unpack(later.data, later.digest, cache)
+    unpack(later.digest, lambda: later.data, cache)
     assert {path.name for path in cache.iterdir()} == {bundle.digest, later.digest}
 
 

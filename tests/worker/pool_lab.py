@@ -16,6 +16,8 @@ from mops.worker.pool import Pool
 
 WILD = Path(__file__).parents[1] / "models" / "wild"
 PATIENCE_S = 30.0
+SEEN = "from pathlib import Path; HERE = Path(__file__).parent\n"
+"""Stands before a small model: what it leaves in HERE, its tests and later simulations see; bundles are read-only."""
 
 
 def groups_of(sets: list[dict[str, Any]], n_replicates: int) -> tuple[Group, ...]:
@@ -73,7 +75,7 @@ class Lab:
         **fields: Any,
     ) -> Pool:
         if code is not None:
-            (self.folder / "model.py").write_text(code)
+            (self.folder / "model.py").write_text(SEEN + code)
             root = str(self.folder)
         fields = {"targets": (), "outputs": None, "slots": 1} | fields
         context = Context(job, "1", "bundle", "storage", model, "baseline", **fields)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from pool_lab import SEEN
 
 from mops.errors import ClusterError, ModelError
 from mops.study.groups import Group
@@ -41,7 +42,7 @@ class Bench:
         return self.pools[-1]
 
     def written(self, code: str, **fields: Any) -> Pool:
-        (self.folder / "model.py").write_text(code)
+        (self.folder / "model.py").write_text(SEEN + code)
         return self.pool("model:run", self.folder, **fields)
 
 
@@ -95,6 +96,8 @@ class TestExceptions:
         "raises_local_class": "LocalError: the class of this exception lives in a function",
         "raises_two_arguments": "nasty.TwoArgumentsError: 7: cannot be unpickled",
         "raises_chained": "RuntimeError: while looking something up",
+        "raises_with_note": "ValueError: the solver diverged",
+        "raises_group": "ExceptionGroup: two solvers (2 sub-exceptions)",
         "raises_unprintable": "UnprintableError: <exception str() failed>",
         "raises_long": "ValueError: xxxxxxxx",
         "recurses": "RecursionError: maximum recursion depth exceeded",
@@ -129,9 +132,23 @@ class TestExceptions:
     def test_its_traceback_is_the_users_part_only(self, found: tuple[Outcome, dict[str, Failure]], way: str) -> None:
         trace = found[1][way].traceback
         assert f"in {way}" in trace
-        assert f'File "{WILD / "nasty.py"}"' in trace.splitlines()[0]
+        assert trace.splitlines()[0].endswith("Traceback (most recent call last):")
+        assert f'File "{WILD / "nasty.py"}"' in "".join(trace.splitlines()[:3])
         assert "mops/worker" not in trace
         assert len(trace) <= 8_000
+
+    def test_causes_notes_and_members_of_a_group_are_in_the_traceback(
+        self, found: tuple[Outcome, dict[str, Failure]]
+    ) -> None:
+        """Only the last exception's own frames were kept: what had gone wrong at first was lost."""
+        chained = found[1]["raises_chained"].traceback
+        assert "KeyError: 'missing'" in chained
+        assert "The above exception was the direct cause of the following exception:" in chained
+        assert chained.rstrip().endswith("RuntimeError: while looking something up")
+        assert "at step 17" in found[1]["raises_with_note"].traceback
+        group = found[1]["raises_group"].traceback
+        assert "ValueError: the first diverged" in group
+        assert "KeyError: 'the second'" in group
 
 
 class TestNonsense:
@@ -188,8 +205,8 @@ class TestDeaths:
 
     def test_one_that_dies_once_is_a_good_simulation(self, bench: Bench) -> None:
         code = (
-            "import os\nfrom pathlib import Path\n\ndef run(p, s):\n    if not Path('died').exists():\n"
-            "        Path('died').touch()\n        os.abort()\n    return {'x': s}\n"
+            "import os\nfrom pathlib import Path\n\ndef run(p, s):\n    if not (HERE / 'died').exists():\n"
+            "        (HERE / 'died').touch()\n        os.abort()\n    return {'x': s}\n"
         )
         outcome = run(bench.written(code), {"a": 1})
         assert (outcome.done, outcome.failures) == ({0}, [])
@@ -224,10 +241,10 @@ from pathlib import Path
 from mops.worker.child import HANDOVER_SECONDS
 
 def run(p, s):
-    with Path("calls").open("a") as calls:
+    with (HERE / "calls").open("a") as calls:
         calls.write(f"{s}\\n")
     time.sleep(HANDOVER_SECONDS)  # as long as a child keeps what is finished
-    mortal = Path(f"deadly-{s}")
+    mortal = HERE / f"deadly-{s}"
     if mortal.exists():
         if mortal.read_text() == "once":
             mortal.unlink()
@@ -287,8 +304,8 @@ class TestWatching:
     def test_a_death_is_noticed_while_a_forked_process_keeps_the_socket(self, bench: Bench, leave: str) -> None:
         code = (
             "import os, time\nfrom pathlib import Path\n\ndef run(p, s):\n    if os.fork() == 0:\n"
-            f"        {leave}\n        Path('forked').write_text(str(os.getpid()))\n        time.sleep(600)\n"
-            "    while not Path('forked').exists() or not Path('forked').read_text():\n        time.sleep(0.01)\n"
+            f"        {leave}\n        (HERE / 'forked').write_text(str(os.getpid()))\n        time.sleep(600)\n"
+            "    while not (HERE / 'forked').exists() or not (HERE / 'forked').read_text():\n        time.sleep(0.01)\n"
             "    os._exit(3)\n"
         )
         outcome = run(bench.written(code, retries=0), {"a": 1})
@@ -301,7 +318,7 @@ class TestWatching:
     def test_a_child_that_died_when_its_time_was_up_is_still_ours_to_wait_for(self, bench: Bench) -> None:
         """Asking it to write where it hangs took its exit status, so that its processes lived on."""
         pool = bench.written("def run(p, s):\n    pass\n", timeout_s=0.01)
-        child = Child(pool.context, str(bench.folder))
+        child = Child(pool.context, str(bench.folder), pool._scratch)
         try:
             assert child.ready() is None
             child._page.begin(0, 0)
@@ -377,7 +394,7 @@ class TestPrints:
 
     def test_of_much_printing_only_the_end_is_in_memory(self, bench: Bench) -> None:
         pool = bench.written("def run(p, s):\n    print('x' * 5_000_000)\n    return {'x': 1}\n")
-        child = Child(pool.context, str(bench.folder))
+        child = Child(pool.context, str(bench.folder), pool._scratch)
         try:
             assert child.ready() is None
             assert child.drive(Work(order_of(child._context, {"a": 1})), 1 << 40) is None
@@ -444,7 +461,9 @@ class TestPool:
 
     def test_closing_while_an_order_runs_ends_it_without_an_error(self, bench: Bench) -> None:
         before = len(list(Path("/proc/self/fd").iterdir()))
-        code = "import time\nfrom pathlib import Path\n\ndef run(p, s):\n    Path('on').touch()\n    time.sleep(600)\n"
+        code = (
+            "import time\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / 'on').touch()\n    time.sleep(600)\n"
+        )
         pool = bench.written(code)
         got: list[Outcome] = []
         thread = threading.Thread(target=lambda: got.append(run(pool, {"a": 1})))

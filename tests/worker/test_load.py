@@ -15,6 +15,17 @@ PARAMS = {"beta": 0.3}
 REPLICATES = [{"daily": pa.table({"n": [1, 2]})}, {"daily": pa.table({"n": [5, 0]})}]
 
 
+WRAPPED = """
+from functools import wraps
+def timed(function):
+    @wraps(function)
+    def inner(*args, **kwargs): return function(*args, **kwargs)
+    return inner
+@timed
+def f(beta, s): pass
+"""
+
+
 @pytest.fixture
 def write(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
@@ -117,6 +128,59 @@ class TestFunctions:
     def test_a_function_of_fewer_than_two_is_refused(self, model, code):
         with pytest.raises(CannotLoad, match=r"takes [01] arguments.*f\(params, seed\)"):
             model(code, "the_model:f")
+
+    @pytest.mark.parametrize(
+        ("code", "says"),
+        [
+            ("def f(beta, gamma, seed): pass", "has 'seed' where it is given the scenario"),
+            ("def f(beta=0.1, gamma=0.2, seed=0): pass", "does not have 'seed' where"),
+            ("def f(beta, seed): pass", "argument 'beta', which is a parameter of the study.*take params\\['beta'\\]"),
+            ("def f(params, beta): pass", "argument 'beta', which is a parameter"),
+            ("def f(params, seed, beta): pass", "argument 'beta', which is a parameter"),
+            ("f = lambda beta, s: 0", "argument 'beta', which is a parameter"),
+            ("def f(beta, *others): pass", "takes 1 arguments|argument 'beta'"),
+            ("def f(p, s, *, beta): pass", "needs an argument 'beta' as well"),
+            ("def f(p, s, scenario, days): pass", "needs an argument 'days' as well"),
+            ("def f(seed, params): pass", "has 'seed' where it is given the params"),
+            ("def f(scenario, params, seed): pass", "has 'scenario' where it is given the params"),
+            ("def f(**names): pass", "takes 0 arguments"),
+            ("from functools import partial\ndef g(beta, gamma, seed): pass\nf = partial(g, gamma=1)", "takes 1 arg"),
+            ("from functools import partial\ndef g(days, beta, s): pass\nf = partial(g, 3)", "argument 'beta', which"),
+            (WRAPPED, "argument 'beta', which"),
+            ("class f:\n    def simulate(self, beta, seed): pass", "argument 'beta', which"),
+            ("class f:\n    @staticmethod\n    def simulate(beta, seed): pass", "argument 'beta', which"),
+            ("class f:\n    @classmethod\n    def simulate(cls, beta, seed): pass", "argument 'beta', which"),
+            ("class f:\n    def simulate(self, seed, params): pass", "has 'seed' where"),
+            ("class f:\n    def simulate_scenario(self, params, seed, scenario): pass", "has 'params' where"),
+            ("class g:\n    def __call__(self, beta, seed): pass\nf = g()", "argument 'beta', which"),
+        ],
+    )
+    def test_arguments_that_are_not_params_and_seed_are_refused(self, write, code, says):
+        """It got the dict for beta, the seed for gamma and the scenario for the seed, and might compute with them."""
+        with pytest.raises(CannotLoad, match=says):
+            load_model("the_model:f", "baseline", write(code), ["beta", "gamma"])
+
+    def test_a_name_that_only_a_later_set_has_fails_its_simulations(self, model):
+        run = model("def f(beta, seed): return seed", "the_model:f")
+        assert run({"rate": 1}, 7) == 7
+        with pytest.raises(CannotLoad, match="argument 'beta', which is a parameter"):
+            run({"beta": 1}, 7)
+
+    def test_names_of_its_own_for_the_dict_and_the_seed_are_fine(self, write):
+        code = "def f(theta, s, which='x'): return theta, s"
+        assert load_model("the_model:f", "baseline", write(code), ["beta"])(PARAMS, 7) == (PARAMS, 7)
+
+    def test_a_decorator_that_changes_the_arguments_is_called_by_its_own(self, write):
+        code = """
+            from functools import wraps
+            def of_params(function):
+                @wraps(function)
+                def inner(params, seed): return function(**params, seed=seed)
+                return inner
+            @of_params
+            def f(beta, seed): return beta, seed
+        """
+        assert load_model("the_model:f", "baseline", write(code), ["beta"])(PARAMS, 7) == (0.3, 7)
 
     def test_what_cannot_be_called_is_refused_by_its_type(self, model):
         with pytest.raises(CannotLoad, match="is a int, neither a function nor a class"):
@@ -273,6 +337,20 @@ class TestTargets:
 
     def test_a_function_of_one_gets_the_replicates(self, target):
         assert target("def target(replicates): return len(replicates)")(PARAMS, REPLICATES) == {"loss": 2.0}
+
+    @pytest.mark.parametrize(
+        ("code", "says"),
+        [
+            ("def target(params): pass", "has 'params' where it is given the replicates"),
+            ("def target(replicates, params): pass", "has 'replicates' where it is given the params"),
+            ("def target(beta, replicates): pass", "argument 'beta', which is a parameter"),
+            ("def target(beta): pass", "argument 'beta', which is a parameter"),
+            ("def target(replicates, *, scale): pass", "needs an argument 'scale' as well"),
+        ],
+    )
+    def test_arguments_that_are_not_params_and_replicates_are_refused(self, write, code, says):
+        with pytest.raises(CannotLoad, match=says):
+            load_target("the_model:target", write(code), ["beta"])
 
     def test_arguments_with_defaults_keep_them(self, target):
         found = target("def target(params, replicates, scale=10): return scale * len(replicates)")

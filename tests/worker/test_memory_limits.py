@@ -290,9 +290,9 @@ import time
 from pathlib import Path
 
 def run(p, s):
-    Path(f"started-{p['mib']}").touch()
+    (HERE / f"started-{p['mib']}").touch()
     held = b"x" * (p["mib"] << 20)
-    while p["mib"] > 100 and not Path("go").exists():
+    while p["mib"] > 100 and not (HERE / "go").exists():
         time.sleep(0.01)
     return {"x": s}
 """

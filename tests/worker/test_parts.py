@@ -153,7 +153,7 @@ class TestWriter:
     def test_nothing_is_sent_when_nothing_happened(self, writer, ends):
         out = writer()
         out.flush()
-        out.end(1.5, "it is old", "simulations")
+        out.end(1.5, "it is old", "simulations", [])
         assert ends[1].receive() == (
             {"kind": "ended", "seconds": 1.5, "worn": "it is old", "reason": "simulations"},
             None,
@@ -170,7 +170,7 @@ class TestWriter:
         assert found == {(1, 0): {"a": rows(2)}}
         assert (message["failures"], message["done"]) == ([], [])
         out.flush()
-        out.end(0.0, "", "")
+        out.end(0.0, "", "", [])
         assert ends[1].receive()[0]["kind"] == "ended"
 
     def test_a_failure_alone_is_sent_without_tables(self, writer, hand_over):

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from pool_lab import PATIENCE_S, Lab, order_of, until, values
+from pool_lab import PATIENCE_S, SEEN, Lab, order_of, until, values
 
 from mops.study.groups import Group
 from mops.worker.held import held_bytes
@@ -27,10 +27,10 @@ def nasty(lab: Lab, *ways: str, **fields: Any) -> Outcome:
     return lab.run(lab.pool(model="nasty:simulate", **fields), [{"what": way} for way in ways])
 
 
-def test_each_simulation_starts_in_the_project_root(lab: Lab) -> None:
-    code = "import os\n\ndef run(p, s):\n    here = os.getcwd()\n    os.chdir('/')\n    return {'cwd': here}\n"
+def test_each_simulation_starts_in_its_working_folder(lab: Lab) -> None:
+    code = "import os\n\ndef run(p, s):\n    n = len(os.listdir())\n    os.chdir('/')\n    return {'n': n}\n"
     outcome = lab.run(lab.pool(code), [{"a": 1}], n_replicates=3)
-    assert values(outcome, "cwd") == {(0, i): [str(lab.folder)] for i in range(3)}
+    assert values(outcome, "n") == {(0, i): [1] for i in range(3)}
 
 
 def test_a_model_that_closes_every_descriptor_is_blamed_itself(lab: Lab) -> None:
@@ -133,8 +133,8 @@ from pathlib import Path
 from mops.worker.child import HANDOVER_SECONDS
 
 def run(p, s):
-    Path(f"started-{p['a']}").touch()
-    while not Path("go").exists() and p["a"]:
+    (HERE / f"started-{p['a']}").touch()
+    while not (HERE / "go").exists() and p["a"]:
         time.sleep(0.01)
     time.sleep(HANDOVER_SECONDS)  # as long as a child keeps what is finished
     return {"x": p["a"]}
@@ -168,7 +168,7 @@ def test_a_stop_without_grace_blames_nobody_and_loses_no_group_that_was_done(lab
 
 def test_a_stop_ends_a_simulation_deep_in_c_when_its_grace_is_over(lab: Lab) -> None:
     code = (
-        "import ctypes\nfrom pathlib import Path\n\ndef run(p, s):\n    Path('started').touch()\n"
+        "import ctypes\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / 'started').touch()\n"
         "    while True:\n        ctypes.PyDLL(None).pause()\n"
     )
     pool = lab.pool(code)
@@ -190,7 +190,7 @@ def test_an_order_waits_while_too_much_is_held_and_goes_on_when_it_is_given_up(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mops.worker.held._SAY_SECONDS", 0.01)
-    code = "from pathlib import Path\n\ndef run(p, s):\n    Path(f'ran-{p[\"a\"]}').touch()\n    return {'x': s}\n"
+    code = "from pathlib import Path\n\ndef run(p, s):\n    (HERE / f'ran-{p[\"a\"]}').touch()\n    return {'x': s}\n"
     pool = lab.pool(code, held_bytes=held_bytes())
     first = lab.run(pool, [{"a": 1}])
     assert held_bytes() > pool.context.held_bytes
@@ -214,7 +214,7 @@ def test_an_order_that_waits_for_room_comes_back_empty_when_stopped(lab: Lab) ->
 def test_a_simulation_over_its_time_takes_its_processes_along(lab: Lab) -> None:
     code = (
         "import subprocess, time\nfrom pathlib import Path\n\ndef run(p, s):\n"
-        "    Path('sleeper').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n    time.sleep(600)\n"
+        "    (HERE / 'sleeper').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n    time.sleep(600)\n"
     )
     (failure,) = lab.run(lab.pool(code, timeout_s=1.0), [{"a": 1}]).failures
     assert failure.reason == "timeout"
@@ -223,8 +223,8 @@ def test_a_simulation_over_its_time_takes_its_processes_along(lab: Lab) -> None:
 
 def test_a_child_killed_from_outside_is_replaced_and_explained(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     code = (
-        "import os, signal\nfrom pathlib import Path\n\ndef run(p, s):\n    if not Path('killed').exists():\n"
-        "        Path('killed').touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n    return {'x': 1}\n"
+        "import os, signal\nfrom pathlib import Path\n\ndef run(p, s):\n    if not (HERE / 'killed').exists():\n"
+        "        (HERE / 'killed').touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n    return {'x': 1}\n"
     )
     caplog.set_level(logging.WARNING, "mops")
     outcome = lab.run(lab.pool(code), [{"a": 1}])
@@ -292,6 +292,7 @@ def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab:
     others = set(psutil.Process().children())  # the test run's own: Azurite, its event forwarder
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
     first = max(opened) + 1
+    assert pool._scratch.path.is_dir()  # which is locked by a descriptor as long as there is the pool
     before = len(list(Path("/proc/self/fd").iterdir()))
     n_refused = 0
     try:
@@ -347,10 +348,12 @@ def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: Lab) -
 def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: Lab) -> None:
     code = (
         "import os, time\nfrom pathlib import Path\nfrom mops.worker.child import HANDOVER_SECONDS\n\n"
-        "def run(p, s):\n    first = not Path('first').exists()\n"
-        "    Path('first').touch()\n    if not first and not Path('died').exists():\n        Path('died').touch()\n"
-        "        os._exit(1)\n    time.sleep(HANDOVER_SECONDS)  # it keeps none longer\n    return {'x': s}\n\n"
-        "def score(p, replicates):\n    Path('maps').write_text(Path('/proc/self/maps').read_text())\n    return 1.0\n"
+        "def run(p, s):\n    first = not (HERE / 'first').exists()\n"
+        "    (HERE / 'first').touch()\n    if not first and not (HERE / 'died').exists():\n"
+        "        (HERE / 'died').touch()\n        os._exit(1)\n"
+        "    time.sleep(HANDOVER_SECONDS)  # it keeps none longer\n    return {'x': s}\n\n"
+        "def score(p, replicates):\n"
+        "    (HERE / 'maps').write_text(Path('/proc/self/maps').read_text())\n    return 1.0\n"
     )
     pool = lab.pool(code, targets=("model:score",))
     assert len(lab.run(pool, [{"a": 1}], n_replicates=2).losses) == 1
@@ -384,8 +387,8 @@ pool.run(Order(context, 1, (Group(0, "a", {"a": 1}, (1,)),), None, 600.0, 1 << 4
 
 def test_a_child_deep_in_c_ends_with_its_killed_parent_and_so_do_its_processes(lab: Lab) -> None:
     (lab.folder / "model.py").write_text(
-        "import ctypes, subprocess\nfrom pathlib import Path\n\ndef run(p, s):\n"
-        "    Path('sleeper').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n"
+        SEEN + "import ctypes, subprocess\nfrom pathlib import Path\n\ndef run(p, s):\n"
+        "    (HERE / 'sleeper').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n"
         "    while True:\n        ctypes.PyDLL(None).pause()  # never gives up the GIL\n"
     )
     with subprocess.Popen([sys.executable, "-c", PARENT, str(lab.folder)], stdout=subprocess.PIPE, text=True) as parent:

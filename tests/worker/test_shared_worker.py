@@ -25,8 +25,8 @@ import os, time
 from pathlib import Path
 
 def run(p, s):
-    Path(f"started-{p['a']}").touch()
-    while p.get("holds") and not Path(f"go-{p['a']}").exists():
+    (HERE / f"started-{p['a']}").touch()
+    while p.get("holds") and not (HERE / f"go-{p['a']}").exists():
         time.sleep(0.005)
     return {"x": s, "pid": os.getpid()}
 """

@@ -22,7 +22,7 @@ COUNTS = """
 import os
 from pathlib import Path
 
-with Path("imports").open("a") as file:
+with (HERE / "imports").open("a") as file:
     file.write("x")
 
 def run(p, s):
@@ -169,7 +169,7 @@ def test_a_process_that_was_just_forked_can_be_ended_at_once(lab: Lab) -> None:
     pool = lab.pool(COUNTS)
     pool.check()
     for _ in range(60):
-        child = Child(pool.context, str(lab.folder), pool._template)
+        child = Child(pool.context, str(lab.folder), pool._scratch, pool._template)
         child.close()
         assert not psutil.pid_exists(child.pid)
 

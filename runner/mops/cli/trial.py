@@ -22,6 +22,10 @@ _ADVICE = {
     "kept": "fresh processes agree, so something of an earlier simulation stays in the process: a global, a cache, a "
     "generator that is made once; make it anew in each simulation, or set MODELOPS_JOB_TASKS_PER_CHILD=1",
 }
+_READS_ADVICE = (
+    "each simulation of a job starts in a folder with the project's files and no others, so it never finds these; "
+    "return what has to be kept as an output"
+)
 _TARGET_ADVICE = (
     "a target that draws at random uses random or numpy.random, which mops seeds, or a generator with a seed of its own"
 )
@@ -43,6 +47,7 @@ def to_json(trial: Trial) -> dict[str, Any]:
         "reproducible": None if trial.warm_seconds is None else varying is None,
         "varying": asdict(varying) if varying else None,
         "varying_losses": [asdict(difference) for difference in trial.varying_losses],
+        "reads_written": list(trial.reads_written),
         "prints": trial.prints,
     }
 
@@ -71,12 +76,21 @@ def say_warnings(trial: Trial) -> None:
         terminal.say(f"warning: the model is not reproducible: the same simulation differs {trial.varying.when}")
         _say_differences(list(map(str, trial.varying.differences)))
         terminal.say(f"hint: {_ADVICE[trial.varying.cause]}")
+    if trial.reads_written:
+        terminal.say(f"warning: the model reads what it wrote before: {_listed(trial.reads_written)}")
+        terminal.say(f"hint: {_READS_ADVICE}")
     if trial.varying_losses:
         terminal.say("warning: a target is not reproducible: it scores the same tables differently")
         _say_differences(list(map(str, trial.varying_losses)))
         terminal.say(f"hint: {_TARGET_ADVICE}")
     if trial.other is not None:
         terminal.say(f"warning: the simulation that ran in between failed: {_why(trial.other)}")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = len(names) - _DIFFERENCES_SHOWN
+    shown = ", ".join(names[:_DIFFERENCES_SHOWN])
+    return f"{shown} and {describe.counted(more, 'other file')}" if more > 0 else shown
 
 
 def _say_differences(lines: list[str]) -> None:

@@ -2,12 +2,14 @@
 
 ::
 
-    a fresh process        the simulation, the simulation again
+    a fresh process        the simulation, the simulation again; once more if it differs and has written files
     another fresh process  another simulation, the simulation with all its replicates, each target twice
     a third one            the simulation, only if something differed: it tells why
 
 What differs between fresh processes is not seeded; what is the same there and differs in one that has run something
-was kept from it. Comparing is :mod:`mops.driver.compare`'s; how to show it is the caller's.
+was kept from it. The second run finds in its working folder what the first has written there, which no simulation of a
+job does: if it differs for that, the model reads what it wrote. Comparing is :mod:`mops.driver.compare`'s; how to show
+it is the caller's.
 """
 
 from __future__ import annotations
@@ -87,6 +89,8 @@ class Trial:
         Losses that differ though the target got the same tables.
     prints
         What a process printed last, where something failed.
+    reads_written
+        The files that the simulation wrote in its working folder, where it reads them if they are there before.
     """
 
     group: Group
@@ -100,6 +104,7 @@ class Trial:
     varying: Varying | None = None
     varying_losses: tuple[Difference, ...] = ()
     prints: str = ""
+    reads_written: tuple[str, ...] = ()
 
 
 def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[], None] = lambda: None) -> Trial:
@@ -128,12 +133,12 @@ def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[],
         import_seconds = one.ready()
         two.ready()  # side by side, and through before anything is measured
         on_imported()
-        first = one.simulate(group)
+        first = one.simulate(group, keep_folder=True)
         trial = Trial(group, import_seconds, first.outcome.seconds)
         if first.failure is not None:
             return replace(trial, failures=first.failures, prints=first.outcome.prints)
         check_outputs(context.outputs, first.outcome.reference or {})
-        again = one.simulate(group)
+        again, reads_written = _again(one, group, first)
         other = two.simulate(_other(groups))
         after = two.run(group) if context.targets else two.simulate(group)
     once, twice = after.passes
@@ -148,6 +153,7 @@ def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[],
         varying=_varying(alone, group, first, again, after),
         varying_losses=tuple(differing_losses(once, twice)),
         prints=failing.outcome.prints if failing.failures else "",
+        reads_written=reads_written,
     )
 
 
@@ -205,16 +211,18 @@ class _Process:
         self.pool.check()
         return time.monotonic() - self.began
 
-    def simulate(self, group: Group) -> _Ran:
+    def simulate(self, group: Group, *, keep_folder: bool = False) -> _Ran:
         """Run a set's first replicate, without targets."""
-        return self.run(replace(group, seeds=group.seeds[:1]), targets=())
+        return self.run(replace(group, seeds=group.seeds[:1]), targets=(), keep_folder=keep_folder)
 
-    def run(self, group: Group, *, targets: tuple[str, ...] | None = None) -> _Ran:
+    def run(self, group: Group, *, targets: tuple[str, ...] | None = None, keep_folder: bool = False) -> _Ran:
         """Run all replicates of a set, and its targets."""
         context = self.pool.context
         asked = context if targets is None else replace(context, targets=targets)
         self.n_orders += 1
-        order = Order(asked, self.n_orders, (group,), None, seconds=float(_NO_LIMIT), bytes=_NO_LIMIT)
+        order = Order(
+            asked, self.n_orders, (group,), None, seconds=float(_NO_LIMIT), bytes=_NO_LIMIT, keep_folder=keep_folder
+        )
         return _Ran(self.pool.run(order), context.outputs)
 
 
@@ -237,6 +245,17 @@ def _other(groups: Sequence[Group]) -> Group:
     only = groups[0]
     seeds = (replicate_seed(only.param_id, i) for i in range(2))
     return replace(only, seeds=(*only.seeds[1:], *(seed for seed in seeds if seed != only.seeds[0])))
+
+
+def _again(process: _Process, group: Group, first: _Ran) -> tuple[_Ran, tuple[str, ...]]:
+    """Run a simulation again as a job would; return with it the files that it reads although it wrote them."""
+    kept = process.simulate(group, keep_folder=True)
+    written = tuple(first.outcome.written)
+    if not (written and _differing(first, kept)):
+        return kept, ()
+    again = process.simulate(group)
+    reads = kept.failure is None and not _differing(first, again)
+    return again, written if reads else ()
 
 
 def _varying(context: Context, group: Group, first: _Ran, again: _Ran, after: _Ran) -> Varying | None:

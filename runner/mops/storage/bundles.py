@@ -14,7 +14,8 @@ import stat
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -22,6 +23,7 @@ from typing import IO, BinaryIO
 
 from pathspec import GitIgnoreSpec
 
+from mops import folders
 from mops.errors import BundleError, StorageError
 
 IGNORE_FILES = (".mopsignore", ".modelopsignore")
@@ -342,10 +344,16 @@ def cache_folder() -> Path:
         ) from bad
 
 
-def unpack(data: bytes, digest: str, cache: Path) -> Path:
-    """Lay a bundle out as ``cache/<digest>``, whole or not at all, and return that folder.
+def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
+    """Lay a bundle out as ``cache/<digest>``, read-only, whole or not at all, and return that folder.
 
-    A folder that is there is returned as it is: it got its name only when it was whole.
+    A folder that is there is returned as it is: it got its name only when it was whole. One thread of one process of
+    the machine loads and unpacks a bundle; the others wait for it.
+
+    Parameters
+    ----------
+    load
+        Returns the bundle's data; called only if it is not there.
 
     Raises
     ------
@@ -359,33 +367,51 @@ def unpack(data: bytes, digest: str, cache: Path) -> Path:
     target = cache / digest
     if target.is_dir():
         return target
-    found = sha256(data).hexdigest()
-    if found != digest:
-        raise BundleError(f"the bundle is damaged: its SHA-256 is {found}", where=digest, hint="submit the study again")
+    with _told(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as alone:
+        with _told(cache):
+            alone.enter_context(folders.locked(cache / f".{digest}.lock"))
+        if target.is_dir():  # by whoever had the lock before
+            return target
+        data = load()
+        found = sha256(data).hexdigest()
+        if found != digest:
+            what = f"the bundle is damaged: its SHA-256 is {found}"
+            raise BundleError(what, where=digest, hint="submit the study again")
+        with _told(cache):
+            _unpack(data, digest, cache)
+    return target
+
+
+@contextmanager
+def _told(cache: Path) -> Iterator[None]:
     try:
-        _unpack(data, digest, cache)
+        yield
     except OSError as bad:
         raise StorageError(
             f"the bundle cannot be unpacked: {bad.strerror}",
             where=str(bad.filename or cache),
             hint="make room there, or set XDG_CACHE_HOME to another folder",
         ) from bad
-    return target
 
 
 def _unpack(data: bytes, digest: str, cache: Path) -> None:
-    cache.mkdir(parents=True, exist_ok=True)
     _sweep(cache)
-    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=cache) as temporary:
-        tree = Path(temporary) / digest
-        tree.mkdir()
+    tree = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache))
+    with ExitStack() as on_failure:
+        on_failure.callback(folders.remove, tree)
         _extract(data, digest, tree)
+        for folder, _, _ in os.walk(tree):
+            Path(folder).chmod(0o555)  # the files are read-only already
         try:
             tree.rename(cache / digest)
         except OSError:
-            # Another process was first, and its copy is as good; the errno for that depends on the file system.
+            # Where there are no locks another process was first, and its copy is as good.
             if not (cache / digest).is_dir():
                 raise
+        else:
+            on_failure.pop_all()
 
 
 def _sweep(cache: Path) -> None:
@@ -396,7 +422,8 @@ def _sweep(cache: Path) -> None:
         except FileNotFoundError:
             continue
         if age_s > _LEFTOVER_AGE_S:
-            shutil.rmtree(leftover, ignore_errors=True)
+            with suppress(OSError):  # it is another user's
+                folders.remove(leftover)
 
 
 def _extract(data: bytes, digest: str, tree: Path) -> None:

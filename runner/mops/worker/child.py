@@ -3,13 +3,13 @@
 ::
 
     parent (parent.py)                                 child (this file)
-      load {root, model, scenario, targets}     ──►
+      load {root, scratch, model, ...}          ──►
                                                 ◄──    loaded {threads, modules} | refused {message, traceback}
       run {groups, reference, seconds, bytes,
-           leave_at}                            ──►
+           leave_at, keep_folder}               ──►
         given {segments} + memfd (0 or 1)       ──►    replicates that an earlier child handed over
                                                 ◄──    part {sims, outputs, losses, failures, done} + memfd, repeated
-                                                ◄──    ended {seconds, worn, reason}
+                                                ◄──    ended {seconds, worn, reason, written}
 
 A child may serve as a template instead: it has imported the model, and forks the children that run it::
 
@@ -47,13 +47,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from mops.folders import make_read_only
 from mops.study.ids import target_seed
 from mops.worker.lifeline import can_tie, tie
-from mops.worker.load import CannotLoad, load_model, load_target
+from mops.worker.load import CannotLoad, load_model, load_target, script_of
 from mops.worker.parts import PartWriter, tables_of
 from mops.worker.tables import InvalidOutput, Reference, as_tables, kinds_of
 from mops.worker.wear import Wear
 from mops.worker.wire import Channel, Message, ProgressPage, readable
+from mops.worker.working_folder import WorkingFolder, obey_modes
 
 HANDOVER_SECONDS = 0.5
 HANDOVER_BYTES = 4 << 20
@@ -61,6 +63,7 @@ _FORK_DESCRIPTORS = 4
 _CHANNEL_CLOSED = 76  # EX_PROTOCOL of sysexits.h
 _MESSAGE_LIMIT = 2_000
 _TRACEBACK_LIMIT = 8_000
+_READ_ONLY = " (the project's files are read-only; a simulation may write new files by relative paths)"
 _NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
 
 
@@ -84,7 +87,10 @@ def _serve(bundle: _Bundle, channel: Channel, page: ProgressPage) -> tuple[Chann
     """Do one thing that the parent asks for; return what to go on with, which is another in a process just forked."""
     order, fd = channel.receive()
     if order["kind"] == "fork":
-        return _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_FORK_DESCRIPTORS - 1))])
+        own = _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_FORK_DESCRIPTORS - 1))])
+        if own[0] is not channel:  # in the forked process
+            bundle.folder = bundle.folder.of(_own_folder(bundle.scratch))
+        return own
     if order["kind"] == "wait":
         channel.send({"kind": "status", "returncode": _returncode_of(order["pid"])})
     else:
@@ -160,6 +166,7 @@ def die_with_parent(lifeline_fd: int) -> None:
 
 
 def _prepare_process() -> None:
+    obey_modes()
     faulthandler.enable()  # a segmentation fault says in the log which line of the model it was
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for stream in (sys.stdout, sys.stderr):
@@ -175,21 +182,38 @@ def _prepare_process() -> None:
 class _Bundle:
     """The user's code, imported."""
 
-    def __init__(self, load: Message):
+    def __init__(self, load: Message, imported_in: WorkingFolder):
         root = Path(load["root"])
-        self.root = str(root)
-        os.chdir(root)
-        sys.path.insert(0, self.root)
+        self.scratch = load["scratch"]
+        sys.path.insert(0, str(root))
+        sys.argv = [script_of(load["model"], root)]
         before = _threads()
-        self.model = load_model(load["model"], load["scenario"], root)
+        self.model = load_model(load["model"], load["scenario"], root, load["parameters"])
         self.target_names: list[str] = load["targets"]
-        self.targets = [load_target(text, root) for text in load["targets"]]
+        self.targets = [load_target(text, root, load["parameters"]) for text in load["targets"]]
         self.outputs = load["outputs"]
         self.wear = Wear(load["tasks_per_child"], load["growth_bytes"])
         self.threads = list((Counter(_threads()) - Counter(before)).elements())
         self.modules = [name for name in load["unsafe"] if name in sys.modules]
         # The first table makes pyarrow import pandas, where there is one: 0.1 s that the pilot would wait for.
         as_tables({"warm": np.zeros(1)}, 0)
+        # What the import wrote is there for every simulation, and for none to change.
+        source = imported_in.path if imported_in.changed else root
+        make_read_only(imported_in.path.parent)
+        self.folder = WorkingFolder(_own_folder(self.scratch), source)
+        self._read_only = (root.resolve(), imported_in.path.resolve())
+
+    def protects(self, path: object) -> bool:
+        """Tell whether this names a file of the project, or one that the import wrote."""
+        if not isinstance(path, str):
+            return False
+        real = Path(path).resolve()
+        return any(real.is_relative_to(folder) for folder in self._read_only)
+
+
+def _own_folder(scratch: str, kind: str = "") -> Path:
+    """Return a folder that is this process's alone; its parent removes it."""
+    return Path(scratch, f"{os.getpid()}{kind}")
 
 
 def _threads() -> list[str]:
@@ -202,8 +226,11 @@ def _threads() -> list[str]:
 
 
 def _load(load: Message, channel: Channel) -> _Bundle | None:
+    folder = WorkingFolder(_own_folder(load["scratch"], ".import"), Path(load["root"]))
+    folder.renew()  # where that fails it is this machine's fault: the process ends, and no model is to blame
+    folder.enter()
     try:
-        bundle = _Bundle(load)
+        bundle = _Bundle(load, folder)
     except CannotLoad as refused:
         channel.send({"kind": "refused", "message": str(refused), "traceback": ""})
     except BaseException as error:  # noqa: BLE001 - the user's import may raise anything, SystemExit too
@@ -224,13 +251,42 @@ def _given(channel: Channel) -> dict[tuple[int, int], dict[str, pa.Table]]:
 
 def _described(error: BaseException) -> dict[str, str]:
     """Return type, message and the user's part of the traceback, whatever ``str(error)`` does."""
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
     what = "".join(traceback.format_exception_only(error)).strip()
-    trace = "".join(traceback.format_list(users))
-    # A model that keeps an exception in a local name has made a cycle: its tables would wait for the garbage collector.
-    traceback.clear_frames(error.__traceback__)
-    return {"message": _text(what[:_MESSAGE_LIMIT]), "traceback": _text(trace[-_TRACEBACK_LIMIT:])}
+    try:
+        trace = _users_traceback(error)
+    except Exception as failed:  # noqa: BLE001 - an exception of the model's own class, of which anything may raise
+        trace = f"(no traceback: {type(failed).__name__} while it was written)"
+    return {"message": _text(what[:_MESSAGE_LIMIT]), "traceback": _text(_middle_left_out(trace))}
+
+
+def _users_traceback(error: BaseException) -> str:
+    """Return what Python would print: causes, contexts, notes and the exceptions of a group, too; no frames of ours."""
+    told = traceback.TracebackException.from_exception(error)
+    todo, seen = [(error, told)], set()
+    while todo:
+        error, part = todo.pop()
+        if id(error) in seen:
+            continue
+        seen.add(id(error))
+        part.stack = traceback.StackSummary.from_list(
+            [frame for frame in part.stack if not frame.filename.startswith(_NOT_THE_USERS)]
+        )
+        # An exception that is kept in a local name has made a cycle: its tables would wait for the garbage collector.
+        traceback.clear_frames(error.__traceback__)
+        pairs = [(error.__cause__, part.__cause__), (error.__context__, part.__context__)]
+        if isinstance(error, BaseExceptionGroup):
+            pairs += zip(error.exceptions, part.exceptions or (), strict=False)
+        todo += [(inner, its) for inner, its in pairs if inner is not None and its is not None]
+    return "".join(told.format())
+
+
+def _middle_left_out(text: str) -> str:
+    """Return the start, where the first cause is, and the end, where the exception itself is."""
+    n_dropped = len(text) - _TRACEBACK_LIMIT
+    if n_dropped <= 0:
+        return text
+    half = _TRACEBACK_LIMIT // 2 - 50
+    return f"{text[:half]}\n... ({n_dropped + 100} characters left out)\n{text[-half:]}"
 
 
 def _text(found: str) -> str:
@@ -282,7 +338,9 @@ class _Run:
         _flush_prints()
         self._out.flush()
         wear = self._bundle.wear
-        self._out.end(time.monotonic() - self._began, wear.worn, wear.reason)
+        written = self._bundle.folder.written() if self._order["keep_folder"] else []
+        self._renew_folder()
+        self._out.end(time.monotonic() - self._began, wear.worn, wear.reason, written)
 
     def _enough(self, n_finished: int) -> bool:
         if self._page.stop_asked:
@@ -325,19 +383,34 @@ class _Run:
             self._hand_over()
 
     def _simulate(self, place: int, replicate: int, params: dict[str, Any], seed: int) -> dict[str, pa.Table] | None:
+        self._renew_folder()
         self._page.begin(place, replicate, self._bundle.wear.size_bytes)
         try:
-            os.chdir(self._bundle.root)  # the last one may have gone elsewhere
+            self._bundle.folder.enter()  # the last one may have gone elsewhere
             _seed_generators(seed)
             tables = self._checked(as_tables(self._bundle.model(params, seed), seed))
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
-            self._out.failed(place, replicate, None, _failure(error))
+            self._out.failed(place, replicate, None, self._failure(error))
             return None
         finally:
             _take_back_timer()
             self._leave_unit()
         self._out.finished(place, replicate, tables)
         return tables
+
+    def _failure(self, error: BaseException) -> dict[str, str]:
+        failure = _failure(error)
+        if isinstance(error, PermissionError) and self._bundle.protects(error.filename):
+            failure["message"] += _READ_ONLY
+        return failure
+
+    def _renew_folder(self) -> None:
+        """Have the working folder as it was made, whatever the last unit wrote."""
+        folder = self._bundle.folder
+        if (self._order["keep_folder"] and folder.made) or not folder.changed:
+            return
+        self._page.idle()  # what fails here is no unit's fault
+        folder.renew()
 
     def _leave_unit(self) -> None:
         if not self._channel.intact:
@@ -354,13 +427,14 @@ class _Run:
 
     def _score(self, group: dict[str, Any], target: int, ordered: list[dict[str, pa.Table]]) -> None:
         place = group["place"]
+        self._renew_folder()
         self._page.begin(place, group["n_replicates"] + target, self._bundle.wear.size_bytes)
         try:
-            os.chdir(self._bundle.root)
+            self._bundle.folder.enter()
             _seed_generators(target_seed(group["param_id"], self._bundle.target_names[target]))
             losses = self._bundle.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
         except BaseException as error:  # noqa: BLE001 - as for the model
-            self._out.failed(place, None, target, _failure(error))
+            self._out.failed(place, None, target, self._failure(error))
         else:
             self._out.scored(place, target, losses)
         finally:

@@ -52,6 +52,9 @@ class Context:
         The children's interpreter; None: the worker's own.
     install_s
         Seconds that installing what the bundle asks for may take; None: it is not installed.
+    parameters
+        Names of the first set's parameters, which no argument of the model or of a target may have; those of the other
+        sets are looked at when they run.
     """
 
     job: str
@@ -74,6 +77,7 @@ class Context:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     python: str | None = None
     install_s: float | None = None
+    parameters: tuple[str, ...] = ()
 
     @property
     def mark(self) -> str:
@@ -103,6 +107,9 @@ class Order:
         Whether nothing else is to run on its worker meanwhile, so that its simulations have the memory of all slots.
     pool
         Names the pool of children that runs it on its worker; empty: that of the attempt.
+    keep_folder
+        Whether its simulations find in their working folder what the one before left there, which jobs never want: it
+        is how ``study check`` finds out that a model reads what it wrote.
     per_worker
         Simulations that are to run at once on a worker from now on; None: as many as it has slots.
     """
@@ -117,6 +124,7 @@ class Order:
     alone: bool = False
     per_worker: int | None = None
     pool: str = ""
+    keep_folder: bool = False
 
     @property
     def key(self) -> str:
@@ -242,6 +250,8 @@ class Outcome:
         How the worker starts its children, and why; empty: it has started none.
     allowed_bytes, own_bytes
         What the worker may take with all its processes, and what it takes without simulations.
+    written
+        The files that the simulations left in their working folder, where the order keeps it.
     """
 
     keys: tuple[str, ...]
@@ -260,6 +270,7 @@ class Outcome:
     children: str = ""
     allowed_bytes: int = 0
     own_bytes: int = 0
+    written: list[str] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:

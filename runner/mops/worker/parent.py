@@ -21,6 +21,7 @@ from mops.worker.interpreter import command
 from mops.worker.order import Context
 from mops.worker.parts import send_tables
 from mops.worker.process import UNSAFE, Forked, Process, Spawned, why_not_forked
+from mops.worker.scratch import Scratch
 from mops.worker.verdict import Death
 from mops.worker.wire import Channel, Message, ProgressPage, Unit
 from mops.worker.work import Work
@@ -52,12 +53,15 @@ class Child:
     ----------
     root
         The folder with the unpacked bundle.
+    scratch
+        The folder for working folders.
     template
         A child that has imported the model and forks this one; None: it is started by itself.
     """
 
-    def __init__(self, context: Context, root: str, template: Child | None = None):
-        self._context = context
+    def __init__(self, context: Context, root: str, scratch: Scratch, template: Child | None = None):
+        self._context, self._scratch, self._has_forked = context, scratch, False
+        load = None if template else _load_message(context, root, scratch)
         self._page, page_fd = ProgressPage.create()
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(os.close, page_fd)
@@ -97,10 +101,10 @@ class Child:
         self._idle_since = time.monotonic()
         self.why_not_forked: str | None = None
         self.worn = self.worn_by = ""
-        self._loaded = template is not None
-        if not self._loaded:
+        self._loaded = load is None
+        if load is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # ready() tells how it died
-                self._channel.send(_load_message(context, root))
+                self._channel.send(load)
 
     def fork(self, passed: tuple[int, ...]) -> Forked:
         """Have a process forked that serves orders with these descriptors: its socket, lifeline and page.
@@ -122,6 +126,7 @@ class Child:
                 os.close(writing)
             if answer["kind"] == "not_forked":
                 raise OSError(answer["message"])
+            self._has_forked = True
             forked = Forked(answer["pid"], output, self._status_of)
             on_failure.pop_all()
         return forked
@@ -207,6 +212,7 @@ class Child:
                     work.seconds += message["seconds"]
                     self._starting = False
                     self.worn, self.worn_by = message["worn"], message["reason"]
+                    work.written = message["written"]
                     return None
                 work.take(message, None if fd is None else held.take(fd, request["name"]))
         except (BrokenPipeError, ConnectionResetError):
@@ -413,15 +419,18 @@ class Child:
         self._stdout.close()
         self._channel.close()
         self._lifeline.close()
+        self._scratch.leave(self.pid, keep_import=self._has_forked)
 
 
-def _load_message(context: Context, root: str) -> Message:
+def _load_message(context: Context, root: str, scratch: Scratch) -> Message:
     return {
         "kind": "load",
         "root": root,
+        "scratch": str(scratch.path),
         "model": context.model,
         "scenario": context.scenario,
         "targets": list(context.targets),
+        "parameters": list(context.parameters),
         "outputs": None if context.outputs is None else list(context.outputs),
         "tasks_per_child": context.tasks_per_child,
         "growth_bytes": context.growth_bytes,

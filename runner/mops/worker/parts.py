@@ -99,9 +99,20 @@ class PartWriter:
             else:
                 yield place, replicate, {name: tables[name] for name in self._keep if name in tables}
 
-    def end(self, seconds: float, worn: str, reason: str) -> None:
-        """Say that nothing more comes of this order, what time it took, and why the child is worn, if it is."""
-        self._channel.send({"kind": "ended", "seconds": seconds, "worn": worn, "reason": reason})
+    def end(self, seconds: float, worn: str, reason: str, written: list[str]) -> None:
+        """Say that nothing more comes of this order.
+
+        Parameters
+        ----------
+        seconds
+            The time it took.
+        worn, reason
+            Why the child is worn, if it is.
+        written
+            The files that the simulations left in their working folder, where the order keeps it.
+        """
+        ended = {"kind": "ended", "seconds": seconds, "worn": worn, "reason": reason, "written": written}
+        self._channel.send(ended)
 
 
 class _Sizes:

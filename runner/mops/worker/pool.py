@@ -23,6 +23,7 @@ from mops.worker.heap import resident_bytes
 from mops.worker.install import install
 from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.parent import LEAVE_SECONDS, Child
+from mops.worker.scratch import Scratch
 from mops.worker.slots import Slots
 from mops.worker.verdict import Death, Report, Verdict, shown, verdict_of
 from mops.worker.wire import Unit
@@ -66,7 +67,7 @@ class Pool:
         self.allowed_bytes = memory.allowed_bytes(worker_limit)
         """What the worker may take, with all its processes."""
         self._usage = memory.Usage()
-        self._root = root
+        self._root, self._scratch = root, Scratch()
         self._lock = threading.Lock()
         self._preparing, self._installing, self._closing = threading.Lock(), threading.Lock(), threading.Lock()
         self._installed = context.install_s is None
@@ -121,7 +122,7 @@ class Pool:
         if not self._spawns:
             with self._lock:
                 if not self._stopping and self._template is None:
-                    self._children.set_template(self.slots, Child(self.context, self._root))
+                    self._children.set_template(self.slots, Child(self.context, self._root, self._scratch))
             return
         while len(self._children.of(self.slots)) < self.slots.n and (child := self._started()) is not None:
             self._children.rest(self.slots, child)
@@ -152,8 +153,8 @@ class Pool:
         if template is not None and not self._spawns:
             # A template that has just ended is replaced before the next order; this one starts by itself.
             with contextlib.suppress(OSError, EOFError):
-                return Child(self.context, self._root, template)
-        return Child(self.context, self._root)
+                return Child(self.context, self._root, self._scratch, template)
+        return Child(self.context, self._root, self._scratch)
 
     def _prepare(self) -> Death | None:
         """Have a template that has imported the model, or find out why not; return how it died, if it did.
@@ -175,7 +176,7 @@ class Pool:
                 with self._lock:
                     if self._stopping:
                         return None
-                    template = Child(self.context, self._root)
+                    template = Child(self.context, self._root, self._scratch)
                     too_many = self._children.set_template(self.slots, template)
                 _close(too_many)
             death: Death | None = None
@@ -504,6 +505,7 @@ class Pool:
             left = self._children.leave(self.slots)
             _close(left)  # their drivers are held up elsewhere
             self._drop_template()
+            self._scratch.close()
 
 
 def _close(children: list[Child]) -> None:

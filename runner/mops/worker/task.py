@@ -113,18 +113,18 @@ def _slots(context: Context) -> int:
 
 def bundle_folder(context: Context) -> Path:
     """Return the folder of the unpacked bundle; it comes through the storage unless it is in this machine's cache."""
-    there = cache_folder() / context.bundle
-    if there.is_dir():
-        return there
+    return unpack(context.bundle, partial(_load_bundle, context), cache_folder())
+
+
+def _load_bundle(context: Context) -> bytes:
     try:
-        data = load_bundle(Files.open(context.storage).brief(), context.bundle)
+        return load_bundle(Files.open(context.storage).brief(), context.bundle)
     except (FileNotFoundError, StorageError) as fault:
         raise ClusterError(
             f"a worker cannot read the job's bundle ({fault})",
             where=context.storage,
             hint="give a storage that every worker reaches under this name, with the credentials to read it",
         ) from fault
-    return unpack(data, context.bundle, cache_folder())
 
 
 def stop_pool(name: str, grace_s: float) -> None:

@@ -77,6 +77,7 @@ class Work:
         self.prints = ""
         self.peak_bytes = 0
         self.reports: list[Report] = []
+        self.written: list[str] = []
 
     @property
     def n_done(self) -> int:
@@ -117,6 +118,7 @@ class Work:
             "reference": self.reference,
             "seconds": max(self._order.seconds - self.seconds, 0.0),
             "bytes": self._bytes_left,
+            "keep_folder": self._order.keep_folder,
         }
 
     def _rank(self, found: tuple[int, _Progress]) -> int:
@@ -323,6 +325,7 @@ class Work:
             postponed=self._postponed(),
             peak_bytes=self.peak_bytes,
             reports=self.reports,
+            written=self.written,
             children=children,
         )
 

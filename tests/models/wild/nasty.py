@@ -70,6 +70,16 @@ def raises_chained():
         raise RuntimeError("while looking something up") from error
 
 
+def raises_with_note():
+    error = ValueError("the solver diverged")
+    error.add_note("at step 17")
+    raise error
+
+
+def raises_group():
+    raise ExceptionGroup("two solvers", [ValueError("the first diverged"), KeyError("the second")])
+
+
 def raises_unprintable():
     class UnprintableError(Exception):
         def __str__(self):
@@ -267,6 +277,8 @@ WAYS = {
         raises_local_class,
         raises_two_arguments,
         raises_chained,
+        raises_with_note,
+        raises_group,
         raises_unprintable,
         raises_long,
         recurses,

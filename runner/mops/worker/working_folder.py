@@ -1,0 +1,182 @@
+"""The folder that a simulation runs in: the project's files by their relative paths, and room to write.
+
+::
+
+    <scratch>/<pid>/work           real folders, with a link for each file of the project; the file is read-only
+    <scratch>/<pid>.import/work    the same, in which the model is imported; read-only once it is
+
+What a simulation wrote is gone before the next one or a target starts. To notice it costs a look at each folder:
+every one is given the same time in the past as its last change, which the kernel overwrites with the present time
+when anything is made, renamed or removed in it. (The time itself would not do: the kernel's clock for files advances
+every few milliseconds, and a short simulation is over sooner.) Files cannot be changed in place: they are links to
+read-only files, and :func:`obey_modes` has root keep to that too. docs/decisions.md says what else was thought of.
+
+Runs in children: the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from mops import folders
+
+_MADE_NS = 123_456_789 * 10**9  # in 1973: whole seconds, which every file system keeps
+_NAME = "work"
+_NAMES = 100
+_CAP_DAC_OVERRIDE = 1
+_CAPABILITY_VERSION = 0x20080522
+_PR_CAPBSET_DROP = 24
+
+
+Entries = dict[str, str | None]
+"""What is in a folder, by name: a link's target, or None for a folder."""
+
+
+class WorkingFolder:
+    """A folder with a link to each file of another one, as it was made whenever it is entered.
+
+    Parameters
+    ----------
+    own
+        The folder that it lies in, which is this process's alone; read-only, so that nothing is kept in ``..``.
+    source
+        The folder whose files are linked to. It does not change.
+    """
+
+    def __init__(self, own: Path, source: Path):
+        self._own, self._source = own, source
+        self.made = False
+        self.path = own / _NAME
+        self._entries = {self.path / folder: entries for folder, entries in _tree(source)}
+        self._folders = [str(folder) for folder in self._entries]
+
+    def of(self, own: Path) -> WorkingFolder:
+        """Return a folder with the same files, that lies in another one."""
+        return WorkingFolder(own, self._source)
+
+    def enter(self) -> None:
+        """Make it the working directory."""
+        os.chdir(self.path)
+
+    @property
+    def changed(self) -> bool:
+        """Whether it has to be renewed: something was made, renamed or removed in it, or it has not been made."""
+        look = os.stat  # this is done for each simulation: a path object would double its time
+        try:
+            for folder in self._folders:
+                if look(folder).st_mtime_ns != _MADE_NS:
+                    return True
+        except OSError:
+            return True
+        return False
+
+    def renew(self) -> None:
+        """Make it as it was.
+
+        Raises
+        ------
+        OSError
+            There is no room for it.
+        """
+        self.made = True
+        try:
+            self._renew()
+        except OSError:  # whatever a model has done to it: made anew it is as it was
+            folders.remove(self._own)
+            self._renew()
+
+    def _renew(self) -> None:
+        if not self.path.is_dir():
+            self.path.mkdir(parents=True)
+            self._own.chmod(stat.S_IRUSR | stat.S_IXUSR)
+        changed = []
+        for folder, entries in self._entries.items():  # what holds a folder comes before it
+            if folder.stat().st_mtime_ns != _MADE_NS:
+                _restore(folder, entries)
+                changed.append(folder)
+        for folder in changed:
+            os.utime(folder, ns=(_MADE_NS, _MADE_NS))
+
+    def written(self) -> list[str]:
+        """Return the first files by name that were written since it was made, by their relative paths."""
+        return sorted(str(path.relative_to(self.path)) for path in self._written())[:_NAMES]
+
+    def _written(self) -> Iterator[Path]:
+        for folder, entries in self._entries.items():
+            with contextlib.suppress(OSError), os.scandir(folder) as found:
+                for entry in found:
+                    if not _is_as_made(entry, entries):
+                        yield from _files(Path(entry.path))
+
+
+def _tree(root: Path) -> Iterator[tuple[str, Entries]]:
+    """Yield each folder's relative path with what is in it."""
+    todo = ["."]
+    while todo:
+        folder = todo.pop()
+        entries: Entries = {}
+        with os.scandir(root / folder) as found:
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    entries[entry.name] = None
+                    todo.append(f"{folder}/{entry.name}")
+                else:
+                    entries[entry.name] = str(Path(entry.path).readlink()) if entry.is_symlink() else entry.path
+        yield folder, entries
+
+
+def _is_as_made(entry: os.DirEntry[str], entries: Entries) -> bool:
+    if entry.name not in entries:
+        return False
+    target = entries[entry.name]
+    if target is None:
+        return entry.is_dir(follow_symlinks=False)
+    return entry.is_symlink() and str(Path(entry.path).readlink()) == target
+
+
+def _restore(folder: Path, entries: Entries) -> None:
+    with os.scandir(folder) as found:
+        there = {entry.name: _is_as_made(entry, entries) for entry in found}
+    for name, is_as_made in there.items():
+        if not is_as_made:
+            folders.remove(folder / name)
+    for name, target in entries.items():
+        if there.get(name):
+            continue
+        if target is None:
+            (folder / name).mkdir()
+        else:
+            (folder / name).symlink_to(target)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Yield a file itself, or the files in a folder."""
+    if path.is_symlink() or not path.is_dir():
+        yield path
+        return
+    for folder, _, names in os.walk(path):
+        yield from (Path(folder, name) for name in names)
+
+
+def obey_modes() -> None:
+    """Have this process, and all that it starts, keep to the modes of files even as root.
+
+    Root may write into read-only files by a capability, which is given up here. Where the kernel has none (macOS) or
+    refuses, root goes on as it was.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "capset"):
+        return
+    # Before the other, which it needs no more then: a program that root starts gets what this set still has.
+    libc.prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then the same for capabilities above 31
+    if libc.capget(header, sets) == 0:
+        for i in range(3):
+            sets[i] &= ~(1 << _CAP_DAC_OVERRIDE)
+        libc.capset(header, sets)

@@ -1,0 +1,291 @@
+"""A simulation's working folder: the project can be read, anything new can be written, nothing written is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pool_lab import Lab, groups_of, order_of, values
+
+from mops.folders import make_read_only
+from mops.worker.order import Outcome
+from mops.worker.pool import Pool
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with data in a folder, made read-only as a bundle is."""
+    root = tmp_path / "bundle"
+    (root / "data").mkdir(parents=True)
+    (root / "data" / "rates.csv").write_text("0.5\n")
+    (root / "config.json").write_text("{}")
+    return root
+
+
+def pool_of(lab: Lab, project: Path, code: str, **fields: Any) -> Pool:
+    (project / "model.py").write_text(code)
+    make_read_only(project)
+    return lab.pool(root=str(project), **fields)
+
+
+def failures(outcome: Outcome) -> list[str]:
+    return [failure.message for failure in outcome.failures]
+
+
+def content(root: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(path.relative_to(root)): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+        for path in [root, *root.rglob("*")]
+    }
+
+
+SETS = [{"x": i} for i in range(8)]
+COUNTS = """
+from pathlib import Path
+
+def run(params, seed):
+    seen = {}
+    for name in ("a.txt", "data/b.txt", "data/new/c.txt"):
+        path = Path(name)
+        path.parent.mkdir(exist_ok=True)
+        seen[name] = len(path.read_text()) if path.exists() else 0
+        with path.open("a") as file:
+            file.write("x")
+    return seen
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_simulation_does_not_see_what_another_wrote(lab: Lab, project: Path, start: str) -> None:
+    """A counter in a file gave 1 to 8 in one job and 9 to 16 in the next: the folder was the bundle cache."""
+    pool = pool_of(lab, project, COUNTS, start=start)
+    before = content(project)
+    for _ in range(2):
+        outcome = lab.run(pool, SETS, 2)
+        assert not outcome.failures
+        for name in ("a.txt", "data/b.txt", "data/new/c.txt"):
+            assert set(map(tuple, values(outcome, name).values())) == {(0,)}
+    assert content(project) == before
+
+
+def test_two_slots_do_not_share(lab: Lab, project: Path) -> None:
+    """Two long simulations at once wrote into one file."""
+    code = """
+import time
+from pathlib import Path
+
+def run(params, seed):
+    own = Path("mine.txt")
+    own.write_text(str(params["x"]))
+    Path(params["meeting"], str(params["x"])).touch()
+    while len(list(Path(params["meeting"]).iterdir())) < 2:
+        time.sleep(0.01)
+    return {"x": int(own.read_text())}
+"""
+    meeting = project.parent / "meeting"
+    meeting.mkdir()
+    pool = pool_of(lab, project, code, slots=2)
+    groups = groups_of([{"x": x, "meeting": str(meeting)} for x in range(2)], 1)
+    with ThreadPoolExecutor() as threads:
+        running = [threads.submit(pool.run, order_of(pool.context, (group,), number=group.index)) for group in groups]
+        outcomes = [future.result() for future in running]
+    assert [values(outcome, "x") for outcome in outcomes] == [{(0, 0): [0]}, {(1, 0): [1]}]
+
+
+def test_targets_do_not_see_what_simulations_wrote(lab: Lab, project: Path) -> None:
+    code = """
+from pathlib import Path
+
+def run(params, seed):
+    Path("out.txt").write_text("x")
+    return {"x": 1}
+
+def score(replicates):
+    found = sum(Path(name).exists() for name in ("out.txt", "seen.txt"))
+    Path("seen.txt").write_text("x")
+    return found + len(Path("data/rates.csv").read_text())
+"""
+    outcome = lab.run(pool_of(lab, project, code, targets=("model:score", "model:score")), [{}], 2)
+    assert [loss.loss for loss in outcome.losses] == [4.0, 4.0]
+
+
+CHANGES = """
+import os, shutil, subprocess, sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+def by_link():
+    open("data/rates.csv", "w")
+
+def by_append():
+    open("config.json", "a")
+
+def by_file():
+    open(HERE / "cache.json", "w")
+
+def by_parent():
+    open("../ours.txt", "w")
+
+def by_program():
+    subprocess.run([sys.executable, "-c", "open('config.json', 'w')"], check=True)
+
+def by_replacing():
+    Path("new.json").write_text("1")
+    os.replace("new.json", "config.json")
+
+def by_removing():
+    shutil.rmtree("data")
+    os.symlink("/tmp", "data")
+    os.unlink("model.py")
+
+def by_moving():
+    os.rename("data", "moved")
+    shutil.rmtree("../work", ignore_errors=True)
+
+def by_closing():
+    os.mkdir("shut")
+    Path("shut/file").touch()
+    os.chmod("shut", 0)
+    os.chmod("data", 0o500)
+
+def run(params, seed):
+    there = list(Path(".").rglob("*"))
+    rates = Path("data/rates.csv").read_text()
+    if params["way"]:
+        globals()[params["way"]]()
+    return {"there": len(there), "rates": rates}
+"""
+
+
+REFUSED = {
+    "by_link": "data/rates.csv",
+    "by_append": "config.json",
+    "by_file": "cache.json",
+    "by_parent": "ours.txt",
+    "by_program": "exit status",
+}
+ALLOWED = ("by_replacing", "by_removing", "by_moving", "by_closing")
+
+
+def test_project_files_stay_as_they_are_also_for_root(lab: Lab, project: Path) -> None:
+    """Modes do not keep root from writing into the files of the bundle, which links lead to."""
+    pool = pool_of(lab, project, CHANGES)
+    before = content(project)
+    outcome = lab.run(pool, [{"way": way, "n": n} for n, way in enumerate(flatten([*REFUSED, *ALLOWED]))])
+    assert [failure.group for failure in outcome.failures] == [0, 2, 4, 6, 8]
+    for message, named in zip(failures(outcome), REFUSED.values(), strict=True):
+        assert named in message
+    assert "the project's files are read-only" in failures(outcome)[0]
+    assert set(map(tuple, values(outcome, "there").values())) == {(4,)}
+    assert set(map(tuple, values(outcome, "rates").values())) == {("0.5\n",)}
+    assert content(project) == before
+
+
+def flatten(ways: list[str]) -> list[str]:
+    """Return each way with a simulation behind it that changes nothing."""
+    return [way for name in ways for way in (name, "")]
+
+
+def test_what_the_import_writes_is_there_for_every_simulation_and_for_none_to_change(lab: Lab, project: Path) -> None:
+    code = """
+import os
+from pathlib import Path
+
+os.makedirs("out", exist_ok=True)
+Path("table.txt").write_text("imported")
+ABSOLUTE = Path("out").resolve()
+
+def run(params, seed):
+    n = len(os.listdir("out"))
+    Path("out/mine.txt").touch()
+    if params["x"] == 1:
+        open("table.txt", "a")
+    if params["x"] == 2:
+        (ABSOLUTE / "ours.txt").touch()
+    return {"n": n, "text": Path("table.txt").read_text(), "rates": (ABSOLUTE.parent / "data/rates.csv").read_text()}
+"""
+    outcome = lab.run(pool_of(lab, project, code), SETS[:4])
+    assert [failure.group for failure in outcome.failures] == [1, 2]
+    assert all(message.startswith("PermissionError") for message in failures(outcome))
+    assert values(outcome, "n") == {(0, 0): [0], (3, 0): [0]}
+    assert values(outcome, "text") == {(0, 0): ["imported"], (3, 0): ["imported"]}
+    assert values(outcome, "rates") == {(0, 0): ["0.5\n"], (3, 0): ["0.5\n"]}
+
+
+def test_an_import_leaves_no_compiled_files_in_the_bundle(lab: Lab, project: Path) -> None:
+    (project / "helper.py").write_text("X = 1\n")
+    pool = pool_of(lab, project, "from helper import X\n\ndef run(params, seed):\n    return {'x': X}\n")
+    assert values(lab.run(pool, [{}]), "x") == {(0, 0): [1]}
+    assert not list(project.rglob("__pycache__"))
+
+
+def test_the_command_line_is_that_of_a_script_without_arguments(lab: Lab, project: Path) -> None:
+    """The numbers of mops's descriptors were there: a model that reads its arguments on import could not be loaded."""
+    code = """
+import argparse, sys
+
+parser = argparse.ArgumentParser()
+parser.add_argument("files", nargs="*")
+FILES = parser.parse_args().files
+
+def run(params, seed):
+    return {"argv": " ".join(sys.argv), "files": len(FILES), "first": sys.path[0]}
+"""
+    outcome = lab.run(pool_of(lab, project, code), [{}])
+    assert values(outcome, "argv") == {(0, 0): [str(project / "model.py")]}
+    assert values(outcome, "first") == {(0, 0): [str(project)]}
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files, which nobody else uses."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+WRITES = "from pathlib import Path\n\ndef run(p, s):\n    Path('out').mkdir()\n    return {'x': 1}\n"
+
+
+def test_nothing_is_left_of_a_child_or_of_a_pool(lab: Lab, project: Path, temporary: Path) -> None:
+    dies = WRITES.replace("    return", "    if p['x'] == 1: import os; os._exit(3)\n    return")
+    pool = pool_of(lab, project, dies, tasks_per_child=1, start="spawn", retries=0)
+    assert [failure.reason for failure in lab.run(pool, SETS[:3]).failures] == ["crashed"]
+    assert [list(folder.iterdir()) for folder in temporary.iterdir()] == [[]]
+    pool.close()
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_worker_left_is_removed_by_the_next_start(lab: Lab, project: Path, temporary: Path) -> None:
+    """Also where it made its folders read-only; and never what a worker has that lives."""
+    program = "import sys; from mops.worker.scratch import Scratch; print(Scratch().path, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        assert worker.stdout is not None
+        left = Path(worker.stdout.readline().strip())
+        (left / "7.import" / "work").mkdir(parents=True)
+        (left / "7.import" / "work" / "file").touch()
+        make_read_only(left / "7.import")
+        long_ago = time.time() - 3600
+        os.utime(left, (long_ago, long_ago))
+        pool = pool_of(lab, project, WRITES)
+        lab.run(pool, SETS)
+        assert left.exists()
+        worker.kill()
+    other = lab.pool(root=str(project), job="other")
+    lab.run(other, SETS)
+    assert not left.exists()
