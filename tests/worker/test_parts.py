@@ -1,6 +1,7 @@
 """Tables on their way from a child to its worker and to a later child."""
 
 import gc
+import io
 import math
 import os
 import socket
@@ -155,7 +156,7 @@ class TestWriter:
         out.flush()
         out.end(1.5, "it is old", "simulations", [])
         assert ends[1].receive() == (
-            {"kind": "ended", "seconds": 1.5, "worn": "it is old", "reason": "simulations"},
+            {"kind": "ended", "seconds": 1.5, "worn": "it is old", "reason": "simulations", "written": []},
             None,
         )
 
@@ -258,3 +259,24 @@ def test_an_empty_part_has_no_map_and_its_descriptor_is_closed():
     assert map_part(read) is None
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(read)
+
+
+class Short(io.FileIO):
+    """A file that takes little at once, as the kernel takes 2 GiB of more."""
+
+    def write(self, data):
+        return super().write(memoryview(data)[:100])
+
+
+def test_what_the_kernel_does_not_take_at_once_is_not_lost(ends, monkeypatch):
+    """A column of more than 2 GiB was cut off: the rest of a short write was never written."""
+
+    def fdopen(fd, mode, buffering=-1):
+        return Short(fd, mode) if buffering == 0 else io.BufferedWriter(Short(fd, mode))
+
+    table = pa.table({"x": list(range(10_000))})
+    with monkeypatch.context() as patched:
+        patched.setattr("mops.worker.parts.os.fdopen", fdopen)
+        send_tables(ends[0], {"kind": "part"}, [(0, 0, {"output": table})], "mops-test")
+    message, fd = ends[1].receive()
+    assert tables_of(message["outputs"], fd)[0, 0]["output"] == table

@@ -146,7 +146,8 @@ def send_tables(channel: Channel, message: Message, simulations: Iterable[tuple[
             by_output.setdefault(output, []).append((place, replicate, table))
     fd = anonymous_file(name)
     try:
-        with os.fdopen(os.dup(fd), "wb", buffering=0) as raw, pa.PythonFile(raw, "w") as file:
+        # Buffered: the kernel writes at most 2 GiB at once, and a raw file leaves it to its caller to write the rest.
+        with os.fdopen(os.dup(fd), "wb") as buffered, pa.PythonFile(buffered, "w") as file:
             message["outputs"] = {output: list(_segments(file, rows)) for output, rows in by_output.items()}
         channel.send(message, fd)
     finally:
