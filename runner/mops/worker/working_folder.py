@@ -103,15 +103,17 @@ class WorkingFolder:
             os.utime(folder, ns=(_MADE_NS, _MADE_NS))
 
     def written(self) -> list[str]:
-        """Return the first files by name that were written since it was made, by their relative paths."""
+        """Return the first files by name that were written or removed since it was made, by their relative paths."""
         return sorted(str(path.relative_to(self.path)) for path in self._written())[:_NAMES]
 
     def _written(self) -> Iterator[Path]:
         for folder, entries in self._entries.items():
             with contextlib.suppress(OSError), os.scandir(folder) as found:
-                for entry in found:
-                    if not _is_as_made(entry, entries):
-                        yield from _files(Path(entry.path))
+                there = {entry.name: _is_as_made(entry, entries) for entry in found}
+                yield from (folder / name for name in entries.keys() - there.keys())
+                for name, is_as_made in there.items():
+                    if not is_as_made:
+                        yield from _files(folder / name)
 
 
 def _tree(root: Path) -> Iterator[tuple[str, Entries]]:
@@ -155,12 +157,9 @@ def _restore(folder: Path, entries: Entries) -> None:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield a file itself, or the files in a folder."""
-    if path.is_symlink() or not path.is_dir():
-        yield path
-        return
-    for folder, _, names in os.walk(path):
-        yield from (Path(folder, name) for name in names)
+    """Yield a file itself, or the files in a folder; an empty folder itself."""
+    inner = [] if path.is_symlink() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    yield from inner or [path]
 
 
 def obey_modes() -> None:
