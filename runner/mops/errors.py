@@ -33,6 +33,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_PATH_SHOWN = 200  # characters
+
 
 class MopsError(Exception):
     """Base of the tree.
@@ -78,6 +80,32 @@ class UsageError(MopsError):
     """What was asked for cannot be done as asked."""
 
     exit_code = 2
+
+
+def path_refused(path: object, what: str, reason: Exception, *, hint: str = "name another path") -> UsageError:
+    """Return what to say of a path that a user gave and the system refuses: too long, a circle of links, no access.
+
+    Parameters
+    ----------
+    what
+        What the path was to be: ``the project folder``.
+    reason
+        What was raised: OSError; ValueError for a null character; RuntimeError for a home folder that nobody has.
+    """
+    return UsageError(f"{what} cannot be used: {path_fault(reason)}", where=path_shown(path), hint=hint)
+
+
+def path_fault(reason: Exception) -> str:
+    """Return the reason in the system's words."""
+    return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
+
+
+def path_shown(path: object) -> str:
+    """Return a path for one line of a terminal."""
+    text = str(path)
+    text = text if text.isprintable() else ascii(text)
+    half = _PATH_SHOWN // 2
+    return text if len(text) <= _PATH_SHOWN else f"{text[:half]}...{text[-half:]}"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import pyarrow.csv as csv
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from mops.errors import StorageError, UsageError
+from mops.errors import StorageError, UsageError, path_refused
 from mops.job import Job
 
 
@@ -52,7 +53,8 @@ def export(job: Job, folder: Path, file_format: Format, *, overwrite: bool) -> l
     """
     sources = _sources(job)
     paths = {name: folder / f"{name}.{file_format}" for name in sources}
-    taken = [str(path) for path in paths.values() if path.exists()]
+    with _faults(folder):
+        taken = [str(path) for path in paths.values() if path.exists()]
     if taken and not overwrite:
         raise UsageError(
             "these files are there already", where=", ".join(taken), hint="add --overwrite to replace them"
@@ -107,7 +109,11 @@ def _faults(path: Path) -> Iterator[None]:
         raise UsageError(
             "a file and a folder are in each other's way", where=str(path), hint="choose another folder with --to"
         ) from error
+    except ValueError as error:
+        raise path_refused(path, "the folder of --to", error) from error
     except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise path_refused(path, "the folder of --to", error) from error
         raise StorageError(
             f"this cannot be written ({error.strerror or error})",
             where=str(path),

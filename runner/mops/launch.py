@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
@@ -19,13 +20,13 @@ from mops.driver.attempt import Attempt, children, context_of
 from mops.driver.departures import Pods
 from mops.driver.progress import Snapshot
 from mops.driver.trial import Trial, try_out
-from mops.errors import JobError, OptionsError, Problem, UsageError
+from mops.errors import JobError, OptionsError, Problem, UsageError, path_refused
 from mops.job import Job, standing
 from mops.location import Location, locate
 from mops.service import Service, Started
 from mops.settings import PREFIX, Settings
 from mops.storage.bundles import Bundle, cache_folder, pack, unpack
-from mops.storage.files import Files
+from mops.storage.files import Files, canonical_url
 from mops.storage.jobs import JobRecord, create_derived, create_job, load_bundle, load_job, read_live
 from mops.storage.log import By, JobLog, LogView, Settled, settled_state
 from mops.storage.options import JobOptions, KeptOptions, PodOptions, keep_options, read_options
@@ -94,7 +95,8 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     _give_back()
     root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))
-    bundle = pack(root, Path(storage) if storage and "://" not in storage else None)
+    results = canonical_url(storage) if storage else "://"
+    bundle = pack(root, None if "://" in results else Path(results))
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # what runs here is the bundle, not the folder
     return Prepared(parsed, text, root, spec, bundle)
 
@@ -106,8 +108,12 @@ def _give_back() -> None:
 
 
 def _project(folder: str | Path) -> Path:
-    root = Path(folder).resolve()
-    if not root.is_dir():
+    try:
+        root = Path(os.path.realpath(folder))
+        is_there = root.is_dir()
+    except (OSError, ValueError) as bad:
+        raise path_refused(folder, "the project folder", bad) from bad
+    if not is_there:
         raise UsageError(
             "there is no such project folder", where=str(folder), hint="--project names the folder that holds the model"
         )

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mops.errors import StorageError, UsageError
+from mops.errors import StorageError, UsageError, path_refused
 from mops.study.cells import Cell, read_cell
 from mops.study.json_file import read_json, read_text
 from mops.study.sampling import Method, draw, notes_on
@@ -79,7 +79,14 @@ def sample(
     """
     out = Path(out)
     write = _writer(out, study)
-    if out.exists() and not overwrite:
+    try:
+        out.stat()
+        is_there = True
+    except (FileNotFoundError, NotADirectoryError):
+        is_there = False
+    except (OSError, ValueError) as bad:
+        raise path_refused(out, "the output file", bad) from bad
+    if is_there and not overwrite:
         raise UsageError("this file is there already", where=str(out), hint="add --overwrite to replace it")
     text = read_text(Path(space), "space")
     parsed = parse_space(read_json(text, where=str(space), what="space"), where=str(space))

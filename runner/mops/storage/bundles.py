@@ -365,9 +365,9 @@ def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
     if not _DIGEST.fullmatch(digest):
         raise BundleError(f"{digest!r} is not the SHA-256 of a bundle")
     target = cache / digest
-    if target.is_dir():
-        return target
     with _told(cache):
+        if target.is_dir():
+            return target
         cache.mkdir(parents=True, exist_ok=True)
     with ExitStack() as alone:
         with _told(cache):

@@ -29,7 +29,7 @@ from fsspec.asyn import sync
 from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
-from mops.errors import StorageUnavailable, UsageError
+from mops.errors import StorageUnavailable, UsageError, path_refused
 from mops.storage.faults import code_of, fault_of, in_brief, refused
 from mops.storage.spool import Spool
 
@@ -372,14 +372,27 @@ def canonical_url(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     match scheme if separator else None:
         case None:
-            return str(Path(url).expanduser().absolute())
+            return _folder(url)
         case "file" if rest.startswith("/"):
-            return str(Path(unquote(rest)))
+            return _folder(unquote(rest))
         case "memory":
             return f"memory://{rest.rstrip('/')}"
         case "abfs" | "abfss" | "az" if rest.strip("/") and "?" not in rest:
             return url.rstrip("/")
     raise _no_such_storage(scheme, url)
+
+
+def _folder(path: str) -> str:
+    """Return a folder's absolute path; what only a look at the storage tells (no access, a full disk) is told then."""
+    try:
+        absolute = Path(path).expanduser().absolute()
+        absolute.stat()
+    except OSError as bad:
+        if bad.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise path_refused(path, "the storage's folder", bad) from bad
+    except (ValueError, RuntimeError) as bad:  # a null character; a home folder that nobody has
+        raise path_refused(path, "the storage's folder", bad) from bad
+    return str(absolute)
 
 
 def _no_such_storage(scheme: str, url: str) -> UsageError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from mops.errors import Problem, StudyError, UsageError
+from mops.errors import Problem, StudyError, UsageError, path_refused
 from mops.study.problems import at, shown
 from mops.study.values import text_fault
 
@@ -49,6 +49,8 @@ def read_text(path: Path, what: str) -> str:
         raise StudyError(
             f"the {what} file is not UTF-8 text", [], where=f"{path}, byte {bad.start}", hint="save it as UTF-8"
         ) from None
+    except (OSError, ValueError) as bad:
+        raise path_refused(path, f"this {what} file", bad) from None
 
 
 class Elements:

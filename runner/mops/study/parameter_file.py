@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mops.errors import path_fault
 from mops.study.cells import SEED, Place, Texts, arrow_column, arrow_seeds, as_json, csv_column, csv_seeds, type_fault
 from mops.study.grouping import GroupBuilder
 from mops.study.problems import Checks, called
@@ -55,6 +56,13 @@ def read_sets(folder: Path, name: str, check: Checks, builder: GroupBuilder) -> 
 
 
 def _file_fault(path: Path, name: str) -> str | None:
+    try:
+        return _fault_of_what_is_there(path, name)
+    except (OSError, ValueError) as bad:
+        return f"{called(name)} cannot be read: {path_fault(bad)}"
+
+
+def _fault_of_what_is_there(path: Path, name: str) -> str | None:
     if path.is_dir():
         return f"{called(name)} is a folder; name a file in it"
     if not path.is_file():

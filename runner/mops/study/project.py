@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +61,18 @@ def find_root(study_path: str | Path) -> Path:
     study_path
         Path of the study file, which need not exist.
     """
-    folder = Path(study_path).parent.resolve()
+    folder = Path(os.path.realpath(Path(study_path).parent))
     for candidate in (folder, *folder.parents):
-        if any((candidate / marker).exists() for marker in MARKERS):
+        if any(_is_there(candidate / marker) for marker in MARKERS):
             return candidate
     return folder
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a folder above that may not be looked into
+        return False
 
 
 def read_registry(root: Path) -> Registry | None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mops.errors import ModelError, Problem
+from mops.errors import ModelError, Problem, path_fault, path_refused, path_shown
 
 NEEDED = {"python": (3, 11), "numpy": (1, 23), "pyarrow": (18, 0)}
 _START = str(Path(__file__).with_name("start.py"))
@@ -66,7 +66,10 @@ def cannot_start(python: str, error: OSError, *, installed: bool = False) -> Mod
 
 def absolute(python: str | Path) -> str:
     """Return the path that is kept with a job: absolute, links kept (a virtual environment's Python is one)."""
-    return str(Path(python).expanduser().absolute())
+    try:
+        return str(Path(python).expanduser().absolute())
+    except RuntimeError as bad:
+        raise path_refused(python, "the interpreter", bad) from bad
 
 
 def problems_of(python: str, environment: Mapping[str, str]) -> list[Problem]:
@@ -79,7 +82,11 @@ def problems_of(python: str, environment: Mapping[str, str]) -> list[Problem]:
     environment
         The variables that children get.
     """
-    return [Problem(f"--python {python}", message) for message in _wrong(python, environment)]
+    try:
+        wrong = list(_wrong(python, environment))
+    except OSError as bad:
+        wrong = [f"it cannot be used: {path_fault(bad)}"]
+    return [Problem(f"--python {path_shown(python)}", message) for message in wrong]
 
 
 def _wrong(python: str, environment: Mapping[str, str]) -> Iterator[str]:
