@@ -20,12 +20,12 @@ from mops.driver.attempt import Attempt, children, context_of
 from mops.driver.departures import Pods
 from mops.driver.progress import Snapshot
 from mops.driver.trial import Trial, try_out
-from mops.errors import JobError, OptionsError, Problem, UsageError, path_refused
+from mops.errors import BundleError, JobError, OptionsError, Problem, UsageError, path_refused
 from mops.job import Job, standing
 from mops.location import Location, locate
 from mops.service import Service, Started
 from mops.settings import PREFIX, Settings
-from mops.storage.bundles import Bundle, cache_folder, pack, unpack
+from mops.storage.bundles import Bundle, cache_folder, differing_files, pack, unpack
 from mops.storage.files import Files, canonical_url
 from mops.storage.jobs import JobRecord, create_derived, create_job, load_bundle, load_job, read_live
 from mops.storage.log import By, JobLog, LogView, Settled, settled_state
@@ -48,6 +48,7 @@ is called with the settings as variables, and the attempt after which somebody a
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME_LIMIT = 60
+_FILES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -336,6 +337,7 @@ def _record(name: str, prepared: Prepared) -> JobRecord:
         spec=prepared.spec,
         n_groups=len(prepared.study.groups),
         n_simulations=prepared.study.n_simulations,
+        project=str(prepared.root),
     )
 
 
@@ -441,7 +443,7 @@ def resume(
     if not take_over:
         job.require_no_runner(f"stop it with: mops jobs cancel {job.name}; or supersede it with --take-over")
     next_run = _next_run(job, record, env, python, pod, service, settings)
-    service, changes = next_run.service, [*_changes(job, view, settings, service), *next_run.changes]
+    service, changes = next_run.service, [*_changes(job, record, view, settings, service), *next_run.changes]
     if service is not None:
         service.refuse_another(job.name, take_over=take_over)
 
@@ -495,11 +497,36 @@ def _next_run(
     return _NextRun(kept, replace(options, pod=placed), changes, service, given)
 
 
-def _changes(job: Job, view: LogView, settings: Settings, service: Service | None) -> list[str]:
-    """Return a line for each setting that the job's last attempt had otherwise; places are the service's own matter."""
+def _changes(job: Job, record: JobRecord, view: LogView, settings: Settings, service: Service | None) -> list[str]:
+    """Return a line for each setting that the job's last attempt had otherwise, and one for the project's files.
+
+    Places are the service's own matter.
+    """
     before = read_live(job.files, JobPaths(job.name), view.attempt)
     changes = settings.changes_since(before.settings) if before else []
-    return [change for change in changes if service is None or change.startswith(PREFIX)]
+    return [
+        *(change for change in changes if service is None or change.startswith(PREFIX)),
+        *_project_changes(job, record),
+    ]
+
+
+def _project_changes(job: Job, record: JobRecord) -> list[str]:
+    """Say which files of the project differ from those of the job, which run all the same; nothing if none does."""
+    if not record.project:
+        return []
+    root, results = Path(record.project), job.files.url
+    try:
+        bundle = pack(root, None if "://" in results else Path(results))
+    except BundleError:  # it is not on this machine, or is no project any more
+        return []
+    if bundle.digest == record.bundle:
+        return []
+    then = unpack(record.bundle, lambda: load_bundle(job.files, record.bundle), cache_folder())
+    differing = list(differing_files(bundle, then))
+    shown = ", ".join(f"{name} ({how})" for name, how in differing[:_FILES_SHOWN])
+    more = len(differing) - _FILES_SHOWN
+    listed = f"{shown} and {more} more" if more > 0 else shown
+    return [f"the project has changed since the submit, and the job runs its files of then: {listed}"]
 
 
 def _attempt(
@@ -620,7 +647,7 @@ def retry(
     next_run = _next_run(job, record, env, python, pod, service, settings)
     created = now.isoformat(timespec="seconds")
     derived = replace(record, job=name, created=created, parent=parent, options=next_run.options)
-    service, changes = next_run.service, [*_changes(job, view, settings, service), *next_run.changes]
+    service, changes = next_run.service, [*_changes(job, record, view, settings, service), *next_run.changes]
     child = Job(job.files, name)
 
     def create() -> None:

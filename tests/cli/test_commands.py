@@ -102,8 +102,14 @@ def test_a_killed_job_is_interrupted_and_resumes(lab: Lab) -> None:
     assert re.search(r"state +interrupted", killed.out)
     assert re.search(r"go on +mops jobs resume killed", killed.out)
     committed = lab.run("jobs", "status", "killed", "--json").json["groups"]
+    lab.write("notes.txt", "new")
+    lab.write("model.py", "raise ValueError('not what was submitted')")
     resumed = lab.run("jobs", "resume", "killed")
     assert resumed.code == 0
+    assert (
+        "warning: the project has changed since the submit, and the job runs its files of then: "
+        "model.py (changed), notes.txt (added)\n"
+    ) in resumed.err
     assert f"goes on: {committed} of 40 parameter sets" in resumed.err
     end = lab.run("jobs", "status", "killed", "--json").json
     assert (end["state"], end["attempt"], end["groups"]) == ("succeeded", 2, 40)

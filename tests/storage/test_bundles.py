@@ -25,7 +25,7 @@ import pytest
 from mops.errors import BundleError, StorageError
 from mops.location import DEFAULT_STORAGE
 from mops.storage import bundles
-from mops.storage.bundles import BUILT_IN_IGNORE, Bundle, cache_folder, pack, unpack
+from mops.storage.bundles import BUILT_IN_IGNORE, Bundle, cache_folder, differing_files, pack, unpack
 
 UNPACK = """
 import sys
@@ -426,6 +426,24 @@ def test_what_was_packed_comes_back_read_only(root: Path, cache: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in inner} == {0o555}
     assert list(cache.iterdir()) == [folder]
     assert pack(folder) == bundle
+
+
+def test_what_differs_from_an_unpacked_bundle_is_named(root: Path, cache: Path) -> None:
+    """A resume ran the job's own bundle without a word, whatever had become of the project's files."""
+    lay(root, {"same.py": "1", "model.py": "1", "data/gone.csv": "1", "script.sh": "1", "size.txt": "1"})
+    bundle = pack(root)
+    folder = unpack(bundle.digest, lambda: bundle.data, cache)
+    assert list(differing_files(bundle, folder)) == []
+    lay(root, {"model.py": "2", "data/new.csv": "1", "size.txt": "12"})
+    (root / "data/gone.csv").unlink()
+    (root / "script.sh").chmod(0o755)
+    assert list(differing_files(pack(root), folder)) == [
+        ("data/gone.csv", "removed"),
+        ("data/new.csv", "added"),
+        ("model.py", "changed"),
+        ("script.sh", "changed"),
+        ("size.txt", "changed"),
+    ]
 
 
 def test_an_empty_project_comes_back(root: Path, cache: Path) -> None:

@@ -184,7 +184,7 @@ lock.acquire()
 def run(p, s):
     if p["a"] == "hangs" and os.getpid() != importer:
         lock.acquire()
-    while p["a"] in ("dies", "slow") and not Path(p["a"]).exists():
+    while p["a"] in ("dies", "slow") and not (HERE / p["a"]).exists():
         time.process_time()
     if p["a"] == "dies":
         os._exit(7)

@@ -14,6 +14,7 @@ from mops.detached import Detached
 from mops.driver.progress import Snapshot
 from mops.job import Job, Reason, Status
 from mops.launch import Prepared, Runner
+from mops.settings import PREFIX
 
 
 class Shown:
@@ -108,4 +109,5 @@ def shown(*, as_json: bool) -> Iterator[Shown]:
 
 def _say_changes(changes: list[str]) -> None:
     for change in changes:
-        terminal.say(f"{'option' if change.startswith('--') else 'setting'} {change}")
+        kind = "option" if change.startswith("--") else "setting" if change.startswith(PREFIX) else "warning:"
+        terminal.say(f"{kind} {change}")

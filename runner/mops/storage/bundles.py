@@ -14,6 +14,7 @@ import stat
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -396,6 +397,35 @@ def _told(cache: Path) -> Iterator[None]:
         ) from bad
 
 
+def differing_files(bundle: Bundle, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield each file that a bundle has otherwise than one that was unpacked, with how: added, removed or changed."""
+    before = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+    for name in sorted(entries.keys() | before.keys()):
+        if name not in before:
+            yield name, "added"
+        elif name not in entries:
+            yield name, "removed"
+        elif not _is_same(entries[name], before[name]):
+            yield name, "changed"
+
+
+def _is_same(entry: zipfile.ZipInfo, path: Path) -> bool:
+    found = path.stat()
+    if found.st_size != entry.file_size or _is_executable(entry) != bool(found.st_mode & stat.S_IXUSR):
+        return False
+    checksum = 0
+    with path.open("rb") as file:
+        while piece := file.read(_COPY_BYTES):
+            checksum = zlib.crc32(piece, checksum)
+    return checksum == entry.CRC
+
+
+def _is_executable(entry: zipfile.ZipInfo) -> bool:
+    return bool(entry.external_attr >> 16 & stat.S_IXUSR)
+
+
 def _unpack(data: bytes, digest: str, cache: Path) -> None:
     _sweep(cache)
     tree = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache))
@@ -433,7 +463,7 @@ def _extract(data: bytes, digest: str, tree: Path) -> None:
             _refuse_foreign(entries, digest)
             for entry in entries:
                 with archive.open(entry) as packed:
-                    _write(tree / entry.filename, packed, executable=bool(entry.external_attr >> 16 & 0o100))
+                    _write(tree / entry.filename, packed, executable=_is_executable(entry))
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, EOFError) as bad:
         raise BundleError(f"the bundle is not a zip file that mops wrote: {bad}", where=digest) from bad
 

@@ -75,6 +75,8 @@ class JobRecord:
         How it was started. A resume may have changed them: :func:`mops.storage.options.read_options`.
     study
         The study's name, for people: a label of its runner's Kubernetes Job.
+    project
+        The project root on the machine that submitted it: a resume there tells what has changed since.
     """
 
     job: str
@@ -86,6 +88,7 @@ class JobRecord:
     parent: Parent | None = None
     options: JobOptions = field(default_factory=JobOptions)
     study: str = ""
+    project: str = ""
 
     @property
     def due(self) -> Ranges:
@@ -320,7 +323,7 @@ def parse_job(data: bytes, where: str) -> JobRecord:
     fields = parse_object(data, where)
     try:
         spec = ModelSpec.from_json(fields["spec"])
-        names = ("job", "created", "bundle", "n_groups", "n_simulations", "study")
+        names = ("job", "created", "bundle", "n_groups", "n_simulations", "study", "project")
         parent = Parent.from_json(fields["parent"]) if fields.get("parent") else None
         options = JobOptions.from_json(fields["options"])
         return JobRecord(spec=spec, parent=parent, options=options, **{name: fields[name] for name in names})
