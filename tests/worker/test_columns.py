@@ -349,3 +349,10 @@ class TestNamesOfPandas:
             """As geopandas has one."""
 
         assert as_tables(Results({"x": [1]}, index=pd.Index([5], name="k")), 1)["output"].column_names == ["k", "x"]
+
+
+@pytest.mark.parametrize("make", [pl.DataFrame, lambda series: series], ids=["frame", "series"])
+def test_python_objects_of_polars_are_refused(make: Any) -> None:
+    """What polars exports of them are their addresses."""
+    with pytest.raises(InvalidOutput, match="column 'x': it holds Python objects"):
+        as_tables({"daily": make({"x": pl.Series([object()], dtype=pl.Object)})}, 1)

@@ -162,7 +162,7 @@ class PartEncoder:
         if self._open:
             # One dictionary for all: at the second one Parquet's writer goes on with plain strings, 5 us a simulation.
             table = pa.concat_tables(self._open).unify_dictionaries()
-            self._writer.write_table(table.cast(self._writer.schema), row_group_size=max(table.num_rows, 1))
+            self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         self._open, self._open_bytes = [], 0
 
     def finish(self) -> Encoded:

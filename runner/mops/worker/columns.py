@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from mops.worker.owned import BadColumn, list_array, owned_column, plain
+from mops.worker.owned import BadColumn, list_array, owned, owned_column, plain
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -55,9 +55,34 @@ def of_frame(frame: Any) -> pa.Table:
     return _table([*_labels(frame.index), *frame.items()], _joined)
 
 
+def of_exported(table: Any) -> pa.Table:
+    """Return a table of any library that exports Arrow.
+
+    Raises
+    ------
+    BadColumn
+        A column cannot be stored.
+    """
+    found = owned(table if hasattr(table, "__arrow_c_stream__") else pa.record_batch(table))
+    if _is_of("polars", type(table)):
+        for field in found.schema:
+            _refuse_objects(field)
+    return found
+
+
+def _refuse_objects(field: pa.Field) -> None:
+    """Refuse what polars exports of a column of Python objects: their addresses. It has no bytes of a fixed size."""
+    if pa.types.is_fixed_size_binary(field.type):
+        raise BadColumn(field.name, "it holds Python objects of polars")
+
+
 def is_pandas(kind: type) -> bool:
     """Tell whether a type is one of pandas, or derived from one."""
-    return any(base.__module__.partition(".")[0] == "pandas" for base in kind.__mro__)
+    return _is_of("pandas", kind)
+
+
+def _is_of(library: str, kind: type) -> bool:
+    return any(base.__module__.partition(".")[0] == library for base in kind.__mro__)
 
 
 def is_scalar(kind: type) -> bool:
@@ -125,7 +150,10 @@ def column(values: Any) -> Column:
     if issubclass(kind, pa.Array | pa.ChunkedArray):
         return owned_column(values)
     if hasattr(kind, "__arrow_c_stream__"):
-        return owned_column(pa.chunked_array(values))
+        made = owned_column(pa.chunked_array(values))
+        if _is_of("polars", kind):
+            _refuse_objects(pa.field("", made.type))
+        return made
     if hasattr(kind, "__arrow_c_array__") or hasattr(kind, "__arrow_array__"):
         return owned_column(pa.array(values))
     if issubclass(kind, Sequence) and not issubclass(kind, range | memoryview | bytearray | array.array):

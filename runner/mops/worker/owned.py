@@ -16,6 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _MOST_KNOWN = 32
+_DEEPEST = 32
+"""Readers take Parquet schemas that are 100 deep; a list counts twice."""
+_MEANT_AS_STORED = ("arrow.uuid", "arrow.json", "arrow.bool8")
 
 
 # Other encodings of the same values. Parquet has no seconds: those that are no milliseconds are to fail here.
@@ -95,10 +98,11 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     BadColumn
         Parquet cannot hold a column.
     """
+    schema = schema.remove_metadata() if schema.metadata else schema  # that of fields stays: it names extensions
     for seen, known in _known:
-        if seen.equals(schema):
+        if seen.equals(schema, check_metadata=True):
             return known
-    found = pa.schema([(field.name, _plain_type(field.name, field.type)) for field in schema])
+    found = pa.schema([(field.name, _plain_type(field.name, field)) for field in schema])
     for field in found:
         _require_parquet_holds(field)
     del _known[_MOST_KNOWN - 1 :]
@@ -128,26 +132,42 @@ def _validate(name: str, column: pa.Array) -> None:
         raise BadColumn(name, f"its Arrow data are invalid: {invalid}") from None
 
 
-def _plain_type(column: str, kind: pa.DataType) -> pa.DataType:
+def _plain_type(column: str, field: pa.Field, depth: int = 0) -> pa.DataType:
     """Return the one type that stands for all encodings of the same values."""
-    is_ = pa.types
+    kind, is_ = field.type, pa.types
+    _require_readable(column, field, depth)
+
+    def plain(inner: pa.Field) -> pa.DataType:
+        return _plain_type(column, inner, depth + 1)
+
     if is_.is_struct(kind):
-        return pa.struct([(field.name, _plain_type(column, field.type)) for field in kind])
+        return pa.struct([(inner.name, plain(inner)) for inner in kind])
     if is_.is_map(kind):
-        return pa.map_(_plain_type(column, kind.key_type), _plain_type(column, kind.item_type))
+        return pa.map_(plain(kind.key_field), plain(kind.item_field))
     if _is_list(kind):
-        return pa.list_(_plain_type(column, kind.value_type))
+        return pa.list_(plain(kind.value_field))
     if is_.is_dictionary(kind) or is_.is_run_end_encoded(kind):
-        return _plain_type(column, kind.value_type)
+        return plain(pa.field("values", kind.value_type))
     if isinstance(kind, pa.BaseExtensionType):
-        if kind.extension_name.startswith("pandas."):  # what they are stored as means nothing without pandas
-            raise BadColumn(column, f"{kind.extension_name} cannot be stored; return the pandas frame, or text")
-        return _plain_type(column, kind.storage_type)
+        return pa.bool_() if kind.extension_name == "arrow.bool8" else plain(pa.field("storage", kind.storage_type))
     if is_.is_timestamp(kind) and kind.unit == "s":
         return pa.timestamp("ms", kind.tz)
     if is_.is_decimal(kind) and kind.bit_width < pa.decimal128(1).bit_width:
         return pa.decimal128(kind.precision, kind.scale)
     return _PLAIN.get(kind, kind)
+
+
+def _require_readable(column: str, field: pa.Field, depth: int) -> None:
+    """Refuse what readers do not take, and extension types whose storage alone does not say what the values mean."""
+    if depth > _DEEPEST:
+        raise BadColumn(column, f"it is nested more than {_DEEPEST} deep")
+    if pa.types.is_struct(field.type) and len({inner.name for inner in field.type}) < field.type.num_fields:
+        raise BadColumn(column, f"{field.type} has fields of the same name")
+    name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()  # of one that this process does not know
+    if isinstance(field.type, pa.BaseExtensionType):
+        name = field.type.extension_name
+    if name and name not in _MEANT_AS_STORED and not name.startswith("geoarrow."):
+        raise BadColumn(column, f"the extension type {name} would lose its meaning; return plain values, or text")
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -204,8 +224,7 @@ def _require_parquet_holds(field: pa.Field) -> None:
 def _is_known_to_be_held(kind: pa.DataType) -> bool:
     is_ = pa.types
     if is_.is_struct(kind):
-        names = [field.name for field in kind]
-        return 0 < len(names) == len(set(names)) and all(_is_known_to_be_held(field.type) for field in kind)
+        return kind.num_fields > 0 and all(_is_known_to_be_held(field.type) for field in kind)
     if is_.is_map(kind):
         return _is_known_to_be_held(kind.key_type) and _is_known_to_be_held(kind.item_type)
     if is_.is_list(kind):

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mops.worker.columns import is_pandas, is_scalar, of_frame, of_mapping
-from mops.worker.owned import owned
+from mops.worker.columns import is_pandas, is_scalar, of_exported, of_frame, of_mapping
 
 DEFAULT_OUTPUT = "output"
 IDENTITY = ("param_id", "group", "replicate", "seed")
@@ -170,9 +169,7 @@ def _table(output: str, value: Any) -> pa.Table:
             return of_mapping(value)
         if is_pandas(type(value)):
             return of_frame(value)
-        if hasattr(value, "__arrow_c_stream__"):
-            return owned(value)
-        return owned(pa.record_batch(value))
+        return of_exported(value)
     except MemoryError:
         raise
     except Exception as refused:  # raised by code of any library whose tables a model returns
