@@ -16,6 +16,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from numpy.dtypes import StringDType
 
 from mops.worker.tables import InvalidOutput, as_tables
 
@@ -105,7 +106,7 @@ KEPT: dict[str, tuple[Any, list[Any]]] = {
     "times": (np.array(["2024-01-01T12", "NaT"], "M8[us]"), [NOON, None]),
     "durations": (np.array([90, "NaT"], "m8[s]"), [dt.timedelta(seconds=90), None]),
     "text": (np.array(["a", "bc"]), ["a", "bc"]),
-    "text of any length": (np.array(["a", None], dtype=np.dtypes.StringDType(na_object=None)), ["a", None]),
+    "text of any length": (np.array(["a", None], dtype=StringDType(na_object=None)), ["a", None]),
     "bytes": (np.array([b"a", b"bc"]), [b"a", b"bc"]),
     "objects": (np.array(["a", None], dtype=object), ["a", None]),
     "every other, backwards": (np.arange(6)[::-2], [5, 3, 1]),

@@ -202,6 +202,7 @@ KEPT = {
     "lists that cannot be null": (pa.array([[1]], pa.list_(pa.field("x", pa.int8(), nullable=False))), None),
     "structs": (pa.array([{"a": ["x"]}, None, {"a": None}], pa.struct([("a", pa.large_list(pa.string_view()))])), None),
     "maps": (pa.array([[("a", 0.5)], None], pa.map_(pa.large_string(), pa.float16())), None),
+    "maps to nulls": (pa.array([[("a", None)], [], [("b", None)]], pa.map_(pa.large_string(), pa.null())), None),
     "halves": (pa.array([0.5, None, np.nan], pa.float16()), pa.float32()),
     "halves in lists": (pa.array([[0.5], None], pa.list_(pa.float16())), pa.list_(pa.float32())),
     "seconds": (pa.array([1, None], pa.timestamp("s", "Europe/Zurich")), pa.timestamp("ms", "Europe/Zurich")),

@@ -199,6 +199,8 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if _is_list(found):  # pyarrow's own cast of list views takes wrong elements
         return list_array(pc.list_value_length(array), _cast(array.flatten(), kind.value_type))
+    if is_.is_map(found):  # pyarrow's own cast of a slice makes something invalid of nulls without a type
+        array = pa.concat_arrays([array])
     return array.cast(kind)
 
 
