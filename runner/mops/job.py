@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from mops.errors import JobError, without_numbers
 from mops.location import locate
-from mops.storage.derived import Rows, Source, ancestors, parts, verify_job
+from mops.storage.derived import Rows, Source, ancestors, families_of, parts, verify_job
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, Live, driven_here, job_names, load_job, read_live, read_reference
 from mops.storage.log import Claim, Counts, JobLog, LogView, settled_state
@@ -26,6 +26,7 @@ from mops.storage.paths import JobPaths
 from mops.storage.rows import FilteredFile, filtered
 from mops.storage.samples import as_table, read_samples
 from mops.storage.tables import FAILURES, LOSSES, unified, with_dictionaries
+from mops.study.families import Columns
 from mops.study.groups import IDENTITY_FIELDS
 
 SILENT_SECONDS = 45.0
@@ -244,7 +245,7 @@ class Job:
 
         Those of a derived job's ancestors are among them, with rows that do not count: :meth:`outputs` leaves them out.
         """
-        return [rows.part.path for rows in self._output(output)]
+        return [rows.part.path for rows in parts(self._sources_of(output), "outputs", output)]
 
     def tables(self) -> list[Table]:
         """Return what is committed, by table: the outputs, the losses, the failures."""
@@ -266,34 +267,46 @@ class Job:
             filtered=tuple(FilteredPart(f"{url}/{some.part.path}", some.without.intervals) for some in mixed),
         )
 
-    def _output(self, output: str) -> Sequence[Rows]:
+    def _sources_of(self, output: str) -> list[Source]:
         if output not in (names := self.output_names()):
             has = f"it has: {', '.join(names)}" if names else "no simulation has finished yet"
             raise JobError(f"job {self.name!r} has no output {output!r}", where=self.files.url, hint=has)
-        return self._rows("outputs", output)
+        return self._sources()
 
     def outputs(self, output: str) -> ds.Dataset:
         """Return an output's committed rows: param_id, group, replicate, seed, and the model's columns.
 
-        Widths of numbers that differ between parts are unified; int with float to float64.
+        Types that differ between parts are unified within their family: int with float to float64.
 
         Raises
         ------
         JobError
             The job has no such output; its outputs are named.
         """
-        return self._dataset(self._output(output), pa.schema(IDENTITY_FIELDS))
+        sources = self._sources_of(output)
+        families = families_of(self.files, self._paths, sources) or {}
+        rows = parts(sources, "outputs", output)
+        return self._dataset(rows, pa.schema(IDENTITY_FIELDS), families.get(output))
 
-    def _dataset(self, rows: Sequence[Rows], empty: pa.Schema, dictionaries: Sequence[str] = ()) -> ds.Dataset:
-        """Return rows as a dataset; the columns ``dictionaries``, of strings, are read as dictionaries."""
+    def _dataset(
+        self,
+        rows: Sequence[Rows],
+        empty: pa.Schema,
+        families: Columns | None = None,
+        dictionaries: Sequence[str] = (),
+    ) -> ds.Dataset:
+        """Return rows as a dataset, their columns' families known; ``dictionaries``, of strings, are read as such."""
         if not rows:
             return ds.dataset(with_dictionaries(empty, dictionaries).empty_table())
         filesystem, _ = self.files.arrow(rows[0].part.path)
         paths = [self.files.arrow(some.part.path)[1] for some in rows]
         with ThreadPoolExecutor(_READERS) as pool:
             schemas = list(pool.map(lambda path: pq.read_schema(path, filesystem=filesystem), paths))
-        schema = with_dictionaries(unified(schemas, f"{self.files.url}/{rows[0].part.path}"), dictionaries)
-        file_format = ds.ParquetFileFormat(dictionary_columns=set(dictionaries))
+        whole = unified(schemas, f"{self.files.url}/{rows[0].part.path}", families)
+        schema, file_format = (
+            with_dictionaries(whole, dictionaries),
+            ds.ParquetFileFormat(dictionary_columns=set(dictionaries)),
+        )
         if any(some.without for some in rows):
             files = [FilteredFile(path, some.job, some.without) for path, some in zip(paths, rows, strict=True)]
             return filtered(files, schema, filesystem, file_format)

@@ -17,12 +17,14 @@ import pytest
 
 from mops.driver.backlog import Backlog
 from mops.driver.checkpoint import Checkpointer, Limits, OpenCheckpoint, counted
+from mops.driver.families import JobFamilies
 from mops.driver.tracebacks import Tracebacks
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog
 from mops.storage.paths import JobPaths
 from mops.storage.spool import Spool
 from mops.storage.tables import FAILURES, ROW_GROUP_BYTES
+from mops.storage.widening import StoredTypes
 from mops.study.grouping import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json, param_id
@@ -37,7 +39,7 @@ def groups() -> GroupTable:
     return builder.build()[0]
 
 
-def part(simulations: list[tuple[int, int]], values: list[int], output: str = "out") -> ArrowPart:
+def part(simulations: list[tuple[int, int]], values: list[int] | pa.Array, output: str = "out") -> ArrowPart:
     sink = pa.BufferOutputStream()
     table = pa.table({"x": values})
     with pa.ipc.new_stream(sink, table.schema) as stream:
@@ -64,7 +66,7 @@ def rows_of(checkpoint: OpenCheckpoint) -> dict[tuple[str, str | None], list[dic
 
 
 def test_rows_of_groups_that_are_not_done_are_dropped(groups: GroupTable) -> None:
-    checkpoint = OpenCheckpoint(groups, None, Spool)
+    checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
     taken = outcome({1}, parts=[part([(0, 0), (1, 0), (1, 1)], [1, 2, 3])])
     checkpoint.add(taken, counted(taken, groups, 0))
     rows = rows_of(checkpoint)["outputs", "out"]
@@ -92,7 +94,7 @@ def test_each_part_is_given_up_when_its_rows_are_encoded(groups: GroupTable) -> 
 
     taken = outcome({0, 1}, parts=[large((0, 0)), large((0, 1)), large((1, 0))])
     n_bytes = taken.nbytes
-    checkpoint = OpenCheckpoint(groups, None, Watched)
+    checkpoint = OpenCheckpoint(groups, None, Watched, StoredTypes())
     checkpoint.add(taken, counted(taken, groups, 0))
     assert sorted(set(held), reverse=True) == [3, 2, 1]
     assert not alive
@@ -101,7 +103,7 @@ def test_each_part_is_given_up_when_its_rows_are_encoded(groups: GroupTable) -> 
 
 
 def test_outputs_that_the_study_does_not_keep_are_dropped(groups: GroupTable) -> None:
-    checkpoint = OpenCheckpoint(groups, ("other",), Spool)
+    checkpoint = OpenCheckpoint(groups, ("other",), Spool, StoredTypes())
     taken = outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])])
     checkpoint.add(taken, counted(taken, groups, 0))
     assert rows_of(checkpoint) == {}
@@ -109,7 +111,7 @@ def test_outputs_that_the_study_does_not_keep_are_dropped(groups: GroupTable) ->
 
 
 def test_losses_and_failures_are_tables_with_identity(groups: GroupTable) -> None:
-    checkpoint = OpenCheckpoint(groups, None, Spool)
+    checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
     taken = outcome({2, 3}, losses=[Loss(2, "t:f", "loss", 0.5, 2)], failures=[failure(3, 1), failure(3, None, "*")])
     checkpoint.add(taken, counted(taken, groups, 1))
     tables = rows_of(checkpoint)
@@ -126,12 +128,20 @@ def test_each_target_of_a_group_without_losses_has_failed(groups: GroupTable) ->
     assert counted(taken, groups, 3) == Counts(5, 1, 5, 4, {"error": 2})
 
 
-def test_a_schema_of_its_own_gets_a_part_of_its_own(groups: GroupTable) -> None:
-    checkpoint = OpenCheckpoint(groups, None, Spool)
-    floats = part([(1, 0), (1, 1)], [0.5, 1.5])  # type: ignore[list-item]
-    taken = outcome({0, 1}, parts=[part([(0, 0), (0, 1)], [1, 2]), floats])
+def test_types_that_change_to_and_fro_make_one_part(groups: GroupTable) -> None:
+    """400 simulations with columns sometimes of integers and sometimes of floats made 386 files."""
+    checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
+    kinds = [pa.int8(), pa.null(), pa.int64(), pa.float32(), pa.float64(), pa.int32(), pa.null(), pa.uint8()]
+    columns = [pa.nulls(1, kind) if pa.types.is_null(kind) else pa.array([i], kind) for i, kind in enumerate(kinds)]
+    parts = [part([(i // 2, i % 2)], column) for i, column in enumerate(columns)]
+    taken = outcome({0, 1, 2, 3}, parts=parts)
     checkpoint.add(taken, counted(taken, groups, 0))
-    assert len(list(checkpoint.take_files())) == 2
+    ((kind, output, file),) = checkpoint.take_files()
+    table = pq.read_table(io.BytesIO(b"".join(file.content)))
+    assert (kind, output, table.schema.field("x").type) == ("outputs", "out", pa.float64())
+    rows = {(row["group"], row["replicate"]): row["x"] for row in table.to_pylist()}
+    assert rows == {(i // 2, i % 2): None if i in (1, 6) else float(i) for i in range(8)}
+    assert (file.rows, table.num_rows) == (8, 8)
 
 
 LIMITS = Limits(seconds=30, bytes=1000, groups=10)
@@ -151,14 +161,14 @@ LIMITS = Limits(seconds=30, bytes=1000, groups=10)
 def test_a_checkpoint_closes_by_age_bytes_or_groups(
     groups: GroupTable, groups_in: int, size: int, age: float, since_last: float, due: bool
 ) -> None:
-    checkpoint = OpenCheckpoint(groups, None, Spool)
+    checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
     checkpoint._done = list(range(groups_in))
     checkpoint.bytes = size
     assert LIMITS.due(checkpoint, age, since_last) is due
 
 
 def test_with_zero_seconds_each_group_is_committed_as_it_finishes(groups: GroupTable) -> None:
-    checkpoint = OpenCheckpoint(groups, None, Spool)
+    checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
     checkpoint._done = [0]
     assert Limits(0, 1000, 10).due(checkpoint, 0.0, 0.0)
 
@@ -183,6 +193,7 @@ def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(
         on_tick=lambda *_: None,
         take_text=lambda: "",
         backlog=(backlog := Backlog()),
+        families=JobFamilies(None),
     )
     for group in range(4):
         writer.put(outcome({group}, parts=[part([(group, 0), (group, 1)], list(range(400)))]))
@@ -202,7 +213,7 @@ def test_failures_count_and_wait_on_disk_and_each_row_has_its_traceback() -> Non
     for i in range(n_groups):
         builder.add([canonical_json({"a": i})], [None], [i])
     many = builder.build()[0]
-    tracebacks, checkpoint = Tracebacks(most_whole=10), OpenCheckpoint(many, None, Spool)
+    tracebacks, checkpoint = Tracebacks(most_whole=10), OpenCheckpoint(many, None, Spool, StoredTypes())
     tracemalloc.start()
     try:
         for group in range(n_groups):

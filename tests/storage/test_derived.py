@@ -80,7 +80,7 @@ class World:
         spec = ModelSpec("m:f", "baseline", TARGETS, None)
         record = JobRecord("first", "now", "0" * 64, spec, self.n_groups, 2 * self.n_groups)
         create_job(self.files, record, Bundle("0" * 64, b"zip", ()), "{}", groups)
-        keep_reference(self.files, JobPaths("first"), {OUTPUT: {"y": "number"}})
+        keep_reference(self.files, JobPaths("first"), {OUTPUT: {"y": "string"}})
         return self.run("first", dict(enumerate(outcomes)), commits)
 
     def derive(self, parent: Job, name: str, verdicts: str) -> Job:
@@ -310,7 +310,7 @@ def test_a_parent_without_a_good_simulation_leaves_the_schema_to_the_pilot() -> 
     world.files.remove([JobPaths("first").schema])
     derived = world.derive(job, "second", "all")
     assert derived.output_names() == []
-    keep_reference(world.files, JobPaths("second"), {OUTPUT: {"y": "number"}})
+    keep_reference(world.files, JobPaths("second"), {OUTPUT: {"y": "string"}})
     world.assert_reads_true(world.run("second", {0: HEALTHY}, []))
 
 

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mops.study.columns import families_of
 from mops.worker.parts import PartWriter, tables_of
-from mops.worker.tables import IDENTITY, Reference, as_tables, kinds_of
+from mops.worker.reference import Reference
+from mops.worker.tables import IDENTITY, as_tables
 from mops.worker.wire import Channel
 
 Columns = dict[str, list[Any]]
@@ -82,7 +84,7 @@ def test_nulls_come_out_as_nulls(form: str, found: Columns) -> None:
 @given(found=columns(nulls=True), draw=st.data())
 def test_the_order_of_columns_does_not_matter(found: Columns, draw: st.DataObject) -> None:
     names = draw.draw(st.permutations(list(found)))
-    reference = Reference(kinds_of(as_tables(found, 1)))
+    reference = Reference(families_of(as_tables(found, 1)))
     other = as_tables({name: found[name] for name in names}, 1)
     assert same(reference.check(other)["output"], found)
 

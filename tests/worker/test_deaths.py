@@ -15,17 +15,17 @@ import pytest
 from pool_lab import SEEN
 
 from mops.errors import ClusterError, ModelError
+from mops.study.families import Families
 from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
 from mops.worker.order import Context, Failure, Order, Outcome
 from mops.worker.parent import Child
 from mops.worker.parts import read_segment
 from mops.worker.pool import Pool
-from mops.worker.tables import Kinds
 from mops.worker.work import Work
 
 WILD = Path(__file__).parents[1] / "models" / "wild"
-REFERENCE: Kinds = {"output": {"day": "number", "value": "number"}}
+REFERENCE: Families = {"output": {"day": "number", "value": "number"}}
 PATIENCE_S = 30.0
 
 

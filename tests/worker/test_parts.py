@@ -75,7 +75,11 @@ class TestRoundTrip:
         message, found = hand_over(out)
         assert found == sent
         assert [found[0, i]["a"].schema.types for i in range(6)] == [[kind] for kind in kinds]
-        assert [len(segment["sims"]) for segment in message["outputs"]["a"]] == [2, 1, 1, 1, 1]
+        segments = message["outputs"]["a"]
+        assert [len(segment["sims"]) for segment in segments] == [3, 1, 1, 1], (
+            "one for each schema, not for each change"
+        )
+        assert [segment["families"] for segment in segments] == [{"x": "number"}, *[{"x": "null"}] * 3]
 
     def test_segments_start_where_readers_need_not_copy(self, writer, hand_over):
         out = writer()

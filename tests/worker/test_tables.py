@@ -1,6 +1,5 @@
 """A model's result, in every form that STUDY.md names, as Arrow tables; and the schema that all results must fit."""
 
-import datetime
 import math
 
 import duckdb
@@ -13,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mops.worker import tables
-from mops.worker.tables import InvalidOutput, Reference, as_tables, kind_of, kinds_of
+from mops.worker.tables import InvalidOutput, as_tables
 
 COLUMNS = {"day": [0, 1, 2], "value": [0.5, 1.5, 2.5], "place": ["a", "b", "c"]}
 BIG = 2**53 + 2  # the next float64 after 2**53, so that every column type can hold it
@@ -102,7 +101,7 @@ class TestMappings:
         result = {"i": np.int32(1), "f": np.float32(0.5), "s": np.str_("over"), "b": np.bool_(True)}
         found = as_tables(result, 1)["output"]
         assert found.to_pylist() == [{"i": 1, "f": 0.5, "s": "over", "b": True}]
-        assert kinds_of({"output": found})["output"] == {"i": "number", "f": "number", "s": "string", "b": "boolean"}
+        assert found.schema.types == [pa.int32(), pa.float32(), pa.string(), pa.bool_()]
 
     def test_a_scalar_nan_stays_nan(self):
         column = as_tables({"x": math.nan, "y": np.float64("nan")}, 1)["output"]
@@ -247,78 +246,6 @@ def test_nonsense_is_refused_by_a_message_that_says_what_it_was(make, says):
     with pytest.raises(InvalidOutput) as refused:
         as_tables(make(), 1)
     assert says in str(refused.value)
-
-
-class TestKinds:
-    @pytest.mark.parametrize(
-        ("kind", "types"),
-        {
-            "number": [pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.decimal128(10, 2)],
-            "string": [pa.string(), pa.large_string(), pa.string_view()],
-            "boolean": [pa.bool_()],
-            "time": [pa.date32(), pa.timestamp("us", "UTC"), pa.time64("ns"), pa.duration("s")],
-            "binary": [pa.binary(), pa.large_binary(), pa.binary(4)],
-            "nested": [pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.map_(pa.string(), pa.int8())],
-            "null": [pa.null()],
-        }.items(),
-    )
-    def test_a_kind_leaves_the_width_out(self, kind, types):
-        assert {kind_of(type_) for type_ in types} == {kind}
-
-    def test_kinds_are_told_for_each_column_of_each_output(self):
-        found = as_tables({"a": COLUMNS, "b": {"when": [datetime.date(2024, 1, 1)], "parts": [[1, 2]]}}, 1)
-        assert kinds_of(found) == {
-            "a": {"day": "number", "value": "number", "place": "string"},
-            "b": {"when": "time", "parts": "nested"},
-        }
-
-
-KINDS = {"daily": {"day": "number", "value": "number", "place": "string"}}
-
-
-class TestReference:
-    def check(self, reference=None, **columns):
-        return (reference or Reference(KINDS)).check({"daily": pa.table(columns)})["daily"]
-
-    def test_widths_may_differ(self):
-        reference = Reference(KINDS)
-        self.check(reference, **COLUMNS)
-        found = self.check(reference, day=pa.array([1], pa.int8()), value=[1], place=["a"])
-        assert found.schema.types == [pa.int8(), pa.int64(), pa.string()]
-
-    def test_null_fits_every_kind(self):
-        found = self.check(day=pa.nulls(1), value=[1.0], place=pa.nulls(1))
-        assert found.to_pylist() == [{"day": None, "value": 1.0, "place": None}]
-
-    def test_every_kind_fits_where_the_first_simulation_had_null(self):
-        reference = Reference({"daily": {"x": "null"}})
-        for column in (["a"], [1], [True]):
-            assert self.check(reference, x=column)["x"].to_pylist() == column
-
-    def test_columns_come_back_in_the_references_order(self):
-        reference = Reference(KINDS)
-        for _ in range(2):
-            found = self.check(reference, place=["a"], value=[1.0], day=[1])
-            assert found.column_names == ["day", "value", "place"]
-
-    def test_missing_and_extra_columns_are_all_named(self):
-        with pytest.raises(InvalidOutput, match=r"'daily'.*'value', 'place' missing.*'speed' extra"):
-            self.check(day=[1], speed=[1])
-
-    def test_missing_and_extra_outputs_are_all_named(self):
-        with pytest.raises(InvalidOutput, match=r"output 'daily' missing; output 'weekly' extra"):
-            Reference(KINDS).check({"weekly": pa.table({"n": [1]})})
-
-    def test_other_kinds_are_named_with_column_and_both_types(self):
-        with pytest.raises(InvalidOutput, match=r"'value' is string, not a number.*'place' is bool, not a string"):
-            self.check(day=[1], value=["a"], place=[True])
-
-    def test_another_kind_is_refused_also_after_many_that_fit(self):
-        reference = Reference(KINDS)
-        for _ in range(3):
-            self.check(reference, **COLUMNS)
-        with pytest.raises(InvalidOutput, match="'value' is string"):
-            self.check(reference, **(COLUMNS | {"value": ["a", "b", "c"]}))
 
 
 # --- what was found out about one result and is used for the next

@@ -18,11 +18,14 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from mops.driver.backlog import Backlog
+from mops.driver.families import JobFamilies
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog, Part
 from mops.storage.paths import JobPaths
 from mops.storage.spool import Spool
 from mops.storage.tables import FAILURES, LOSSES, Encoded, PartEncoder, with_dictionaries
+from mops.storage.widening import OutputFile, StoredTypes
+from mops.study.families import Families, join_families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.worker.order import Failure, Loss, Outcome, Segment
@@ -57,11 +60,16 @@ class OpenCheckpoint:
         The outputs that the study keeps; None: all.
     spool
         Returns an empty place for a file: what is encoded is not held in memory.
+    types
+        Says in which types columns are stored; the attempt's.
     """
 
-    def __init__(self, groups: GroupTable, outputs: tuple[str, ...] | None, spool: Callable[[], Spool]):
-        self._groups, self._outputs, self._spool = groups, outputs, spool
-        self._encoders: dict[tuple[str, pa.Schema], PartEncoder] = {}
+    def __init__(
+        self, groups: GroupTable, outputs: tuple[str, ...] | None, spool: Callable[[], Spool], types: StoredTypes
+    ):
+        self._groups, self._outputs, self._spool, self._types = groups, outputs, spool, types
+        self._open: dict[str, OutputFile] = {}
+        self.families: Families = {}
         self._losses: _Rows[Loss] = _Rows("losses", LOSSES, groups, spool)
         self._failures: _Rows[Failure] = _Rows("failures", FAILURES, groups, spool)
         self._done: list[int] = []
@@ -102,17 +110,17 @@ class OpenCheckpoint:
         simulations, rows = segment.simulations, segment.rows
         if not all(group in done for group, _ in simulations):
             table, simulations, rows = _only(done, table, simulations, rows)
-        table = self._groups.identify(table, simulations, rows)
-        key = (segment.output, table.schema)
-        if key not in self._encoders:
-            self._encoders[key] = PartEncoder(table.schema, self._spool())
-        self._encoders[key].write(table)
+        self.families = join_families(self.families, {segment.output: segment.families})
+        table = self._types.stored(segment.output, table)
+        if segment.output not in self._open:
+            self._open[segment.output] = OutputFile(self._spool)
+        self._open[segment.output].write(self._groups.identify(table, simulations, rows))
 
     def take_outputs(self) -> Iterator[tuple[str, str | None, Encoded]]:
         """Yield what is encoded of the outputs as (kind, output, file), and hold it no more."""
-        while self._encoders:
-            (output, _), encoder = self._encoders.popitem()
-            yield "outputs", output, encoder.finish()
+        while self._open:
+            output, file = self._open.popitem()
+            yield "outputs", output, file.finish()
         self.bytes_held = 0
 
     def take_files(self) -> Iterator[tuple[str, str | None, Encoded]]:
@@ -282,6 +290,8 @@ class Checkpointer:
         Returns the job's log since the last call.
     backlog
         Told what is finished and not durable yet, and what is stored.
+    families
+        What is known of the job's columns; told what of it is stored.
     """
 
     def __init__(
@@ -299,6 +309,7 @@ class Checkpointer:
         on_tick: Callable[[int, bool], None],
         take_text: Callable[[], str],
         backlog: Backlog,
+        families: JobFamilies,
     ):
         self._files, self._paths, self._log, self._groups = files, paths, log, groups
         self._limits, self._attempt, self._n_targets, self._outputs = limits, attempt, n_targets, outputs
@@ -307,7 +318,8 @@ class Checkpointer:
         self._counter = 0
         self._abandoned = False
         self._tells = log.view.counts.simulations_good > 0
-        self._open = OpenCheckpoint(groups, outputs, files.spool)
+        self._families, self._types = families, StoredTypes(families.of)
+        self._open = self._new_open()
         self._opened = self._closed = time.monotonic()
         self._polled = self._closed - POLL_SECONDS  # the first sign of life is due at once
         self._thread = threading.Thread(target=self._run, name="mops-checkpoints", daemon=True)
@@ -387,15 +399,20 @@ class Checkpointer:
 
     def _commit(self) -> None:
         """Close the open checkpoint: every part durable, then the record."""
-        closing, self._open = self._open, OpenCheckpoint(self._groups, self._outputs, self._files.spool)
+        closing, self._open = self._open, self._new_open()
         self._closed = time.monotonic()
         self._tells |= closing.counts.simulations_good > 0
         self._store_into(closing, closing.take_files())
         self._store_text()
-        self._log.commit(closing.ranges, closing.parts, closing.counts)
+        families = self._families.unstored(closing.families)
+        self._log.commit(closing.ranges, closing.parts, closing.counts, families)
+        self._families.store(families)
         self._backlog.durable(closing.n_outcomes)
         logger.debug("committed %d groups in %d parts", len(closing), len(closing.parts))
         self._on_event(Committed(closing.keys, len(closing), closing.counts))
+
+    def _new_open(self) -> OpenCheckpoint:
+        return OpenCheckpoint(self._groups, self._outputs, self._files.spool, self._types)
 
     def _store_text(self) -> None:
         if text := self._take_text():

@@ -28,6 +28,7 @@ from mops.driver.crew import Crew
 from mops.driver.departures import Departure, Pods
 from mops.driver.dispatch import Connected, Dispatch, Failed, Lost
 from mops.driver.expected import Outlook
+from mops.driver.families import JobFamilies
 from mops.driver.half_done import HalfDone, Piece
 from mops.driver.joblog import JobLogBuffer
 from mops.driver.lost import given_up, is_single, killed_report, lost_report, memory_report
@@ -39,15 +40,16 @@ from mops.driver.tracebacks import Tracebacks
 from mops.driver.window import Window, start_after
 from mops.errors import ClusterError, JobFailed, MopsError, StorageError, Terminated, UsageError
 from mops.settings import Settings
+from mops.storage.derived import stored_families
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, keep_finished, keep_reference, read_live, read_reference
+from mops.storage.jobs import JobRecord, keep_finished, keep_reference, read_live
 from mops.storage.log import Counts, JobLog, LogView, State
 from mops.storage.paths import JobPaths
+from mops.study.families import Families
 from mops.study.groups import GroupTable
 from mops.worker.heap import resident_bytes
 from mops.worker.memory import allowed_bytes
 from mops.worker.order import Context, Order, Outcome
-from mops.worker.tables import Kinds
 from mops.worker.verdict import Report
 
 logger = logging.getLogger(__name__)
@@ -75,7 +77,7 @@ class _Whole:
 
     number: int
     done: frozenset[int]
-    reference: Kinds | None
+    reference: Families | None
     counts: Counts
     failed: Mapping[str, int]
     postponed: frozenset[int]
@@ -142,7 +144,8 @@ class Runner:
         self._inherited = log.view
         self._todo = record.todo(log.view.committed)
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._reference = read_reference(files, self._paths)
+        self._families = JobFamilies(stored_families(files, record, log.view))
+        self._reference = self._families.known
         self._dispatch = Dispatch(cluster, self._deliver, self._events.put)
         self._crew = Crew(cluster, settings, record.job, len(groups))
         self._window = self._new_window(pods)
@@ -246,6 +249,7 @@ class Runner:
             on_tick=self._tick_storage,
             take_text=self._text_log.take,
             backlog=self.backlog,
+            families=self._families,
         )
 
     def _log_begin(self) -> None:
@@ -346,7 +350,7 @@ class Runner:
             self._context,
             submit.number,
             self._groups.groups(submit.groups),
-            self._reference,
+            self._families.known,
             # Twice what was planned: a task that turns out long comes back at a border.
             seconds=2 * settings.task_seconds,
             bytes=max(settings.checkpoint_bytes // (2 * self._plan.slots), 1),
@@ -360,6 +364,7 @@ class Runner:
         """Bring whole groups into the open checkpoint. Runs in the fetching thread."""
         if self._reference is None and outcome.reference is not None:
             outcome = self._pilot_done(outcome)
+        outcome = self._fitting(outcome)
         self._text_log.add(outcome.prints)
         self._progress.children = outcome.children or self._progress.children
         for report in outcome.reports:
@@ -383,11 +388,21 @@ class Runner:
         assert outcome.reference is not None
         kept = keep_reference(self._files, self._paths, outcome.reference)
         check_outputs(self._context.outputs, kept)
+        self._families.begin(kept)
         if kept == outcome.reference:
             return outcome
         # Judged by another schema than the job's: these groups run again under the job's own.
         nothing: dict[str, Any] = {"done": frozenset(), "replicates": frozenset()}
         return replace(outcome, parts=[], failures=[], losses=[], reference=kept, **nothing)
+
+    def _fitting(self, outcome: Outcome) -> Outcome:
+        """Leave out what no longer fits because another task has fixed a column's family: it runs again, and knows."""
+        fitting, why = self._families.accept(outcome)
+        if why:
+            n = len(outcome.done) - len(fitting.done) or 1
+            told = "another task has fixed the family of its types meanwhile"
+            logger.info("%s: %d parameter sets run again: %s: %s", self._record.job, n, why, told)
+        return fitting
 
     def _next_event(self) -> object:
         """Return the next event, or None after a quarter of a second without one."""
@@ -635,7 +650,7 @@ def _task(outcome: Outcome, n_groups: float) -> Task:
     return Task(outcome.peak_bytes, outcome.nbytes, outcome.seconds, n_groups, *where)
 
 
-def check_outputs(wanted: Iterable[str] | None, kinds: Kinds) -> None:
+def check_outputs(wanted: Iterable[str] | None, families: Families) -> None:
     """Look whether the model returns the outputs that the study keeps.
 
     Raises
@@ -643,10 +658,10 @@ def check_outputs(wanted: Iterable[str] | None, kinds: Kinds) -> None:
     UsageError
         It does not: which it has.
     """
-    unknown = [name for name in wanted or () if name not in kinds]
+    unknown = [name for name in wanted or () if name not in families]
     if unknown:
         raise UsageError(
-            f"the model has no output {', '.join(map(repr, unknown))}; it has: {', '.join(kinds)}",
+            f"the model has no output {', '.join(map(repr, unknown))}; it has: {', '.join(families)}",
             where="$.outputs",
             hint="name outputs that the model returns, or leave 'outputs' out to keep all",
         )

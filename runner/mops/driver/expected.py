@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mops.driver.checkpoint import Limits
@@ -16,6 +16,7 @@ from mops.errors import StorageError
 from mops.storage.files import Files
 from mops.storage.log import LogView
 from mops.storage.tables import FAILURES, LOSSES
+from mops.study.families import Families
 from mops.study.groups import IDENTITY_FIELDS
 
 SETTLE_SECONDS = 2.0
@@ -71,18 +72,18 @@ class Yield:
     file_bytes: int
 
 
-def yield_of(view: LogView, kinds: Mapping[str, Mapping[str, str]]) -> Yield | None:
+def yield_of(view: LogView, families: Families) -> Yield | None:
     """Return what the committed simulations gave; None: none was good.
 
     Parameters
     ----------
-    kinds
+    families
         The reference schema: the columns of each output.
     """
     if not view.counts.simulations_good:
         return None
     columns: dict[tuple[str, str | None], int] = {("losses", None): len(LOSSES), ("failures", None): len(FAILURES)}
-    columns |= {("outputs", name): len(IDENTITY_FIELDS) + len(kinds[name]) for name in kinds}
+    columns |= {("outputs", name): len(IDENTITY_FIELDS) + len(families[name]) for name in families}
     rows = sum(part.rows for (kind, _), parts in view.parts.items() if kind == "outputs" for part in parts)
     n_bytes = sum(
         max(part.bytes - COLUMN_BYTES * columns.get(table, 0), part.bytes // 10)
@@ -191,7 +192,7 @@ class Outlook:
         self._each: Yield | None = None
         self._drawn_up: Expected | None = None
 
-    def committed(self, view: LogView, kinds: Mapping[str, Mapping[str, str]] | None) -> None:
+    def committed(self, view: LogView, kinds: Families | None) -> None:
         """Take what is committed, until it tells; then look whether there is room for the rest.
 
         Raises

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from mops.errors import CorruptRecord, JobError
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, Parent, load_job
+from mops.storage.jobs import JobRecord, Parent, load_job, read_reference
 from mops.storage.log import JobLog, LogView, Part, verify
 from mops.storage.paths import JobPaths, table_of
+from mops.study.families import Families, join_families
 from mops.study.ranges import Ranges
 
 
@@ -92,6 +93,23 @@ def _lost(files: Files, parent: Parent, child: str) -> CorruptRecord:
 def parts(sources: Iterable[Source], kind: str, output: str | None = None) -> list[Rows]:
     """Return the rows of one table over all sources, in their order."""
     return [rows for source in sources for rows in source.rows(kind, output)]
+
+
+def families_of(files: Files, paths: JobPaths, sources: Iterable[Source]) -> Families | None:
+    """Return what is stored of the families of a job's columns; None before the first good simulation.
+
+    Parameters
+    ----------
+    sources
+        Where the job's rows come from: its log and those of its ancestors, whose values its own must fit.
+    """
+    reference = read_reference(files, paths)
+    return None if reference is None else join_families(reference, *(source.view.families for source in sources))
+
+
+def stored_families(files: Files, record: JobRecord, view: LogView) -> Families | None:
+    """Return :func:`families_of` of a job of which the log says ``view``."""
+    return families_of(files, JobPaths(record.job), [*ancestors(files, record), Source(record.job, view)])
 
 
 def verify_job(files: Files, job: str) -> list[str]:

@@ -18,6 +18,7 @@ from mops.storage.options import JobOptions
 from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
 from mops.storage.spool import Spool
 from mops.storage.tables import encode_groups, read_groups
+from mops.study.families import Families, parse_families
 from mops.study.grouping import StudyGroups
 from mops.study.groups import GroupTable
 from mops.study.project import ModelSpec
@@ -25,7 +26,6 @@ from mops.study.ranges import Ranges
 
 FORMAT = 1
 _PIECE_CHARACTERS = 2**20
-Kinds = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -361,19 +361,26 @@ def load_bundle(files: Files, digest: str) -> bytes:
     return files.get(bundle_path(digest))
 
 
-def read_reference(files: Files, paths: JobPaths) -> Kinds | None:
-    """Return the job's reference schema; None before the first good simulation."""
+def read_reference(files: Files, paths: JobPaths) -> Families | None:
+    """Return the job's reference schema: what the first good simulation gave; None before that.
+
+    What later values fixed beyond it, the commits say (:attr:`mops.storage.log.LogView.families`).
+    """
     try:
-        kinds: Kinds = read_record(files, paths.schema)["outputs"]
+        fields = read_record(files, paths.schema)
     except FileNotFoundError:
         return None
-    return kinds
+    try:
+        return parse_families(fields["outputs"])
+    except (KeyError, TypeError, ValueError) as bad:
+        where = f"{files.url}/{paths.schema}"
+        raise CorruptRecord(f"the reference schema is not what this mops wrote ({bad})", where=where) from bad
 
 
-def keep_reference(files: Files, paths: JobPaths, kinds: Kinds) -> Kinds:
+def keep_reference(files: Files, paths: JobPaths, families: Families) -> Families:
     """Make this the job's reference schema, unless it has one; return the one that it has now."""
-    files.put_new(paths.schema, _json({"format": FORMAT, "outputs": kinds}))
-    return read_reference(files, paths) or kinds
+    files.put_new(paths.schema, _json({"format": FORMAT, "outputs": families}))
+    return read_reference(files, paths) or families
 
 
 @dataclass(frozen=True)

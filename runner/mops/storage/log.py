@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from mops.errors import CorruptRecord, JobError, NewerFormat, StorageUnavailable, Superseded
 from mops.storage.files import AT_ONCE, PATIENT, Files, Retry
 from mops.storage.paths import JobPaths, table_of
+from mops.study.families import Families, join_families, parse_families
 from mops.study.ranges import Ranges
 
 FORMAT = 1
@@ -148,16 +149,24 @@ class Claim(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Commit(Record):
-    """Makes groups durable: these ranges, with these parts."""
+    """Makes groups durable: these ranges, with these parts.
+
+    Parameters
+    ----------
+    families
+        What these parts hold in columns of which neither ``schema.json`` nor an earlier commit says as much.
+    """
 
     kind: ClassVar[str] = "commit"
     ranges: Ranges
     parts: tuple[Part, ...]
     counts: Counts
+    families: Families = field(default_factory=dict)
 
     def _body(self) -> dict[str, object]:
         parts = [[part.path, part.rows, part.bytes, part.digest] for part in self.parts]
-        return {"ranges": self.ranges.to_json(), "parts": parts, "counts": vars(self.counts)}
+        body = {"ranges": self.ranges.to_json(), "parts": parts, "counts": vars(self.counts)}
+        return body | {"families": self.families} if self.families else body
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +264,8 @@ def _claim(fields: dict[str, Any], head: dict[str, Any]) -> Claim:
 def _commit(fields: dict[str, Any], head: dict[str, Any]) -> Commit:
     parts = tuple(_part(*part) for part in fields["parts"])
     ranges = Ranges.from_json(fields["ranges"])
-    return Commit(ranges=ranges, parts=parts, counts=_counts(fields["counts"]), **head)
+    families = parse_families(fields.get("families", {}))
+    return Commit(ranges=ranges, parts=parts, counts=_counts(fields["counts"]), families=families, **head)
 
 
 def _cancel(fields: dict[str, Any], head: dict[str, Any]) -> Cancel:
@@ -303,6 +313,8 @@ class LogView:
         The records that are no commits: claims, cancels, ends.
     cancelled
         Whether a cancel stands behind the last claim.
+    families
+        What the commits say of the columns' families, beyond ``schema.json``.
     """
 
     k: int = 0
@@ -311,6 +323,7 @@ class LogView:
     counts: Counts = Counts()
     marks: tuple[Record, ...] = ()
     cancelled: bool = False
+    families: Families = field(default_factory=dict)
     _chain: _Chain = field(default=None, repr=False)
 
     def extended(self, records: Sequence[Record]) -> LogView:
@@ -330,6 +343,7 @@ class LogView:
             counts=sum((commit.counts for commit in commits), self.counts),
             marks=(*self.marks, *marks),
             cancelled=(self.cancelled and not claims) or any(isinstance(mark, Cancel) for mark in since_claim),
+            families=join_families(self.families, *(commit.families for commit in commits if commit.families)),
             _chain=(self._chain, commits) if commits else self._chain,
         )
 
@@ -525,8 +539,13 @@ class JobLog:
         self._claim = self._append(draw_up)
         return self._view
 
-    def commit(self, ranges: Ranges, parts: Iterable[Part], counts: Counts) -> None:
+    def commit(self, ranges: Ranges, parts: Iterable[Part], counts: Counts, families: Families | None = None) -> None:
         """Make groups count (rule 7): their parts are durable already.
+
+        Parameters
+        ----------
+        families
+            Those that the parts fix; None: they fix none.
 
         Raises
         ------
@@ -537,8 +556,10 @@ class JobLog:
         """
         if ranges.overlaps(self._view.committed):
             raise ValueError(f"groups {ranges} are committed in part already")
-        named = tuple(parts)
-        self._append(lambda head: self._owned(Commit(ranges=ranges, parts=named, counts=counts, **head)))
+        named, fixed = tuple(parts), families or {}
+        self._append(
+            lambda head: self._owned(Commit(ranges=ranges, parts=named, counts=counts, families=fixed, **head))
+        )
 
     def end(self, state: State, totals: Counts) -> None:
         """End the attempt (rules 10 and 11); the caller knows that a complete end covers every group.

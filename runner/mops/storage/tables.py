@@ -1,8 +1,8 @@
 """Parquet: the parts of a job, and the table of its groups. Where the bytes go is files.py's.
 
 Parts are plain Parquet for any reader: identity columns in front (``param_id``, ``group``, ``replicate``,
-``seed``), then the model's own. Widths of numbers may differ between parts; :func:`unified` finds the schema that
-holds them all.
+``seed``), then the model's own. Types may differ between parts within a column's family; :func:`unified` finds the
+schema that holds them all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -23,6 +24,8 @@ import pyarrow.parquet as pq
 
 from mops.errors import CorruptRecord
 from mops.storage.spool import Spool
+from mops.study.columns import storage_type
+from mops.study.families import NULL, Family
 from mops.study.grouping import StudyGroups
 from mops.study.groups import GroupTable, Piece
 
@@ -304,17 +307,26 @@ def read_groups(source: pa.NativeFile, where: str) -> GroupTable:
     return GroupTable(stored.bounds, stored.load, stored.n_simulations)
 
 
-def unified(schemas: Iterator[pa.Schema] | Sequence[pa.Schema], where: str) -> pa.Schema:
-    """Return the schema that holds every part: widths of numbers unified, int with float to float64.
+def unified(schemas: Iterable[pa.Schema], where: str, families: Mapping[str, Family] | None = None) -> pa.Schema:
+    """Return the schema as which all parts can be read, with every value.
+
+    Parameters
+    ----------
+    families
+        What is known of the columns' values; None: nothing but the types.
 
     Raises
     ------
     CorruptRecord
         There is none; the parts were not made by one job.
     """
+    fields: dict[str, list[pa.Field]] = defaultdict(list)
+    for schema in schemas:
+        for field in schema:
+            fields[field.name].append(field)
     try:
-        return pa.unify_schemas(list(schemas), promote_options="permissive").remove_metadata()
-    except pa.ArrowException as bad:
+        return pa.schema([_unified(name, same, (families or {}).get(name, NULL)) for name, same in fields.items()])
+    except ValueError as bad:
         raise CorruptRecord(f"the parts' schemas do not fit together: {bad}", where=where) from bad
 
 
@@ -322,3 +334,11 @@ def with_dictionaries(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """Return the schema for reading columns of strings as dictionaries."""
     dictionary = pa.dictionary(pa.int32(), pa.string())
     return pa.schema([field.with_type(dictionary) if field.name in names else field for field in schema])
+
+
+def _unified(name: str, fields: Sequence[pa.Field], family: Family) -> pa.Field:
+    try:
+        kind = storage_type([field.type for field in fields], family)
+    except ValueError as bad:
+        raise ValueError(f"column {name!r}: {bad}") from bad
+    return pa.field(name, kind, nullable=any(field.nullable for field in fields))

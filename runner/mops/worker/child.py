@@ -48,11 +48,13 @@ import numpy as np
 import pyarrow as pa
 
 from mops.folders import make_read_only
+from mops.study.columns import families_of
 from mops.study.ids import target_seed
 from mops.worker.lifeline import can_tie, tie
 from mops.worker.load import CannotLoad, load_model, load_target, script_of
 from mops.worker.parts import PartWriter, tables_of
-from mops.worker.tables import InvalidOutput, Reference, as_tables, kinds_of
+from mops.worker.reference import Reference
+from mops.worker.tables import InvalidOutput, as_tables
 from mops.worker.wear import Wear
 from mops.worker.wire import Channel, Message, ProgressPage, readable
 from mops.worker.working_folder import WorkingFolder, obey_modes
@@ -421,8 +423,8 @@ class _Run:
 
     def _checked(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         if self._reference is None:
-            self._reference = Reference(kinds_of(tables))
-            self._out.reference = self._reference.kinds
+            self._reference = Reference(families_of(tables))
+            self._out.reference = self._reference.families
         return self._reference.check(tables)
 
     def _score(self, group: dict[str, Any], target: int, ordered: list[dict[str, pa.Table]]) -> None:
@@ -445,5 +447,7 @@ class _Run:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        self._out.flush()
+        families = self._out.flush()
+        if self._reference is not None:
+            self._reference.handed_over(families)
         self._handed_over = time.monotonic()

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from mops.study.families import Columns, Families
 from mops.study.groups import Group
 from mops.worker.parts import FAILURE_BYTES, LOSS_BYTES
-from mops.worker.tables import Kinds
 from mops.worker.verdict import Report
 
 
@@ -117,7 +117,7 @@ class Order:
     context: Context
     number: int
     groups: tuple[Group, ...]
-    reference: Kinds | None
+    reference: Families | None
     seconds: float
     bytes: int
     replicates: tuple[int, ...] | None = None
@@ -206,7 +206,8 @@ class Loss(NamedTuple):  # there are many: a dataclass takes four times as long 
 class Segment:
     """Rows of one output, of several simulations, as one Arrow stream in a part's buffer.
 
-    ``simulations`` holds (group, replicate) and ``rows`` how many rows each has, in the order of the rows.
+    ``simulations`` holds (group, replicate) and ``rows`` how many rows each has, in the order of the rows; ``families``
+    says what the columns hold.
     """
 
     output: str
@@ -214,6 +215,7 @@ class Segment:
     length: int
     simulations: list[tuple[int, int]]
     rows: list[int]
+    families: Columns = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,7 @@ class Outcome:
     keys: tuple[str, ...]
     done: frozenset[int]
     seconds: float
-    reference: Kinds | None
+    reference: Families | None
     replicates: frozenset[int] = frozenset()
     parts: list[ArrowPart] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)

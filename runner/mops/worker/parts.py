@@ -9,12 +9,13 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
-from mops.worker.tables import Kinds
+from mops.study.columns import families_in
+from mops.study.families import Families
+from mops.worker.reference import narrowed
 from mops.worker.wire import Channel, Message, anonymous_file
 
 FAILURE_BYTES = 500
@@ -47,7 +48,7 @@ class PartWriter:
         self._events: dict[str, list[Any]] = {"failures": [], "losses": [], "done": []}
         self._tracebacks: dict[str, int] = {}
         self._sizes = _Sizes()
-        self.reference: Kinds | None = None
+        self.reference: Families | None = None
         self.bytes_open = 0
         self.bytes_total = 0
         self.groups_done = 0
@@ -80,10 +81,10 @@ class PartWriter:
         self._events["done"].append(place)
         self.groups_done += 1
 
-    def flush(self) -> None:
-        """Hand over what was taken since the last time, if anything was."""
+    def flush(self) -> Families:
+        """Hand over what was taken since the last time, if anything was; return the families of its values."""
         if not self._open and not any(self._events.values()):
-            return
+            return {}
         done = set(self._events["done"])
         message: Message = {"kind": "part", "reference": self.reference, **self._events}
         message["tracebacks"] = list(self._tracebacks)
@@ -91,6 +92,7 @@ class PartWriter:
         send_tables(self._channel, message, self._kept(done), self._name)
         self._open, self.bytes_open, self._tracebacks = [], 0, {}
         self._events = {"failures": [], "losses": [], "done": []}
+        return narrowed({}, message["outputs"])
 
     def _kept(self, done: set[int]) -> Iterator[tuple[int, int, Tables]]:
         for place, replicate, tables in self._open:
@@ -155,9 +157,8 @@ def send_tables(channel: Channel, message: Message, simulations: Iterable[tuple[
 
 
 def _segments(file: pa.NativeFile, simulations: list[tuple[int, int, pa.Table]]) -> Iterator[dict[str, Any]]:
-    """Write runs of tables of one schema, each run as one Arrow stream of one batch."""
-    for schema, run in groupby(simulations, key=lambda simulation: simulation[2].schema):
-        rows = list(run)
+    """Write the tables of each schema as one Arrow stream of one batch, and say what their columns hold."""
+    for schema, rows in _by_schema(simulations):
         file.write(b"\0" * (-file.tell() % _ALIGN))
         start = file.tell()
         table = pa.concat_tables([table for _, _, table in rows]).combine_chunks()
@@ -168,7 +169,20 @@ def _segments(file: pa.NativeFile, simulations: list[tuple[int, int, pa.Table]])
             "length": file.tell() - start,
             "sims": [[place, replicate] for place, replicate, _ in rows],
             "rows": [table.num_rows for _, _, table in rows],
+            "families": families_in(table),
         }
+
+
+def _by_schema(simulations: list[tuple[int, int, pa.Table]]) -> Iterable[tuple[pa.Schema, list[Any]]]:
+    """Return the simulations of each schema, so that types that change to and fro make no more than a few segments."""
+    found: dict[pa.Schema, list[Any]] = {}
+    last, rows = None, []
+    for simulation in simulations:
+        schema = simulation[2].schema
+        if schema != last:  # a comparison takes a tenth of the time of looking it up
+            last, rows = schema, found.setdefault(schema, [])
+        rows.append(simulation)
+    return found.items()
 
 
 def map_part(fd: int) -> mmap.mmap | None:

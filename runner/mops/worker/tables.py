@@ -1,4 +1,4 @@
-"""What a model returns, as Arrow tables; and the reference schema that every result must fit.
+"""What a model returns, as Arrow tables. Whether they fit the job's reference schema is reference.py's.
 
 Children import this: the standard library, numpy and pyarrow only. The contract is STUDY.md, "Models".
 """
@@ -20,9 +20,6 @@ DEFAULT_OUTPUT = "output"
 IDENTITY = ("param_id", "group", "replicate", "seed")
 
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and halves of characters
-
-Kinds = dict[str, dict[str, str]]
-"""``{output: {column: kind}}``; kind is one of number, string, boolean, time, nested, binary, null."""
 
 
 class InvalidOutput(Exception):
@@ -195,7 +192,7 @@ def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
 def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
     taken = [name for name in table.column_names if name in IDENTITY and name != "seed"]
     # Compared as Python numbers: exact for seeds above 2**53, whatever the column's width.
-    is_number = not taken and kind_of(table["seed"].type) == "number"
+    is_number = not taken and _is_number(table["seed"].type)
     if is_number and set(pc.unique(table["seed"]).to_pylist()) <= {seed}:
         if table.num_columns > 1:
             return table.drop_columns(["seed"])
@@ -207,68 +204,5 @@ def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
     )
 
 
-def kinds_of(tables: Mapping[str, pa.Table]) -> Kinds:
-    """Return the reference schema that these tables make: names and kinds, no widths."""
-    return {name: {field.name: kind_of(field.type) for field in table.schema} for name, table in tables.items()}
-
-
-def kind_of(type_: pa.DataType) -> str:
-    """Return the kind of an Arrow type. Widths are left out: they may differ between simulations."""
-    is_ = pa.types
-    tests = (
-        ("null", is_.is_null),
-        ("boolean", is_.is_boolean),
-        ("number", lambda t: is_.is_integer(t) or is_.is_floating(t) or is_.is_decimal(t)),
-        ("string", lambda t: is_.is_string(t) or is_.is_large_string(t) or is_.is_string_view(t)),
-        ("time", is_.is_temporal),
-        ("binary", lambda t: is_.is_binary(t) or is_.is_large_binary(t) or is_.is_fixed_size_binary(t)),
-    )
-    return next((kind for kind, test in tests if test(type_)), "nested")
-
-
-class Reference:
-    """The schema that every result of a job must fit: names and kinds of columns; null fits every kind."""
-
-    def __init__(self, kinds: Kinds):
-        self.kinds = kinds
-        self._fitting: dict[str, pa.Schema] = {}
-
-    def check(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-        """Return the tables with their columns in the reference's order.
-
-        Raises
-        ------
-        InvalidOutput
-            An output or a column is missing, extra, or of another kind; all of them are named.
-        """
-        if tables.keys() != self.kinds.keys():
-            raise InvalidOutput(_differing("output", self.kinds, tables))
-        return {name: self._fit(name, table) for name, table in tables.items()}
-
-    def _fit(self, output: str, table: pa.Table) -> pa.Table:
-        if self._fitting.get(output) == table.schema:
-            return table
-        wanted = self.kinds[output]
-        if wanted.keys() != set(table.column_names):
-            raise InvalidOutput(f"output {output!r}: " + _differing("column", wanted, table.column_names))
-        table = table.select(list(wanted))
-        other = [field for field in table.schema if not _fits(kind_of(field.type), wanted[field.name])]
-        if other:
-            raise InvalidOutput(
-                f"output {output!r}: "
-                + ", ".join(f"column {f.name!r} is {f.type}, not a {wanted[f.name]}" for f in other)
-                + "; the first good simulation of the study set the kinds"
-            )
-        self._fitting[output] = table.schema
-        return table
-
-
-def _fits(kind: str, wanted: str) -> bool:
-    return kind == wanted or "null" in (kind, wanted)
-
-
-def _differing(what: str, wanted: Mapping[str, object], got: Mapping[str, object] | list[str]) -> str:
-    missing = [repr(name) for name in wanted if name not in got]
-    extra = [repr(name) for name in got if name not in wanted]
-    parts = [f"{what} {', '.join(names)} {how}" for names, how in ((missing, "missing"), (extra, "extra")) if names]
-    return "; ".join(parts) + "; the first good simulation of the study set the names"
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

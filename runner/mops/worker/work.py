@@ -13,10 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from mops.study.families import Families
 from mops.study.groups import Group
 from mops.worker.order import ArrowPart, Failure, Loss, Order, Outcome, Segment, failures_bytes
 from mops.worker.parts import Tables, read_segment
-from mops.worker.tables import Kinds
+from mops.worker.reference import narrowed
 from mops.worker.verdict import Report, Verdict
 from mops.worker.wire import Message, Unit
 
@@ -71,7 +72,8 @@ class Work:
         self._parts: list[ArrowPart] = []
         self._tracebacks: dict[str, str] = {}  # each of them once, however many failures refer to it
         self._deaths: Counter[Unit] = Counter()
-        self.reference: Kinds | None = order.reference
+        self.reference: Families | None = order.reference
+        self._known = self.reference
         self.seconds = 0.0
         self._excused: dict[Unit, int] = {}
         self.prints = ""
@@ -115,7 +117,7 @@ class Work:
             "name": self._order.part_name,
             "groups": left,
             "given": any(group["given"] for group in left),
-            "reference": self.reference,
+            "reference": self._known,
             "seconds": max(self._order.seconds - self.seconds, 0.0),
             "bytes": self._bytes_left,
             "keep_folder": self._order.keep_folder,
@@ -178,6 +180,9 @@ class Work:
     def take(self, message: Message, buffer: pa.Buffer | None) -> None:
         """Take a part that a child handed over."""
         self.reference = self.reference or message["reference"]
+        if self.reference is not None:
+            # The next child of this order holds its results against the values of this one's.
+            self._known = narrowed(self._known or self.reference, message["outputs"])
         for place, replicate in message["sims"]:
             self._groups[place].good.add(replicate)
         for failure in message["failures"]:
@@ -205,6 +210,7 @@ class Work:
                 segment["length"],
                 [(self._groups[place].group.index, replicate) for place, replicate in segment["sims"]],
                 segment["rows"],
+                segment["families"],
             )
             for output, segments in outputs.items()
             for segment in segments

@@ -1,0 +1,215 @@
+"""Families of types: what the columns of a job's outputs may hold so that all parts read as one dataset.
+
+A family says of which kind a column's values are, and what else they need of the type that is to hold them all. It is
+plain JSON data: a string for plain values, a list for nested ones.
+
+==============================  ======================================================================================
+``null``                        no value yet; fits every family
+``number [facts]``              ``float``: there are floats; ``large``: integers beyond 2^53; ``huge``: integers beyond
+                                2^63-1; ``negative``: negative integers
+``decimal I S``                 I digits before the point and S behind it
+``timestamp NEED ROOM``         NEED: the coarsest unit that is exact; ROOM: the finest that reaches all values. Also
+                                ``zoned_timestamp`` and ``duration``
+``boolean string binary``       and ``date``, ``time`` (of day), and ``other TYPE``, which unifies with itself only
+``["list", F]``                 and ``["struct", {name: F}]``, ``["map", F, F]``
+``mixed``                       no type holds all values
+==============================  ======================================================================================
+
+:func:`joined` is the least family that holds two; so families are a lattice with ``null`` below and ``mixed`` above,
+and it does not matter in which order values are taken in. Pure; what Arrow has to do with it is columns.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, reduce
+from typing import Any, TypeAlias
+
+Family: TypeAlias = "str | list[Any]"
+Columns: TypeAlias = "dict[str, Family]"
+Families: TypeAlias = "dict[str, Columns]"
+"""``{output: {column: family}}``"""
+
+NULL = "null"
+MIXED = "mixed"
+UNITS = ("s", "ms", "us", "ns")
+TIMED = ("timestamp", "zoned_timestamp", "duration")
+DECIMAL_DIGITS = 76
+
+_FACTS = ("float", "huge", "large", "negative")
+_APART = ({"float", "large"}, {"negative", "huge"})
+_PLAIN = (NULL, MIXED, "boolean", "string", "binary", "date", "time")
+_SAID = {
+    "number": "number",
+    "zoned_timestamp": "timestamp with a time zone",
+    "timestamp": "timestamp without a time zone",
+    "time": "time of day",
+}
+_REFUSALS = {
+    ("large", "float"): "a float in a column that also holds an integer beyond 2^53",
+    ("float", "large"): "an integer beyond 2^53 in a column that also holds floats",
+    ("huge", "negative"): "a negative number in a column that also holds an integer beyond 2^63-1",
+    ("negative", "huge"): "an integer beyond 2^63-1 in a column that also holds negative numbers",
+}
+
+
+def number(facts: Iterable[str] = ()) -> str:
+    """Return the family of numbers of which these facts hold."""
+    return " ".join(["number", *sorted(facts)])
+
+
+def joined(one: Family, other: Family) -> Family:
+    """Return the least family that holds the values of both; ``mixed`` if no type does."""
+    if one == other or other == NULL:
+        return one
+    if one == NULL:
+        return other
+    if isinstance(one, str) and isinstance(other, str):
+        return _joined_plain(one, other)
+    if isinstance(one, list) and isinstance(other, list):
+        return _joined_nested(one, other)
+    return MIXED
+
+
+@lru_cache(maxsize=4096)
+def _joined_plain(one: str, other: str) -> str:
+    (kind, *facts), (other_kind, *other_facts) = one.split(" "), other.split(" ")
+    if kind != other_kind:
+        return MIXED
+    if kind == "number":
+        both = {*facts, *other_facts}
+        return MIXED if any(apart <= both for apart in _APART) else number(both)
+    if kind == "decimal":
+        before, behind = (max(map(int, digits)) for digits in zip(facts, other_facts, strict=True))
+        return MIXED if before + behind > DECIMAL_DIGITS else f"decimal {before} {behind}"
+    if kind in TIMED:
+        need = max(facts[0], other_facts[0], key=UNITS.index)
+        room = min(facts[1], other_facts[1], key=UNITS.index)
+        return MIXED if UNITS.index(need) > UNITS.index(room) else f"{kind} {need} {room}"
+    return MIXED
+
+
+def _joined_nested(one: list[Any], other: list[Any]) -> Family:
+    if one[0] != other[0]:
+        return MIXED
+    if one[0] == "struct":
+        if one[1].keys() != other[1].keys():
+            return MIXED
+        fields = {name: joined(family, other[1][name]) for name, family in one[1].items()}
+        return MIXED if MIXED in fields.values() else ["struct", fields]
+    inner = [joined(a, b) for a, b in zip(one[1:], other[1:], strict=True)]
+    return MIXED if MIXED in inner else [one[0], *inner]
+
+
+def join_columns(known: Mapping[str, Family], found: Mapping[str, Family]) -> Columns:
+    """Join column by column, in the order of ``known``."""
+    return {**known, **{name: joined(known.get(name, NULL), family) for name, family in found.items()}}
+
+
+def join_families(*several: Mapping[str, Mapping[str, Family]]) -> Families:
+    """Join output by output and column by column."""
+
+    def both(known: Families, found: Mapping[str, Mapping[str, Family]]) -> Families:
+        return {**known, **{output: join_columns(known.get(output, {}), columns) for output, columns in found.items()}}
+
+    return reduce(both, several, {})
+
+
+def news(known: Families, found: Families) -> Families:
+    """Return the columns of which ``found`` says more than ``known``, with what both say together."""
+    both = {output: join_columns(known.get(output, {}), columns) for output, columns in found.items()}
+    more = {
+        output: {name: family for name, family in columns.items() if family != known.get(output, {}).get(name)}
+        for output, columns in both.items()
+    }
+    return {output: columns for output, columns in more.items() if columns}
+
+
+def misfits(known: Mapping[str, Family], found: Mapping[str, Family]) -> list[str]:
+    """Return the columns whose values do not fit to what is known."""
+    return [name for name, family in found.items() if joined(known.get(name, NULL), family) == MIXED]
+
+
+def said(family: Family) -> str:
+    """Name a family for people, without what it needs of its type."""
+    if isinstance(family, str):
+        kind, _, rest = family.partition(" ")
+        return rest if kind == "other" else _SAID.get(kind, kind)
+    if family[0] == "struct":
+        return f"struct of {', '.join(f'{name}: {said(inner)}' for name, inner in family[1].items())}"
+    return f"{family[0]} of {' to '.join(map(said, family[1:]))}"
+
+
+def refusal(known: Family, found: Family, type_: object) -> str:
+    """Say why values do not fit to what is known of their column.
+
+    Parameters
+    ----------
+    type_
+        The type of the column in which the values came.
+    """
+    return _value_refusal(known, found) or f"is {type_}, not a {said(known)}"
+
+
+def _value_refusal(known: Family, found: Family) -> str:
+    """Return what is wrong with a value; empty: the types are of different families."""
+    if isinstance(known, list) and isinstance(found, list) and known[0] == found[0]:
+        pairs = _inner_pairs(known, found)
+        return next((_value_refusal(a, b) for a, b in pairs if joined(a, b) == MIXED), "")
+    if isinstance(known, list) or isinstance(found, list):
+        return ""
+    (kind, *facts), (found_kind, *found_facts) = known.split(" "), found.split(" ")
+    if found_kind in TIMED and found_facts and UNITS.index(found_facts[0]) > UNITS.index(found_facts[1]):
+        return f"holds a {said(found_kind)} that milliseconds do not reach"
+    if kind != found_kind:
+        return ""
+    if kind == "number":
+        return next((f"holds {text}" for (a, b), text in _REFUSALS.items() if a in facts and b in found_facts), "")
+    if kind in TIMED:
+        return f"holds a {said(kind)} in {found_facts[0]} beside others that together no unit holds exactly"
+    return f"needs more than {DECIMAL_DIGITS} digits with the other decimals of the column" if kind == "decimal" else ""
+
+
+def _inner_pairs(known: list[Any], found: list[Any]) -> list[tuple[Family, Family]]:
+    if known[0] == "struct":
+        return [(known[1][name], found[1][name]) for name in known[1].keys() & found[1].keys()]
+    return list(zip(known[1:], found[1:], strict=True))
+
+
+def parse_families(fields: object) -> Families:
+    """Return the families that this JSON value is.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It is none.
+    """
+    if not isinstance(fields, dict) or not all(isinstance(columns, dict) for columns in fields.values()):
+        raise TypeError(f"{fields!r} does not map outputs to columns")
+    for columns in fields.values():
+        for family in columns.values():
+            _check(family)
+    return fields
+
+
+def _check(family: object) -> None:
+    if isinstance(family, list) and family[:1] == ["struct"] and len(family) == 2 and isinstance(family[1], dict):
+        inner = list(family[1].values())
+    elif isinstance(family, list) and (family[:1], len(family)) in ((["list"], 2), (["map"], 3)):
+        inner = family[1:]
+    elif isinstance(family, str) and _is_plain(*family.split(" ")):
+        inner = []
+    else:
+        raise ValueError(f"{family!r} is no family of types")
+    for one in inner:
+        _check(one)
+
+
+def _is_plain(kind: str, *facts: str) -> bool:
+    if kind == "number":
+        return set(facts) <= set(_FACTS)
+    if kind == "decimal":
+        return len(facts) == 2 and all(digits.isdecimal() for digits in facts)
+    if kind in TIMED:
+        return len(facts) == 2 and set(facts) <= set(UNITS)
+    return kind == "other" or (kind in _PLAIN and not facts)

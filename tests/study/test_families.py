@@ -1,0 +1,112 @@
+"""The lattice of families: the order in which values come does not matter, and what does not fit is said by name."""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mops.study.families import (
+    MIXED,
+    NULL,
+    UNITS,
+    Family,
+    join_families,
+    joined,
+    misfits,
+    news,
+    number,
+    parse_families,
+    refusal,
+    said,
+)
+
+FACTS = st.sampled_from([(), ("float",), ("large",), ("huge", "large"), ("negative",), ("large", "negative")])
+SPANS = st.tuples(st.sampled_from(UNITS[1:]), st.sampled_from(UNITS)).filter(
+    lambda span: UNITS.index(span[0]) <= UNITS.index(span[1])
+)
+PLAIN: st.SearchStrategy[Family] = st.one_of(
+    st.sampled_from([NULL, "boolean", "string", "binary", "date", "time", "other interval"]),
+    FACTS.map(number),
+    st.tuples(st.integers(0, 60), st.integers(0, 16)).map(lambda digits: f"decimal {digits[0]} {digits[1]}"),
+    st.tuples(st.sampled_from(["timestamp", "zoned_timestamp", "duration"]), SPANS).map(
+        lambda found: f"{found[0]} {found[1][0]} {found[1][1]}"
+    ),
+)
+FAMILIES: st.SearchStrategy[Family] = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(
+        inner.map(lambda one: ["list", one]),
+        st.dictionaries(st.sampled_from("ab"), inner, min_size=1).map(lambda fields: ["struct", fields]),
+        st.tuples(inner, inner).map(lambda two: ["map", *two]),
+    ),
+    max_leaves=4,
+)
+
+
+@given(FAMILIES, FAMILIES, FAMILIES)
+def test_the_order_of_joining_does_not_matter(one: Family, other: Family, third: Family) -> None:
+    assert joined(one, other) == joined(other, one)
+    assert joined(joined(one, other), third) == joined(one, joined(other, third))
+
+
+@given(FAMILIES)
+def test_a_family_joined_with_itself_or_nothing_is_itself(one: Family) -> None:
+    assert joined(one, one) == joined(one, NULL) == joined(NULL, one) == one
+    assert joined(one, MIXED) == MIXED
+
+
+@given(FAMILIES, FAMILIES)
+def test_what_does_not_fit_is_said(one: Family, other: Family) -> None:
+    if joined(one, other) == MIXED:
+        assert refusal(one, other, "the type")
+    assert said(one)
+
+
+@given(st.dictionaries(st.sampled_from("xyz"), FAMILIES))
+def test_families_survive_their_journey_as_json(columns: dict[str, Family]) -> None:
+    assert parse_families(json.loads(json.dumps({"out": columns}))) == {"out": columns}
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("xyz"), FAMILIES), max_size=5))
+def test_what_is_news_completes_what_is_known(several: list[dict[str, Family]]) -> None:
+    known: dict[str, dict[str, Family]] = {}
+    for columns in several:
+        more = news(known, {"out": columns})
+        whole = join_families(known, {"out": columns})
+        assert join_families(known, more) == {name: columns for name, columns in whole.items() if name in known or more}
+        assert news(whole, {"out": columns}) == {}
+        known = join_families(known, more)
+    assert known.get("out", {}) == reduce(lambda a, b: join_families({"o": a}, {"o": b})["o"], several, {}) or not known
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "words"),
+    [
+        ("number float", "number large", "holds an integer beyond 2^53 in a column that also holds floats"),
+        ("number large", "number float", "holds a float in a column that also holds an integer beyond 2^53"),
+        ("number huge large", "number negative", "holds a negative number in a column"),
+        ("number negative", "number huge large", "holds an integer beyond 2^63-1 in a column"),
+        ("number", "string", "is the type, not a number"),
+        ("timestamp ms ns", "zoned_timestamp ms ns", "is the type, not a timestamp without a time zone"),
+        ("timestamp ns ns", "timestamp us us", "together no unit holds exactly"),
+        (["list", "number float"], ["list", "number large"], "holds an integer beyond 2^53"),
+        (["list", "number"], ["list", "string"], "is the type, not a list of number"),
+        (["struct", {"a": "number"}], ["struct", {"b": "number"}], "is the type, not a struct of a: number"),
+        ("decimal 60 0", "decimal 0 30", "needs more than 76 digits"),
+    ],
+)
+def test_a_refusal_names_the_value_or_the_types(known: Family, found: Family, words: str) -> None:
+    assert misfits({"x": known}, {"x": found}) == ["x"]
+    assert words in refusal(known, found, "the type")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["text", {"out": "number"}, {"out": {"x": "nested"}}, {"out": {"x": ["list"]}}, {"out": {"x": 1}}]
+)
+def test_what_is_no_family_is_refused(wrong: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        parse_families(wrong)

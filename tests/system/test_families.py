@@ -1,0 +1,160 @@
+"""Columns whose types differ between simulations: what a job accepts reads as one dataset, what it refuses is named."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import mops
+from mops.job import Job
+from mops.settings import Settings
+
+MODEL = """
+import datetime as dt
+
+import pyarrow as pa
+
+ZURICH = dt.timezone(dt.timedelta(hours=1))
+VALUES = {
+    "none": [None], "int": [7], "float": [0.5], "text": ["seven"], "true": [True],
+    "large": [2**53 + 1], "negative": [-(2**60)], "huge": pa.array([2**63 + 5], pa.uint64()),
+    "small unsigned": pa.array([3], pa.uint64()), "int8": pa.array([-3], pa.int8()),
+    "day": [dt.date(2024, 2, 29)], "moment": [dt.datetime(2024, 2, 29, 12, 0, 0, 1)],
+    "nanos": pa.array([1], pa.timestamp("ns")), "year 3000": [dt.datetime(3000, 1, 1)],
+    "utc": [dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)], "zurich": [dt.datetime(2024, 1, 1, 1, tzinfo=ZURICH)],
+    "seconds": pa.array([5], pa.duration("s")), "microseconds": [dt.timedelta(microseconds=1)],
+    "empty list": [[]], "list": [[1, 2]], "list of floats": [[0.5, None]], "list of text": [["a"]],
+    "struct": [{"a": 1}], "struct of none": [{"a": None}], "struct of text": [{"a": "b"}], "other struct": [{"b": 1}],
+    "no rows": pa.array([], pa.string()),
+}
+
+
+def simulate(params, seed):
+    if "value" in params:
+        return {"out": pa.table({"x": VALUES[params["value"]]})}
+    return {"out": pa.table({name: VALUES[value] for name, value in params.items()})}
+"""
+
+Run = Callable[..., Job]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return what runs a study of one set for each of these, in this order, each in a task of its own.
+
+    A set is the name of the value of column ``x``, or such names by column.
+    """
+
+    def run(*sets: str | dict[str, str], slots: int = 1, **settings: Any) -> Job:
+        (tmp_path / "model.py").write_text(MODEL)
+        entries = [{"value": one, "i": i} if isinstance(one, str) else one for i, one in enumerate(sets)]
+        (tmp_path / "study.json").write_text(json.dumps({"model": "model:simulate", "parameter_sets": entries}))
+        fields = {"checkpoint_seconds": 0, "checkpoint_bytes": 1 << 20} | settings
+        return mops.submit(tmp_path / "study.json", settings=Settings(slots=slots, **fields), local=True)
+
+    return run
+
+
+def values_of(job: Job, column: str = "x") -> dict[int, Any]:
+    table = job.outputs("out").to_table()
+    return dict(zip(table["group"].to_pylist(), table[column].to_pylist(), strict=True))
+
+
+def refused(job: Job) -> dict[int, str]:
+    failures = job.failures()
+    assert set(failures["reason"].to_pylist()) <= {"invalid_output"}
+    return dict(zip(failures["group"].to_pylist(), failures["message"].to_pylist(), strict=True))
+
+
+def test_the_first_value_fixes_a_column_and_another_family_fails_by_name(run: Run) -> None:
+    """After a null both a number and a string were taken: the job said succeeded, and no reader could open it."""
+    job = run("none", "int", "text", "float", "none", slots=2)
+    assert job.status().state == "partial"
+    assert values_of(job) in ({0: None, 1: 7.0, 3: 0.5, 4: None}, {0: None, 2: "seven", 4: None})
+    said = refused(job)
+    assert said.keys() in ({2}, {1, 3})
+    assert all("output 'out': column 'x' is" in message for message in said.values())
+    assert job.verify() == []
+
+
+def test_a_first_set_without_rows_lets_all_others_succeed(run: Run) -> None:
+    """An empty frame's declared types were the job's: every later set failed."""
+    job = run("no rows", "int", "float", "no rows")
+    assert job.status().state == "succeeded"
+    assert values_of(job) == {1: 7.0, 2: 0.5}
+
+
+def test_integers_and_floats_in_turn_are_one_part_for_each_checkpoint(run: Run) -> None:
+    """400 simulations made 386 files."""
+    job = run(*["int", "float", "int8", "none"] * 50, checkpoint_seconds=3600)
+    assert job.status().state == "succeeded"
+    assert len(job.paths("out")) <= 2, "the first good group, and all others"
+    assert job.outputs("out").schema.field("x").type == pa.float64()
+    assert values_of(job) == {i: [7.0, 0.5, -3.0, None][i % 4] for i in range(200)}
+
+
+UTC = dt.UTC
+MIXES: dict[str, tuple[list[str], list[Any], pa.DataType]] = {
+    "unsigned, then signed": (["small unsigned", "int8", "negative"], [3, -3, -(2**60)], pa.int64()),
+    "signed, then huge": (["int", "huge", "int"], [7, 2**63 + 5, 7], pa.uint64()),
+    "large, then small": (["large", "int8", "int"], [2**53 + 1, -3, 7], pa.int64()),
+    "zones": (["utc", "zurich"], [dt.datetime(2024, 1, 1, tzinfo=UTC)] * 2, pa.timestamp("us", "UTC")),
+    "far, then near": (
+        ["year 3000", "moment"],
+        [dt.datetime(3000, 1, 1), dt.datetime(2024, 2, 29, 12, 0, 0, 1)],
+        pa.timestamp("us"),
+    ),
+    "durations": (
+        ["seconds", "microseconds"],
+        [dt.timedelta(seconds=5), dt.timedelta(microseconds=1)],
+        pa.duration("us"),
+    ),
+    "lists": (
+        ["empty list", "list", "list of floats", "none"],
+        [[], [1, 2], [0.5, None], None],
+        pa.list_(pa.float64()),
+    ),
+    "structs": (["struct of none", "struct of text"], [{"a": None}, {"a": "b"}], pa.struct([("a", pa.string())])),
+}
+
+
+def test_types_of_one_family_read_as_one_dataset(run: Run) -> None:
+    n = max(len(names) for names, _, _ in MIXES.values())
+    job = run(*({mix: (*names, *["none"] * n)[i] for mix, (names, _, _) in MIXES.items()} for i in range(n)))
+    assert job.status().state == "succeeded", refused(job)
+    found = job.outputs("out").schema
+    for mix, (_, values, kind) in MIXES.items():
+        assert values_of(job, mix) == dict(enumerate((*values, *[None] * (n - len(values))))), mix
+        assert found.field(mix).type == kind, mix
+    assert job.verify() == []
+
+
+APART = [
+    (["float", "large"], "column 'x' holds an integer beyond 2^53 in a column that also holds floats"),
+    (["large", "float"], "column 'x' holds a float in a column that also holds an integer beyond 2^53"),
+    (["negative", "huge"], "column 'x' holds an integer beyond 2^63-1 in a column that also holds negative numbers"),
+    (["day", "moment"], "column 'x' is timestamp[us], not a date"),
+    (["moment", "utc"], "column 'x' is timestamp[us, tz=UTC], not a timestamp without a time zone"),
+    (["nanos", "year 3000"], "column 'x' holds a timestamp without a time zone in ms beside others"),
+    (["seconds", "day"], "column 'x' is date32[day], not a duration"),
+    (["list", "struct"], "column 'x' is struct<a: int64>, not a list of number"),
+    (["list", "list of text"], "column 'x' is list<item: string>, not a list of number"),
+    (["struct", "other struct"], "column 'x' is struct<b: int64>, not a struct of a: number"),
+    (["int", "true"], "column 'x' is bool, not a number"),
+]
+
+
+def test_values_that_no_type_holds_together_fail_by_name(run: Run) -> None:
+    job = run(*({f"x{i}": names[n] for i, (names, _) in enumerate(APART)} for n in (0, 1)))
+    assert job.status().state == "partial"
+    assert values_of(job, "x0").keys() == {0}
+    (said,) = refused(job).values()
+    for i, (_, message) in enumerate(APART):
+        assert message.replace("'x'", f"'x{i}'") in said
+    assert job.verify() == []

@@ -1,0 +1,115 @@
+"""What every result of a job must fit, and how that becomes narrower as values come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mops.study.families import Families
+from mops.worker.reference import Reference
+from mops.worker.tables import InvalidOutput
+
+KNOWN: Families = {"daily": {"day": "number", "value": "number", "place": "string"}}
+COLUMNS = {"day": [1, 2, 3], "value": [0.5, 1.5, 2.5], "place": ["a", "b", "c"]}
+
+
+def check(reference: Reference | None = None, **columns: Any) -> pa.Table:
+    return (reference or Reference(KNOWN)).check({"daily": pa.table(columns)})["daily"]
+
+
+def one(known: Any) -> Reference:
+    return Reference({"daily": {"x": known}})
+
+
+def test_widths_may_differ() -> None:
+    reference = Reference(KNOWN)
+    check(reference, **COLUMNS)
+    found = check(reference, day=pa.array([1], pa.int8()), value=[1], place=["a"])
+    assert found.schema.types == [pa.int8(), pa.int64(), pa.string()]
+
+
+def test_null_fits_every_family() -> None:
+    found = check(day=pa.nulls(1), value=[1.0], place=pa.nulls(1))
+    assert found.to_pylist() == [{"day": None, "value": 1.0, "place": None}]
+
+
+def test_columns_come_back_in_the_references_order() -> None:
+    reference = Reference(KNOWN)
+    for _ in range(2):
+        found = check(reference, place=["a"], value=[1.0], day=[1])
+        assert found.column_names == ["day", "value", "place"]
+
+
+def test_missing_and_extra_columns_are_all_named() -> None:
+    with pytest.raises(InvalidOutput, match=r"'daily'.*'value', 'place' missing.*'speed' extra"):
+        check(day=[1], speed=[1])
+
+
+def test_missing_and_extra_outputs_are_all_named() -> None:
+    with pytest.raises(InvalidOutput, match=r"output 'daily' missing; output 'weekly' extra"):
+        Reference(KNOWN).check({"weekly": pa.table({"n": [1]})})
+
+
+def test_other_families_are_named_with_column_and_both_types() -> None:
+    with pytest.raises(InvalidOutput, match=r"'value' is string, not a number.*'place' is bool, not a string"):
+        check(day=[1], value=["a"], place=[True])
+
+
+def test_another_family_is_refused_also_after_many_that_fit() -> None:
+    reference = Reference(KNOWN)
+    for _ in range(3):
+        check(reference, **COLUMNS)
+    with pytest.raises(InvalidOutput, match="'value' is string"):
+        check(reference, **(COLUMNS | {"value": ["a", "b", "c"]}))
+
+
+def test_the_first_value_fixes_the_family_of_a_column() -> None:
+    """A number and a string after a null were both taken: the job said succeeded and could not be read."""
+    reference = one("null")
+    check(reference, x=[None])
+    check(reference, x=[1])
+    with pytest.raises(InvalidOutput, match="column 'x' is string, not a number"):
+        check(reference, x=["a"])
+    check(reference, x=pa.nulls(2, pa.string()))  # a type without values says nothing
+
+
+def test_a_table_without_rows_fixes_nothing() -> None:
+    reference = one("null")
+    check(reference, x=pa.array([], pa.string()))
+    assert check(reference, x=[0.5])["x"].to_pylist() == [0.5]
+
+
+@pytest.mark.parametrize("first_is_handed_over", [False, True])
+def test_integers_that_no_float_holds_are_refused_beside_floats(first_is_handed_over: bool) -> None:
+    reference = one("number")
+    check(reference, x=[2**53 + 1])
+    if first_is_handed_over:
+        reference.handed_over({"daily": {"x": "number large"}})
+    check(reference, x=pa.array([1], pa.int8()))
+    with pytest.raises(InvalidOutput, match=r"a float in a column that also holds an integer beyond 2\^53"):
+        check(reference, x=[0.5])
+    check(reference, x=[2**60])
+
+
+def test_what_is_refused_fixes_nothing() -> None:
+    reference = Reference({"daily": {"x": "null", "y": "number"}})
+    with pytest.raises(InvalidOutput, match="column 'y'"):
+        check(reference, x=["text"], y=["wrong"])
+    check(reference, x=[1], y=[1])
+
+
+def test_values_are_looked_at_where_an_earlier_task_has_fixed_more() -> None:
+    reference = one("number float")
+    check(reference, x=[2**53])
+    with pytest.raises(InvalidOutput, match=r"an integer beyond 2\^53 in a column that also holds floats"):
+        check(reference, x=[2**53 + 1])
+
+
+def test_floats_and_small_integers_need_no_look_where_they_are_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mops.worker.reference.families_in", lambda _: pytest.fail("looked at values"))
+    for column in ([0.5], pa.array([1], pa.int64()), ["a"]):
+        reference = one("string" if column == ["a"] else "number")
+        for _ in range(3):
+            check(reference, x=column)
