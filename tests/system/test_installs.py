@@ -244,9 +244,11 @@ def test_where_there_is_no_uv_pip_gets_it_for_the_moment(root: Path, monkeypatch
     locked(root)
     made = have(root, context(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(root / "wheels")))
     assert made.said.endswith(f" s for uv.lock on {HOST}: tiny 1.0"), "uv is no package of the environment"
-    assert not list(Path(made.python).parents[1].rglob("uv*"))
+    environment = Path(made.python).parents[1]
+    assert not [path for path in environment.rglob("uv*") if not path.is_relative_to(environment / "project")]
+    assert not (root / "seen.txt").exists(), "an installer writes beside the project's files, and not among them"
     assert (
-        (root / "seen.txt")
+        (Path(made.python).parents[1] / "project" / "work" / "seen.txt")
         .read_text()
         .startswith("export --frozen --quiet --no-dev --no-emit-project --format requirements-txt --output-file ")
     )
@@ -257,7 +259,7 @@ def test_a_failing_install_shows_the_installers_last_lines(root: Path) -> None:
     refused = refusal(root)
     assert str(refused).splitlines() == [
         "the model's dependencies cannot be installed: pip ended with exit code 1",
-        f"  Looking in links: {root}/wheels",
+        f"  Looking in links: {Path(python_of(refused)).parents[1]}/project/work/wheels",
         "  ERROR: Could not find a version that satisfies the requirement nosuch-package==1.0 (from versions: none)",
         "  ERROR: No matching distribution found for nosuch-package==1.0",
         f"  at: {HOST}: {command('-r requirements.txt', python=python_of(refused))}",

@@ -23,12 +23,13 @@ import tempfile
 import time
 import venv
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import IO
 
+from mops import folders
 from mops.errors import InstallError
 from mops.storage.bundles import cache_folder
 from mops.worker.dependencies import LOCK, PROJECT, REQUIREMENTS, Dependencies, last_lines, masked, read_dependencies
@@ -36,6 +37,7 @@ from mops.worker.environment import environment
 from mops.worker.interpreter import libraries, unfit
 from mops.worker.lifeline import can_tie, tie
 from mops.worker.order import Context
+from mops.worker.working_folder import WorkingFolder
 
 logger = logging.getLogger(__name__)
 
@@ -106,11 +108,13 @@ class _Making:
     def __init__(self, context: Context, root: Path, wanted: Dependencies, is_over: Callable[[], bool]):
         assert context.install_s is not None
         self._job, self._limit_s = context.job, context.install_s
-        self._root, self._wanted, self._is_over = root, wanted, is_over
+        self._wanted, self._is_over = wanted, is_over
         # An interpreter of its own: what tells the worker's Python where its libraries are is not for it.
         self._variables = environment(context.env, n_threads=context.threads, python="its own")
         self._folder = environments() / wanted.key(context.bundle, _worker(), self._variables)
         self._python = str(self._folder / "bin" / "python")
+        # A build writes beside its sources, which are read-only in the bundle; what -e installs needs them later, too.
+        self._place = WorkingFolder(self._folder / "project", root)
 
     def installed(self) -> Installed:
         """Return the environment, made unless it is there."""
@@ -170,7 +174,7 @@ class _Making:
         logger.info("%s: installing what %s asks for (limit %g s)", self._job, self._wanted.file, self._limit_s)
         began = time.monotonic()
         with ExitStack() as on_failure:
-            on_failure.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            on_failure.callback(self._remove)
             self._begin()
             if importlib.util.find_spec("pip") is None:
                 self._run("ensurepip", [self._python, "-P", "-m", "ensurepip"], lock_fd, began)
@@ -185,11 +189,15 @@ class _Making:
 
     def _begin(self) -> None:
         """Make an environment that has the worker's packages, over what a killed process may have left."""
-        if self._folder.exists():
-            shutil.rmtree(self._folder)
+        folders.remove(self._folder)
         # A worker whose own environment has the base's packages: they are the image's, too.
         venv.EnvBuilder(system_site_packages=sys.base_prefix in site.PREFIXES, symlinks=True).create(self._folder)
         (self._site_packages / _OF_THE_WORKER).write_text(_links_to_worker())
+        self._place.renew()
+
+    def _remove(self) -> None:
+        with suppress(OSError):  # what it failed for is said
+            folders.remove(self._folder)
 
     @property
     def _site_packages(self) -> Path:
@@ -223,7 +231,7 @@ class _Making:
 
     def _run(self, program: str, command: Sequence[str], lock_fd: int, began: float) -> None:
         with tempfile.TemporaryFile() as output:
-            with _started(command, self._root, self._variables, output, lock_fd) as process:
+            with _started(command, self._place.path, self._variables, output, lock_fd) as process:
                 in_time = self._waited(lambda: process.poll() is not None, f"{program} is at work", began)
             if not in_time:
                 raise self._failed(f"it took longer than {self._limit_s:g} s", command, output)
