@@ -63,17 +63,16 @@ def of_exported(table: Any) -> pa.Table:
     BadColumn
         A column cannot be stored.
     """
-    found = owned(table if hasattr(table, "__arrow_c_stream__") else pa.record_batch(table))
     if _is_of("polars", type(table)):
-        for field in found.schema:
-            _refuse_objects(field)
-    return found
+        for name, dtype in zip(table.columns, table.dtypes, strict=True):
+            _refuse_objects(name, dtype)
+    return owned(table if hasattr(table, "__arrow_c_stream__") else pa.record_batch(table))
 
 
-def _refuse_objects(field: pa.Field) -> None:
-    """Refuse what polars exports of a column of Python objects: their addresses. It has no bytes of a fixed size."""
-    if pa.types.is_fixed_size_binary(field.type):
-        raise BadColumn(field.name, "it holds Python objects of polars")
+def _refuse_objects(name: str, dtype: Any) -> None:
+    """Refuse a polars column of Python objects: it would export their addresses, or end the process."""
+    if isinstance(dtype, sys.modules["polars"].Object):
+        raise BadColumn(name, "it holds Python objects of polars")
 
 
 def is_pandas(kind: type) -> bool:
@@ -150,10 +149,9 @@ def column(values: Any) -> Column:
     if issubclass(kind, pa.Array | pa.ChunkedArray):
         return owned_column(values)
     if hasattr(kind, "__arrow_c_stream__"):
-        made = owned_column(pa.chunked_array(values))
         if _is_of("polars", kind):
-            _refuse_objects(pa.field("", made.type))
-        return made
+            _refuse_objects("", values.dtype)
+        return owned_column(pa.chunked_array(values))
     if hasattr(kind, "__arrow_c_array__") or hasattr(kind, "__arrow_array__"):
         return owned_column(pa.array(values))
     if issubclass(kind, Sequence) and not issubclass(kind, range | memoryview | bytearray | array.array):
