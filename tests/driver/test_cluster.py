@@ -37,9 +37,9 @@ def test_a_result_of_the_embedded_cluster_is_taken_where_it_lies() -> None:
     with embedded("1", 2) as cluster:
         future = cluster.client.submit(list, "ab", key="ab")
         future.result()  # waits for it
-        found = cluster.result(future)
+        found = cluster.result(future, lambda: False)
         assert found == ["a", "b"]
-        assert cluster.result(future) is found
+        assert cluster.result(future, lambda: False) is found
 
 
 async def _new_stream() -> BatchedSend:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_a_departure_is_judged_when_its_sources_have_had_a_moment(clock: Clock) 
     restarts = Known("its nanny restarted it at 600 MiB", memory=True)
     assert departures.take() == [Departure(ONE, keys, restarts)]
     assert departures.take() == []
-    assert departures.cause("sim-job-1-1", ONE) == restarts
+    assert departures.cause("sim-job-1-1", ONE, clock.now) == restarts
 
 
 def test_workers_that_were_asked_to_go_and_other_events_are_none(clock: Clock) -> None:
@@ -90,7 +91,9 @@ def test_another_worker_at_the_same_address_is_not_judged_by_the_first(clock: Cl
         found += judged(departures, clock)
     assert found == ["its nanny restarted it at 600 MiB", ""]
     clock.now += NEAR_SECONDS + 1
-    assert departures.cause("sim-job-1-1", ONE, patience_s=0.0) == UNKNOWN, "of what has just gone nothing is known yet"
+    assert departures.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == UNKNOWN, (
+        "of what has just gone nothing is known yet"
+    )
 
 
 def test_the_counter_of_a_container_tells_of_kills_at_that_time(clock: Clock) -> None:
@@ -120,8 +123,24 @@ def test_a_host_that_is_new_or_does_not_answer_says_nothing(clock: Clock) -> Non
     assert found == [None, UNKNOWN, None, one], "where its nanny answers there is no more to be known"
 
 
+def test_those_who_ask_one_after_the_other_wait_once(clock: Clock) -> None:
+    """Each waited the whole time from its own turn on, with everybody else's results behind it."""
+    departures = Departures([Nannies(clock)], clock)
+    departures.hear(removed(ONE))
+    assert judged(departures, clock) == [""]
+    asked_at = clock.now
+    clock.now += 100  # those before it have waited
+    assert departures.cause("sim-job-1-1", ONE, asked_at) == UNKNOWN
+    assert departures.cause("sim-job-1-2", OTHER, asked_at) == UNKNOWN, "its time is over already"
+
+
+def test_nobody_waits_for_a_cause_once_it_is_given_up(clock: Clock) -> None:
+    departures = Departures([Nannies(clock)], clock)
+    assert departures.cause("sim-job-1-1", ONE, clock.now, lambda: True) == UNKNOWN
+
+
 def test_nobody_waits_long_for_what_nobody_knows() -> None:
-    assert Departures([Nannies()]).cause("sim-job-1-1", ONE, patience_s=0.05) == UNKNOWN
+    assert Departures([Nannies()]).cause("sim-job-1-1", ONE, time.monotonic(), patience_s=0.05) == UNKNOWN
 
 
 class Late:
@@ -244,9 +263,9 @@ def test_a_worker_at_an_address_that_another_had_is_waited_for(clock: Clock) -> 
     departures = Departures([late], clock)
     for late.known in (DELETED, KILLED):
         departures.hear(removed(ONE))
-        assert departures.cause("sim-job-1-1", ONE, patience_s=0.0) == UNKNOWN
+        assert departures.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == UNKNOWN
         judged(departures, clock)
-        assert departures.cause("sim-job-1-1", ONE, patience_s=0.0) == late.known
+        assert departures.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == late.known
         clock.now += 5
 
 
@@ -257,6 +276,6 @@ def test_a_task_whose_worker_was_taken_away_is_not_to_blame(clock: Clock) -> Non
     for late.known in (DELETED, KILLED):
         departures.hear(removed(ONE, "sim-job-1-1"))
         judged(departures, clock)
-    assert departures.cause("sim-job-1-1", ONE) == DELETED
-    assert departures.cause("sim-job-1-1", ONE) == KILLED, "once"
-    assert departures.cause("sim-job-1-2", ONE) == KILLED, "another task"
+    assert departures.cause("sim-job-1-1", ONE, clock.now) == DELETED
+    assert departures.cause("sim-job-1-1", ONE, clock.now) == KILLED, "once"
+    assert departures.cause("sim-job-1-2", ONE, clock.now) == KILLED, "another task"

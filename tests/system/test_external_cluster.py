@@ -10,19 +10,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from cut import way_to
 from dask_processes import DaskProcesses, dask_in, free_port, gone
-from distributed import Client, Future, Scheduler
+from distributed import Client, Scheduler
 from study_lab import GONE_SECONDS, MOPS, Lab, Runner, betas, rows_of, wait_for
 
-from mops.driver.cluster import external
-from mops.driver.dispatch import Dispatch
-from mops.driver.plan import Submit
+from mops.driver.cluster import RunsAgain, external
 from mops.settings import Settings
-from mops.worker.order import Outcome
 
 JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, 30, 5
 
@@ -302,26 +298,24 @@ def test_workers_that_all_go_for_good_end_the_attempt_and_resume_goes_on(lab: La
     assert rows_of(lab.job()) == lab.serial()
 
 
-def test_a_result_that_is_lost_with_all_workers_is_not_waited_for_at_the_end(dask: DaskProcesses) -> None:
-    """Its task had finished: it is to run again, and there is nobody to run it."""
-    lost = threading.Event()
-
-    def result(future: Future[Outcome]) -> Outcome:
+def test_a_result_that_is_lost_with_all_workers_is_not_waited_for(lab: Lab, dask: DaskProcesses) -> None:
+    """Its task had finished: it is to run again, there is nobody to run it, and Dask's gathering waits for that."""
+    with external(dask.address, "run", Settings()) as cluster:
+        future = cluster.client.submit(int, 7, key="sim-job-1-1", pure=False)
+        wait_for(future.done)
+        assert cluster.result(future, lambda: False) == 7
         for worker in list(dask.workers):
             dask.kill(worker)
-        wait_for(lambda: not client.nthreads())
-        lost.set()
-        return future.result()
-
-    with Client(dask.address, set_as_default=False) as client:
-        future = client.submit(int, 7, key="sim-job-1-1", pure=False)
-        wait_for(future.done)
-        dispatch = Dispatch(SimpleNamespace(result=result), lambda *_: None, lambda _: None)  # type: ignore[arg-type]
-        dispatch._held[1] = (future,)
-        dispatch._came_back(Submit(1, (0,)), future)
-        assert lost.wait(60)
-        dispatch.close()
-        assert future.cancelled()
+        wait_for(lambda: not cluster.client.nthreads())
+        if future.status == "finished":
+            with pytest.raises(RunsAgain):
+                cluster.result(future, lambda: False)
+        assert future.status == "pending"
+        again = threading.Event()
+        future.add_done_callback(lambda _: again.set())
+        dask.add_worker()
+        assert again.wait(60)
+        assert cluster.result(future, lambda: False) == 7, "the same future brings it when it is there again"
 
 
 def error_of(runner: Runner) -> list[str]:

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import dask.config
@@ -44,6 +44,7 @@ from mops.worker.order import Order, Outcome
 from mops.worker.task import leave_pool, stop_pool
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # One process and no memory limit: the simulations' own child processes are the isolation, and Dask's limits
 # measure the worker's own process only, which here is the whole runner.
@@ -72,6 +73,13 @@ _BARE = {"protocol": "inproc://", "extensions": {}, "dashboard": False, "dashboa
 # What goes from client to scheduler to worker waits for more to go with it, by default 10 and 5 ms after what went
 # before: a release held up the next task, a group's last simulation its targets.
 _SEND_SECONDS = 0.001
+
+FETCH_SECONDS = 300.0
+"""For a result to come from the worker that has it; after that it is computed elsewhere."""
+
+_FETCH_LOOK_SECONDS = 0.25
+_LOST = (OSError, TimeoutError, ValueError, CancelledError)
+"""What Dask raises where a connection ends, or a worker on the other side of it, whether or not it has noted that."""
 
 _LOOK_SECONDS = 2.0
 _SOURCES_EVERY = 5  # looks: each asks every nanny
@@ -115,28 +123,50 @@ class Cluster(Protocol):
     def others(self, claim: Claim) -> list[Claim]:
         """Return what other jobs ask for, as last heard; what this one asks for is said to them soon."""
 
-    def notes(self, submit: Submit) -> dict[str, Any]:
-        """Return what the scheduler is to know of a task: annotations."""
+    def notes(self, submit: Submit, avoid: frozenset[str]) -> dict[str, Any]:
+        """Return what the scheduler is to know of a task: annotations.
+
+        Parameters
+        ----------
+        avoid
+            Workers on which it is not to run, while there are others.
+        """
 
     def carried(self, order: Order) -> Any:
         """Return an order as Dask is to carry it; whoever sends it holds the order until it has come back."""
 
-    def result(self, future: Future[Outcome]) -> Outcome:
+    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> Outcome:
         """Return what a finished task gave.
+
+        Parameters
+        ----------
+        given_up
+            Whether nobody waits for it any more: asked several times a second.
 
         Raises
         ------
+        RunsAgain
+            Its worker is gone, and Dask computes it again.
         KilledWorker
             Bringing it here has ended its worker, and the next one that ran it.
         CancelledError, OSError, TimeoutError
-            The connection has ended meanwhile.
+            The connection has ended meanwhile, it was given up, or its worker gives nothing.
         """
+
+    def raised_on(self, key: str) -> str:
+        """Return the address of the worker on which a task has raised; empty: the scheduler does not know it."""
+
+    def avoid(self, workers: frozenset[str]) -> None:
+        """Count the slots of all workers but these, to which nothing more is sent."""
 
     def departed(self) -> list[Departure]:
         """Return the workers that went without being asked to, since the last call."""
 
-    def cause(self, key: str, worker: str) -> Cause:
-        """Return why the workers of a task died, the last of which has just gone. May wait seconds."""
+    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> Cause:
+        """Return why the workers of a task died, the last of which had just gone ``asked_at`` (s, monotonic).
+
+        May wait seconds, but not once ``given_up()``.
+        """
 
     def reconnect(self) -> None:
         """Connect anew after the scheduler was lost; tasks that were there are gone.
@@ -152,6 +182,10 @@ class Cluster(Protocol):
 
     def done(self) -> None:
         """Note that nothing of this attempt is to run any more: its children may end. Does not wait."""
+
+
+class RunsAgain(Exception):
+    """What a task gave is gone with its worker, and Dask computes it again."""
 
 
 _orders: WeakValueDictionary[str, Order] = WeakValueDictionary()
@@ -188,7 +222,7 @@ class Embedded:
         """As :meth:`Cluster.others`: there are none."""
         return []
 
-    def notes(self, submit: Submit) -> dict[str, Any]:
+    def notes(self, submit: Submit, avoid: frozenset[str]) -> dict[str, Any]:
         """As :meth:`Cluster.notes`: nobody reads them."""
         return {}
 
@@ -196,18 +230,25 @@ class Embedded:
         """As :meth:`Cluster.carried`: it stays where it is."""
         return _Here(order)
 
-    def result(self, future: Future[Outcome]) -> Outcome:
+    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> Outcome:
         """As :meth:`Cluster.result`: it lies in this process, and the ways of a distributed one take 2 ms."""
         try:
             return cast("Outcome", self._worker.data[future.key])
         except KeyError as gone:  # the cluster has closed
             raise CancelledError(future.key) from gone
 
+    def raised_on(self, key: str) -> str:
+        """As :meth:`Cluster.raised_on`: there is one worker."""
+        return self._worker.address
+
+    def avoid(self, workers: frozenset[str]) -> None:
+        """As :meth:`Cluster.avoid`: there is no other one."""
+
     def departed(self) -> list[Departure]:
         """As :meth:`Cluster.departed`: its worker goes with this process only."""
         return []
 
-    def cause(self, key: str, worker: str) -> Cause:
+    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> Cause:
         """As :meth:`Cluster.cause`."""
         return UNKNOWN
 
@@ -263,6 +304,9 @@ SUSPECT = "mops_suspect"
 SECONDS = "mops_seconds"
 """An annotation: what the task will take on one slot, as far as it is known."""
 
+AVOID = "mops_avoid"
+"""An annotation: addresses of workers on which the task is not to run, while there are others."""
+
 DEATHS = 2
 """Workers that a task may take down before it is given back, so that the one who did it is looked for."""
 
@@ -272,8 +316,8 @@ class OnScheduler(SchedulerPlugin):
 
     It ends the attempt's children on every worker as soon as the runner is gone, however it went, and gives its share
     to the others. It gives a task back as soon as two workers have died of it, a suspect's as soon as one has: by
-    default Dask has four die (``allowed-failures``), which is a setting of the whole cluster. And it puts the task in
-    its turn among those of other jobs.
+    default Dask has four die (``allowed-failures``), which is a setting of the whole cluster. It puts the task in its
+    turn among those of other jobs. And it keeps the task from workers that are faulty (:mod:`mops.driver.faulty`).
 
     Parameters
     ----------
@@ -289,6 +333,14 @@ class OnScheduler(SchedulerPlugin):
         self._pool, self._client, self._price = pool, client, price
         self.name = f"mops-{pool}-{client}"
         self.turns = Turns()
+        self._allowed: WeakValueDictionary[frozenset[str], _Allowed] = WeakValueDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what only a scheduler has: weak references cannot go there."""
+        return {name: value for name, value in vars(self).items() if name != "_allowed"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _allowed=WeakValueDictionary())
 
     def update_graph(
         self, scheduler: Any, *, client: str, tasks: list[Any], annotations: dict[str, Any], **_: Any
@@ -297,15 +349,32 @@ class OnScheduler(SchedulerPlugin):
         if client != self._client:
             return
         suspects, seconds = annotations.get(SUSPECT, {}), annotations.get(SECONDS, {})
+        avoided = annotations.get(AVOID, {})
         for key in tasks:
             task, allowed = scheduler.tasks[key], 1 if key in suspects else DEATHS
             if task.priority is None:  # data that a task is given
                 continue
             task.suspicious = max(scheduler.allowed_failures + 1 - allowed, 0)
+            if key in avoided:
+                task.worker_restrictions = self._all_but(scheduler, frozenset(avoided[key]))
+                task.loose_restrictions = True  # if no other is left, it runs there, and says what is wrong
             tag = self.turns.tag(key, self._price * seconds.get(key, 0.0), _reached(scheduler))
             # Dask has the number of the graph here, by which its queue is first in, first out.
             task.priority = (task.priority[0], tag, *task.priority[2:])
         _leave_spans(scheduler, tasks)
+
+    def _all_but(self, scheduler: Any, avoid: frozenset[str]) -> _Allowed:
+        """Return the workers that a task may have: one set for all tasks that avoid the same ones."""
+        allowed = self._allowed.get(avoid)
+        if allowed is None:
+            allowed = self._allowed[avoid] = _Allowed(worker for worker in scheduler.workers if worker not in avoid)
+        return allowed
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        """Let a worker that has come have the tasks that are waiting already."""
+        for avoid, allowed in self._allowed.items():
+            if worker not in avoid:
+                allowed.add(worker)
 
     def transition(self, key: Any, start: Any, finish: Any, *_: Any, stimulus_id: str, **__: Any) -> None:
         """Note which tasks are taken from the queue."""
@@ -322,6 +391,12 @@ class OnScheduler(SchedulerPlugin):
         message = {"op": "run", "function": dumps(leave_pool), "args": dumps((self._pool,)), "wait": True}
         self._ending = asyncio.ensure_future(scheduler.broadcast(msg=message, on_error="ignore"))
         scheduler.remove_plugin(self.name)
+
+
+class _Allowed(set[str]):
+    """Addresses of workers: a set that can be referred to weakly."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 def _leave_spans(scheduler: Any, tasks: list[Any]) -> None:
@@ -368,6 +443,7 @@ class External:
         self._others: list[Claim] = []
         self._over = threading.Event()
         self._slots = self._workers = self._n_connections = 0
+        self._avoided: frozenset[str] = frozenset()
         self._client: Client | None = None
         self._stream: object = None
         self._nannies = Nannies()
@@ -409,21 +485,35 @@ class External:
         """As :meth:`Cluster.carried`."""
         return order
 
-    def result(self, future: Future[Outcome]) -> Outcome:
+    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> Outcome:
         """As :meth:`Cluster.result`."""
-        return future.result()
+        return cast("Outcome", future.client.sync(_gathered, future, given_up))
 
-    def notes(self, submit: Submit) -> dict[str, Any]:
+    def raised_on(self, key: str) -> str:
+        """As :meth:`Cluster.raised_on`."""
+        return cast("str", self.client.run_on_scheduler(_raised_on, key=key))
+
+    def avoid(self, workers: frozenset[str]) -> None:
+        """As :meth:`Cluster.avoid`."""
+        self._avoided = workers
+        self.count()
+
+    def notes(self, submit: Submit, avoid: frozenset[str]) -> dict[str, Any]:
         """As :meth:`Cluster.notes`."""
-        return {SECONDS: submit.seconds} | ({SUSPECT: True} if submit.suspect else {})
+        notes: dict[str, Any] = {SECONDS: submit.seconds}
+        if submit.suspect:
+            notes[SUSPECT] = True
+        if avoid:
+            notes[AVOID] = sorted(avoid)
+        return notes
 
     def departed(self) -> list[Departure]:
         """As :meth:`Cluster.departed`."""
         return self._departures.take()
 
-    def cause(self, key: str, worker: str) -> Cause:
+    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> Cause:
         """As :meth:`Cluster.cause`."""
-        return self._departures.cause(key, worker)
+        return self._departures.cause(key, worker, asked_at, given_up)
 
     @property
     def alive(self) -> bool:
@@ -435,28 +525,58 @@ class External:
         return bool(self.client.status == "running" and self.client.scheduler_comm is self._stream)
 
     def reconnect(self) -> None:
-        """As :meth:`Cluster.reconnect`; also for the first time."""
-        self._disconnect()
-        self._client = self._waited_for(self._connected, f"the Dask scheduler at {self._address} does not answer")
-        self._n_connections += 1
-        self._stream = self._client.scheduler_comm
-        plugin = OnScheduler(self.pool, self.client.id, self._threads / self._weight)
-        self.client.register_plugin(plugin, name=plugin.name)
-        self.client.subscribe_topic("all", self._departures.hear)
-        self.client.subscribe_topic(Nannies.TOPIC, self._nannies.hear)
+        """As :meth:`Cluster.reconnect`; also for the first time.
+
+        A connection that is lost again before it has its plugin is made anew: that is the cluster's state, and neither
+        a task's error nor a defect.
+        """
+        self._waited_for(self._connected, f"the Dask scheduler at {self._address} does not answer")
         self._waited_for(self._counted, f"the Dask cluster at {self._address} has no workers")
         self._meet()
         self._departures.look()
 
-    def _connected(self) -> Client | None:
-        with contextlib.suppress(OSError, TimeoutError):
-            return Client(
+    def _connected(self) -> bool:
+        """Connect, and have on the scheduler what the attempt needs there; tell whether it has worked."""
+        self._disconnect()
+        try:
+            self._client = client = Client(
                 self._address,
                 timeout=_CONNECT_SECONDS,
                 set_as_default=False,
                 direct_to_workers=True,  # results need not pass through the scheduler; where they must, Dask knows
             )
-        return None
+        except _LOST:
+            return False
+        self._n_connections += 1
+        self._stream = client.scheduler_comm
+        return bool(self._asked(self._equip))
+
+    def _equip(self) -> bool:
+        plugin = OnScheduler(self.pool, self.client.id, self._threads / self._weight)
+        self.client.register_plugin(plugin, name=plugin.name)
+        self.client.subscribe_topic("all", self._departures.hear)
+        self.client.subscribe_topic(Nannies.TOPIC, self._nannies.hear)
+        return self.alive
+
+    def _asked(self, ask: Callable[[], T]) -> T | None:
+        """Ask the cluster something; None where the connection is lost.
+
+        While it does not stand, whatever Dask raises is the loss of it: of a client that connects again by itself, or
+        is closed, any attribute may be missing.
+
+        Raises
+        ------
+        Exception
+            It is something else: a defect.
+        """
+        client = self._client
+        try:
+            return ask()
+        except Exception as error:
+            if self._client is client and self.alive and not isinstance(error, _LOST):
+                raise
+            logger.debug("the cluster does not answer: %r", error)
+            return None
 
     def _waited_for(self, look: Callable[[], Any], what: str) -> Any:
         """Look until something is there; say every 30 s what is missing.
@@ -484,35 +604,44 @@ class External:
         return self._slots
 
     def count(self) -> None:
-        """Count the slots of the workers that are there now."""
-        with contextlib.suppress(OSError, TimeoutError, ValueError):  # what Dask raises where the connection is lost
-            threads = self.client.nthreads().values()
-            self._slots, self._workers = sum(max(n // self._threads, 1) for n in threads), len(threads)
+        """Count the slots of the workers that are there now, without those that are avoided."""
+        threads = self._asked(lambda: self.client.nthreads())
+        if threads is not None:
+            counted = [n for worker, n in threads.items() if worker not in self._avoided]
+            self._slots, self._workers = sum(max(n // self._threads, 1) for n in counted), len(counted)
 
     def _meet(self) -> None:
         """Say what this job asks for, if it asks for anything; hear what others do."""
-        if self._claim is not None:
-            with contextlib.suppress(OSError, TimeoutError, ValueError):
-                self._others = self._neighbours.meet(self.client, self.pool, self._claim)
+        if (claim := self._claim) is not None:
+            others = self._asked(lambda: self._neighbours.meet(self.client, self.pool, claim))
+            self._others = self._others if others is None else others
 
     def _kills(self) -> dict[str, Kills]:
         """Return what the kernel has killed for memory in the containers of the nannies, by host; those that answer."""
-        with contextlib.suppress(OSError, TimeoutError, ValueError):
-            counted = self.client.run(container_kills, nanny=True, on_error="ignore")
-            return {host_of(worker): kills for worker, kills in counted.items() if isinstance(kills, Kills)}
-        return {}
+        counted = self._asked(lambda: self.client.run(container_kills, nanny=True, on_error="ignore")) or {}
+        return {host_of(worker): kills for worker, kills in counted.items() if isinstance(kills, Kills)}
 
     def watch(self) -> None:
-        """Count slots, meet the others, look why workers went, until the cluster is left. Runs in a thread."""
+        """Count slots, meet the others, look why workers went, until the cluster is left. Runs in a thread.
+
+        A look that fails is said, and the next one is taken: without this thread slots would stay as they were, and
+        departures unseen.
+        """
         for n in itertools.count(1):
             if self._over.wait(_LOOK_SECONDS):
                 return
-            if self.alive:
-                self.count()
-                self._meet()
-                self._departures.judge()
-                if n % _SOURCES_EVERY == 0:
-                    self._departures.look()
+            try:
+                if self.alive:
+                    self._look(sources=n % _SOURCES_EVERY == 0)
+            except Exception:
+                logger.warning("a look at the cluster failed; the next one is in %g s", _LOOK_SECONDS, exc_info=True)
+
+    def _look(self, *, sources: bool) -> None:
+        self.count()
+        self._meet()
+        self._departures.judge()
+        if sources:
+            self._departures.look()
 
     def stop(self, grace_s: float) -> None:
         """As :meth:`Cluster.stop`."""
@@ -524,8 +653,8 @@ class External:
         """As :meth:`Cluster.done`: they end with the connection, which is left soon."""
 
     def _stop_pools(self, grace_s: float) -> None:
-        with contextlib.suppress(OSError, TimeoutError, RuntimeError):  # no connection: nothing of ours runs there
-            self.client.run(stop_pool, self.pool, grace_s, on_error="ignore")
+        # No connection: nothing of ours runs there.
+        self._asked(lambda: self.client.run(stop_pool, self.pool, grace_s, on_error="ignore"))
 
     def leave(self) -> None:
         """End this attempt's children and the connection."""
@@ -534,9 +663,39 @@ class External:
 
     def _disconnect(self) -> None:
         if self._client is not None:  # the plugin ends the children
-            # The assertion is Dask's: on what comes first while it connects again, which a broken connection breaks.
-            with contextlib.suppress(OSError, TimeoutError, RuntimeError, AssertionError):
+            try:
                 self._client.close(timeout=_CLOSE_SECONDS)
+            except Exception as error:  # noqa: BLE001 - whatever Dask makes of it, nobody uses this connection again
+                logger.debug("the connection did not close well: %r", error)
+
+
+async def _gathered(future: Future[Any], given_up: Callable[[], bool]) -> Any:
+    """Fetch a finished task's result, as :meth:`Cluster.result`. Runs in the client's loop.
+
+    Dask's own gathering waits where a result is lost until it is computed again, which may take hours.
+    """
+    fetching = asyncio.ensure_future(future.client.gather([future], asynchronous=True))
+    deadline = time.monotonic() + FETCH_SECONDS
+    try:
+        while not (await asyncio.wait({fetching}, timeout=_FETCH_LOOK_SECONDS))[0]:
+            if future.status == "pending":
+                raise RunsAgain
+            if given_up():
+                raise CancelledError(future.key)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"its result did not come within {FETCH_SECONDS:g} s")
+        if fetching.cancelled():
+            raise CancelledError(future.key)
+        (outcome,) = fetching.result()
+    finally:
+        fetching.cancel()
+    return outcome
+
+
+def _raised_on(key: str, dask_scheduler: Any) -> str:
+    """Return where a task has raised last. Runs on the scheduler."""
+    task = dask_scheduler.tasks.get(key)
+    return next(iter(task.erred_on), "") if task is not None else ""
 
 
 @contextmanager

@@ -31,6 +31,8 @@ again when its next worker is there. On a busy node both take several times as l
 _JUDGING_SECONDS = 10.0
 """From when a departure is due until it is judged, at most: those who judge look every two seconds."""
 
+_ASK_AGAIN_SECONDS = 0.25
+
 _SAME_SECONDS = 5.0
 """By how much a machine's clock may be set while a container lives."""
 
@@ -272,7 +274,14 @@ class Departures:
             found.append(self._judged.get())
         return found
 
-    def cause(self, key: str, worker: str, patience_s: float | None = None) -> Cause:
+    def cause(
+        self,
+        key: str,
+        worker: str,
+        asked_at: float,
+        given_up: Callable[[], bool] = lambda: False,
+        patience_s: float | None = None,
+    ) -> Cause:
         """Return why the workers of a task died that Dask has given up; waits a little until it is known.
 
         Where one of them was taken away, that is the cause: the task has killed fewer than it was given up for.
@@ -280,13 +289,19 @@ class Departures:
         Parameters
         ----------
         worker
-            The last of them, which has just gone.
+            The last of them, which had just gone when it was asked for.
+        asked_at
+            When that was (s, monotonic): the wait counts from then, so that many who ask in turn wait once.
+        given_up
+            Whether nobody waits for it any more.
         """
-        since = self._clock() - NEAR_SECONDS
+        since = asked_at - NEAR_SECONDS
+        deadline = asked_at + (self._late_s + _JUDGING_SECONDS if patience_s is None else patience_s)
 
         def known() -> bool:
             return self._causes.get(worker, (-math.inf, UNKNOWN))[0] >= since
 
         with self._changed:
-            found = self._changed.wait_for(known, self._late_s + _JUDGING_SECONDS if patience_s is None else patience_s)
+            while not (found := known()) and self._clock() < deadline and not given_up():
+                self._changed.wait(_ASK_AGAIN_SECONDS)
             return self._spared.pop(key, self._causes[worker][1] if found else UNKNOWN)

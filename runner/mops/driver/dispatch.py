@@ -1,22 +1,27 @@
 """Sends orders to the cluster, brings back what they gave, and notices what is lost. Threads of its own, events out.
 
+Each order is in one table from the moment it is sent, and whoever takes it out of there decides its fate, once: an
+outcome that is handed over, a loss, an error of its own, or the loop, which takes all back with a lost connection.
+
 What runs next is :mod:`mops.driver.plan`'s; what becomes of an event is :mod:`mops.driver.drive`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from dask.base import annotate
-from distributed import CancelledError, Future, KilledWorker
+from distributed import CancelledError, Client, Future, KilledWorker
 from distributed.client import ClosedClientError
 
-from mops.driver.cluster import DEATHS, Cluster
+from mops.driver.cluster import DEATHS, Cluster, RunsAgain
 from mops.driver.departures import UNKNOWN, Cause
+from mops.driver.lanes import FetchRoom, Lanes
 from mops.driver.plan import Submit
 from mops.worker.order import ArrowPart, Order, Outcome
 from mops.worker.task import run_order
@@ -32,26 +37,58 @@ class Lost:
     Parameters
     ----------
     blamed
-        Workers died while they ran it.
+        The order itself is why: its workers died while they ran it, or they give nothing for it.
     cause
-        Why the last of them did, as far as anybody knows.
+        Why the last of them died, as far as anybody knows.
+    connected
+        Whether the connection that it was sent on stands: a cut one takes all with it, which says nothing of the
+        cluster.
+    signal
+        What says so, in a word or two.
     """
 
     submit: Submit
     why: str
     blamed: bool = False
     cause: Cause = UNKNOWN
+    connected: bool = True
+    signal: str = "KilledWorker"
+
+    @property
+    def died(self) -> bool:
+        """Whether it is its workers that died."""
+        return self.signal == "KilledWorker"
 
 
 @dataclass
-class Failed:
-    """An event: a task raised, so that nothing can run."""
+class Raised:
+    """An event: an order raised an error on its worker instead of coming back.
 
+    Parameters
+    ----------
+    worker
+        Its address; empty: the scheduler does not know it any more.
+    """
+
+    submit: Submit
     error: BaseException
+    worker: str
 
 
 class Connected:
     """An event: the cluster is there again."""
+
+
+@dataclass
+class _Flight:
+    """An order that was sent, and what Dask has of it: held until it is back."""
+
+    submit: Submit
+    order: Order
+    avoid: frozenset[str]
+    client: Client
+    futures: list[Future[Any]] = field(default_factory=list)
+    asked_at: float = 0.0  # since when it is looked for why its workers died (s, monotonic)
 
 
 class Dispatch:
@@ -60,151 +97,223 @@ class Dispatch:
     Parameters
     ----------
     deliver
-        Called with each outcome, in the fetching thread; returns the event that says so. The outcome's future is
-        released before that event is put.
+        Called with each outcome, one at a time, in whatever order they come; returns the event that says so. The
+        outcome's future is released before that event is put.
     put
         Takes events, from any thread.
+    room_bytes
+        For results that are fetched and not delivered.
+    lanes
+        The threads; None: threads of its own.
     """
 
-    def __init__(self, cluster: Cluster, deliver: Callable[[Submit, Outcome], object], put: Callable[[object], None]):
+    def __init__(
+        self,
+        cluster: Cluster,
+        deliver: Callable[[Submit, Outcome], object],
+        put: Callable[[object], None],
+        room_bytes: int,
+        lanes: Lanes | None = None,
+    ):
         self._cluster, self._deliver, self._put = cluster, deliver, put
-        self._held: dict[int, tuple[object, ...]] = {}
-        self._fetcher = ThreadPoolExecutor(1, "mops-fetch")
-        self._connector = ThreadPoolExecutor(1, "mops-connect")
-        self._fetching: Future[Outcome] | None = None
+        self._lanes = lanes or Lanes(put)
+        self._room = FetchRoom(room_bytes)
+        self._flights: dict[int, _Flight] = {}
+        self._delivering = threading.Lock()
         self._closing = False
 
     def close(self) -> None:
         """End the threads, after what they are at; no result is waited for, which may be lost with all workers."""
-        self._fetcher.shutdown(wait=False, cancel_futures=True)
         self._closing = True
-        if (fetching := self._fetching) is not None:
-            with contextlib.suppress(RuntimeError, *_GONE):  # closed: it is not waited for any more
-                fetching.cancel()
-        self._fetcher.shutdown()
-        self._connector.shutdown()
+        self._lanes.close()
 
-    def send(self, submit: Submit, order: Order) -> None:
-        """Have an order run."""
-        self._submit(submit, order)
+    def send(self, submit: Submit, order: Order, avoid: frozenset[str] = frozenset()) -> None:
+        """Have an order run, on none of the workers ``avoid``."""
+        self._submit(self._sent(submit, order, avoid))
 
-    def send_targets(self, submit: Submit, order: Order, parts: list[ArrowPart]) -> None:
+    def send_targets(
+        self, submit: Submit, order: Order, parts: list[ArrowPart], avoid: frozenset[str] = frozenset()
+    ) -> None:
         """Have a group's targets run over its replicates, which go to a worker first."""
-        self._fetcher.submit(self._scatter, submit, order, parts)
+        flight = self._sent(submit, order, avoid)
+        self._lanes.call("give", lambda: self._give(flight, parts))
 
     def deliver_later(self, deliver: Callable[[], object]) -> None:
-        """Call in the fetching thread, in its turn, and put the event that it returns."""
-        self._fetcher.submit(self._put_result, deliver)
+        """Call beside the loop, in its turn among deliveries, and put the event that it returns."""
+        self._lanes.call("deliver", lambda: self._deliver_by_itself(deliver))
+
+    def _deliver_by_itself(self, deliver: Callable[[], object]) -> None:
+        with self._delivering:
+            event = deliver()
+        self._put(event)
 
     def take_back(self, submits: list[Submit]) -> list[Submit]:
         """Stop waiting for orders; return those whose results will not come any more.
 
-        The others are being fetched at this moment, and their events come: an order runs again, or its result counts,
-        never both. Whoever takes its future out of the table first decides.
+        The others are being delivered at this moment, and their events come: an order runs again, or its result counts,
+        never both.
         """
-        return [submit for submit in submits if self._held.pop(submit.number, None) is not None]
+        return [submit for submit in submits if self._flights.pop(submit.number, None) is not None]
 
     def reconnect(self) -> None:
-        """Look for the cluster in a thread; :class:`Connected` or :class:`Failed` comes of it."""
-        self._connector.submit(self._reconnect)
+        """Look for the cluster in a thread; :class:`Connected` comes of it, or its error as an event."""
+        self._lanes.call("connect", self._reconnect)
 
     def _reconnect(self) -> None:
-        try:
-            self._cluster.reconnect()
-        except Exception as error:  # noqa: BLE001 - carried to the loop, which raises it
-            self._put(Failed(error))
-        else:
-            self._put(Connected())
+        self._cluster.reconnect()
+        self._put(Connected())
 
-    def _submit(self, submit: Submit, order: Order, *given: Future[list[ArrowPart]]) -> None:
+    def _sent(self, submit: Submit, order: Order, avoid: frozenset[str]) -> _Flight:
+        flight = _Flight(submit, order, avoid, self._cluster.client)
+        self._flights[submit.number] = flight
+        return flight
+
+    def _is_here(self, flight: _Flight) -> bool:
+        """Tell whether an order's fate is open."""
+        return self._flights.get(flight.submit.number) is flight
+
+    def _settle(self, flight: _Flight, event: object) -> None:
+        """Put the event that says what became of an order, unless that is decided already."""
+        if self._flights.pop(flight.submit.number, None) is not None:
+            self._put(event)
+
+    def _stands(self, flight: _Flight) -> bool:
+        """Tell whether the connection stands on which an order was sent."""
+        return self._cluster.client is flight.client and self._cluster.alive
+
+    def _failed(self, flight: _Flight, error: Exception) -> None:
+        """Settle an order for which Dask could not be asked.
+
+        While a connection does not stand, whatever Dask raises is the loss of it: of a client that connects again by
+        itself, or is closed, any attribute may be missing.
+
+        Raises
+        ------
+        Exception
+            It is something else: a defect, which the lane brings to the loop.
+        """
+        connected = self._stands(flight)
+        if connected and not isinstance(error, _GONE):
+            raise error
+        self._settle(flight, Lost(flight.submit, repr(error), connected=connected))
+
+    def _submit(self, flight: _Flight) -> None:
+        order, client = flight.order, flight.client
         try:
-            with annotate(**self._cluster.notes(submit)):
+            with annotate(**self._cluster.notes(flight.submit, flight.avoid)):
                 carried = self._cluster.carried(order)
-                future = self._cluster.client.submit(run_order, carried, *given, key=order.key, pure=False)
-        except ClosedClientError as gone:
-            self._put(Lost(submit, repr(gone)))
-            return
-        self._held[submit.number] = (future, order, *given)
-        future.add_done_callback(lambda done: self._came_back(submit, done))
+                future = client.submit(run_order, carried, *flight.futures, key=order.key, pure=False)
+            flight.futures.insert(0, future)
+            self._wait_for(flight)
+        except Exception as error:  # noqa: BLE001 - sorted there
+            self._failed(flight, error)
 
-    def _scatter(self, submit: Submit, order: Order, parts: list[ArrowPart]) -> None:
-        key = order.given_key
+    def _give(self, flight: _Flight, parts: list[ArrowPart]) -> None:
+        """Bring a group's replicates to a worker, then have its targets run."""
+        if not self._is_here(flight):
+            return  # taken back, and to be sent anew
+        key = flight.order.given_key
         try:
-            given = self._cluster.client.scatter({key: parts}, hash=False)[key]
-        except _GONE as gone:
-            self._put(Lost(submit, repr(gone)))
+            flight.futures.append(flight.client.scatter({key: parts}, hash=False)[key])
+        except Exception as error:  # noqa: BLE001 - sorted there
+            self._failed(flight, error)
         else:
-            self._submit(submit, order, given)
+            self._submit(flight)
 
-    def _came_back(self, submit: Submit, future: Future[Outcome]) -> None:
-        """Have an outcome fetched. Runs in Dask's thread for callbacks."""
-        with contextlib.suppress(RuntimeError):  # the fetching thread has ended with this attempt: nobody waits for it
-            self._fetcher.submit(self._fetch, submit, future)
+    def _wait_for(self, flight: _Flight) -> None:
+        """Have an outcome fetched as soon as it is there. The callback runs in a thread of Dask's."""
+        flight.futures[0].add_done_callback(lambda _: self._lanes.call("fetch", lambda: self._fetch(flight)))
 
-    def _fetch(self, submit: Submit, future: Future[Outcome]) -> None:
-        """Bring an outcome to where it goes, then release its future. Runs in the fetching thread."""
-        if self._held.pop(submit.number, None) is None:
+    def _fetch(self, flight: _Flight) -> None:
+        """Bring an outcome to where it goes, then release its future; or find out what became of it."""
+        if not self._is_here(flight):
             return  # taken back, and running again
-        try:
-            self._put(self._fetched(submit, future))
-        except _GONE as gone:  # while the result was on its way
-            self._put(Lost(submit, repr(gone)))
-        except Exception as error:  # noqa: BLE001 - carried to the loop, which raises it
-            self._put(Failed(error))
+        match flight.futures[0].status:
+            case "finished":
+                self._bring(flight)
+            case "error":
+                self._ask_later(flight)
+            case "pending":  # it was finished, and its worker is gone: Dask computes it again
+                self._wait_again(flight)
+            case status:
+                connected = self._stands(flight)
+                self._settle(flight, Lost(flight.submit, f"Dask says {status!r}", connected=connected))
 
-    def _fetched(self, submit: Submit, future: Future[Outcome]) -> object:
-        if future.status != "finished":
-            return self._not_finished(submit, future)
+    def _wait_again(self, flight: _Flight) -> None:
         try:
-            outcome = self._result(future)
-        except KilledWorker as error:  # what it gave has ended its worker on the way, and the next one that ran it
-            return self._killed(submit, future, error)
-        event = self._deliver(submit, outcome)
-        _release(future)
-        return event
+            self._wait_for(flight)
+        except Exception as error:  # noqa: BLE001 - sorted there
+            self._failed(flight, error)
 
-    def _result(self, future: Future[Outcome]) -> Outcome:
-        self._fetching = future
+    def _bring(self, flight: _Flight) -> None:
+        future = flight.futures[0]
+        with self._room.one():
+            try:
+                outcome = self._cluster.result(future, lambda: self._closing or not self._is_here(flight))
+            except RunsAgain:
+                self._wait_again(flight)
+                return
+            except KilledWorker:  # what it gave has ended its worker on the way, and the next one that ran it
+                self._ask_later(flight)
+                return
+            except Exception as error:  # noqa: BLE001 - sorted there
+                self._failed(flight, error)
+                return
+            self._room.measured(outcome.nbytes)
+            with self._delivering:
+                if self._flights.pop(flight.submit.number, None) is None:
+                    return  # taken back meanwhile, and running again
+                event = self._deliver(flight.submit, outcome)
+            _release(future)
+        self._put(event)
+
+    def _ask_later(self, flight: _Flight) -> None:
+        flight.asked_at = time.monotonic()
+        self._lanes.call("ask", lambda: self._ask(flight))
+
+    def _ask(self, flight: _Flight) -> None:
+        """Find out what became of a task that raised, or whose workers died."""
+        if not self._is_here(flight):
+            return
         try:
-            if self._closing:  # looked at after it was named: whoever closes cancels it, or it is not begun
-                raise CancelledError(future.key)
-            return self._cluster.result(future)
-        finally:
-            self._fetching = None
+            event = self._what_became(flight)
+        except Exception as error:  # noqa: BLE001 - sorted there
+            self._failed(flight, error)
+        else:
+            self._settle(flight, event)
 
-    def _not_finished(self, submit: Submit, future: Future[Outcome]) -> Lost | Failed:
-        """Say what became of a task that has no result."""
+    def _what_became(self, flight: _Flight) -> Lost | Raised:
+        future = flight.futures[0]
         # exception() and not result(): a raised error's frames would pin every future (FACTS, Dask).
-        error: BaseException | None = future.exception() if future.status == "error" else None
+        error = future.exception()
+        if future.status != "error" or error is None:  # the connection was lost meanwhile
+            raise CancelledError(future.key)
         if isinstance(error, KilledWorker):
-            return self._killed(submit, future, error)
-        if error is not None:
-            return Failed(error)
-        return Lost(submit, f"Dask says {future.status!r}")
+            return self._killed(flight, error)
+        return Raised(flight.submit, error, self._cluster.raised_on(str(future.key)))
 
-    def _killed(self, submit: Submit, future: Future[Outcome], error: KilledWorker) -> Lost:
+    def _killed(self, flight: _Flight, error: KilledWorker) -> Lost:
+        submit, key = flight.submit, flight.futures[0].key
         # Workers died of another job's tasks where this one still waited to be alone (mops.worker.task).
-        if submit.alone and len(future.client.get_metadata([future.key], {})) < DEATHS:
+        if submit.alone and len(flight.client.get_metadata([key], {})) < DEATHS:
             return Lost(submit, "its workers died before it ran")
-        cause = self._cluster.cause(str(future.key), error.last_worker.address)
+        cause = self._cluster.cause(str(key), error.last_worker.address, flight.asked_at, lambda: self._closing)
         died = f"{'a worker' if submit.suspect else f'{DEATHS} workers'} died while running it"
         if cause.nobodys:
             return Lost(submit, f"{died}, and it is not to blame: {cause.said}")
         return Lost(submit, died, blamed=True, cause=cause)
 
-    def _put_result(self, deliver: Callable[[], object]) -> None:
-        try:
-            self._put(deliver())
-        except Exception as error:  # noqa: BLE001 - carried to the loop, which raises it
-            self._put(Failed(error))
 
-
-def _release(future: Future[Outcome]) -> None:
+def _release(future: Future[Any]) -> None:
     """Give a result up on the cluster.
 
     A release takes two turns of the client's loop to be sent, a submit one: without a turn between them the next tasks
     reach the scheduler first, and more than the window is there.
     """
-    future.release()
-    with contextlib.suppress(RuntimeError, *_GONE):  # closed: nothing is there any more
+    try:
+        future.release()
         future.client.sync(asyncio.sleep, 0)
+    except Exception as error:
+        # Closed, or connecting again: nothing is there any more.
+        if future.client.status == "running" and not isinstance(error, _GONE):
+            raise

@@ -26,14 +26,16 @@ from mops.driver.checkpoint import Checkpointer, Committed, Limits, failed_simul
 from mops.driver.cluster import Cluster
 from mops.driver.crew import Crew
 from mops.driver.departures import Departure, Pods
-from mops.driver.dispatch import Connected, Dispatch, Failed, Lost
+from mops.driver.dispatch import Connected, Dispatch, Lost, Raised
 from mops.driver.expected import Outlook
 from mops.driver.families import JobFamilies
+from mops.driver.faulty import Faults, Step, Then, steps_of
 from mops.driver.half_done import HalfDone, Piece
 from mops.driver.joblog import JobLogBuffer
-from mops.driver.lost import given_up, is_single, killed_report, lost_report, memory_report
+from mops.driver.lanes import Broken, Lanes
+from mops.driver.lost import described, given_up, is_single, killed_report, lost_report, memory_report
 from mops.driver.observe import Observer
-from mops.driver.plan import WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT, Batches, Plan, Submit
+from mops.driver.plan import TASKS_PER_SLOT, WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT, Batches, Plan, Submit
 from mops.driver.progress import Progress, Snapshot
 from mops.driver.sizing import MOST_GROUPS, PILOT_TASKS_PER_SLOT, Room, Sizer, Sizes, Task, room_for_results
 from mops.driver.tracebacks import Tracebacks
@@ -60,7 +62,13 @@ _STOP_SECONDS = 5.0
 """After the time that a stop gives: for a cluster that does not answer any more."""
 
 _LOST_LIMIT = 100
-"""Tasks lost in a row, without a result between, after which a cluster is given up."""
+"""Tasks lost in a row, without a result between, after which a cluster is given up: at least so many, and more than
+twice what can be in flight. Those that a lost connection took with it say nothing of the cluster, and do not count."""
+
+_ERROR_CHARACTERS = 300
+
+_EMPTY_LIMIT = 5
+"""How often work may come back without anything in a row before it is to blame itself."""
 
 
 @dataclass
@@ -82,6 +90,8 @@ class _Whole:
     failed: Mapping[str, int]
     postponed: frozenset[int]
     task: Task
+    worker: str
+    is_empty: bool
 
 
 @dataclass
@@ -121,6 +131,8 @@ class Runner:
         Called in the runner's thread with a :class:`Snapshot`, about four times a second.
     pods
         Tells why the runner's pod before ended; None: nobody can.
+    lanes
+        The threads that carry tasks' fates, given where events go; None: threads of its own.
     """
 
     def __init__(
@@ -135,6 +147,7 @@ class Runner:
         text_log: JobLogBuffer,
         on_progress: Callable[[Snapshot], None] = lambda _: None,
         pods: Pods | None = None,
+        lanes: Callable[[Callable[[object], None]], Lanes] = Lanes,
     ):
         self._cluster, self._files, self._record, self._groups = cluster, files, record, groups
         self._log, self._context, self._settings = log, context, settings
@@ -146,7 +159,9 @@ class Runner:
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._families = JobFamilies(stored_families(files, record, log.view))
         self._reference = self._families.known
-        self._dispatch = Dispatch(cluster, self._deliver, self._events.put)
+        # As much as may wait to be encoded (mops.driver.checkpoint).
+        room_bytes, put = settings.checkpoint_bytes // 4, self._events.put
+        self._dispatch = Dispatch(cluster, self._deliver, put, room_bytes, lanes(put))
         self._crew = Crew(cluster, settings, record.job, len(groups))
         self._window = self._new_window(pods)
         self._plan = self._new_plan()
@@ -154,10 +169,13 @@ class Runner:
         self._tracebacks = Tracebacks()
         self._reconnecting = False
         self._n_lost = 0
+        self._n_empty: Counter[Step] = Counter()
+        self._faults = Faults()
+        self._progress_failed = False
         self._halved_after = 0  # an order's number
         self._to_blame: set[str] = set()  # keys of orders for which a smaller window is no help: alone, or suspected
         # How often workers died of it: by group, and replicate (None: the whole group, -1: its targets).
-        self._blamed: Counter[tuple[int, int | None]] = Counter()
+        self._blamed: Counter[Step] = Counter()
         self._progress = Progress(
             record.job,
             groups.n_simulations,
@@ -224,9 +242,12 @@ class Runner:
                 self._take_commits()
                 self._check_drained(self._batches.rest())
                 self._beside(self._cluster.done)  # after the look at what its children hold
-            except BaseException:
+            except BaseException as error:
                 self._cluster.stop(0.0)
-                self._checkpoints.abandon()
+                if isinstance(error, Exception) and not isinstance(error, MopsError):  # a defect of mops
+                    self._checkpoints.finish()
+                else:
+                    self._checkpoints.abandon()
                 raise
             return self._end(failure)
 
@@ -270,14 +291,18 @@ class Runner:
         self._outlook.committed(self._inherited, self._reference)
         try:
             while not self._plan.over and time.monotonic() < self._stop_by:
-                self._follow_cluster()
-                if not self._reconnecting:
-                    self._send(self._plan.fill(pilot=self._reference is None))
-                self._take(self._next_event())
+                self._turn()
         except (JobFailed, UsageError, ClusterError) as failure:
             self._cluster.stop(0.0)
             return failure
         return None
+
+    def _turn(self, wait_s: float = _TICK_SECONDS) -> None:
+        """Send what is to be sent, and take an event, if one comes within ``wait_s`` seconds."""
+        self._follow_cluster()
+        if not self._reconnecting:
+            self._send(self._plan.fill(pilot=self._reference is None))
+        self._take(self._next_event(wait_s))
 
     def _new_window(self, pods: Pods | None) -> Window:
         """Return the window; half of that of an attempt before that ran out of memory."""
@@ -337,12 +362,12 @@ class Runner:
 
     def _send(self, submits: list[Submit]) -> None:
         for submit in submits:
-            order = self._order(submit)
+            order, avoid = self._order(submit), self._faults.avoid(submit)
             self._to_blame.update(order.keys if submit.alone or submit.suspect else ())
             if order.replicates == ():
-                self._dispatch.send_targets(submit, order, self._half_done.parts(submit.groups[0]))
+                self._dispatch.send_targets(submit, order, self._half_done.parts(submit.groups[0]), avoid)
             else:
-                self._dispatch.send(submit, order)
+                self._dispatch.send(submit, order, avoid)
 
     def _order(self, submit: Submit) -> Order:
         settings = self._settings
@@ -377,7 +402,8 @@ class Runner:
             return _Piece(submit.number, self._half_done.keep(outcome), failed, task)
         task = _task(outcome, len(outcome.done))
         counts = self._checkpoints.put(outcome)  # and its parts are the writer's
-        return _Whole(submit.number, outcome.done, outcome.reference, counts, failed, outcome.postponed, task)
+        came = (outcome.postponed, task, outcome.worker, outcome.is_empty)
+        return _Whole(submit.number, outcome.done, outcome.reference, counts, failed, *came)
 
     def _close(self, group: int) -> _Closed:
         """Bring a group that was run in pieces into the open checkpoint. Runs in the fetching thread."""
@@ -404,10 +430,10 @@ class Runner:
             logger.info("%s: %d parameter sets run again: %s: %s", self._record.job, n, why, told)
         return fitting
 
-    def _next_event(self) -> object:
-        """Return the next event, or None after a quarter of a second without one."""
+    def _next_event(self, wait_s: float) -> object:
+        """Return the next event, or None after ``wait_s`` seconds without one."""
         with contextlib.suppress(queue.Empty):
-            return self._events.get(timeout=_TICK_SECONDS)
+            return self._events.get(timeout=wait_s)
         return None
 
     def _take(self, event: object) -> None:
@@ -418,26 +444,37 @@ class Runner:
                 self._piece_finished(event)
             case _Closed():
                 self._plan.closed(event.group)
+                self._faults.forget((event.group,))
                 # Its simulations were counted as they came.
                 self._progress.took(replace(event.counts, simulations_good=0, simulations_failed=0), {})
-            case Lost():
-                self._lost(event)
-            case Connected():
-                logger.warning("%s: connected again, %d slots", self._record.job, self._cluster.slots)
-                self._reconnecting = False
             case Committed():
                 self._committed(event)
             case _StopAsked():
                 self._stop(event)
-            case Failed():
-                raise event.error
             case BaseException():
                 raise event
+            case _:
+                self._take_of_cluster(event)
         self._show()
 
+    def _take_of_cluster(self, event: object) -> None:
+        match event:
+            case Lost():
+                self._lost(event)
+            case Raised():
+                self._raised(event)
+            case Connected():
+                logger.warning("%s: connected again, %d slots", self._record.job, self._cluster.slots)
+                self._reconnecting = False
+            case Broken():
+                raise event.error
+
     def _finished(self, event: _Whole) -> None:
-        self._n_lost = 0
+        if event.is_empty and self._is_empty_again(self._plan.flying[event.number]):
+            return
+        self._came(self._plan.flying[event.number], event.worker, is_empty=event.is_empty)
         self._log_alone(self._plan.flying[event.number], event.task.peak_bytes)
+        self._faults.forget(event.done)
         self._plan.finished(event.number, event.done, event.task.seconds, event.postponed)
         self._reference = self._reference or event.reference
         self._took(event.counts, event.failed)
@@ -445,15 +482,19 @@ class Runner:
         self._measured(event.task, trouble=bool(event.postponed))
 
     def _piece_finished(self, event: _Piece) -> None:
-        self._n_lost = 0
         submit, outcome, failed = self._plan.flying[event.number], event.piece.outcome, event.failed
+        if outcome.is_empty and self._is_empty_again(submit):
+            self._half_done.drop(event.piece)
+            return
+        self._came(submit, outcome.worker, is_empty=outcome.is_empty)
         group = submit.groups[0]
         self._reference = self._reference or outcome.reference
         self._took(Counts(len(outcome.replicates) - failed.total(), failed.total()), failed)
         self._outlook.measured(outcome.seconds, len(outcome.replicates))
         self._measured(event.task, trouble=bool(outcome.postponed))
         self._log_alone(submit, outcome.peak_bytes)
-        if outcome.postponed and submit.replicates == ():
+        targets_postponed = bool(outcome.postponed) and submit.replicates == ()
+        if targets_postponed:
             self._half_done.drop(event.piece)  # all targets run again, alone
             whole = False
         else:
@@ -462,8 +503,38 @@ class Runner:
         if whole:
             self._plan.closing(group)
             self._dispatch.deliver_later(lambda: self._close(group))
-        elif outcome.replicates and self._half_done.targets_due(group):
-            self._plan.targets_due(group)
+        elif not targets_postponed and self._half_done.targets_due(group):
+            if submit.replicates:
+                self._plan.targets_due(group)
+            else:
+                self._plan.targets_again(group, alone=submit.alone)
+
+    def _came(self, submit: Submit, worker: str, *, is_empty: bool) -> None:
+        """Note that a task has come back: what it gave counts for its worker, and for what it ran."""
+        self._n_lost = 0
+        if not is_empty:
+            if self._n_empty:
+                for step in steps_of(submit):
+                    self._n_empty.pop(step, None)
+            self._faults.good(worker)
+
+    def _is_empty_again(self, submit: Submit) -> bool:
+        """Count a task that has come back without anything; blame it for that where it has again and again.
+
+        That its pool was replaced, or its schema was another one, explains one. What comes back in part goes on, and so
+        ends by itself.
+        """
+        if self._stopping:
+            return False
+        self._n_empty.update(steps_of(submit))
+        n = min(self._n_empty[step] for step in steps_of(submit))
+        if n < _EMPTY_LIMIT:
+            logger.info("%s: %s came back without a result and runs again", self._record.job, described(submit))
+            return False
+        for step in steps_of(submit):
+            del self._n_empty[step]
+        self._lost(Lost(submit, f"it came back without one {n} times", blamed=True, signal="no result"))
+        return True
 
     def _took(self, counts: Counts, failed: Mapping[str, int]) -> None:
         """Count what has come back; end the job where more has failed than may.
@@ -525,8 +596,8 @@ class Runner:
 
     def _lost(self, event: Lost) -> None:
         """Have it run again; where a single simulation has taken down its workers again and again, it has failed."""
-        self._n_lost += 1
-        if self._n_lost > _LOST_LIMIT:
+        self._n_lost += event.connected
+        if self._n_lost > max(_LOST_LIMIT, 2 * TASKS_PER_SLOT * self._plan.slots):
             raise ClusterError(
                 f"Dask lost {self._n_lost} tasks in a row, the last one: {event.why}",
                 where=self._record.job,
@@ -540,20 +611,53 @@ class Runner:
             quarantined = submit.alone and is_single(submit, self._groups.n_replicates)
             self._report(lost_report(event, attempts, quarantined=quarantined))
             if quarantined:
-                outcome = given_up(self._order(submit), f"alone, {event.why}", event.cause, attempts)
+                outcome = given_up(self._order(submit), f"alone, {event.why}", event.cause, attempts, event.signal)
                 self._dispatch.deliver_later(lambda: self._deliver(submit, outcome))
                 return
         self._plan.lost(submit.number, blamed=event.blamed)
 
     def _blame(self, submit: Submit) -> int:
         """Count that its workers died of it; return how often that was so of its first simulation, or its targets."""
-        steps = submit.replicates or ((None,) if submit.replicates is None else (-1,))
-        self._blamed.update((group, step) for group in submit.groups for step in steps)
-        first = submit.groups[0]
-        return self._blamed[first, None] + (self._blamed[first, steps[0]] if steps[0] is not None else 0)
+        steps = list(steps_of(submit))
+        self._blamed.update(steps)
+        first, whole = steps[0], (submit.groups[0], None)
+        return self._blamed[whole] + (self._blamed[first] if first != whole else 0)
+
+    def _raised(self, event: Raised) -> None:
+        """Have a task that has raised run elsewhere, and avoid a worker that is faulty.
+
+        Raises
+        ------
+        MopsError
+            Nothing can run anywhere; what is finished is committed.
+        """
+        submit, before = event.submit, len(self._faults.avoided)
+        then = self._faults.raised(submit, event.worker, event.error, self._cluster.workers)
+        said = f"{type(event.error).__name__}: {' '.join(str(event.error).split())}"[:_ERROR_CHARACTERS]
+        what = (described(submit), event.worker or "a worker that is gone")
+        logger.warning("%s: %s raised on %s, %s: %s", self._record.job, *what, then.value, said)
+        if then is Then.END:
+            if isinstance(event.error, MopsError):
+                raise event.error
+            raise ClusterError(
+                f"no simulation can run on any worker; the last one, {event.worker}, says: {event.error!r}",
+                where=self._record.job,
+                hint="look at the workers' disks, limits and logs; mops jobs resume goes on from what is committed",
+            ) from event.error
+        if len(self._faults.avoided) > before:
+            self._cluster.avoid(frozenset(self._faults.avoided))
+            message = "%s: worker %s is faulty, and avoided from now on; %d workers are left"
+            logger.warning(message, self._record.job, event.worker, self._cluster.workers)
+        if then is Then.BLAME:
+            self._lost(Lost(submit, f"it raised {said}", blamed=True, signal=type(event.error).__name__))
+        else:
+            self._plan.lost(submit.number)
 
     def _departed(self, departure: Departure) -> None:
         """Take fewer parameter sets at a time where a worker ran out of memory; its tasks run again by themselves."""
+        if departure.worker in self._faults.avoided:
+            self._faults.gone(departure.worker)
+            self._cluster.avoid(frozenset(self._faults.avoided))
         mine = [key for key in departure.keys if f"-{self._record.job}-{self._context.run}-" in key]
         n_tasks = len(mine)
         # What was sent before the window was halved says nothing of the window that it is now.
@@ -642,7 +746,20 @@ class Runner:
         progress.window = self._window.size
         progress.sizing = self._sizes.said if self._sizes else ""
         progress.expected = self._outlook.drawn_up(progress.left, self._plan.slots)
-        self._on_progress(self._progress.snapshot())
+        self._tell(self._progress.snapshot())
+
+    def _tell(self, snapshot: Snapshot) -> None:
+        """Call who follows the progress. An error there is told once, and harms no job; an interrupt is a stop."""
+        try:
+            self._on_progress(snapshot)
+        except KeyboardInterrupt:
+            if not self._stopping:
+                self.stop()
+        except Exception:
+            if not self._progress_failed:
+                message = "%s: on_progress raised an error; the job goes on, and the next ones are not told"
+                logger.warning(message, self._record.job, exc_info=True)
+            self._progress_failed = True
 
 
 def _task(outcome: Outcome, n_groups: float) -> Task:

@@ -24,7 +24,7 @@ def is_single(submit: Submit, n_replicates: Callable[[int], int]) -> bool:
     return len(submit.groups) == 1 and n_replicates(submit.groups[0]) == 1
 
 
-def given_up(order: Order, why: str, cause: Cause, attempts: int) -> Outcome:
+def given_up(order: Order, why: str, cause: Cause, attempts: int, signal: str) -> Outcome:
     """Return the outcome of an order that cannot be made smaller and is not sent again: quarantined.
 
     Parameters
@@ -33,9 +33,11 @@ def given_up(order: Order, why: str, cause: Cause, attempts: int) -> Outcome:
         What became of it, for people.
     cause
         Why its workers died: it is ``oom`` where they ran out of memory, and else ``lost``.
+    signal
+        What says that it cannot be run.
     """
     (group,), targets = order.groups, order.context.targets
-    signals = "; ".join(filter(None, ("KilledWorker", cause.said)))
+    signals = "; ".join(filter(None, (signal, cause.said)))
     said = ("oom" if cause.memory else "lost", f"quarantined: {why}", "", attempts, signals)
     if order.replicates == ():
         failures = [Failure(group.index, None, None, target, *said) for target in targets]
@@ -63,8 +65,11 @@ def lost_report(event: Lost, n_times: int, *, quarantined: bool) -> Report:
         How often its first group has been part of such an order.
     """
     submit = event.submit
-    what = f"{_described(submit)} ended its workers: {event.why}"
-    meaning = event.cause.said or "they were killed, or the simulation ended them"
+    if event.died:
+        what = f"{described(submit)} ended its workers: {event.why}"
+        meaning = event.cause.said or "they were killed, or the simulation ended them"
+    else:
+        what, meaning = f"{described(submit)} gives no result: {event.why}", "other tasks run well on its workers"
     if quarantined:
         remedy = "it is quarantined, recorded as failed, and the rest goes on"
     elif submit.replicates is None and len(submit.groups) > 1:
@@ -74,7 +79,8 @@ def lost_report(event: Lost, n_times: int, *, quarantined: bool) -> Report:
     return Report(what, f"time {n_times}", "on the cluster's workers", meaning, f"{remedy}; look at the workers' logs")
 
 
-def _described(submit: Submit) -> str:
+def described(submit: Submit) -> str:
+    """Name a task for people, by what it holds."""
     if submit.replicates is None:
         return f"task {submit.number} with group{'s' * (len(submit.groups) > 1)} {', '.join(map(str, submit.groups))}"
     which = f"replicates {', '.join(map(str, submit.replicates))}" if submit.replicates else "the targets"

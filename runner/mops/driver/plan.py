@@ -229,8 +229,12 @@ class Plan:
         Groups that it gave back (its budget was used, or it was stopped) go first in what is sent next; those that are
         postponed go last, each alone.
         """
-        elsewhere = done | postponed
-        self._give_back(group for group in self._land_whole(number) if group not in elsewhere)
+        alone, elsewhere = self._flying[number].alone, done | postponed
+        left = [group for group in self._land_whole(number) if group not in elsewhere]
+        if alone:  # it has its reason
+            self._late += left
+        else:
+            self._give_back(left)
         self._late += sorted(postponed)
         self._suspects -= done
         if done and seconds:
@@ -240,18 +244,28 @@ class Plan:
         self, number: int, settled: frozenset[int], seconds: float, postponed: frozenset[int] = frozenset()
     ) -> None:
         """Take the end of a piece; replicates that are not settled are sent again, and those postponed last."""
+        alone = self._flying[number].alone
         group, sent = self._land_piece(number)
         if sent:
             self._split[group].late += sorted(postponed)
         else:
             self._split[group].targets_late = bool(postponed)
-        self._return_replicates(group, (replicate for replicate in sent if replicate not in settled | postponed))
+        left = [replicate for replicate in sent if replicate not in settled | postponed]
+        if alone:  # it has its reason
+            self._split[group].late += left
+        else:
+            self._return_replicates(group, left)
         if settled and seconds:
             self.measured(seconds, len(settled) / self._n_replicates(group), len(settled))
 
     def targets_due(self, group: int) -> None:
         """Note that a group in pieces has all its replicates, and is to be scored."""
         self._split[group].targets_due = True
+
+    def targets_again(self, group: int, *, alone: bool) -> None:
+        """Note that a group's targets have come back without what was asked for; after a stop that is their end."""
+        split = self._split[group]
+        split.targets_due, split.targets_late = not (alone or self._stopped), alone
 
     def closing(self, group: int) -> None:
         """Note that a group that was run in pieces is on its way into the open checkpoint."""

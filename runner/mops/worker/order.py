@@ -254,6 +254,8 @@ class Outcome:
         What the worker may take with all its processes, and what it takes without simulations.
     written
         The files that the simulations left in their working folder, where the order keeps it.
+    worker
+        The address of the Dask worker that ran it; empty: none did.
     """
 
     keys: tuple[str, ...]
@@ -273,6 +275,12 @@ class Outcome:
     allowed_bytes: int = 0
     own_bytes: int = 0
     written: list[str] = field(default_factory=list)
+    worker: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of what was asked for is in it."""
+        return not (self.done or self.replicates or self.postponed)
 
     @property
     def nbytes(self) -> int:

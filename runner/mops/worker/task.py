@@ -42,7 +42,9 @@ def run_order(order: Order, given: Sequence[ArrowPart] = ()) -> Outcome:
         No simulation can run here; the failures of single simulations are in the outcome.
     """
     pool = pool_of(order.context, order.pool)
-    return pool.run(order, given, (lambda: None) if order.context.slots else partial(_say_begun, order.key))
+    outcome = pool.run(order, given, (lambda: None) if order.context.slots else partial(_say_begun, order.key))
+    outcome.worker = get_worker().address
+    return outcome
 
 
 def _say_begun(key: str) -> None:

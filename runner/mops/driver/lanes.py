@@ -1,0 +1,111 @@
+"""The threads that carry tasks' fates, with one boundary: what anything in them raises becomes an event.
+
+A task whose thread or callback died in silence would be in flight for ever. So nothing runs beside the loop for a task
+but through :meth:`Lanes.call`, and an error that nobody expects there reaches the loop as :class:`Broken`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Condition
+from typing import Literal
+
+Lane = Literal["fetch", "deliver", "give", "ask", "connect"]
+
+FETCHES = 4
+"""Results that are fetched at once, at most: one that its worker cannot give does not hold up the others. Dask gathers
+five at once without merging them, so that giving one up does not harm the others."""
+
+_THREADS: dict[Lane, int] = {"fetch": FETCHES, "deliver": 1, "give": 1, "ask": 1, "connect": 1}
+_RECENT = 16
+
+
+@dataclass
+class Broken:
+    """An event: something failed that is no task's doing, and that nobody expects. The loop raises it."""
+
+    error: BaseException
+
+
+class Lanes:
+    """Threads by what they wait for.
+
+    ``fetch`` waits for results, ``deliver`` for the checkpointer, ``give`` for workers that take data, ``ask`` for what
+    became of a task that failed, ``connect`` for the cluster.
+
+    Parameters
+    ----------
+    put
+        Takes events, from any thread.
+    """
+
+    def __init__(self, put: Callable[[object], None]):
+        self._put = put
+        self._closed = False
+        self._threads = {lane: ThreadPoolExecutor(n, f"mops-{lane}") for lane, n in _THREADS.items()}
+
+    def call(self, lane: Lane, work: Callable[[], object]) -> None:
+        """Have something called in a lane, in its turn. After :meth:`close` nothing is: nobody waits for it."""
+        try:
+            self._threads[lane].submit(self._guarded, work)
+        except RuntimeError as refused:
+            if not self._closed:  # no thread can be started
+                self._put(Broken(refused))
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - carried to the loop, which raises it
+            self._put(Broken(error))
+
+    def close(self) -> None:
+        """End the threads, after what they are at."""
+        self._closed = True
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self._threads.values():
+            threads.shutdown()
+
+
+class FetchRoom:
+    """Bounds the bytes of results that are fetched and not handed over, by what results took lately.
+
+    Parameters
+    ----------
+    limit_bytes
+        One may always be fetched, however large, and the first is fetched alone.
+    """
+
+    def __init__(self, limit_bytes: int):
+        self._limit_bytes = limit_bytes
+        self._recent: deque[int] = deque(maxlen=_RECENT)
+        self._n = 0
+        self._changed = Condition()
+
+    @property
+    def at_once(self) -> int:
+        """Results that may be fetched at once now."""
+        return max(self._limit_bytes // max(*self._recent, 1, 1), 1) if self._recent else 1
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Have room for a result, from before it is fetched until it is handed over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._n < self.at_once)
+            self._n += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._n -= 1
+                self._changed.notify_all()
+
+    def measured(self, n_bytes: int) -> None:
+        """Take the size of a result that has come."""
+        with self._changed:
+            self._recent.append(n_bytes)
+            self._changed.notify_all()

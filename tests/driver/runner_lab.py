@@ -1,0 +1,369 @@
+"""A runner without threads: its cluster is simulated, and a test says what happens next, one step at a time.
+
+The runner, the plan, the dispatch and their books are the real ones. Stand-ins are Dask (futures that a test finishes,
+loses or cuts off), the threads (calls that a test makes one by one) and the checkpointer (it keeps what it is given).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from distributed import CancelledError, KilledWorker
+
+from mops.driver.checkpoint import counted
+from mops.driver.cluster import RunsAgain
+from mops.driver.departures import UNKNOWN, Departure
+from mops.driver.drive import Runner
+from mops.driver.joblog import JobLogBuffer
+from mops.driver.lanes import Broken, Lane
+from mops.driver.progress import Snapshot
+from mops.settings import Settings
+from mops.storage.files import Files
+from mops.storage.jobs import JobRecord
+from mops.storage.log import Counts, JobLog
+from mops.storage.paths import JobPaths
+from mops.study.grouping import GroupBuilder
+from mops.study.groups import GroupTable
+from mops.study.ids import canonical_json
+from mops.study.project import ModelSpec
+from mops.worker.order import Context, Failure, Order, Outcome
+
+KINDS: Any = {"out": {"x": "number"}}
+
+
+class SteppedLanes:
+    """Lanes whose calls a test makes: those that have one thread in their order, fetches in any."""
+
+    def __init__(self, put: Callable[[object], None]):
+        self.put = put
+        self.waiting: dict[Lane, deque[Callable[[], object]]] = {
+            "fetch": deque(),
+            "deliver": deque(),
+            "give": deque(),
+            "ask": deque(),
+            "connect": deque(),
+        }
+
+    def call(self, lane: Lane, work: Callable[[], object]) -> None:
+        self.waiting[lane].append(work)
+
+    def step(self, lane: Lane, place: int = 0) -> None:
+        """Make one call."""
+        work = self.waiting[lane][place]
+        del self.waiting[lane][place]
+        try:
+            work()
+        except Exception as error:  # as mops.driver.lanes does
+            self.put(Broken(error))
+
+    @property
+    def due(self) -> list[Lane]:
+        return [lane for lane, calls in self.waiting.items() if calls]
+
+    def close(self) -> None:
+        """As the real one."""
+
+
+class SimFuture:
+    """A task as Dask's client has it."""
+
+    def __init__(self, client: SimClient, key: str, order: Order | None = None, avoid: tuple[str, ...] = ()):
+        self.client, self.key, self.order, self.avoid = client, key, order, avoid
+        self.status = "pending"
+        self.outcome: Outcome | None = None
+        self.error: BaseException | None = None
+        self.worker = ""
+        self._callbacks: list[Callable[[Any], object]] = []
+
+    def add_done_callback(self, call: Callable[[Any], object]) -> None:
+        self.client.must_be_open()
+        if self.status == "pending":
+            self._callbacks.append(call)
+        else:
+            call(self)
+
+    def become(self, status: str) -> None:
+        """Finish, or end otherwise."""
+        self.status = status
+        calls, self._callbacks = self._callbacks, []
+        for call in calls:
+            call(self)
+
+    def exception(self) -> BaseException | None:
+        return self.error
+
+    def release(self) -> None:
+        self.client.futures.pop(self.key, None)
+
+
+class SimClient:
+    """A connection; once it is lost, Dask's attributes are missing."""
+
+    def __init__(self) -> None:
+        self.status = "running"
+        self.futures: dict[str, SimFuture] = {}
+
+    def must_be_open(self) -> None:
+        if self.status != "running":
+            raise AttributeError("'NoneType' object has no attribute 'send'")
+
+    def submit(self, function: Any, order: Order, *given: Any, key: str, pure: bool) -> SimFuture:
+        self.must_be_open()
+        assert key not in self.futures, "an order was sent twice"
+        self.futures[key] = SimFuture(self, key, order)
+        return self.futures[key]
+
+    def scatter(self, data: dict[str, Any], *, hash: bool) -> dict[str, SimFuture]:  # noqa: A002 - Dask's name for it
+        self.must_be_open()
+        return {key: SimFuture(self, key) for key in data}
+
+    def get_metadata(self, keys: list[str], default: Any) -> dict[str, bool]:
+        self.must_be_open()
+        return {"one": True, "two": True}
+
+    def sync(self, *_: Any) -> None:
+        """As Dask's: a turn of the loop."""
+
+
+class SimCluster:
+    """A cluster that does what a test says."""
+
+    def __init__(self, slots: int, workers: int):
+        self.client: Any = SimClient()
+        self.all_workers = [f"tcp://worker-{i}" for i in range(workers)]
+        self._slots_each = max(slots // workers, 1)
+        self.avoided: frozenset[str] = frozenset()
+        self.n_connections = 1
+        self.stopped = False
+        self.departures: list[Departure] = []
+        self.notes_taken: list[frozenset[str]] = []
+
+    @property
+    def workers(self) -> int:
+        return len([worker for worker in self.all_workers if worker not in self.avoided])
+
+    @property
+    def slots(self) -> int:
+        return self._slots_each * self.workers
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.client.status == "running")
+
+    @property
+    def pool(self) -> str:
+        return f"1.{self.n_connections}"
+
+    def others(self, claim: Any) -> list[Any]:
+        return []
+
+    def notes(self, submit: Any, avoid: frozenset[str]) -> dict[str, Any]:
+        self.notes_taken.append(avoid)
+        return {}
+
+    def carried(self, order: Order) -> Order:
+        return order
+
+    def result(self, future: SimFuture, given_up: Callable[[], bool]) -> Outcome:
+        if future.status == "pending":
+            raise RunsAgain
+        if future.status != "finished" or future.client.status != "running":
+            raise CancelledError(future.key)
+        assert future.outcome is not None
+        return future.outcome
+
+    def raised_on(self, key: str) -> str:
+        self.client.must_be_open()
+        return str(self.client.futures[key].worker)
+
+    def avoid(self, workers: frozenset[str]) -> None:
+        self.avoided = workers
+
+    def departed(self) -> list[Departure]:
+        found, self.departures = self.departures, []
+        return found
+
+    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> Any:
+        return UNKNOWN
+
+    def cut(self) -> None:
+        """Lose the connection: Dask cancels all futures at once."""
+        self.client.status = "connecting"
+        futures, self.client.futures = list(self.client.futures.values()), {}
+        for future in futures:
+            future.become("cancelled")
+
+    def reconnect(self) -> None:
+        self.client = SimClient()
+        self.n_connections += 1
+
+    def stop(self, grace_s: float) -> None:
+        self.stopped = True
+
+    def done(self) -> None:
+        """As the real one."""
+
+    @property
+    def running(self) -> list[SimFuture]:
+        """The tasks that are not back."""
+        return [future for future in self.client.futures.values() if future.status == "pending"]
+
+
+@dataclass
+class Kept:
+    """What the checkpointer was given."""
+
+    groups: GroupTable
+    n_targets: int
+    done: list[int] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def put(self, outcome: Outcome) -> Counts:
+        again = outcome.done & {*self.done}
+        assert not again, f"groups in two commits: {again}"
+        self.done += sorted(outcome.done)
+        self.failures += outcome.failures
+        return counted(outcome, self.groups, self.n_targets)
+
+
+class RunnerLab:
+    """A runner and its simulated surroundings.
+
+    Parameters
+    ----------
+    replicates
+        Of each group.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        replicates: list[int],
+        *,
+        targets: bool = True,
+        slots: int = 2,
+        workers: int = 2,
+        on_progress: Callable[[Snapshot], None] = lambda _: None,
+        **settings: Any,
+    ):
+        self.replicates = replicates
+        builder = GroupBuilder(1)
+        first = 0
+        for i, n in enumerate(replicates):
+            at = range(first, first + n)
+            builder.add([canonical_json({"a": i})] * n, [1000 * i + k for k in range(n)], list(at))
+            first += n
+        groups = builder.build()[0]
+        names = ("scores:one",) if targets else ()
+        spec = ModelSpec("model:run", "baseline", names, None)
+        record = JobRecord("job", "2026-01-02T03:04:05+00:00", "00" * 32, spec, len(groups), groups.n_simulations)
+        files = Files.open(str(folder))
+        log = JobLog(files, JobPaths("job"), host="here")
+        log.claim("person")
+        context = Context("job", "1", "00" * 32, str(folder), "model:run", "baseline", names, None, slots=None)
+        self.cluster = SimCluster(slots, workers)
+        self.lanes: SteppedLanes
+
+        def lanes(put: Callable[[object], None]) -> Any:
+            self.lanes = SteppedLanes(put)
+            return self.lanes
+
+        given = {"checkpoint_seconds": 30.0, "batch_size": 50} | settings
+        self.runner = Runner(
+            self.cluster,  # type: ignore[arg-type]
+            files,
+            record,
+            groups,
+            log,
+            context,
+            Settings.model_validate(given),
+            JobLogBuffer(),
+            on_progress=on_progress,
+            lanes=lanes,
+        )
+        self.kept = Kept(groups, len(names))
+        self.runner._checkpoints = self.kept  # type: ignore[assignment]
+        self.n_turns = 0
+
+    @property
+    def over(self) -> bool:
+        return self.runner._plan.over
+
+    def turn(self) -> None:
+        """Let the loop send what it wants, and take one event if there is any."""
+        self.n_turns += 1
+        self.runner._turn(wait_s=0.0)
+
+    def answer(self, future: SimFuture, n: int | None = None, *, postponed: bool = False) -> None:
+        """Have a task come back with the first ``n`` of what it was asked for; None: all of it."""
+        future.outcome = outcome_of(future.order, n, postponed=postponed, worker=self.worker_of(future))
+        future.become("finished")
+
+    def worker_of(self, future: SimFuture) -> str:
+        return self.cluster.all_workers[future.order.number % len(self.cluster.all_workers)]  # type: ignore[union-attr]
+
+    def kill(self, future: SimFuture) -> None:
+        """Have a task's workers die of it."""
+        last: Any = SimpleNamespace(address="tcp://gone:1")
+        future.error = KilledWorker(future.key, last, 2)
+        future.become("error")
+
+    def fail(self, future: SimFuture, error: BaseException, worker: str) -> None:
+        """Have a task raise on a worker."""
+        future.error, future.worker = error, worker
+        future.become("error")
+
+    def settle(self) -> None:
+        """Make every call that waits, and take every event."""
+        before = None
+        while before != (state := (self.lanes.due, self.runner._events.qsize(), len(self.cluster.running))) or state[0]:
+            before = state
+            for lane in self.lanes.due:
+                while self.lanes.waiting[lane]:
+                    self.lanes.step(lane)
+            while self.runner._events.qsize():
+                self.turn()
+            self.turn()
+
+    def finish(self, limit: int = 20_000) -> None:
+        """Have all go well from now on, until the plan is over."""
+        for _ in itertools.count():
+            if self.over:
+                return
+            assert self.n_turns < limit, "the job does not end"
+            self.settle()
+            for future in self.cluster.running:
+                self.answer(future)
+
+
+def outcome_of(order: Order | None, n: int | None, *, postponed: bool = False, worker: str = "w") -> Outcome:
+    """Return what a worker gives that has run the first ``n`` of what an order asks for."""
+    assert order is not None
+    if order.replicates is None:
+        all_of = [group.index for group in order.groups]
+    else:
+        all_of = list(order.replicates) or [order.groups[0].index]
+    some, rest = frozenset(all_of[:n]), frozenset(all_of if n is None else all_of[n:])
+    late = rest if postponed and n is not None and not order.alone else frozenset()
+    seconds = 0.1 * len(some)
+    in_pieces = bool(order.replicates)
+    return Outcome(
+        keys=order.keys,
+        done=frozenset() if in_pieces else some,
+        seconds=seconds,
+        reference=KINDS if some else None,
+        replicates=some if in_pieces else frozenset(),
+        postponed=late,
+        worker=worker,
+    )
+
+
+def commits_of(lab: RunnerLab) -> Counter[int]:
+    """Count in how many commits each group is."""
+    return Counter(lab.kept.done)
