@@ -21,7 +21,8 @@
     ├── RunnerEnded                its   a detached runner ended before it had begun
     ├── TrialFailed                1     the simulation that ``study check`` ran failed
     ├── Terminated                 143   SIGTERM: the runner left the job to the next one
-    └── Superseded                 5     a newer attempt owns the job; nothing is to be restarted
+    ├── Superseded                 5     a newer attempt owns the job; nothing is to be restarted
+    └── InternalError              70    a defect: what mops counts contradicts itself, and going on would harm results
 
 Only the command line turns an error into an exit code; anything outside this tree is a bug and keeps its
 traceback. Errors of other libraries are translated where that library is called, and nowhere else.
@@ -244,6 +245,12 @@ class Superseded(MopsError):
     """A newer attempt owns the job: this runner stops and nothing restarts it."""
 
     exit_code = 5
+
+
+class InternalError(MopsError):
+    """What mops counts contradicts itself: a defect of mops, found before it harms results."""
+
+    exit_code = 70  # EX_SOFTWARE of sysexits.h
 
 
 _NUMBER = re.compile(r"\d[\d.,]*( [KMG]?i?B)?")

@@ -80,6 +80,7 @@ class SimFuture:
         self.error: BaseException | None = None
         self.worker = ""
         self._callbacks: list[Callable[[Any], object]] = []
+        self._called: list[Callable[[Any], object]] = []
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
         self.client.must_be_open()
@@ -92,7 +93,14 @@ class SimFuture:
         """Finish, or end otherwise."""
         self.status = status
         calls, self._callbacks = self._callbacks, []
+        self._called += calls
         for call in calls:
+            call(self)
+
+    def come_again(self) -> None:
+        """Have those who waited told once more."""
+        self.status = "finished"
+        for call in self._called:
             call(self)
 
     def exception(self) -> BaseException | None:
@@ -243,7 +251,7 @@ class RunnerLab:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | str,
         replicates: list[int],
         *,
         targets: bool = True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import pickle
+import time
 import tracemalloc
 import weakref
 from dataclasses import replace
@@ -19,6 +20,7 @@ from mops.driver.backlog import Backlog
 from mops.driver.checkpoint import Checkpointer, Limits, OpenCheckpoint, counted
 from mops.driver.families import JobFamilies
 from mops.driver.tracebacks import Tracebacks
+from mops.errors import InternalError
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog
 from mops.storage.paths import JobPaths
@@ -171,6 +173,75 @@ def test_with_zero_seconds_each_group_is_committed_as_it_finishes(groups: GroupT
     checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
     checkpoint._done = [0]
     assert Limits(0, 1000, 10).due(checkpoint, 0.0, 0.0)
+
+
+class Committing:
+    """A checkpointer of a job of its own, and what it says."""
+
+    def __init__(self, folder: Path, groups: GroupTable, limits: Limits):
+        self.events: list[object] = []
+        files, paths = Files.open(str(folder)), JobPaths("a-job")
+        self.log = JobLog(files, paths, host="here")
+        self.log.claim("person")
+        self.backlog, self.text = Backlog(), [""]
+        self.writer = Checkpointer(
+            files,
+            paths,
+            self.log,
+            groups,
+            limits,
+            attempt=1,
+            n_targets=0,
+            outputs=None,
+            on_event=self.events.append,
+            on_tick=lambda *_: None,
+            take_text=lambda: self.text.pop(),
+            backlog=self.backlog,
+        )
+
+
+@pytest.mark.parametrize("seconds", [3600.0, 0.0], ids=["in the open checkpoint", "in an earlier commit"])
+def test_a_group_that_comes_twice_ends_the_checkpointer_before_its_rows_are_doubled(
+    groups: GroupTable, tmp_path: Path, seconds: float
+) -> None:
+    """They were twice in a part, or in two parts, and every check of the job found it sound."""
+    one = Committing(tmp_path, groups, Limits(seconds, bytes=1 << 20, groups=100))
+    one.text = [""] * 9
+    one.writer.put(outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
+    one.writer.put(outcome({1}, parts=[part([(1, 0), (1, 1)], [1, 2])]))
+    deadline = time.monotonic() + 60
+    while len(one.events) < (1 if seconds else 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    one.writer.put(outcome({1, 2}, parts=[part([(1, 0), (1, 1)], [1, 2])]))
+    one.writer.finish()
+    assert isinstance(one.events[-1], InternalError)
+    assert "came twice: groups 1" in str(one.events[-1])
+    assert set(one.log.view.committed) == ({0} if seconds else {0, 1})
+
+
+def test_what_ends_the_writer_is_an_event(groups: GroupTable, tmp_path: Path) -> None:
+    """A thread that ends in silence leaves its runner waiting for commits."""
+    one = Committing(tmp_path, groups, LIMITS)
+    one.text = []  # pop() raises IndexError at the first commit
+    one.writer.put(outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
+    one.writer.finish()
+    assert [type(event) for event in one.events] == [IndexError]
+
+
+def test_an_attempt_that_commits_nothing_says_nothing_at_its_end_when_it_is_abandoned(
+    groups: GroupTable, tmp_path: Path
+) -> None:
+    ticks: list[bool] = []
+    one = Committing(tmp_path, groups, Limits(seconds=3600, bytes=1 << 20, groups=100))
+    one.text = [""] * 9
+    one.writer._on_tick = lambda _bytes, last: ticks.append(last)
+    one.writer._tells = True  # as if it had good groups before: nothing is committed by itself
+    one.writer.put(outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
+    one.writer.abandon()
+    assert one.events == []
+    assert not any(ticks)
+    assert not one.log.view.committed
 
 
 def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,25 @@ def test_an_interrupt_in_on_progress_is_a_stop(tmp_path: Path) -> None:
     lab.finish()
     assert lab.cluster.stopped
     assert len(lab.kept.done) < 8
+
+
+def test_a_task_of_a_long_group_carries_the_seeds_of_what_it_runs(tmp_path: Path) -> None:
+    """Each carried those of the whole group: 600 KB."""
+    lab = RunnerLab(tmp_path, [100_000])
+    orders = []
+    for _ in range(20):
+        lab.settle()
+        for future in lab.cluster.running:
+            assert future.order is not None
+            orders.append(future.order)
+            lab.answer(future)
+    assert len(orders) > 10
+    for order in orders:
+        (group,) = order.groups
+        assert order.replicates is not None
+        assert dict(group.seeds.items()) == {i: i for i in order.replicates}  # type: ignore[union-attr]
+        assert group.n_replicates == 100_000
+        assert len(pickle.dumps(order)) < 2000 + 20 * len(order.replicates)
 
 
 DISK_FULL = OSError(28, "No space left on device")

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -158,6 +159,84 @@ def test_a_connection_that_is_cut_is_made_anew_and_the_workers_go_on(lab: Lab, d
     assert "connected again" in runner.said
     assert rows_of(lab.job()) == lab.serial()
     lab.assert_sound()
+
+
+MANY_IN_FLIGHT = """#!{python}
+import sys
+from mops.driver import plan
+plan.TASKS_PER_SLOT = 250
+from mops.cli.main import main
+sys.argv[0] = "mops"
+main()
+"""
+"""The command with as many tasks in flight as a hundred slots have: on two slots the others wait on the scheduler."""
+
+
+@pytest.mark.timeout(240)
+def test_a_cut_with_four_hundred_tasks_in_flight_is_no_reason_to_give_up(
+    lab: Lab, dask: DaskProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask cancels all futures at once: a hundred tasks lost in a row ended the attempt."""
+
+    def n_tasks(dask_scheduler: Scheduler) -> int:
+        return len(dask_scheduler.tasks)
+
+    command = lab.folder / "mops"
+    command.write_text(MANY_IN_FLIGHT.format(python=sys.executable))
+    command.chmod(0o755)
+    monkeypatch.setattr("study_lab.MOPS", command)
+    lab.write("held:simulate", betas(460))
+    with way_to(dask.port) as way, Client(dask.address, set_as_default=False) as other:
+        lab.more_env = {"MODELOPS_SCHEDULER": f"tcp://127.0.0.1:{way.port}", "MOPS_TEST_CALLS": str(dask.calls_file)}
+        dask.hold_after(10)
+        runner = lab.submit(CHECKPOINT_SECONDS=0, BATCH_SIZE=450)
+        wait_for(lambda: other.run_on_scheduler(n_tasks) >= 400, of=runner)
+        way.cut()
+        wait_for(lambda: "connected again" in runner.said, of=runner)
+        dask.let_go()
+        assert runner.wait() == 0, runner.said
+    assert "tasks in a row" not in runner.said
+    assert rows_of(lab.job()) == lab.serial()
+    lab.assert_sound()
+    assert lab.view().attempt == 1
+
+
+def test_a_worker_that_cannot_unpack_the_bundle_any_more_is_avoided_and_its_tasks_run_elsewhere(
+    lab: Lab, dask: DaskProcesses
+) -> None:
+    """One faulty worker ended the job, and what was finished was thrown away."""
+    lab.write("counted:simulate", betas(60, sleep=0.05), targets=["scores:order"])
+    runner = lab.submit(CHECKPOINT_SECONDS=0)
+    wait_for(lambda: lab.exists() and len(lab.view().committed) > 5, of=runner)
+    bundles = next(dask.folder.glob("cache-*/mops/bundles"))
+    bundles.rename(bundles.with_name("gone"))
+    bundles.write_text("as on a disk that lost its folders")
+    assert runner.wait() == 0, runner.said
+    said = " ".join(runner.said.split())
+    assert "it runs elsewhere: " in said
+    assert "is faulty, and avoided from now on; 1 workers are left" in said
+    assert rows_of(lab.job()) == lab.serial()
+    lab.assert_sound()
+
+
+def test_when_every_worker_is_faulty_what_is_finished_is_committed_and_resume_goes_on(
+    lab: Lab, dask: DaskProcesses
+) -> None:
+    lab.write("counted:simulate", betas(60, sleep=0.05))
+    runner = lab.submit()
+    wait_for(lambda: len(dask.tally) > 20, of=runner)
+    for bundles in dask.folder.glob("cache-*/mops/bundles"):
+        bundles.rename(bundles.with_name("gone"))
+        bundles.write_text("as on a disk that lost its folders")
+    assert runner.wait() == 4, runner.said
+    assert "no simulation can run on any worker; the last one, tcp://" in " ".join(runner.said.split())
+    assert len(lab.view().committed) >= 10
+    for bundles in dask.folder.glob("cache-*/mops/bundles"):
+        bundles.unlink()
+        bundles.with_name("gone").rename(bundles)
+    again = lab.resume()
+    assert again.wait() == 0, again.said
+    assert rows_of(lab.job()) == lab.serial()
 
 
 def test_a_connection_that_dask_makes_anew_by_itself_is_a_lost_one(dask: DaskProcesses) -> None:

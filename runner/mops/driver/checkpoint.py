@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from mops.driver.backlog import Backlog
 from mops.driver.families import JobFamilies
+from mops.errors import InternalError
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog, Part
 from mops.storage.paths import JobPaths
@@ -42,6 +43,8 @@ _ROWS_AT_ONCE = 5_000
 
 _DICTIONARY_BYTES = 16 << 20
 """More than the whole tracebacks of an attempt take (:mod:`mops.driver.tracebacks`)."""
+
+_NAMED = 5
 
 _QUEUES = 4
 """What waits to be encoded may be this part of what a checkpoint may hold: the writer needs its next outcome only."""
@@ -73,6 +76,7 @@ class OpenCheckpoint:
         self._losses: _Rows[Loss] = _Rows("losses", LOSSES, groups, spool)
         self._failures: _Rows[Failure] = _Rows("failures", FAILURES, groups, spool)
         self._done: list[int] = []
+        self._settled: set[int] = set()
         self.keys: list[str] = []
         self.parts: list[Part] = []
         self.counts = Counts()
@@ -87,6 +91,10 @@ class OpenCheckpoint:
         """The groups."""
         return Ranges.of(self._done)
 
+    def holds(self, groups: Iterable[int]) -> list[int]:
+        """Return those of these groups that are in it already."""
+        return sorted(self._settled.intersection(groups))
+
     def add(self, outcome: Outcome, counts: Counts) -> None:
         """Take an outcome; only groups that are done count. Its parts are taken out of it, and freed one by one."""
         n_bytes = outcome.nbytes
@@ -97,6 +105,7 @@ class OpenCheckpoint:
             for segment in part.segments:
                 self._write(part.buffer, segment, outcome.done)
         self._done += sorted(outcome.done)
+        self._settled |= outcome.done
         self.n_outcomes += bool(outcome.done)
         self._losses.add(outcome.losses)
         self._failures.add(outcome.failures)
@@ -390,7 +399,27 @@ class Checkpointer:
         due = max(self._opened + self._limits.seconds, self._closed + min(LEAST_SECONDS, self._limits.seconds))
         return min(next_poll, due - now)
 
+    def _check_new(self, done: frozenset[int]) -> None:
+        """Look whether each group comes for the first time.
+
+        Rows that are twice in a part, or in two, are valid Parquet: nobody would see them again. So a group enters a
+        checkpoint once, and none that an earlier commit holds, whoever made it.
+
+        Raises
+        ------
+        InternalError
+            One has come before.
+        """
+        committed = self._log.view.committed
+        if again := self._open.holds(done) or [group for group in sorted(done) if group in committed]:
+            raise InternalError(
+                f"parameter sets came twice: groups {', '.join(map(str, again[:_NAMED]))}",
+                where=self._paths.record,
+                hint="what is committed is right: mops jobs resume goes on from there; please report this",
+            )
+
     def _add(self, outcome: Outcome, counts: Counts) -> None:
+        self._check_new(outcome.done)
         if not len(self._open):
             self._opened = time.monotonic()
         nbytes = outcome.nbytes

@@ -48,7 +48,7 @@ from mops.storage.jobs import JobRecord, keep_finished, keep_reference, read_liv
 from mops.storage.log import Counts, JobLog, LogView, State
 from mops.storage.paths import JobPaths
 from mops.study.families import Families
-from mops.study.groups import GroupTable
+from mops.study.groups import Group, GroupPart, GroupTable
 from mops.worker.heap import resident_bytes
 from mops.worker.memory import allowed_bytes
 from mops.worker.order import Context, Order, Outcome
@@ -374,7 +374,7 @@ class Runner:
         return Order(
             self._context,
             submit.number,
-            self._groups.groups(submit.groups),
+            self._groups_of(submit),
             self._families.known,
             # Twice what was planned: a task that turns out long comes back at a border.
             seconds=2 * settings.task_seconds,
@@ -384,6 +384,11 @@ class Runner:
             per_worker=self._per_worker,
             pool=self._cluster.pool,
         )
+
+    def _groups_of(self, submit: Submit) -> tuple[Group | GroupPart, ...]:
+        if submit.replicates is None:
+            return self._groups.groups(submit.groups)
+        return (self._groups.part(submit.groups[0], submit.replicates),)
 
     def _deliver(self, submit: Submit, outcome: Outcome) -> _Whole | _Piece:
         """Bring whole groups into the open checkpoint. Runs in the fetching thread."""

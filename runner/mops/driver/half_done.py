@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from mops.errors import InternalError
 from mops.storage.shelf import Kept, Shelf
 from mops.storage.spool import Spool
 from mops.worker.order import ArrowPart, Failure, Outcome
@@ -81,8 +82,19 @@ class HalfDone:
         return Piece(replace(outcome, parts=[], failures=[], losses=[]), bool(outcome.failures), rows)
 
     def add(self, group: int, piece: Piece) -> bool:
-        """Take what :meth:`keep` returned; return whether nothing of the group is left to do."""
+        """Take what :meth:`keep` returned; return whether nothing of the group is left to do.
+
+        Raises
+        ------
+        InternalError
+            A replicate has come before: its rows would be there twice.
+        """
         pieces = self._groups.setdefault(group, _Pieces())
+        if again := pieces.settled & piece.outcome.replicates:
+            raise InternalError(
+                f"replicates {', '.join(map(str, sorted(again)))} of group {group} came twice",
+                hint="what is committed is right: mops jobs resume goes on from there; please report this",
+            )
         pieces.pieces.append(piece)
         pieces.settled |= piece.outcome.replicates
         return group in piece.outcome.done or (self._settled(group) and not self.targets_due(group))

@@ -11,7 +11,7 @@ import json
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,25 @@ class Group:
     param_id: str
     params: Params
     seeds: tuple[int, ...]
+
+    @property
+    def n_replicates(self) -> int:
+        """How many simulations it has."""
+        return len(self.seeds)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPart:
+    """A parameter set with some of its replicates: ``seeds`` has those of the replicates that are to run, and no other.
+
+    What runs is sent: the seeds of 100,000 replicates are 600 KB, with each of the tasks that the group is run in.
+    """
+
+    index: int
+    param_id: str
+    params: Params
+    n_replicates: int
+    seeds: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -122,6 +141,14 @@ class GroupTable:
         at = index - piece.start
         seeds = piece.seeds[piece.offsets[at] : piece.offsets[at + 1]].tolist()
         return Group(index, piece.ids[at].as_py(), json.loads(piece.params[at].as_py()), tuple(seeds))
+
+    def part(self, index: int, replicates: Sequence[int]) -> GroupPart:
+        """Return one group with the seeds of these replicates."""
+        piece = self._piece_of(index)
+        at = index - piece.start
+        first, last = int(piece.offsets[at]), int(piece.offsets[at + 1])
+        seeds = {replicate: int(piece.seeds[first + replicate]) for replicate in replicates}
+        return GroupPart(index, piece.ids[at].as_py(), json.loads(piece.params[at].as_py()), last - first, seeds)
 
     def groups(self, indices: Sequence[int]) -> tuple[Group, ...]:
         """Return the groups of these indices, in their order; runs of consecutive ones cost the least."""

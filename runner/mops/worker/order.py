@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from mops.study.families import Columns, Families
-from mops.study.groups import Group
+from mops.study.groups import Group, GroupPart
 from mops.worker.parts import FAILURE_BYTES, LOSS_BYTES
 from mops.worker.verdict import Report
 
@@ -94,7 +94,7 @@ class Order:
     number
         Counts the attempt's orders.
     groups
-        The groups to run; exactly one where ``replicates`` is given.
+        The groups to run; exactly one where ``replicates`` is given, with the seeds of those alone.
     reference
         The reference schema; None: the first good simulation of this order makes it.
     seconds, bytes
@@ -116,7 +116,7 @@ class Order:
 
     context: Context
     number: int
-    groups: tuple[Group, ...]
+    groups: tuple[Group | GroupPart, ...]
     reference: Families | None
     seconds: float
     bytes: int

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from mops.study.families import Families
-from mops.study.groups import Group
+from mops.study.groups import Group, GroupPart
 from mops.worker.order import ArrowPart, Failure, Loss, Order, Outcome, Segment, failures_bytes
 from mops.worker.parts import Tables, read_segment
 from mops.worker.reference import narrowed
@@ -28,7 +28,7 @@ RETRIED = frozenset({"crashed", "oom"})
 class _Progress:
     """How far one group of the order is; ``wanted`` are the replicates that this order settles."""
 
-    group: Group
+    group: Group | GroupPart
     wanted: tuple[int, ...]
     good: set[int] = field(default_factory=set)
     failed: dict[int, Failure] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Work:
         self._in_pieces = bool(order.replicates)
         self._groups = [_Progress(group, _wanted(order, group)) for group in order.groups]
         if order.replicates == ():
-            self._groups[0].good = set(range(len(order.groups[0].seeds)))
+            self._groups[0].good = set(range(order.groups[0].n_replicates))
         self._parts: list[ArrowPart] = []
         self._tracebacks: dict[str, str] = {}  # each of them once, however many failures refer to it
         self._deaths: Counter[Unit] = Counter()
@@ -148,7 +148,7 @@ class Work:
             "place": place,
             "params": group.params,
             "param_id": group.param_id,
-            "n_replicates": len(group.seeds),
+            "n_replicates": group.n_replicates,
             "sims": left,
             "given": sorted(progress.good) if wants_targets else [],
             "targets": targets if wants_targets else [],
@@ -218,7 +218,7 @@ class Work:
 
     def _score(self, place: int, target: int, losses: dict[str, float]) -> None:
         progress, name = self._groups[place], self._order.context.targets[target]
-        n = len(progress.group.seeds)
+        n = progress.group.n_replicates
         progress.losses.extend(Loss(progress.group.index, name, key, loss, n) for key, loss in losses.items())
 
     def blame(self, unit: Unit, verdict: Verdict) -> bool:
@@ -257,7 +257,7 @@ class Work:
 
     def _good(self, unit: Unit) -> bool:
         progress = self._groups[unit.place]
-        target = unit.step - len(progress.group.seeds)
+        target = unit.step - progress.group.n_replicates
         return progress.done and target not in progress.failed_targets if target >= 0 else unit.step in progress.good
 
     def _postponed_unit(self, unit: Unit) -> bool:
@@ -286,26 +286,26 @@ class Work:
     def describe(self, unit: Unit) -> str:
         """Name a unit for people: ``replicate 2 (seed 17) of group 5 (param_id 761edf35)``."""
         group = self._groups[unit.place].group
-        if unit.step < len(group.seeds):
+        if unit.step < group.n_replicates:
             what = f"replicate {unit.step} (seed {group.seeds[unit.step]})"
         else:
-            what = f"target {self._order.context.targets[unit.step - len(group.seeds)]}"
+            what = f"target {self._order.context.targets[unit.step - group.n_replicates]}"
         return f"{what} of group {group.index} (param_id {group.param_id[:12]})"
 
     def _unit(self, place: int, replicate: int | None, target: int | None) -> Unit:
-        n = len(self._groups[place].group.seeds)
+        n = self._groups[place].group.n_replicates
         return Unit(place, n + target if target is not None else int(replicate or 0))
 
     def _fail(self, unit: Unit, verdict: Verdict, *, died: bool = False) -> None:
         progress = self._groups[unit.place]
-        seeds, group = progress.group.seeds, progress.group.index
+        n, seeds, group = progress.group.n_replicates, progress.group.seeds, progress.group.index
         attempts = self._deaths[unit] + (not died) + self._order.alone
         memory = (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes)
         why = (verdict.reason, verdict.message, verdict.traceback, attempts, verdict.signals, *memory)
-        if unit.step < len(seeds):
+        if unit.step < n:
             progress.failed[unit.step] = Failure(group, unit.step, seeds[unit.step], None, *why)
         else:
-            target = unit.step - len(seeds)
+            target = unit.step - n
             progress.failed_targets[target] = Failure(group, None, None, self._order.context.targets[target], *why)
 
     def outcome(self, children: str) -> Outcome:
@@ -347,8 +347,8 @@ class Work:
         return rows
 
 
-def _wanted(order: Order, group: Group) -> tuple[int, ...]:
-    return order.replicates if order.replicates is not None else tuple(range(len(group.seeds)))
+def _wanted(order: Order, group: Group | GroupPart) -> tuple[int, ...]:
+    return order.replicates if order.replicates is not None else tuple(range(group.n_replicates))
 
 
 def no_losses(failures: Sequence[Failure]) -> Failure:
