@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import logging
 import pickle
 import time
 import tracemalloc
@@ -218,6 +219,19 @@ def test_a_group_that_comes_twice_ends_the_checkpointer_before_its_rows_are_doub
     assert isinstance(one.events[-1], InternalError)
     assert "came twice: groups 1" in str(one.events[-1])
     assert set(one.log.view.committed) == ({0} if seconds else {0, 1})
+
+
+def test_what_is_said_after_the_last_commit_is_stored_too(
+    groups: GroupTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Committing(tmp_path, groups, Limits(3600.0, bytes=1 << 20, groups=100))
+    one.text = ["at the end\n", "with the commit\n"]  # taken from its end
+    with caplog.at_level(logging.DEBUG, "mops.driver.checkpoint"):
+        one.writer.put(outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
+        one.writer.finish()
+    texts = sorted((tmp_path / JobPaths("a-job").text(1, 1)).parent.iterdir())
+    assert [path.read_text() for path in texts] == ["with the commit\n", "at the end\n"]
+    assert [record.message for record in caplog.records] == ["committed 1 groups in 1 parts"]
 
 
 def test_what_ends_the_writer_is_an_event(groups: GroupTable, tmp_path: Path) -> None:

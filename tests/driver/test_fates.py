@@ -265,6 +265,15 @@ def test_a_task_that_raises_everywhere_is_failed_by_name_and_no_worker_is_avoide
     assert "it raised RuntimeError: only this one" in lab.kept.failures[0].message
 
 
+def test_tasks_that_the_scheduler_cannot_read_end_the_attempt_at_once(tmp_path: Path) -> None:
+    """Its packages are others: they came to no worker, and were sent a hundred times."""
+    lab = started(RunnerLab(tmp_path, [1] * 40, slots=4, workers=4))
+    lab.cluster.all_workers.insert(0, "")
+    with pytest.raises(ClusterError, match="Error during deserialization"):
+        all_raise(lab, RuntimeError("Error during deserialization of the task graph"))
+    assert lab.n_turns < 50
+
+
 def test_a_model_that_no_worker_can_import_ends_the_job_after_three_of_them(tmp_path: Path) -> None:
     lab = RunnerLab(tmp_path, [1] * 40, slots=100, workers=100)
     with pytest.raises(ModelError):

@@ -16,6 +16,12 @@ ROOM = Room(slots=8, workers=2, result_bytes=256 * MIB, task_seconds=1.0)
 TASK = Task(200 * MIB, 64 << 10, seconds=0.1, groups=1, allowed_bytes=8 * GIB, own_bytes=GIB)
 
 
+def test_the_worker_with_the_least_room_decides_also_if_it_is_the_larger_one() -> None:
+    roomy = replace(TASK, allowed_bytes=8 * GIB, own_bytes=GIB)
+    crowded = replace(TASK, allowed_bytes=10 * GIB, own_bytes=8 * GIB)
+    assert "a worker has 2.0 GiB" in reckoned([roomy, crowded], ROOM).said
+
+
 def test_light_simulations_use_every_slot_and_the_window_holds_its_tasks() -> None:
     sizes = reckoned([TASK], ROOM)
     assert (sizes.per_worker, sizes.said.endswith("320 in flight, 10 to a task")) == (4, True)

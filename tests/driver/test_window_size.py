@@ -47,6 +47,14 @@ def test_another_most_is_followed_unless_memory_ran_out() -> None:
     assert resumed.size == 352
 
 
+def test_one_that_has_grown_to_its_most_follows_a_larger_most() -> None:
+    window = Window(11, 10)
+    window.batch_done()
+    assert window.size == 11
+    window.allow(50)
+    assert window.size == 50, "memory has not run out since"
+
+
 @pytest.mark.parametrize(
     ("memory", "window", "ended", "expected"),
     [

@@ -154,7 +154,7 @@ class Cluster(Protocol):
         """
 
     def raised_on(self, key: str) -> str:
-        """Return the address of the worker on which a task has raised; empty: the scheduler does not know it."""
+        """Return the address of the worker on which a task has raised; empty: it came to none."""
 
     def avoid(self, workers: frozenset[str]) -> None:
         """Count the slots of all workers but these, to which nothing more is sent."""

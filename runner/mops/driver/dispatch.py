@@ -67,7 +67,7 @@ class Raised:
     Parameters
     ----------
     worker
-        Its address; empty: the scheduler does not know it any more.
+        Its address; empty: it came to none, for the scheduler could not read it.
     """
 
     submit: Submit

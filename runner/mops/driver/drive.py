@@ -639,13 +639,13 @@ class Runner:
         submit, before = event.submit, len(self._faults.avoided)
         then = self._faults.raised(submit, event.worker, event.error, self._cluster.workers)
         said = f"{type(event.error).__name__}: {' '.join(str(event.error).split())}"[:_ERROR_CHARACTERS]
-        what = (described(submit), event.worker or "a worker that is gone")
+        what = (described(submit), event.worker or "no worker")
         logger.warning("%s: %s raised on %s, %s: %s", self._record.job, *what, then.value, said)
         if then is Then.END:
             if isinstance(event.error, MopsError):
                 raise event.error
             raise ClusterError(
-                f"no simulation can run on any worker; the last one, {event.worker}, says: {event.error!r}",
+                f"no simulation can run on any worker; the last one, {event.worker or 'none'}, says: {event.error!r}",
                 where=self._record.job,
                 hint="look at the workers' disks, limits and logs; mops jobs resume goes on from what is committed",
             ) from event.error

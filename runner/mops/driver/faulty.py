@@ -65,6 +65,8 @@ class Faults:
 
         Parameters
         ----------
+        worker
+            Its address; empty: it came to none.
         n_workers
             How many workers there are, without those that are avoided already.
         """
@@ -75,9 +77,11 @@ class Faults:
         past = [self._raised.setdefault(group, _Raised()) for group in submit.groups]
         for one in past:
             one.times += 1
-            one.on.add(worker)
+            one.on.update([worker] if worker else ())
         self._in_a_row[worker] += 1
         if worker not in self.avoided and self._in_a_row[worker] >= FAULTS:
+            if not worker:  # it does not come as far as a worker: the scheduler cannot read it
+                return Then.END
             self.avoided.add(worker)
             n_workers -= 1
         if n_workers <= 0:
@@ -91,7 +95,8 @@ class Faults:
     def good(self, worker: str) -> None:
         """Take a task that has come back from a worker with what it was asked for, or part of it."""
         self._anything_good = True
-        self._in_a_row.pop(worker, None)
+        for of in (worker, ""):
+            self._in_a_row.pop(of, None)
         for past in self._raised.values():
             past.good_since |= past.on & {worker}
 
