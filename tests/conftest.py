@@ -11,13 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is.
-<<<<<<< HEAD
 settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("nightly", settings.get_profile("ci"), max_examples=2_000)
-=======
-settings.register_profile("ci", deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("nightly", settings.get_profile("ci"), max_examples=2000)
->>>>>>> ff17c0f (Refuse a group that comes twice, send the seeds of what runs, and try random orders of events)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

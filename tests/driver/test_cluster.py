@@ -59,10 +59,11 @@ def test_an_attempt_that_is_done_has_its_children_ended_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    project = tmp_path / "mops" / "bundles" / "packed"
+    digest = "ab" * 32
+    project = tmp_path / "mops" / "bundles" / digest
     project.mkdir(parents=True)
     (project / "model.py").write_text("def run(p, s):\n    return {'x': s}\n")
-    context = Context("job", "done", "packed", "storage", "model:run", "baseline", targets=(), outputs=None, slots=2)
+    context = Context("job", "done", digest, "storage", "model:run", "baseline", targets=(), outputs=None, slots=2)
     with children(context) as pool, embedded(context.run, 2) as cluster:
         pool.check()
         (child,) = map(psutil.Process, pool.pids())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from runner_lab import RunnerLab, SimFuture
 
@@ -138,6 +138,7 @@ ACTIONS: list[Callable[[Orders, int], None]] = [
 ]
 
 
+@settings(max_examples=max(2 * settings.default.max_examples, 200))  # type: ignore[union-attr]
 @given(
     replicates=st.lists(st.integers(1, 4), min_size=1, max_size=7),
     targets=st.booleans(),
