@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 from cut import way_to
+from dask.base import annotate
 from dask_processes import DaskProcesses, dask_in, free_port, gone
 from distributed import Client, Scheduler
 from study_lab import GONE_SECONDS, MOPS, Lab, Runner, betas, rows_of, wait_for
 
 from mops.driver.cluster import RunsAgain, external
+from mops.driver.plan import TASKS_PER_SLOT, Submit
 from mops.settings import Settings
 
 JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, 30, 5
@@ -185,7 +187,7 @@ def test_a_cut_with_four_hundred_tasks_in_flight_is_no_reason_to_give_up(
     command.write_text(MANY_IN_FLIGHT.format(python=sys.executable))
     command.chmod(0o755)
     monkeypatch.setattr("study_lab.MOPS", command)
-    lab.write("held:simulate", betas(460))
+    lab.write("held:simulate", betas(460), targets=["scores:order"])
     with way_to(dask.port) as way, Client(dask.address, set_as_default=False) as other:
         lab.more_env = {"MODELOPS_SCHEDULER": f"tcp://127.0.0.1:{way.port}", "MOPS_TEST_CALLS": str(dask.calls_file)}
         dask.hold_after(10)
@@ -214,17 +216,36 @@ def test_a_worker_that_cannot_unpack_the_bundle_any_more_is_avoided_and_its_task
     assert runner.wait() == 0, runner.said
     said = " ".join(runner.said.split())
     assert "it runs elsewhere: " in said
-    assert "is faulty, and avoided from now on; 1 workers are left" in said
+    _, avoided, after = said.partition("is faulty, and avoided from now on; 1 workers are left")
+    assert avoided
+    assert after.count("raised on") <= 2 * TASKS_PER_SLOT, "what was in flight; work stealing brought more"
     assert rows_of(lab.job()) == lab.serial()
     lab.assert_sound()
+
+
+def test_a_task_that_finds_no_worker_but_those_that_it_avoids_runs_on_one_of_them(dask: DaskProcesses) -> None:
+    """It would wait for a worker for ever: the one that was left had gone, or had raised it too."""
+    submit = Submit(1, (0,))
+    with external(dask.address, "run", Settings()) as cluster:
+        first, second = cluster.client.nthreads()
+        process = dict(zip((ports := cluster.client.run(os.getpid)), ports.values(), strict=True))
+        with annotate(**cluster.notes(submit, frozenset({first, second}))):
+            both = cluster.client.submit(int, 7, key="sim-job-1-1", pure=False)
+        assert both.result(timeout=60) == 7
+        with annotate(**cluster.notes(submit, frozenset({first}))):
+            waits = cluster.client.submit(time.sleep, 3, key="sim-job-1-2", pure=False)
+        wait_for(lambda: cluster.client.processing()[second])
+        assert cluster.client.processing()[first] == ()
+        dask.kill(next(worker for worker in dask.workers if worker.pid == process[second]))
+        assert waits.result(timeout=60) is None
 
 
 def test_when_every_worker_is_faulty_what_is_finished_is_committed_and_resume_goes_on(
     lab: Lab, dask: DaskProcesses
 ) -> None:
-    lab.write("counted:simulate", betas(60, sleep=0.05))
+    lab.write("counted:simulate", betas(300, sleep=0.1), targets=["scores:order"])
     runner = lab.submit()
-    wait_for(lambda: len(dask.tally) > 20, of=runner)
+    wait_for(lambda: len(list(dask.folder.glob("cache-*/mops/bundles/*"))) >= 2 and len(dask.tally) > 20, of=runner)
     for bundles in dask.folder.glob("cache-*/mops/bundles"):
         bundles.rename(bundles.with_name("gone"))
         bundles.write_text("as on a disk that lost its folders")

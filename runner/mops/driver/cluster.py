@@ -334,13 +334,14 @@ class OnScheduler(SchedulerPlugin):
         self.name = f"mops-{pool}-{client}"
         self.turns = Turns()
         self._allowed: WeakValueDictionary[frozenset[str], _Allowed] = WeakValueDictionary()
+        self._scheduler: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what only a scheduler has: weak references cannot go there."""
-        return {name: value for name, value in vars(self).items() if name != "_allowed"}
+        """Leave out what only a scheduler has, and what cannot go there: weak references."""
+        return {name: value for name, value in vars(self).items() if name not in ("_allowed", "_scheduler")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _allowed=WeakValueDictionary())
+        vars(self).update(state, _allowed=WeakValueDictionary(), _scheduler=None)
 
     def update_graph(
         self, scheduler: Any, *, client: str, tasks: list[Any], annotations: dict[str, Any], **_: Any
@@ -348,6 +349,7 @@ class OnScheduler(SchedulerPlugin):
         """Give tasks their turns; count deaths from where only so many are left until Dask gives the task back."""
         if client != self._client:
             return
+        self._scheduler = scheduler
         suspects, seconds = annotations.get(SUSPECT, {}), annotations.get(SECONDS, {})
         avoided = annotations.get(AVOID, {})
         for key in tasks:
@@ -356,8 +358,8 @@ class OnScheduler(SchedulerPlugin):
                 continue
             task.suspicious = max(scheduler.allowed_failures + 1 - allowed, 0)
             if key in avoided:
+                # None left, and empty: no restriction. Not Dask's loose ones: stealing would not heed them.
                 task.worker_restrictions = self._all_but(scheduler, frozenset(avoided[key]))
-                task.loose_restrictions = True  # if no other is left, it runs there, and says what is wrong
             tag = self.turns.tag(key, self._price * seconds.get(key, 0.0), _reached(scheduler))
             # Dask has the number of the graph here, by which its queue is first in, first out.
             task.priority = (task.priority[0], tag, *task.priority[2:])
@@ -370,6 +372,18 @@ class OnScheduler(SchedulerPlugin):
             allowed = self._allowed[avoid] = _Allowed(worker for worker in scheduler.workers if worker not in avoid)
         return allowed
 
+    def _loosen(self, key: Any) -> None:
+        """Let a task run anywhere whose last worker has gone but for those that it avoids."""
+        task = self._scheduler.tasks[key]
+        if isinstance(task.worker_restrictions, _Allowed):
+            task.worker_restrictions = None
+            asyncio.get_running_loop().call_soon(self._schedule_again, key)
+
+    def _schedule_again(self, key: Any) -> None:
+        task = self._scheduler.tasks.get(key)
+        if task is not None and task.state == "no-worker":
+            self._scheduler.transitions({key: "processing"}, f"mops-loosen-{self._pool}")
+
     def add_worker(self, scheduler: Any, worker: str) -> None:
         """Let a worker that has come have the tasks that are waiting already."""
         for avoid, allowed in self._allowed.items():
@@ -377,8 +391,10 @@ class OnScheduler(SchedulerPlugin):
                 allowed.add(worker)
 
     def transition(self, key: Any, start: Any, finish: Any, *_: Any, stimulus_id: str, **__: Any) -> None:
-        """Note which tasks are taken from the queue."""
-        if finish == "processing":
+        """Note which tasks are taken from the queue, and which find no worker."""
+        if finish == "no-worker":
+            self._loosen(key)
+        elif finish == "processing":
             self.turns.taken(key)
         elif finish == "forgotten":
             self.turns.gone(key)

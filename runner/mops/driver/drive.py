@@ -642,10 +642,10 @@ class Runner:
         what = (described(submit), event.worker or "no worker")
         logger.warning("%s: %s raised on %s, %s: %s", self._record.job, *what, then.value, said)
         if then is Then.END:
-            if isinstance(event.error, MopsError):
+            if isinstance(event.error, UsageError | ClusterError):
                 raise event.error
-            raise ClusterError(
-                f"no simulation can run on any worker; the last one, {event.worker or 'none'}, says: {event.error!r}",
+            raise ClusterError(  # also a StorageError: it is the worker's, and the runner can commit
+                f"no simulation can run on any worker; the last one, {event.worker or 'none'}, says: {said}",
                 where=self._record.job,
                 hint="look at the workers' disks, limits and logs; mops jobs resume goes on from what is committed",
             ) from event.error
