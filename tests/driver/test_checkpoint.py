@@ -197,6 +197,7 @@ class Committing:
             on_event=self.events.append,
             on_tick=lambda *_: None,
             take_text=lambda: self.text.pop(),
+            families=JobFamilies({}),
             backlog=self.backlog,
         )
 
