@@ -44,8 +44,9 @@ def make_read_only(root: Path) -> None:
     """Take the right to write from a folder, from every folder in it, and from every file; links stay."""
     for folder, _, names in os.walk(root, topdown=False):
         for path in (*(Path(folder, name) for name in names), Path(folder)):
-            if not path.is_symlink():
-                path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_WRITE)
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                if not path.is_symlink():
+                    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_WRITE)
 
 
 def remove(path: Path) -> None:

@@ -57,7 +57,7 @@ from mops.worker.reference import Reference
 from mops.worker.tables import InvalidOutput, as_tables
 from mops.worker.wear import Wear
 from mops.worker.wire import Channel, Message, ProgressPage, readable
-from mops.worker.working_folder import WorkingFolder, obey_modes
+from mops.worker.working_folder import WorkingFolder, links_to, obey_modes
 
 HANDOVER_SECONDS = 0.5
 HANDOVER_BYTES = 4 << 20
@@ -200,9 +200,11 @@ class _Bundle:
         # The first table makes pyarrow import pandas, where there is one: 0.1 s that the pilot would wait for.
         as_tables({"warm": np.zeros(1)}, 0)
         # What the import wrote is there for every simulation, and for none to change.
-        source = imported_in.path if imported_in.changed else root
+        has_written = imported_in.changed
         make_read_only(imported_in.path.parent)
-        self.folder = WorkingFolder(_own_folder(self.scratch), source)
+        self.folder = imported_in.of(_own_folder(self.scratch))
+        if has_written:
+            self.folder = WorkingFolder(_own_folder(self.scratch), links_to(imported_in.path))
         self._read_only = (root.resolve(), imported_in.path.resolve())
 
     def protects(self, path: object) -> bool:
@@ -228,7 +230,7 @@ def _threads() -> list[str]:
 
 
 def _load(load: Message, channel: Channel) -> _Bundle | None:
-    folder = WorkingFolder(_own_folder(load["scratch"], ".import"), Path(load["root"]))
+    folder = WorkingFolder(_own_folder(load["scratch"], ".import"), links_to(Path(load["root"])))
     folder.renew()  # where that fails it is this machine's fault: the process ends, and no model is to blame
     folder.enter()
     try:

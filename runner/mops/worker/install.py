@@ -37,7 +37,7 @@ from mops.worker.environment import environment
 from mops.worker.interpreter import libraries, unfit
 from mops.worker.lifeline import can_tie, tie
 from mops.worker.order import Context
-from mops.worker.working_folder import WorkingFolder
+from mops.worker.working_folder import WorkingFolder, links_to
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class _Making:
         self._folder = environments() / wanted.key(context.bundle, _worker(), self._variables)
         self._python = str(self._folder / "bin" / "python")
         # A build writes beside its sources, which are read-only in the bundle; what -e installs needs them later, too.
-        self._place = WorkingFolder(self._folder / "project", root)
+        self._place = WorkingFolder(self._folder / "project", links_to(root))
 
     def installed(self) -> Installed:
         """Return the environment, made unless it is there."""

@@ -11,7 +11,7 @@ when anything is made, renamed or removed in it. (The time itself would not do: 
 every few milliseconds, and a short simulation is over sooner.) Files cannot be changed in place: they are links to
 read-only files, and :func:`obey_modes` has root keep to that too. docs/decisions.md says what else was thought of.
 
-Runs in children: the standard library only.
+Runs in children, and where installers build from a project: the standard library only.
 """
 
 from __future__ import annotations
@@ -36,28 +36,31 @@ _PR_CAPBSET_DROP = 24
 Entries = dict[str, str | None]
 """What is in a folder, by name: a link's target, or None for a folder."""
 
+Tree = dict[str, Entries]
+"""What is in each folder, by its relative path; a folder comes before those in it."""
+
 
 class WorkingFolder:
-    """A folder with a link to each file of another one, as it was made whenever it is entered.
+    """A folder with a link to each file of another one, which can be made as it was again and again.
 
     Parameters
     ----------
     own
         The folder that it lies in, which is this process's alone; read-only, so that nothing is kept in ``..``.
-    source
-        The folder whose files are linked to. It does not change.
+    tree
+        The links: :func:`links_to`.
     """
 
-    def __init__(self, own: Path, source: Path):
-        self._own, self._source = own, source
+    def __init__(self, own: Path, tree: Tree):
+        self._own, self._tree = own, tree
         self.made = False
         self.path = own / _NAME
-        self._entries = {self.path / folder: entries for folder, entries in _tree(source)}
+        self._entries = {self.path / folder: entries for folder, entries in tree.items()}
         self._folders = [str(folder) for folder in self._entries]
 
     def of(self, own: Path) -> WorkingFolder:
-        """Return a folder with the same files, that lies in another one."""
-        return WorkingFolder(own, self._source)
+        """Return a folder with the same links, that lies in another one."""
+        return WorkingFolder(own, self._tree)
 
     def enter(self) -> None:
         """Make it the working directory."""
@@ -116,8 +119,9 @@ class WorkingFolder:
                         yield from _files(folder / name)
 
 
-def _tree(root: Path) -> Iterator[tuple[str, Entries]]:
-    """Yield each folder's relative path with what is in it."""
+def links_to(root: Path) -> Tree:
+    """Return the links to each file of a folder, which does not change from then on."""
+    tree: Tree = {}
     todo = ["."]
     while todo:
         folder = todo.pop()
@@ -129,7 +133,8 @@ def _tree(root: Path) -> Iterator[tuple[str, Entries]]:
                     todo.append(f"{folder}/{entry.name}")
                 else:
                     entries[entry.name] = str(Path(entry.path).readlink()) if entry.is_symlink() else entry.path
-        yield folder, entries
+        tree[folder] = entries
+    return tree
 
 
 def _is_as_made(entry: os.DirEntry[str], entries: Entries) -> bool:
