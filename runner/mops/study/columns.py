@@ -71,9 +71,12 @@ def family_of(column: Column) -> Family:
         return family_of(array.dictionary_decode())
     if isinstance(kind, pa.BaseExtensionType):
         return family_of(array.storage)
-    if (inner := _inner(array)) is not None:
-        return _nested(kind, list(map(family_of, inner)))
-    return _plain_family(kind)
+    if (inner := _inner(array)) is None:
+        return _plain_family(kind)
+    families = list(map(family_of, inner))
+    if pa.types.is_map(kind):  # keys are never null, and so never of the type null: their type says their family
+        families[0] = joined(families[0], least_of(kind.key_type))
+    return _nested(kind, families)
 
 
 def _one_array(column: Column) -> pa.Array:
@@ -124,7 +127,9 @@ def _timed_family(kind: pa.DataType, need: str, room: str) -> str:
 def _inner(array: pa.Array) -> list[pa.Array] | None:
     """Return what a nested array holds, without what is beneath nulls; None: it is not nested."""
     if pa.types.is_map(array.type):
-        return list(array.flatten().flatten())
+        there = array.drop_null()
+        start, stop = there.offsets[0].as_py(), there.offsets[-1].as_py()  # of a slice: its own
+        return [there.keys.slice(start, stop - start), there.items.slice(start, stop - start)]
     if _is_list(array.type):
         return [array.flatten()]
     return list(array.flatten()) if pa.types.is_struct(array.type) else None
@@ -209,7 +214,10 @@ def used_type(column: Column) -> pa.DataType:
         return pa.null()
     if _inner_types(column.type) is None:
         return column.type
-    return _with_inner(column.type, list(map(used_type, _inner(_one_array(column)) or [])))
+    inner = list(map(used_type, _inner(_one_array(column)) or []))
+    if pa.types.is_map(column.type):
+        inner[0] = column.type.key_type
+    return _with_inner(column.type, inner)
 
 
 def _with_inner(kind: pa.DataType, inner: Sequence[pa.DataType]) -> pa.DataType:
@@ -317,8 +325,7 @@ def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
         by_name = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
         children = [converted(by_name[field.name], field.type) for field in kind]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
-    lengths = pc.list_value_length(array).fill_null(0).cast(pa.int32()).to_numpy()
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(_lengths(array))]).astype(np.int32))
     inner = _inner(array) or []
     if pa.types.is_map(kind):
         keys, items = (converted(one, type_) for one, type_ in zip(inner, _inner_types(kind) or [], strict=True))
@@ -326,3 +333,12 @@ def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
     values = converted(inner[0], kind.value_type)
     rebuilt = pa.ListArray.from_arrays(offsets, values, type=pa.list_(kind.value_type), mask=nulls)
     return rebuilt.cast(kind)
+
+
+def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Return how many elements each list or map holds; none where it is null."""
+    if not pa.types.is_map(array.type):
+        return np.asarray(pc.list_value_length(array).fill_null(0))
+    lengths = np.zeros(len(array), np.int64)
+    lengths[np.asarray(array.is_valid())] = np.diff(np.asarray(array.drop_null().offsets))
+    return lengths

@@ -1,0 +1,316 @@
+"""Any tables, from any tasks and attempts in any order: what is accepted reads as one dataset, with its values."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import socket
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mops.driver.checkpoint import OpenCheckpoint
+from mops.driver.families import JobFamilies
+from mops.storage.log import Counts
+from mops.storage.spool import Spool
+from mops.storage.tables import unified
+from mops.storage.widening import StoredTypes
+from mops.study.columns import families_in, families_of
+from mops.study.families import MIXED, Families, Family, join_columns, join_families, joined
+from mops.study.grouping import GroupBuilder
+from mops.study.groups import GroupTable
+from mops.study.ids import canonical_json
+from mops.worker.order import ArrowPart, Failure, Outcome, Segment
+from mops.worker.parts import PartWriter, map_part
+from mops.worker.reference import Reference
+from mops.worker.tables import InvalidOutput
+from mops.worker.wire import Channel
+
+N_GROUPS = 12
+
+EDGES = [0, 1, -1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)]
+UNSIGNED = [0, 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1]
+FLOATS = st.one_of(st.sampled_from([0.5, -0.0, math.nan, math.inf, 2.0**53]), st.floats(width=32))
+MOMENTS = [dt.datetime(1, 1, 1), dt.datetime(1970, 1, 1, 0, 0, 0, 1), dt.datetime(2024, 2, 29), dt.datetime(3000, 1, 1)]
+MICROSECONDS = [int((moment - dt.datetime(1970, 1, 1)) / dt.timedelta(microseconds=1)) for moment in MOMENTS]
+LEAVES: dict[str, list[tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
+    "numbers": [
+        (pa.int8(), st.integers(-3, 3)),
+        (pa.int64(), st.sampled_from(EDGES)),
+        (pa.uint16(), st.integers(0, 3)),
+        (pa.uint64(), st.sampled_from(UNSIGNED)),
+        (pa.float32(), FLOATS),
+        (pa.float64(), FLOATS),
+    ],
+    "times": [
+        (pa.timestamp("ms"), st.sampled_from(MICROSECONDS).map(lambda us: us // 1000)),
+        (pa.timestamp("us"), st.sampled_from(MICROSECONDS)),
+        (pa.timestamp("ns"), st.sampled_from([0, 1, 1000, -(2**60)])),
+        (pa.timestamp("us", "UTC"), st.sampled_from(MICROSECONDS)),
+        (pa.timestamp("ms", "Europe/Zurich"), st.sampled_from([0, 10**12])),
+        (pa.timestamp("ns", "+02:00"), st.sampled_from([1, 1000])),
+        (pa.date32(), st.integers(0, 20_000)),
+    ],
+    "durations": [
+        (pa.duration("s"), st.sampled_from([0, -5, 10**12])),
+        (pa.duration("us"), st.sampled_from([1, 10**15])),
+        (pa.duration("ns"), st.sampled_from([1, 1000])),
+        (pa.time32("ms"), st.integers(0, 86_399_999)),
+        (pa.time64("ns"), st.integers(0, 10**9)),
+    ],
+    "other": [
+        (pa.string(), st.text(st.characters(exclude_categories=["Cs"]), max_size=3)),
+        (pa.bool_(), st.booleans()),
+        (pa.binary(), st.binary(max_size=3)),
+        (pa.binary(2), st.binary(min_size=2, max_size=2)),
+        (pa.decimal128(5, 2), st.sampled_from([Decimal("1.25"), Decimal("-999.99")])),
+        (pa.decimal128(38, 0), st.just(Decimal(10**37))),
+        (pa.decimal256(60, 50), st.just(Decimal(10) ** 9)),
+    ],
+}
+LEAVES["all"] = [leaf for leaves in LEAVES.values() for leaf in leaves]
+
+
+@st.composite
+def columns(draw: st.DrawFn, theme: str, depth: int = 2) -> pa.Array:
+    """Draw a column of up to three rows, often without values, or without rows."""
+    kind, values = draw(kinds(theme, depth))
+    return pa.array(draw(st.lists(values | st.none(), max_size=3)), kind)
+
+
+@st.composite
+def kinds(draw: st.DrawFn, theme: str, depth: int) -> tuple[pa.DataType, st.SearchStrategy[Any]]:
+    form = draw(st.sampled_from(["leaf"] * 3 + ["list", "struct", "map"])) if depth else "leaf"
+    if form == "leaf":
+        return draw(st.sampled_from([*LEAVES[theme], (pa.null(), st.none())]))
+    kind, values = draw(kinds(theme, depth - 1))
+    if form == "list":
+        return pa.list_(kind), st.lists(values | st.none(), max_size=2)
+    if form == "map":
+        return pa.map_(pa.string(), kind), st.lists(st.tuples(st.sampled_from("ab"), values | st.none()), max_size=2)
+    names = draw(st.permutations("ab"))
+    return pa.struct([(name, kind) for name in names]), st.fixed_dictionaries(dict.fromkeys("ab", values | st.none()))
+
+
+@st.composite
+def studies(draw: st.DrawFn) -> list[pa.Table]:
+    """Draw what each group returns."""
+    theme = draw(st.sampled_from(list(LEAVES)))
+    depth = draw(st.sampled_from([0, 0, 1, 2]))
+    few = draw(st.lists(columns(theme, depth), min_size=1, max_size=5))
+    return [pa.table({"x": draw(st.sampled_from(few))}) for _ in range(draw(st.integers(1, N_GROUPS)))]
+
+
+def group_table() -> GroupTable:
+    builder = GroupBuilder(1)
+    for i in range(N_GROUPS):
+        builder.add([canonical_json({"a": i})], [i], [i])
+    return builder.build()[0]
+
+
+GROUPS = group_table()
+
+
+@dataclass
+class Job:
+    """A job whose runner's and children's code is real, and whose tasks and deaths a test chooses."""
+
+    results: Sequence[pa.Table]
+    folder: Path
+    reference: Families | None = None
+    commits: list[Families] = field(default_factory=list)
+    parts: list[Path] = field(default_factory=list)
+    committed: set[int] = field(default_factory=set)
+    refused: dict[int, str] = field(default_factory=dict)
+
+    def begin_attempt(self) -> None:
+        stored = None if self.reference is None else join_families(self.reference, *self.commits)
+        self.families = JobFamilies(stored)
+        self.types = StoredTypes(self.families.of)
+        self.begin_checkpoint()
+
+    def begin_checkpoint(self) -> None:
+        self.open = OpenCheckpoint(GROUPS, None, Spool, self.types)
+        self.failed: dict[int, str] = {}
+
+    def commit(self) -> None:
+        families = self.families.unstored(self.open.families)
+        for _, _, file in self.open.take_outputs():
+            path = self.folder / f"{len(self.parts)}.parquet"
+            path.write_bytes(file.content.read())
+            self.parts.append(path)
+        self.commits.append(families)
+        self.families.store(families)
+        self.committed |= {*self.open.ranges}
+        self.refused |= self.failed
+        self.begin_checkpoint()
+
+    def run(self, known: Families | None, groups: Sequence[int]) -> Outcome:
+        """Run an order that was sent when this was known, in a real child's code."""
+        ours, theirs = (Channel(end) for end in socket.socketpair())
+        out, reference, failures = PartWriter(ours, None, "test"), Reference(known) if known else None, []
+        first = None
+        for group in groups:
+            tables = {"out": self.results[group]}
+            if reference is None:
+                first = families_of(tables)
+                reference = Reference(first)
+            try:
+                out.finished(0, group, reference.check(tables))
+            except InvalidOutput as refused:
+                failures.append(Failure(group, 0, 0, None, "invalid_output", str(refused), "", 1))
+        out.flush()
+        parts = []
+        if len(failures) < len(groups):
+            message, fd = theirs.receive()
+            assert fd is not None
+            segments = [
+                Segment("out", s["offset"], s["length"], [(g, 0) for _, g in s["sims"]], s["rows"], s["families"])
+                for s in message["outputs"]["out"]
+            ]
+            parts = [ArrowPart(pa.py_buffer(map_part(fd)), segments)]
+        ours.close()
+        theirs.close()
+        return Outcome(("sim-1",), frozenset(groups), 1.0, first or known, parts=parts, failures=failures)
+
+    def take(self, outcome: Outcome) -> frozenset[int]:
+        """Take an outcome; return the groups that run again."""
+        if self.reference is None:
+            self.reference = outcome.reference
+            assert self.reference is not None
+            self.families.begin(self.reference)
+        fitting, why = self.families.accept(outcome)
+        assert bool(why) == (fitting.done != outcome.done)
+        self.failed |= {failure.group: failure.message for failure in fitting.failures}
+        self.open.add(fitting, Counts())
+        return outcome.done - fitting.done
+
+
+def drive(job: Job, data: st.DataObject) -> None:
+    """Run a job to its end: tasks of several groups, several in flight, checkpoints and deaths in between."""
+    while left := set(range(len(job.results))) - job.committed:
+        job.begin_attempt()
+        waiting = data.draw(st.permutations(sorted(left)))
+        in_flight: list[tuple[Families | None, list[int]]] = []
+        runs = dict.fromkeys(left, 0)
+        while waiting or in_flight:
+            if waiting and (len(in_flight) < 2 or data.draw(st.booleans())) and (job.reference or not in_flight):
+                size = 1 if job.reference is None else data.draw(st.integers(1, 4))
+                in_flight.append((job.families.known, waiting[:size]))
+                waiting = waiting[size:]
+                continue
+            known, groups = in_flight.pop(data.draw(st.integers(0, len(in_flight) - 1)))
+            again = job.take(job.run(known, groups))
+            for group in again:
+                runs[group] += 1
+                assert runs[group] < 12, "it runs again for ever"
+            waiting = [*sorted(again), *waiting]
+            event = data.draw(st.sampled_from(["", "", "commit", "death"]))
+            if event == "commit":
+                job.commit()
+            elif event == "death" and job.committed:
+                break
+        else:
+            job.commit()
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Compare values: NaN is itself, numbers are equal exactly, whatever their type."""
+    if isinstance(found, list | tuple):
+        return len(found) == len(wanted) and all(map(same, found, wanted))
+    if isinstance(found, dict):
+        return found.keys() == wanted.keys() and all(same(found[name], wanted[name]) for name in found)
+    return bool(found == wanted) or (found != found and wanted != wanted)
+
+
+@settings(max_examples=max(200, settings().max_examples))
+@given(studies(), st.data())
+def test_what_is_accepted_reads_as_one_dataset_and_the_rest_is_refused_by_name(
+    results: list[pa.Table], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(results, Path(folder))
+        drive(job, data)
+        assert job.reference is not None
+        families = join_families(job.reference, *job.commits)["out"]
+        schema = unified([pq.read_schema(path) for path in job.parts], folder, families)
+        paths = [str(path) for path in job.parts]
+        table = ds.dataset(paths, schema=schema, format="parquet").to_table() if paths else pa.table({"group": []})
+        rows: dict[int, list[Any]] = {}
+        for row in table.to_pylist():
+            rows.setdefault(row["group"], []).append(row["x"])
+        accepted: dict[str, Family] = {}
+        for group, result in enumerate(results):
+            if group not in job.refused:
+                assert same(rows.get(group, []), result["x"].to_pylist())
+                accepted = join_columns(accepted, families_in(result))
+            else:
+                assert group not in rows
+                assert "column 'x'" in job.refused[group]
+                assert joined(families["x"], families_in(result)["x"]) == MIXED
+        assert accepted["x"] == families["x"] if accepted else True
+        for path in job.parts:
+            assert join_columns(families, families_in(pq.read_table(path).select(["x"]))) == families
+
+
+def test_what_another_task_has_fixed_meanwhile_runs_again_and_is_refused(tmp_path: Path) -> None:
+    job = Job([pa.table({"x": column}) for column in ([None], [0.5], ["a"], [1], [2**60])], tmp_path)
+    job.begin_attempt()
+    job.take(job.run(None, [0]))
+    known = job.families.known
+    numbers, others = job.run(known, [1]), job.run(known, [2, 3, 4])
+    assert len(others.failures) == 2, "in a task of its own the text came first"
+    assert job.take(others) == frozenset()
+    assert job.take(numbers) == {1}
+    assert job.take(job.run(job.families.known, [1])) == frozenset()
+    job.commit()
+    assert job.commits == [{"out": {"x": "string"}}]
+    assert job.refused.keys() == {1, 3, 4}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_attempt_that_committed_nothing_has_fixed_nothing(tmp_path: Path, committed: bool) -> None:
+    job = Job([pa.table({"x": column}) for column in ([None], [0.5], ["a"])], tmp_path)
+    job.begin_attempt()
+    job.take(job.run(None, [0]))
+    job.commit()
+    job.take(job.run(job.families.known, [1]))
+    if committed:
+        job.commit()
+    job.begin_attempt()
+    job.take(job.run(job.families.known, [2]))
+    assert bool(job.failed) is committed
+
+
+def test_of_a_part_with_a_value_that_does_not_fit_the_other_groups_are_taken(tmp_path: Path) -> None:
+    job = Job([pa.table({"x": column}) for column in ([0], [0.5], [1], [2**60], [2])], tmp_path)
+    job.begin_attempt()
+    job.take(job.run(None, [0]))
+    known = job.families.known
+    job.take(job.run(known, [1]))
+    assert job.take(job.run(known, [2, 3, 4])) == {3}
+    job.commit()
+    assert job.committed == {0, 1, 2, 4}
+
+
+def test_a_piece_of_a_group_is_taken_as_a_whole_or_not(tmp_path: Path) -> None:
+    job = Job([pa.table({"x": column}) for column in ([None], [0.5], ["a"])], tmp_path)
+    job.begin_attempt()
+    job.take(job.run(None, [0]))
+    known = job.families.known
+    job.take(job.run(known, [1]))
+    outcome = job.run(known, [2])
+    outcome.replicates = frozenset({0})
+    outcome.done = frozenset()
+    fitting, why = job.families.accept(outcome)
+    assert (fitting.replicates, fitting.parts, why) == (frozenset(), [], "output 'out', column 'x'")
