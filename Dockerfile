@@ -34,6 +34,7 @@ ENV PATH=/opt/mops/bin:$PATH HOME=/tmp XDG_CACHE_HOME=/tmp/cache \
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONFAULTHANDLER=1
 USER 10001:10001
 WORKDIR /tmp
-# The first process of a container inherits what its children leave behind, and has to pass on signals.
-ENTRYPOINT ["dumb-init", "--"]
+# The first process of a container inherits what its children leave behind, and passes on signals: to the program alone,
+# which ends its own processes in good order.
+ENTRYPOINT ["dumb-init", "--single-child", "--"]
 CMD ["mops", "--help"]

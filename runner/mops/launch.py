@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from mops import derive, detached
 from mops.detached import Detached
-from mops.driver.attempt import Attempt, children, context_of
+from mops.driver.attempt import Attempt, children, context_of, simulations_grace
 from mops.driver.departures import Pods
 from mops.driver.progress import Snapshot
 from mops.driver.trial import Trial, try_out
@@ -552,6 +552,7 @@ def run(
     on_progress: Callable[[Snapshot], None] = lambda _: None,
     pods: Pods | None = None,
     unwatched: bool = False,
+    grace_s: float | None = None,
 ) -> str:
     """Run a job that exists and return its state: what a runner does that nobody watches.
 
@@ -567,6 +568,8 @@ def run(
     unwatched
         Nobody waits for this process's first words, either: a model that cannot be imported, or whose dependencies
         cannot be installed, ends the job as failed, unless another runner is at it.
+    grace_s
+        The time from SIGTERM to the kill, of which some is kept for the last commit; None: nobody kills this process.
 
     Raises
     ------
@@ -583,6 +586,7 @@ def run(
     given = _given(options.env, options.python, None, settings, where=f"job {job.name}")
     attempt = _attempt(job, record, given, settings, lambda: None, on_progress, by)
     alone = unwatched and standing(job.files, job.name, view)[0] != "running"
+    attempt = replace(attempt, grace_s=simulations_grace(grace_s))
     return replace(attempt, pods=pods, unseen_after=view.attempt if alone else None).run()
 
 

@@ -77,10 +77,18 @@ class Dashboard(_Part):
 
 
 class Dedicated(_Part):
-    """Whether jobs may have Dask clusters of their own, and how many workers those have unless somebody says so."""
+    """Whether jobs may have Dask clusters of their own, and how many workers those have unless somebody says so.
+
+    Parameters
+    ----------
+    network_policy, egress
+        Whether the chart says by network policies who may come to pods, and where they may go.
+    """
 
     enabled: bool = False
     workers: Annotated[int, Field(ge=1)] = 2
+    network_policy: Annotated[bool, Field(alias="networkPolicy")] = False
+    egress: bool = False
 
 
 class Workers(_Part):

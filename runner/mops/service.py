@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -219,7 +220,10 @@ class Service:
         if not self.profile.service.dedicated.enabled:
             raise _no_own_cluster("this service gives jobs no Dask clusters of their own", "dedicated.enabled")
         if not self.pod.mount_token:
-            raise _no_own_cluster("this service's runners have no right to make Dask clusters", "rbac.create")
+            raise _no_own_cluster(
+                "this service's runners have no token with which to make Dask clusters",
+                "runner.automountServiceAccountToken",
+            )
         if not self.kubernetes.serves(dedicated.API_VERSION):
             raise ServiceError(
                 f"this Kubernetes knows no Dask clusters ({dedicated.API_VERSION})",
@@ -253,7 +257,10 @@ class Service:
     ) -> Started:
         own_cluster = self._drawn(draw, job) if draw else []
         name = own_cluster[0]["metadata"]["name"] if own_cluster else None
-        there = self.kubernetes.jobs(names.of_job(job))
+        of_job = names.of_job(job)
+        there = [one["metadata"]["name"] for one in self.kubernetes.jobs(of_job)]
+        # A pod on a node that does not answer outlives its Job: it must not be taken for one of the next Job's.
+        there += [pod["metadata"]["labels"].get(names.POD_OF_JOB, "") for pod in self.kubernetes.pods(of_job)]
         settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
         request = Request(
             job=job,
@@ -305,7 +312,8 @@ class Service:
         for one in jobs:
             by_job.setdefault(one["metadata"]["labels"].get(names.JOB, ""), []).append(one)
         found = {job: newest(some) for job, some in by_job.items()}
-        return {job: phase_of(one, _pods_of(one, pods), events) for job, one in found.items() if one}
+        now = datetime.now(UTC)
+        return {job: phase_of(one, _pods_of(one, pods), events, now) for job, one in found.items() if one}
 
     def withdraw(self, job: str) -> list[str]:
         """Delete the Jobs of a job that run nothing; return their names."""
@@ -320,16 +328,17 @@ class Service:
         return there
 
     def refuse_another(self, job: str, *, take_over: bool) -> None:
-        """Refuse a second runner for a job; with ``take_over`` delete the first one's Jobs.
+        """Refuse a second runner for a job; delete the first one's Jobs with ``take_over``, or if its node is lost.
 
         Raises
         ------
         JobError
             There is a Job that will run, or runs.
         """
-        if take_over:
+        phase = self.phase(job)
+        if take_over or phase.word == "lost":
             self._delete_jobs(job)
-        elif not (phase := self.phase(job)).over:
+        elif not phase.over:
             raise JobError(
                 f"job {job!r} has a runner in the cluster: {phase.word}{f' ({phase.reason})' if phase.reason else ''}",
                 where=self.kubernetes.where,
@@ -398,8 +407,8 @@ def another_version(service: profiles.Service) -> str:
     return f"this is mops {mops.__version__}, the service {service.version}: install the same version"
 
 
-def _number(job: Object) -> int:
-    tail = job["metadata"]["name"].rpartition("-")[2]
+def _number(runner: str) -> int:
+    tail = runner.rpartition("-")[2]
     return int(tail) if tail.isdigit() else 0
 
 

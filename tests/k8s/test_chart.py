@@ -126,10 +126,20 @@ def test_without_a_storage_it_says_what_to_set(tmp_path: Path) -> None:
     assert "storage.pvc.enabled=true" in said
 
 
-def test_a_secret_among_plain_variables_is_refused(tmp_path: Path) -> None:
-    assert "'AZURE_STORAGE_ACCOUNT_KEY'" in refused(
-        tmp_path, {"storage": {"env": {"AZURE_STORAGE_ACCOUNT_KEY": "abc"}}}
-    )
+@pytest.mark.parametrize("name", ["AZURE_STORAGE_ACCOUNT_KEY", "db_password", "Credentials"])
+def test_a_secret_among_plain_variables_is_refused(tmp_path: Path, name: str) -> None:
+    assert f"'{name}'" in refused(tmp_path, {"storage": {"env": {name: "abc"}}})
+
+
+@pytest.mark.parametrize("component", ["scheduler", "worker", "runner"])
+@pytest.mark.parametrize("name", ["API_TOKEN", "db_password", "LICENCE_KEY", "MY_SECRET", "GIT_CREDENTIALS"])
+def test_a_secrets_value_in_extra_variables_is_refused(tmp_path: Path, component: str, name: str) -> None:
+    """It went into the ConfigMap that every client reads, and from there into their profiles."""
+    said = refused(tmp_path, {component: {"extraEnv": [{"name": name, "value": "c2VjcmV0"}]}})
+    assert f"{component}.extraEnv: {name} has a value that every client of the service would read" in said
+    assert "c2VjcmV0" not in said
+    named = {"name": name, "valueFrom": {"secretKeyRef": {"name": "licence", "key": "key"}}}
+    assert "licence" in rendered(tmp_path, {component: {"extraEnv": [named]}}).text
 
 
 def test_the_default_image_names_no_registry_and_has_a_tag(tmp_path: Path) -> None:
@@ -213,10 +223,24 @@ def test_no_service_account_has_a_token_by_itself(all_of: Rendered) -> None:
     assert all_of.client["runner"]["automountServiceAccountToken"] is True
 
 
-def test_without_roles_a_runner_has_no_token_either(tmp_path: Path) -> None:
+def test_who_makes_the_roles_by_hand_has_runners_with_a_token_all_the_same(tmp_path: Path) -> None:
+    """rbac.create=false took the token, too: no role bound by hand was of any use."""
     found = rendered(tmp_path, {"rbac": {"create": False}}, EVERYTHING)
-    assert found.client["runner"]["automountServiceAccountToken"] is False
+    assert found.client["runner"]["automountServiceAccountToken"] is True
     assert found.of("Role") == found.of("RoleBinding") == {}
+    without = rendered(tmp_path, {"runner": {"automountServiceAccountToken": False}}, EVERYTHING)
+    assert without.client["runner"]["automountServiceAccountToken"] is False
+
+
+@BOTH
+def test_every_container_starts_with_the_images_first_process(all_of: Rendered) -> None:
+    """A command takes its place: nobody takes note of processes that end, and zombies use up the pod's number."""
+    dockerfile = (CHART.parents[1] / "Dockerfile").read_text()
+    assert 'ENTRYPOINT ["dumb-init", "--single-child", "--"]' in dockerfile
+    for name, pod in all_of.pods():
+        (container,) = pod["spec"]["containers"]
+        assert "command" not in container, name
+        assert container["args"][0] in {"dask", "python"}, name
 
 
 # Selectors
@@ -275,6 +299,21 @@ def test_a_changed_configuration_of_dask_restarts_scheduler_and_workers(tmp_path
         assert old["annotations"] != new["annotations"]
 
 
+def test_workers_that_are_replaced_all_at_once_have_no_rolling_update(tmp_path: Path) -> None:
+    """values.yaml has one for the other type, and the API server refuses both together."""
+    strategy = rendered(tmp_path, {"worker": {"updateStrategy": {"type": "Recreate"}}}).of("Deployment")["mops-worker"]
+    assert strategy["spec"]["strategy"] == {"type": "Recreate"}
+    rolling = rendered(tmp_path).of("Deployment")["mops-worker"]["spec"]["strategy"]
+    assert rolling == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}}
+
+
+@BOTH
+def test_a_worker_that_is_not_ready_does_not_keep_its_node(all_of: Rendered) -> None:
+    """With the default a node with a worker that never gets ready could not be drained."""
+    budgets = all_of.of("PodDisruptionBudget").values()
+    assert {budget["spec"]["unhealthyPodEvictionPolicy"] for budget in budgets} == {"AlwaysAllow"}
+
+
 def test_the_scheduler_is_never_there_twice(tmp_path: Path) -> None:
     spec = rendered(tmp_path).of("Deployment")["mops-scheduler"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
@@ -330,7 +369,7 @@ def test_an_operators_configuration_goes_over_the_charts(tmp_path: Path) -> None
 
 def command(container: Object, ports: dict[str, int], env: dict[str, str]) -> list[str]:
     """Return a container's command, with the programs of this environment and other ports."""
-    words = " ".join([*container["command"], *container.get("args", [])])
+    words = " ".join([*container.get("command", []), *container.get("args", [])])
     words = re.sub(r"\$\((\w+)\)", lambda name: env[name[1]], words)
     words = re.sub(r"(?<=[=: ])87\d\d\b", lambda port: str(ports[port[0]]), words)
     return [str(BIN / word) if word in {"dask", "python"} else word for word in words.split()]
@@ -408,8 +447,8 @@ def test_helm_test_looks_for_a_worker(tmp_path: Path) -> None:
     """Its program, on a real scheduler with a worker; and on none."""
     (pod,) = rendered(tmp_path).of("Pod").values()
     (container,) = pod["spec"]["containers"]
-    program, url = container["args"]
-    assert container["command"] == ["python", "-c"]
+    *python, program, url = container["args"]
+    assert python == ["python", "-c"]
     assert url == "http://mops-scheduler:8787"
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert labels_of(rendered(tmp_path), "test").items() <= pod["metadata"]["labels"].items()
@@ -539,7 +578,9 @@ FROM_OURS = {
 @BOTH
 def test_policies_let_in_who_has_to_come_and_nobody_else(all_of: Rendered, values: Path) -> None:
     policies = all_of.of("NetworkPolicy")
-    others = {"scheduler": {8786, 8787}, "worker": {8788}, "runner": {9095}} if values == EVERYTHING else {}
+    others = {"scheduler": {8787}, "worker": {8788}, "runner": {9095}}  # Prometheus, however it finds them
+    if values == EVERYTHING:  # and a notebook, which fetches results from workers
+        others = {"scheduler": {8786, 8787}, "worker": {8788, 8789}, "runner": {9095}}
     for component, ours in FROM_OURS.items():
         policy = policies[f"mops-{component}"]
         assert policy["spec"]["podSelector"]["matchLabels"] == labels_of(all_of, component)
@@ -568,10 +609,62 @@ def test_egress_is_free_unless_it_is_restricted(tmp_path: Path) -> None:
         assert policy["spec"]["policyTypes"] == ["Ingress"]
     restricted = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")
     for component in FROM_OURS:
-        names, release, outside = restricted[f"mops-{component}"]["spec"]["egress"]
+        names, release, outside, *more = restricted[f"mops-{component}"]["spec"]["egress"]
         assert {port["port"] for port in names["ports"]} == {53}
         assert release["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "mops"
         assert {port["port"] for port in outside["ports"]} == {443, 6443}
+        assert bool(more) == (component == "runner")
+
+
+DASK_PODS = {"matchExpressions": [{"key": "dask.org/component", "operator": "In", "values": ["scheduler", "worker"]}]}
+
+
+def test_restricted_egress_leaves_dedicated_clusters_within_reach_of_runners(tmp_path: Path) -> None:
+    """Its scheduler's port was blocked: no job could run on one where egress was restricted."""
+    found = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")["mops-runner"]["spec"]["egress"][-1]
+    assert found["to"] == [{"podSelector": DASK_PODS}]
+    assert found["ports"] == [{"port": 8786, "endPort": 8790, "protocol": "TCP"}]
+    off = rendered(tmp_path, {"dedicated": {"enabled": False}}, EVERYTHING).of("NetworkPolicy")
+    assert "dask.org/component" not in str(off)
+
+
+def test_restricted_egress_is_also_that_of_dedicated_clusters(tmp_path: Path) -> None:
+    """Their workers, where a model's code runs, went anywhere."""
+    spec = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")["mops-dedicated"]["spec"]
+    assert (spec["podSelector"], spec["policyTypes"]) == (DASK_PODS, ["Ingress", "Egress"])
+    names, outside = spec["egress"]
+    assert {port["port"] for port in names["ports"]} == {53}
+    assert {port["port"] for port in outside["ports"]} == {443, 6443}
+
+
+def test_dedicated_clusters_do_not_reach_each_other(tmp_path: Path) -> None:
+    """The chart's policy let in each pod of every one; what belongs together, each cluster's own says."""
+    spec = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")["mops-dedicated"]["spec"]
+    peers = [peer for rule in spec["ingress"] for peer in rule["from"]]
+    assert not any("dask.org" in str(peer) or "runner" in str(peer) for peer in peers)
+    client = rendered(tmp_path, {}, EVERYTHING).client["dedicated"]
+    assert (client["networkPolicy"], client["egress"]) == (True, True)
+
+
+@pytest.mark.parametrize("component", ["scheduler", "worker", "runner", "dedicated"])
+def test_restricted_egress_blocks_where_clouds_hand_out_credentials(tmp_path: Path, component: str) -> None:
+    """A model's code could take the node's identity where its port was among those allowed."""
+    values = {"networkPolicy": {"egress": {"enabled": True, "ports": [80, 443]}}, "dedicated": {"enabled": True}}
+    for rule in rendered(tmp_path, values).of("NetworkPolicy")[f"mops-{component}"]["spec"]["egress"]:
+        if {port["port"] for port in rule["ports"]} == {53} if "ports" in rule else False:
+            continue
+        for peer in rule.get("to", [{}]):
+            assert peer, "a rule without peers leads everywhere"
+            if "ipBlock" in peer:
+                blocked = {"0.0.0.0/0": "169.254.169.254/32", "::/0": "fd00:ec2::254/128"}
+                assert peer["ipBlock"]["except"] == [blocked[peer["ipBlock"]["cidr"]]]
+
+
+def test_nothing_is_blocked_where_the_operator_says_so(tmp_path: Path) -> None:
+    """Where pods have their identity from the machine's, they need that address."""
+    values = {"networkPolicy": {"egress": {"enabled": True, "blocked": []}}}
+    outside = rendered(tmp_path, values).of("NetworkPolicy")["mops-worker"]["spec"]["egress"][-1]
+    assert {"ipBlock": {"cidr": "0.0.0.0/0"}} in outside["to"]
 
 
 # Rights
@@ -607,7 +700,11 @@ def test_roles_allow_what_is_listed_and_nothing_else(tmp_path: Path) -> None:
     found, everything = rendered(tmp_path), rendered(tmp_path, {}, EVERYTHING)
     assert set(found.of("Role")) == set(everything.of("Role")) == {"mops-runner", "mops-client"}
     assert rules(found, "mops-runner") == RUNNER
-    assert rules(everything, "mops-runner") == RUNNER | dedicated("create", "get", "delete")
+    assert rules(everything, "mops-runner") == RUNNER | dedicated("create", "get", "delete") | {
+        ("networking.k8s.io", "networkpolicies", verb) for verb in ("create", "get")
+    }
+    without = rendered(tmp_path, {"networkPolicy": {"enabled": False}}, EVERYTHING)
+    assert rules(without, "mops-runner") == RUNNER | dedicated("create", "get", "delete")
     assert rules(found, "mops-client") == CLIENT
     assert rules(everything, "mops-client") == CLIENT | dedicated("get", "list", "watch")
     assert found.of("ClusterRole") == everything.of("ClusterRole") == {}
@@ -691,7 +788,7 @@ def test_what_a_client_reads_of_a_minimal_release(tmp_path: Path) -> None:
         "storage": "abfs://studies/mops",
         "scheduler": "tcp://mops-scheduler.studies.svc:8786",
         "dashboard": {"service": "mops-scheduler", "port": 8787},
-        "dedicated": {"enabled": False, "workers": 2},
+        "dedicated": {"enabled": False, "workers": 2, "networkPolicy": True, "egress": False},
         "runner": {
             "image": f"localhost/mops:{mops.__version__}",
             "imagePullPolicy": "IfNotPresent",

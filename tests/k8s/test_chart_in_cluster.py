@@ -55,6 +55,12 @@ def test_pods_are_admitted_where_restricted_is_enforced(service: Service) -> Non
     assert refused == []
 
 
+def test_every_pod_has_the_images_first_process(service: Service) -> None:
+    """`command:` took its place, and then nobody took note of processes that simulations leave behind."""
+    for pod in [*service.pods("scheduler"), *service.pods("worker")]:
+        assert service.kubectl("exec", pod, "--", "cat", "/proc/1/comm").strip() == "dumb-init", pod
+
+
 def test_only_the_runner_has_a_token(service: Service) -> None:
     pods = [pod for pod in service.objects("pods") if "job-name" not in pod["metadata"]["labels"]]
     mounts = {mount["mountPath"] for pod in pods for one in pod["spec"]["containers"] for mount in one["volumeMounts"]}

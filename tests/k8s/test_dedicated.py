@@ -100,7 +100,9 @@ def test_the_operators_schema_takes_all_that_the_chart_renders_and_drops_nothing
     """It takes `cpu: "2"` and not `cpu: 2`; what it does not know is dropped without a word."""
     numbers = {"worker": {"cpu": 2}, "scheduler": {"resources": {"requests": {"cpu": 2, "memory": 1 << 30}}}}
     service = Described.parse(json.dumps(rendered(tmp_path, numbers, values).client), "here")
-    for made in drawn(service):
+    of_the_operator = [made for made in drawn(service) if made["apiVersion"] == dedicated.API_VERSION]
+    assert len(of_the_operator) == 2
+    for made in of_the_operator:
         assert list(misfits(made["spec"], schema_of(made["kind"]), made["kind"])) == []
 
 
@@ -177,6 +179,27 @@ def test_a_size_with_two_numbers_has_an_autoscaler(described: Described) -> None
     assert fixed["spec"]["worker"]["replicas"] == 4
 
 
+def test_only_a_clusters_own_pods_and_its_jobs_runner_reach_it(described: Described) -> None:
+    """Jobs of one namespace may be of people who do not know each other, and Dask runs whatever it is sent."""
+    described = described.model_copy(update={"dedicated": Dedicated(enabled=True, network_policy=True, egress=True)})
+    cluster, policy, scaler = drawn(described)
+    assert [one["kind"] for one in (cluster, policy, scaler)] == ["DaskCluster", "NetworkPolicy", "DaskAutoscaler"]
+    ours = {"podSelector": {"matchLabels": {"dask.org/cluster-name": "dask-sir-7f3a2c"}}}
+    runner = {"podSelector": {"matchLabels": {names.COMPONENT: "runner", names.JOB: "sir"}}}
+    spec = policy["spec"]
+    assert spec["podSelector"] == ours["podSelector"]
+    ((incoming,), (outgoing,)) = (spec["ingress"], spec["egress"])
+    assert (incoming["from"], outgoing["to"]) == ([ours, runner], [ours])
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+
+
+def test_where_nobody_restricts_egress_a_clusters_policy_does_not(described: Described) -> None:
+    described = described.model_copy(update={"dedicated": Dedicated(enabled=True, network_policy=True)})
+    assert drawn(described)[1]["spec"]["policyTypes"] == ["Ingress"]
+    without = drawn(described.model_copy(update={"dedicated": Dedicated()}))
+    assert [one["kind"] for one in without] == ["DaskCluster", "DaskAutoscaler"]
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "0:3", "4:2", "3:", ":3", "many", "1:2:3", ""])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="no number of workers"):
@@ -248,7 +271,7 @@ def test_a_chart_without_them_says_what_its_operator_has_to_set(described: Descr
 
 def test_runners_without_a_token_say_so(described: Described) -> None:
     pod = RunnerPod.model_validate({"image": "mops:1", "serviceAccount": "mops-runner"})
-    with pytest.raises(UsageError, match=r"rbac\.create"):
+    with pytest.raises(UsageError, match="token"):
         service(described.model_copy(update={"runner": pod}), Kubernetes()).check_own_clusters()
 
 

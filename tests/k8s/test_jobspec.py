@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops import launch
+from mops.driver.attempt import simulations_grace
 from mops.k8s import names
 from mops.k8s.jobspec import Request, runner_job
 from mops.profile import RunnerPod
@@ -145,8 +146,27 @@ def test_a_queue_is_a_label_of_the_job_and_suspending_it_is_kueues() -> None:
 
 
 def test_a_resume_says_after_which_attempt() -> None:
-    assert container_of(job())["args"] == ["mops", "jobs", "run", "malaria-261121-0f3a", "--pod"]
+    run = ["mops", "jobs", "run", "malaria-261121-0f3a", "--pod", "--grace", "60"]
+    assert container_of(job())["args"] == run
     assert container_of(job(after=3))["args"][-2:] == ["--after", "3"]
+
+
+@pytest.mark.parametrize("seconds", [10, 60, 3600])
+def test_a_runner_knows_how_long_its_pod_has_to_end(seconds: int) -> None:
+    """It gave simulations 10 s and no more, whatever the chart's values said."""
+    manifest = job(POD.model_copy(update={"grace_s": seconds}))
+    assert pod_of(manifest)["terminationGracePeriodSeconds"] == seconds
+    args = container_of(manifest)["args"]
+    assert args[args.index("--grace") + 1] == str(seconds)
+
+
+@given(st.floats(1, 1e6))
+def test_a_part_of_the_grace_period_is_for_the_last_commit(seconds: float) -> None:
+    simulations = simulations_grace(seconds)
+    assert seconds / 3 <= simulations < seconds
+    assert min(15, 2 * seconds / 3) - 1e-6 <= seconds - simulations <= 60 + 1e-6
+    assert simulations_grace(60) == 40
+    assert simulations_grace(None) == 10
 
 
 # Its environment

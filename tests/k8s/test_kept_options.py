@@ -10,6 +10,7 @@ import pytest
 from kubernetes_in_memory import Kubernetes
 
 from mops import launch
+from mops.cli import jobs_delete, place
 from mops.errors import JobError, NewerFormat, ServiceError, UsageError
 from mops.job import Job
 from mops.k8s import names
@@ -190,6 +191,39 @@ def test_of_two_commands_at_once_one_is_refused(service: Service, study: Path) -
     with pytest.raises(JobError, match="another command has changed the options"):
         keep_options(job.files, paths, seen, JobOptions({"MODE": "b"}))
     assert read_options(job.files, paths, job.record.options) == KeptOptions(1, JobOptions({"MODE": "a"}))
+
+
+# Kubernetes Jobs that nobody needs any more
+
+
+def test_a_job_that_is_deleted_waits_for_no_place(
+    service: Service, study: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Job stayed in the queue: days later a runner began, which found no job."""
+    job = launch.submit(study, name="waves", service=service, settings=Settings())
+    assert list(in_memory(service).objects) == [("Job", "waves-1")]
+    monkeypatch.setattr(place, "service_with", lambda files, *, local: None if local else service)
+    jobs_delete.delete_([job.name], yes=True, storage=storage)
+    assert in_memory(service).objects == {}
+
+
+def test_a_runner_on_a_node_that_does_not_answer_is_replaced_by_a_resume(service: Service, study: Path) -> None:
+    """Kubernetes waits for ever until its pod has ended, and resume refused a second runner."""
+    job = launch.submit(study, name="waves", service=service, settings=Settings())
+    in_memory(service).all_pods = [
+        {
+            "metadata": {
+                "name": "waves-1-x",
+                "labels": {names.POD_OF_JOB: "waves-1"},
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {"nodeName": "n7"},
+            "status": {"phase": "Running"},
+        }
+    ]
+    assert "its node n7 does not answer" in service.phase(job.name).reason
+    resume(job, service)
+    assert list(in_memory(service).objects) == [("Job", "waves-2")]
 
 
 # The service, read again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -61,9 +62,19 @@ RUNS = pod("Running", containerStatuses=[{"name": "runner", "state": {"running":
 OOM = ended("Failed", end(137, "OOMKilled"))
 SAID = "Traceback\nerror: the storage does not answer\n  at: abfs://x\nhint: check the network\n"
 
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+NODE_DEAD = {
+    **RUNS,
+    "metadata": {**RUNS["metadata"], "deletionTimestamp": "2026-11-21T11:58:00Z"},
+    "spec": {"nodeName": "n7"},
+}
+ENDING = {**RUNS, "metadata": {**RUNS["metadata"], "deletionTimestamp": "2026-11-21T12:00:30Z"}}
+
 # A Job, its pods, the events; its word, and what is said.
 TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
     "gone": (None, [], [], "gone", "its Kubernetes Job is not there any more"),
+    "on a node that does not answer": (job(), [NODE_DEAD], [], "lost", "its node n7 does not answer"),
+    "ending": (job(), [ENDING], [], "running", ""),
     "queued": (job(True, {"kueue.x-k8s.io/queue-name": "small"}), [], [], "queued", "in the queue small"),
     "suspended": (job(True), [], [], "suspended", ""),
     "not seen by the Job controller yet": (job(), [], [], "pending", ""),
@@ -134,18 +145,18 @@ TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
 
 @pytest.mark.parametrize(("one", "pods", "events", "word", "said"), TABLE.values(), ids=TABLE)
 def test_the_table(one: Object | None, pods: list[Object], events: list[Object], word: str, said: str) -> None:
-    found = phase_of(one, pods, events)
+    found = phase_of(one, pods, events, NOW)
     assert found.word == word
     assert said in found.reason
     assert bool(said) == bool(found.reason)
-    if word in ("stuck", "unschedulable", "failed", "suspended"):
+    if word in ("stuck", "unschedulable", "failed", "suspended", "lost"):
         assert found.hint, "who reads it has to know what to do"
 
 
 def test_the_table_has_every_word() -> None:
     words = (Phase.__doc__ or "").partition("reason\n")[0].split("``")[1::2]
     assert {word for *_, word, _ in TABLE.values()} == set(words)
-    assert len(words) == 11
+    assert len(words) == 12
 
 
 def test_every_reason_of_a_stuck_container_is_in_the_table() -> None:
@@ -177,6 +188,13 @@ def test_the_newest_pod_counts() -> None:
 def test_of_a_suspended_job_the_pod_may_still_be_ending() -> None:
     ending = {**RUNS, "metadata": {**RUNS["metadata"], "deletionTimestamp": "2026-11-21T10:07:00Z"}}
     assert phase_of(job(True), [ending]).reason == "its pod is ending"
+
+
+def test_a_suspended_job_is_never_to_be_let_go_by_hand() -> None:
+    """The hint was to patch `suspend`: where Kueue holds Jobs without a queue's label, that went past its quota."""
+    hint = phase_of(job(True), []).hint
+    assert "patch" not in hint
+    assert "--queue QUEUE" in hint
 
 
 def test_events_of_others_say_nothing() -> None:

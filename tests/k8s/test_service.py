@@ -58,7 +58,9 @@ def test_a_runner_that_is_asked_to_end_commits_what_is_finished(service: Service
 
 def test_cancel_and_resume(service: Service) -> None:
     study = write_study(service, "stopped", sets=200, seconds=0.2)  # 40 s: two commands have to come in time
-    service.submit(study, "stopped", CHECKPOINT_SECONDS="1")
+    service.submit(
+        study, "stopped", "--deadline", "3000", "--keep", "1000", "--memory", "700Mi", CHECKPOINT_SECONDS="1"
+    )
     begun(service, "stopped")
     second = service.mops("jobs", "resume", "stopped", code=2)
     assert "is running" in second.err
@@ -69,6 +71,11 @@ def test_cancel_and_resume(service: Service) -> None:
     assert job["status"].get("failed", 0) == 0, "Kubernetes has tried a cancelled job again"
     told = service.mops("jobs", "resume", "stopped", "--wait")
     assert "Job stopped-2" in told.err
+    jobs = {one["metadata"]["name"]: one["spec"] for one in service.objects("jobs", "mops/job=stopped")}
+    for field in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"):
+        assert jobs["stopped-1"][field] == jobs["stopped-2"][field] in (3000, 1000), f"the resume dropped {field}"
+    limits = [job["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] for job in jobs.values()]
+    assert limits == ["700Mi", "700Mi"]
     assert_same_rows(service, study, "stopped")
 
 

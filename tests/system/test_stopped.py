@@ -89,6 +89,14 @@ def test_sigterm_commits_what_is_finished_and_leaves_the_job_to_the_next_runner(
     assert study.job().status().state == "interrupted"
 
     # Whoever started it starts it again, and nobody has to ask for it: a cancelled job would stay so.
+    in_a_pod = study.start("run", "job", "--grace", "60", hold=2, SLOTS=2, CHECKPOINT_SECONDS=3600)
+    wait_for(lambda: len(in_a_pod.calls) >= 4, of=in_a_pod)
+    in_a_pod.signal(signal.SIGTERM)
+    wait_for(lambda: "SIGTERM: running simulations get 40 s" in in_a_pod.said, of=in_a_pod)
+    in_a_pod.let_go()
+    assert in_a_pod.wait() == 143, in_a_pod.said
+    committed = set(study.view().committed)
+
     again = study.start("run", "job")
     assert again.wait() == 0, again.said
     assert not {group for group, _ in study.called(again)} & committed

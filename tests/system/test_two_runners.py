@@ -7,6 +7,26 @@ import signal
 from study_lab import Lab, betas, rows_of, wait_for
 
 
+def test_a_runner_that_comes_back_after_another_took_over_commits_nothing_more(lab: Lab) -> None:
+    """As on a node that did not answer for a while: its runner has finished work, and believes that the job is its."""
+    lab.write("held:simulate", betas(60, sleep=0.002), n_replicates=2, targets=["scores:order"])
+    older = lab.submit(CHECKPOINT_SECONDS=0, hold=30)
+    wait_for(lambda: len(lab.view().committed) >= 5 if lab.exists() else False, of=older)
+    older.signal(signal.SIGSTOP)
+    newer = lab.resume(take_over=True, CHECKPOINT_SECONDS=0, hold=10)
+    wait_for(lambda: lab.view().attempt == 2 and len(newer.calls) >= 10, of=newer)
+    older.let_go()  # what it holds is finished before it learns anything
+    older.signal(signal.SIGCONT)
+    assert older.wait() == 5, older.said
+    assert "superseded by attempt 2" in older.said
+    newer.let_go()
+    assert newer.wait() == 0, newer.said
+    assert rows_of(lab.job()) == lab.serial()
+    lab.assert_sound()
+    for runner in (older, newer):
+        lab.assert_nothing_lives(runner)
+
+
 def test_two_runners_at_once_give_one_set_of_rows(lab: Lab) -> None:
     lab.write("held:simulate", betas(60, sleep=0.002), n_replicates=2, targets=["scores:order"])
     killed = lab.submit(CHECKPOINT_SECONDS=0, hold=30)

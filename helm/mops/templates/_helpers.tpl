@@ -118,7 +118,14 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{- /* Every client reads the variables of all pods: of a secret only where it is may be in them. */}}
 {{- define "mops.extraEnv" -}}
+{{- $component := .component -}}
+{{- range (index .root.Values .component).extraEnv -}}
+{{- if and (hasKey . "value") (regexMatch "(?i)KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING" .name) -}}
+{{- fail (printf "\n\n%s.extraEnv: %s has a value that every client of the service would read.\nPut it into a Secret of this namespace, and name that: {name: %s, valueFrom: {secretKeyRef: {name: SECRET, key: KEY}}}.\n" $component .name .name) -}}
+{{- end -}}
+{{- end -}}
 {{- with (index .root.Values .component).extraEnv }}
 {{- toYaml . }}
 {{- end }}
@@ -193,20 +200,52 @@ tcp://{{ .Release.Name }}-scheduler.{{ .Release.Namespace }}.svc:8786
         values: [{{ rest . | join ", " }}]
 {{- end }}
 
-{{- /* What a policy lets out: names, pods of this release, and ports anywhere. */}}
+{{- /* What a policy lets out: names, pods of this release, and ports outside. */}}
 {{- define "mops.egress" -}}
-- ports:
-    - {port: 53, protocol: UDP}
-    - {port: 53, protocol: TCP}
+{{- include "mops.egressNames" . }}
 - to:
     - podSelector:
         matchLabels:
           app.kubernetes.io/name: {{ .Chart.Name }}
           app.kubernetes.io/instance: {{ .Release.Name }}
+{{ include "mops.egressOutside" . }}
+{{- end }}
+
+{{- define "mops.egressNames" -}}
 - ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+{{- end }}
+
+{{- /*
+Ports everywhere but at blocked addresses. All pods are named, too: some network plugins do not count them as addresses.
+*/}}
+{{- define "mops.egressOutside" -}}
+{{- $blocked := dict "0.0.0.0/0" list "::/0" list -}}
+{{- range .Values.networkPolicy.egress.blocked -}}
+{{- $all := ternary "::/0" "0.0.0.0/0" (contains ":" .) -}}
+{{- $_ := set $blocked $all (append (index $blocked $all) .) -}}
+{{- end -}}
+- to:
+    - namespaceSelector: {}
+    {{- range $all, $except := $blocked }}
+    - ipBlock:
+        cidr: {{ $all | quote }}
+        {{- with $except }}
+        except:
+          {{- toYaml . | nindent 10 }}
+        {{- end }}
+    {{- end }}
+  ports:
     {{- range .Values.networkPolicy.egress.ports }}
     - {port: {{ . }}, protocol: TCP}
     {{- end }}
+{{- end }}
+
+{{- /* The pods of dedicated clusters: the operator labels them; those of this release's own cluster have no such label. */}}
+{{- define "mops.dedicatedPods" -}}
+matchExpressions:
+  - {key: dask.org/component, operator: In, values: [scheduler, worker]}
 {{- end }}
 
 {{- /* Bytes of a Kubernetes quantity: (dict "name" "worker.memory" "quantity" "1.5Gi"). */}}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import describe, terminal
+from mops.cli import describe, place, terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.deletion import Deleted, delete, doomed
 from mops.location import locate
@@ -22,7 +22,8 @@ def delete_(
 ) -> None:
     """Delete jobs with their results, for good.
 
-    A running job is refused. A deletion that was killed is finished by another one.
+    A running job is refused. A deletion that was killed is finished by another one. What waits for a place on the
+    connected service does not wait any more.
     """
     files = locate(storage, local=local).open()
     found = doomed(files.brief(), jobs)
@@ -31,6 +32,11 @@ def delete_(
     if not (yes or terminal.confirmed(f"delete {describe.counted(len(found), 'job')} for good?", unasked="--yes")):
         terminal.say("nothing is deleted")
         raise typer.Exit(1)
+    # Before the files go: a Job that waits for a place would start a runner that finds no job, perhaps a day later.
+    service = place.service_with(files, local=local)
+    for job in found:
+        for name in service.withdraw(job.job) if service else ():
+            terminal.say(f"its Kubernetes Job {name}, which runs nothing, is deleted")
     gone = []
     for deleted in delete(files, [job.job for job in found]):
         gone.append(deleted)

@@ -30,6 +30,10 @@ def run(
         bool,
         typer.Option("--pod", help="Kubernetes starts this again unless it exits with 0: 0 whenever it has ended."),
     ] = False,
+    grace: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=1, help="The time from SIGTERM to the kill: what a pod's grace period is."),
+    ] = None,
     own_cluster: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Run it on a Dask cluster of its own; there the pod says which one."),
@@ -47,7 +51,7 @@ def run(
     """
     with had(own_cluster):
         try:
-            _run(job, storage, after, pod, Pods(workers) if workers else None)
+            _run(job, storage, after, pod, Pods(workers) if workers else None, grace)
         except (Superseded, typer.Exit) as ended:
             if not pod or ended.exit_code not in DONE:
                 raise
@@ -55,11 +59,11 @@ def run(
                 terminal.error(ended)
 
 
-def _run(job: str, storage: str | None, after: int | None, pod: bool, pods: Pods | None) -> None:
+def _run(job: str, storage: str | None, after: int | None, pod: bool, pods: Pods | None, grace_s: float | None) -> None:
     with running.shown(as_json=False) as shown:
         found = open_job(job, storage)
         try:
-            run_job(found, after=after, on_progress=shown.progress, pods=pods, unwatched=pod)
+            run_job(found, after=after, on_progress=shown.progress, pods=pods, unwatched=pod, grace_s=grace_s)
         except Settled as settled:
             terminal.say(f"job {job} has ended ({settled.state}): there is nothing to run")
             raise typer.Exit(terminal.EXIT_CODES[settled.state]) from None

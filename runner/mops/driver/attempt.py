@@ -142,6 +142,8 @@ class Attempt:
     unseen_after
         Nobody sees what this runner says: if this is the job's last attempt (0: there was none), a model that cannot
         run ends the job as failed. None: somebody does.
+    grace_s
+        Seconds that running simulations get when a signal asks this runner to stop.
     """
 
     files: Files
@@ -153,6 +155,7 @@ class Attempt:
     by: By = "person"
     pods: Pods | None = None
     unseen_after: int | None = None
+    grace_s: float = GRACE_SECONDS
 
     def create_only(self, *, other_packages: bool = False) -> None:
         """Import the model and create the job, for a runner that is started by itself.
@@ -218,7 +221,7 @@ class Attempt:
                 )
                 elsewhere = cluster.client if self.context.slots is None else None
                 with (
-                    stopping_on_signals(runner),
+                    stopping_on_signals(runner, self.grace_s),
                     exposed(self.settings.metrics_port, log.view.attempt, runner, elsewhere),
                 ):
                     return runner.run()
@@ -268,8 +271,25 @@ def settled_heap() -> Iterator[None]:
         gc.unfreeze()
 
 
+def simulations_grace(until_kill_s: float | None) -> float:
+    """Return how many seconds running simulations get after a signal.
+
+    What a simulation has computed when the process is killed is lost, and so is all that is not committed. A third of
+    the time, at least 15 s and at most a minute, is for a cluster that answers late and for the open checkpoint.
+
+    Parameters
+    ----------
+    until_kill_s
+        The time from the signal to the kill, such as a pod's grace period; None: nobody kills this process.
+    """
+    if until_kill_s is None:
+        return GRACE_SECONDS
+    kept_for_commits = min(max(until_kill_s / 3, 15.0), 60.0)
+    return max(until_kill_s - kept_for_commits, until_kill_s / 3)
+
+
 @contextmanager
-def stopping_on_signals(runner: Runner) -> Iterator[None]:
+def stopping_on_signals(runner: Runner, grace_s: float) -> Iterator[None]:
     """Let Ctrl-C or SIGTERM stop the runner in good order; a second one at once; a third without a commit.
 
     Ctrl-C is a person's wish, and ends the job as cancelled. SIGTERM is that of a machine or of a Kubernetes that wants
@@ -287,8 +307,8 @@ def stopping_on_signals(runner: Runner) -> Iterator[None]:
         asked += 1
         name = signal.Signals(number).name
         if asked == 1:
-            logger.warning("%s: running simulations get %g s, then what is finished is committed", name, GRACE_SECONDS)
-            runner.stop(GRACE_SECONDS, to_go_on=number == signal.SIGTERM)
+            logger.warning("%s: running simulations get %g s, then what is finished is committed", name, grace_s)
+            runner.stop(grace_s, to_go_on=number == signal.SIGTERM)
         elif asked == 2:
             logger.warning("%s again: simulations are ended, what is finished is committed", name)
             runner.stop(0.0, to_go_on=number == signal.SIGTERM)

@@ -98,12 +98,12 @@ def scheduler_address(name: str, namespace: str) -> str:
 def objects(
     draw: Draw, service: Service, name: str, namespace: str, size: Size, labels: Mapping[str, str]
 ) -> list[Object]:
-    """Return a DaskCluster, and a DaskAutoscaler if its size is adaptive.
+    """Return a DaskCluster, its NetworkPolicy if the chart has some, and a DaskAutoscaler if its size is adaptive.
 
     Parameters
     ----------
     labels
-        For people, and for who looks for what belongs to a job.
+        For people, and for who looks for what belongs to a job, which is named among them.
     """
     drawn = draw(
         name=name,
@@ -112,8 +112,12 @@ def objects(
         worker_command="dask worker",  # its default is a program that Dask has no more
         idle_timeout=IDLE_S,
     )
-    cluster = of_the_chart(drawn, service, namespace, labels)
-    return [cluster, _autoscaler(name, namespace, size)] if size.adaptive else [cluster]
+    made = [of_the_chart(drawn, service, namespace, labels)]
+    if service.dedicated.network_policy:
+        made.append(_network_policy(name, namespace, labels[names.JOB], egress=service.dedicated.egress))
+    if size.adaptive:
+        made.append(_autoscaler(name, namespace, size))
+    return made
 
 
 def of_the_chart(drawn: Object, service: Service, namespace: str, labels: Mapping[str, str]) -> Object:
@@ -167,6 +171,25 @@ def _as_texts(amounts: Mapping[str, Any]) -> dict[str, str]:
 def _environment(variables: Iterable[Object], ours: Mapping[str, str]) -> list[Object]:
     kept = [one for one in variables if one["name"] not in ("DASK_WORKER_NAME", *ours)]
     return [*({"name": name, "value": value} for name, value in ours.items()), *kept]
+
+
+def _network_policy(name: str, namespace: str, job: str, *, egress: bool) -> Object:
+    """Let a cluster's pods reach each other, and their job's runner them; the chart's policy lets in nobody else's.
+
+    A policy for each cluster, because none can say "pods with the same value of this label".
+    """
+    pods = {"podSelector": {"matchLabels": {names.DASK_CLUSTER: name}}}
+    runner = {"podSelector": {"matchLabels": {names.COMPONENT: names.RUNNER, names.JOB: job}}}
+    ports = [{"protocol": "TCP", "port": 8786, "endPort": 8790}]
+    spec = {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods, runner], "ports": ports}]}
+    if egress:
+        spec |= {"policyTypes": ["Ingress", "Egress"], "egress": [{"to": [pods], "ports": ports}]}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": namespace, "labels": {names.JOB: job}},
+        "spec": spec,
+    }
 
 
 def _autoscaler(name: str, namespace: str, size: Size) -> Object:

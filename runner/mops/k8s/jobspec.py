@@ -90,7 +90,7 @@ def runner_job(pod: RunnerPod, request: Request) -> dict[str, Any]:
         },
         "spec": _given(
             backoffLimit=pod.backoff_limit,
-            # A new pod comes when the one before is gone: two runners would only take the job from each other.
+            # With a failure policy the API server takes no other: a pod on a node that does not answer is not replaced.
             podReplacementPolicy="Failed",
             podFailurePolicy={"rules": _failure_rules()},
             activeDeadlineSeconds=pod.deadline_s,
@@ -160,7 +160,7 @@ def _container(pod: RunnerPod, request: Request) -> dict[str, Any]:
         name=CONTAINER,
         image=pod.image,
         imagePullPolicy=pod.image_pull_policy,
-        args=["mops", "jobs", "run", request.job, "--pod", *after, *own, *workers],
+        args=["mops", "jobs", "run", request.job, "--pod", "--grace", str(pod.grace_s), *after, *own, *workers],
         env=_environment(pod, request),
         envFrom=pod.env_from,
         resources=pod.resources,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from mops.k8s import names
 from mops.k8s.jobspec import CONTAINER
@@ -21,7 +22,7 @@ class Phase:
     ----------
     word
         ``queued``, ``suspended``, ``pending``, ``unschedulable``, ``stuck`` (its container cannot be made),
-        ``starting``, ``running``, ``retrying``, ``ended``, ``failed`` or ``gone``.
+        ``starting``, ``running``, ``lost`` (its node does not answer), ``retrying``, ``ended``, ``failed`` or ``gone``.
     reason
         Why, for people; empty: the word says it.
     hint
@@ -51,6 +52,12 @@ class Phase:
 
 GONE = Phase("gone", "its Kubernetes Job is not there any more")
 
+_SUSPENDED = (
+    "whoever suspended it lets it go on; where Kueue admits Jobs, name a queue: "
+    "mops jobs resume JOB --take-over --queue QUEUE"
+)
+"""Never to patch ``suspend``: a Job that Kueue holds would run beside the quota that it waits for."""
+
 _STUCK = {
     "ErrImagePull": "does the image exist, and may the node pull it (imagePullSecrets)?",
     "ImagePullBackOff": "does the image exist, and may the node pull it (imagePullSecrets)?",
@@ -78,7 +85,9 @@ def _created(one: Object) -> tuple[str, str]:
     return one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]
 
 
-def phase_of(job: Object | None, pods: Sequence[Object], events: Sequence[Object] = ()) -> Phase:
+def phase_of(
+    job: Object | None, pods: Sequence[Object], events: Sequence[Object] = (), now: datetime | None = None
+) -> Phase:
     """Return where a Job stands.
 
     Parameters
@@ -89,11 +98,13 @@ def phase_of(job: Object | None, pods: Sequence[Object], events: Sequence[Object
         The Job's.
     events
         Of the namespace; those of the Job and its newest pod are looked at.
+    now
+        Tells a pod that is ending from one that cannot; None: no pod is taken for one of those.
     """
     if job is None:
         return GONE
     pod = newest(pods)
-    found = _ended(job, pods) or _waiting(job, pod) or _of_pod(job, pod, events)
+    found = _ended(job, pods) or _waiting(job, pod) or _lost(pod, now) or _of_pod(job, pod, events)
     return Phase(found.word, found.reason, found.hint, pod["metadata"]["name"] if pod else "", _n_failed(job))
 
 
@@ -120,7 +131,27 @@ def _waiting(job: Object, pod: Object | None) -> Phase | None:
     if queue:
         return Phase("queued", f"in the queue {queue}")
     ending = "its pod is ending" if pod and pod["metadata"].get("deletionTimestamp") else ""
-    return Phase("suspended", ending, 'kubectl patch job --patch \'{"spec": {"suspend": false}}\' goes on')
+    return Phase("suspended", ending, _SUSPENDED)
+
+
+def _lost(pod: Object | None, now: datetime | None) -> Phase | None:
+    """Return the phase of a pod whose node has not ended it in time, and so does not answer.
+
+    Kubernetes does not replace such a pod: with a failure policy it waits until the pod has ended (docs/cluster.md).
+    """
+    if pod is None or now is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        return None
+    until = pod["metadata"].get("deletionTimestamp")  # when its grace period is over
+    if until is None or (now - datetime.fromisoformat(until)).total_seconds() < _LOST_S:
+        return None
+    node = pod.get("spec", {}).get("nodeName", "")
+    return Phase("lost", f"its node {node} does not answer: the pod was to end at {until}", _REPLACED)
+
+
+_LOST_S = 60.0
+"""After the end of a pod's grace period: kubelet needs a few seconds, and clocks differ."""
+
+_REPLACED = "start another runner: mops jobs resume JOB; if the node comes back, the runner there stops by itself"
 
 
 def _of_pod(job: Object, pod: Object | None, events: Sequence[Object]) -> Phase:

@@ -17,7 +17,12 @@ Values that are empty are left out.
   "runner" (include "mops.client.runner" . | fromJson)
   "worker" (include "mops.client.worker" . | fromJson)
   "schedulerPodTemplate" (include "mops.scheduler.template" . | fromYaml)
-  "dedicated" (dict "enabled" .Values.dedicated.enabled "workers" (max 1 (int64 .Values.dedicated.workers)))
+  "dedicated" (dict
+    "enabled" .Values.dedicated.enabled
+    "workers" (max 1 (int64 .Values.dedicated.workers))
+    "networkPolicy" .Values.networkPolicy.enabled
+    "egress" .Values.networkPolicy.egress.enabled
+  )
 -}}
 {{- include "mops.withoutEmpty" $client | fromJson | toPrettyJson -}}
 {{- end }}
@@ -30,7 +35,7 @@ Values that are empty are left out.
   "imagePullPolicy" .Values.image.pullPolicy
   "imagePullSecrets" (include "mops.pullSecrets" . | fromYamlArray)
   "serviceAccount" (include "mops.name" $scope)
-  "automountServiceAccountToken" .Values.rbac.create
+  "automountServiceAccountToken" $values.automountServiceAccountToken
   "podSecurityContext" (include "mops.podSecurityContext" . | fromYaml)
   "securityContext" (include "mops.securityContext" . | fromYaml)
   "resources" $values.resources

@@ -16,8 +16,8 @@ spec:
     - name: scheduler
       image: {{ include "mops.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      command: [dask, scheduler]
-      args: [--port, "8786", --dashboard-address, ":8787"]
+      {{- /* No command: it would take the place of the image's first process. */}}
+      args: [dask, scheduler, --port, "8786", --dashboard-address, ":8787"]
       env:
         {{- include "mops.homeEnv" . | nindent 8 }}
         {{- include "mops.daskEnv" . | nindent 8 }}

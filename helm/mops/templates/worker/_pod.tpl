@@ -17,9 +17,12 @@ spec:
     - name: worker
       image: {{ include "mops.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      command: [dask, worker]
-      {{- /* Fixed ports, so that a NetworkPolicy can name them. */}}
+      {{- /*
+      No command: it would take the place of the image's first process. Fixed ports, so that a NetworkPolicy can name them.
+      */}}
       args:
+        - dask
+        - worker
         - $(DASK_SCHEDULER_ADDRESS)
         - --name=$(DASK_WORKER_NAME)
         - --nworkers=1
