@@ -22,6 +22,7 @@ from mops.storage.derived import Rows, Source, ancestors, families_of, parts, ve
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, Live, driven_here, job_names, load_job, read_live, read_reference
 from mops.storage.log import Claim, Counts, JobLog, LogView, settled_state
+from mops.storage.one_dataset import dataset_problems
 from mops.storage.paths import JobPaths
 from mops.storage.rows import FilteredFile, filtered
 from mops.storage.samples import as_table, read_samples
@@ -226,8 +227,8 @@ class Job:
         return view
 
     def verify(self) -> list[str]:
-        """Check the job's log and read every part; return a sentence for each thing that is wrong."""
-        return verify_job(self.files, self.name)
+        """Check the job's log, every part, and that each output reads as one dataset; say all that is wrong."""
+        return verify_job(self.files, self.name) or dataset_problems(self.files, self.name)
 
     def cancel(self) -> bool:
         """Ask the job's runner to commit what is finished and stop; False: it was complete already."""

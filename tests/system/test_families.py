@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import mops
 from mops.job import Job
 from mops.settings import Settings
+from mops.storage.one_dataset import dataset_problems
 
 MODEL = """
 import datetime as dt
@@ -158,3 +160,28 @@ def test_values_that_no_type_holds_together_fail_by_name(run: Run) -> None:
     for i, (_, message) in enumerate(APART):
         assert message.replace("'x'", f"'x{i}'") in said
     assert job.verify() == []
+
+
+def test_verify_names_the_part_and_the_groups_that_do_not_fit(run: Run, tmp_path: Path) -> None:
+    job = run("int", "float", "none")
+    assert dataset_problems(job.files, job.name) == []
+    path = job.paths("out")[1]
+    file = tmp_path / "mops-storage" / path
+    table = pq.read_table(file)
+    for column, words in [
+        (pa.array(["text"]), "column 'x' is string with values that do not fit the job's number"),
+        (pa.array([2**60]), "column 'x' is int64 with values that do not fit the job's number"),
+    ]:
+        pq.write_table(table.set_column(4, "x", column), file)
+        assert dataset_problems(job.files, job.name) == [f"{path}: groups 1 to 1: {words}"]
+    pq.write_table(table.rename_columns([*table.column_names[:4], "y"]), file)
+    assert dataset_problems(job.files, job.name) == [f"{path}: its columns are y, not x"]
+
+
+def test_a_derived_job_holds_to_what_its_parents_values_have_fixed(run: Run) -> None:
+    job = run("none", "int", "text", "float")
+    assert refused(job).keys() == {2}
+    again = mops.retry(job, verdicts=["invalid_output"])
+    assert refused(again).keys() == {2}
+    assert values_of(again) == {0: None, 1: 7, 3: 0.5}
+    assert again.verify() == []
