@@ -326,3 +326,43 @@ class TestOutcome:
 )
 def test_a_unit_is_described_by_what_people_know_of_it(unit, words):
     assert make().describe(unit) == words
+
+
+class TestWantsMore:
+    """A child that leaves is followed by another only for what would be lost, or what has time and room left."""
+
+    def test_not_for_a_group_that_waits_for_an_order_of_its_own(self):
+        """What is begun of it comes with that order: a fresh child would have nothing to do for it here."""
+        work = make(seconds=0.0, retries=1)
+        assert work.postpone(Unit(0, 1))
+        work.blame(Unit(0, 0), TIMEOUT)  # it is begun, too
+        assert not work.wants_more
+
+    def test_for_a_group_that_is_half_done_though_the_time_is_over(self):
+        work = make(seconds=0.0)
+        work.blame(Unit(0, 0), TIMEOUT)
+        assert work.wants_more
+
+    def test_not_for_a_replicate_of_a_group_in_pieces_when_the_time_is_over(self):
+        work = make(seeds=((10, 11),), seconds=0.0, replicates=(0, 1))
+        work.blame(Unit(0, 0), TIMEOUT)
+        assert not work.wants_more
+
+
+@pytest.mark.parametrize(
+    ("reason", "order", "n_deaths", "says"),
+    [
+        ("crashed", {"retries": 2}, 0, "not counted"),
+        ("crashed", {"retries": 2}, 1, "time 1 of 3"),
+        ("oom", {"retries": 1}, 2, "time 2 of 2"),
+        ("crashed", {"retries": 0, "alone": True}, 1, "time 2 of 2"),
+        ("timeout", {"retries": 2}, 1, "time 1 of 1"),
+        ("oom", {"retries": 1, "alone": True}, 1, "time 2 of 2"),
+        ("oom", {"retries": 3, "alone": True}, 0, "time 1 of 4"),
+    ],
+)
+def test_how_often_a_simulation_was_tried_and_may_be(reason, order, n_deaths, says):
+    work = make(seeds=((10,),), **order)
+    for _ in range(n_deaths):
+        work.blame(Unit(0, 0), CRASHED)
+    assert work.how_often(Unit(0, 0), reason) == says
