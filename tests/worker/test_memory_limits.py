@@ -198,9 +198,9 @@ from pathlib import Path
 ballast = bytes(range(256)) * (300 << 12)
 
 def run(p, s):
-    Path(f"started-{p['a']}").touch()
+    (HERE / f"started-{p['a']}").touch()
     held = b"x" * (p.get("mib", 1) << 20)
-    while p.get("meets") and len([*Path().glob("started-*")]) < p["meets"]:
+    while p.get("meets") and len([*HERE.glob("started-*")]) < p["meets"]:
         time.sleep(0.01)
     time.sleep(0.3)
     return {"x": s}
@@ -318,6 +318,29 @@ def test_nothing_more_starts_while_the_worker_is_full(
         order.join()
     assert [outcome.done for outcome in got] == [{0}, {0}]
     assert (lab.folder / "started-2").exists()
+
+
+def test_pausing_follows_what_others_leave(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two jobs on a laptop each took what was there when they began, and the kernel chose among both."""
+    monkeypatch.setattr("mops.worker.pool._SAY_SECONDS", 0.0)
+    pool = lab.pool(HOLDS, slots=2, memory_bytes=2 << 30)
+    got: list[Outcome] = []
+    orders = [threading.Thread(target=lambda mib=mib: got.append(lab.run(pool, [{"mib": mib}]))) for mib in (101, 2)]
+    orders[0].start()
+    until((lab.folder / "started-101").exists)
+    left = [20 * MIB]
+    monkeypatch.setattr(memory, "available_bytes", lambda: left[0])
+    orders[1].start()
+    until(lambda: caplog.text.count("waiting to start simulations") > 1)
+    assert not (lab.folder / "started-2").exists()
+    left[0] = 8 << 30
+    until((lab.folder / "started-2").exists)
+    (lab.folder / "go").touch()
+    for order in orders:
+        order.join()
+    assert [outcome.done for outcome in got] == [{0}, {0}]
 
 
 def test_one_may_always_run(lab: Lab) -> None:

@@ -85,6 +85,41 @@ def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
     assert memory.share_bytes(allowed, parent, slots) == share
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_is_free_in_a_container_is_its_limit_less_what_it_uses_without_files_that_can_go(
+    tmp_path: Path, version: int
+) -> None:
+    """The limit of a simulation came from all memory, also from what others had."""
+    proc, mounted = tmp_path / "cgroup", tmp_path / "sys"
+    own = mounted / "memory" / "pod" / "one" if version == 1 else mounted / "pod" / "one"
+    own.mkdir(parents=True)
+    (mounted / "cgroup.controllers").touch()
+    proc.write_text("4:memory:/pod/one\n" if version == 1 else "0::/pod/one\n")
+    limit, usage = ("limit_in_bytes", "usage_in_bytes") if version == 1 else ("max", "current")
+    stat = "inactive_file 1\ntotal_inactive_file {}\n" if version == 1 else "active_file 1\ninactive_file {}\n"
+
+    def of(folder: Path, limit_mib: int | None, used_mib: int, files_mib: int) -> int | None:
+        none = str((1 << 63) - 4096) if version == 1 else "max"
+        (folder / f"memory.{limit}").write_text(none if limit_mib is None else str(limit_mib * MIB))
+        (folder / f"memory.{usage}").write_text(str(used_mib * MIB))
+        (folder / "memory.stat").write_text(stat.format(files_mib * MIB))
+        found = memory.own_cgroup(proc, mounted)
+        assert found is not None
+        return found.free_bytes()
+
+    assert of(own, None, 300, 100) is None
+    assert of(own, 1000, 700, 300) == 600 * MIB
+    assert of(own.parent, 2000, 1900, 100) == 200 * MIB, "the least of those that it is in"
+    assert of(own.parent, 1000, 1100, 0) == 0
+
+
+def test_what_others_hold_is_nobodys_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < memory.available_bytes() <= memory.allowed_bytes()
+    monkeypatch.setattr(memory, "available_bytes", lambda: 300 * MIB)
+    assert memory.usable_bytes(None, 50 * MIB) == 350 * MIB
+    assert memory.usable_bytes(200 * MIB, 50 * MIB) == 200 * MIB
+
+
 def counts(proc: Path, mounted: Path) -> str | None:
     found = memory.kill_counter(proc, mounted)
     return None if found is None else found.name

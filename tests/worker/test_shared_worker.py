@@ -80,8 +80,8 @@ def most_processes(pools: list[Pool], others: set[int]) -> Iterator[list[int]]:
 
     def look() -> None:
         while not over.wait(0.002):
-            templates = {template.pid for pool in pools if (template := pool._template) is not None}
-            seen[0] = max(seen[0], len(processes() - templates - others))
+            idle = {one.pid for pool in pools for one in (pool._template, pool._reaper) if one is not None}
+            seen[0] = max(seen[0], len(processes() - idle - others))
 
     watching = threading.Thread(target=look)
     watching.start()
@@ -105,6 +105,8 @@ def test_there_are_never_more_children_than_slots_whatever_the_number_of_pools(
 ) -> None:
     others = processes()
     pools = [lab.pool(HOLDS, slots=2, children=children, start=start, job=f"job-{i}") for i in range(3)]
+    for pool in pools:
+        pool._living_reaper()  # nor is a reaper
     for pool in pools if start == "fork" else ():
         pool.check()  # a template is no child, and this test tells them apart when they are there
     outcomes: list[tuple[threading.Thread, list[Outcome]]] = []

@@ -14,6 +14,7 @@ from pool_lab import Lab, until, values
 from mops.errors import ModelError
 from mops.worker.order import Outcome
 from mops.worker.parent import Child
+from mops.worker.pool import Pool
 from mops.worker.process import UNSAFE, why_not_forked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sir"
@@ -34,6 +35,11 @@ def processes(outcome) -> list[tuple[int, int]]:  # type: ignore[no-untyped-def]
     return [(pid, parent) for _, (pid, parent) in sorted(values(outcome, "pid").items())]
 
 
+def reaper_of(pool: Pool) -> int:
+    assert pool._reaper is not None
+    return pool._reaper.pid
+
+
 def test_the_model_is_imported_once_and_children_are_forked(lab: Lab) -> None:
     pool = lab.pool(COUNTS, tasks_per_child=1)
     found = processes(lab.run(pool, [{"a": i} for i in range(5)]))
@@ -46,7 +52,7 @@ def test_the_model_is_imported_once_and_children_are_forked(lab: Lab) -> None:
 def test_spawned_children_import_each_by_itself(lab: Lab) -> None:
     pool = lab.pool(COUNTS, tasks_per_child=1, start="spawn")
     found = processes(lab.run(pool, [{"a": i} for i in range(3)]))
-    assert {parent for _, parent in found} == {os.getpid()}
+    assert {parent for _, parent in found} == {reaper_of(pool)}
     assert (lab.folder / "imports").read_text() == "xxx"
 
 
@@ -94,8 +100,9 @@ def test_a_model_whose_import_ends_the_process_is_said(lab: Lab) -> None:
 def test_threads_of_the_models_import_are_not_forked(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     start = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
-    outcome = lab.run(lab.pool(f"import threading, time\n{start}{COUNTS}"), [{"a": 1}])
-    assert [parent for _, parent in processes(outcome)] == [os.getpid()]
+    pool = lab.pool(f"import threading, time\n{start}{COUNTS}")
+    outcome = lab.run(pool, [{"a": 1}])
+    assert [parent for _, parent in processes(outcome)] == [reaper_of(pool)]
     assert "importing the model starts threads" in caplog.text
     assert (lab.folder / "imports").read_text() == "x", "the process that was to be the template is the first child"
 
@@ -103,8 +110,9 @@ def test_threads_of_the_models_import_are_not_forked(lab: Lab, caplog: pytest.Lo
 def test_a_library_that_does_not_survive_a_fork_is_not_forked(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     (lab.folder / "torch.py").write_text("")  # stands for the library, which is 2 GB: only its name counts
-    outcome = lab.run(lab.pool(f"import torch\n{COUNTS}"), [{"a": 1}])
-    assert [parent for _, parent in processes(outcome)] == [os.getpid()]
+    pool = lab.pool(f"import torch\n{COUNTS}")
+    outcome = lab.run(pool, [{"a": 1}])
+    assert [parent for _, parent in processes(outcome)] == [reaper_of(pool)]
     assert f"the model imports torch: {UNSAFE['torch']}" in caplog.text
 
 
@@ -112,9 +120,9 @@ def test_a_template_that_dies_is_replaced(lab: Lab) -> None:
     pool = lab.pool(COUNTS, tasks_per_child=1)
     ((_, template),) = processes(lab.run(pool, [{"a": 1}]))
     os.kill(template, signal.SIGKILL)
-    until(lambda: os.waitid(os.P_PID, template, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None)
+    until(lambda: pool._template is None or not pool._template.fit)
     ((_, another),) = processes(lab.run(pool, [{"a": 2}]))
-    assert another not in (template, os.getpid())
+    assert another not in (template, reaper_of(pool))
     assert (lab.folder / "imports").read_text() == "xx"
 
 
@@ -245,6 +253,73 @@ def test_what_a_model_prints_when_it_is_imported_comes_with_the_first_order(lab:
 
 
 def test_a_model_may_put_anything_in_the_place_of_stdout(lab: Lab) -> None:
-    outcome = lab.run(lab.pool(f"import sys\nsys.stdout = None\n{COUNTS}"), [{"a": 1}])
-    ((_, parent),) = processes(outcome)
-    assert parent != os.getpid()
+    pool = lab.pool(f"import sys\nsys.stdout = None\n{COUNTS}")
+    ((_, parent),) = processes(lab.run(pool, [{"a": 1}]))
+    assert parent != reaper_of(pool)
+
+
+AT_FORK = """
+import os, sys, threading, time
+
+template, lock = os.getpid(), threading.Lock()
+lock.acquire()
+
+def prints():
+    os.write(1, b"x" * 500_000)
+
+def sleeps():
+    time.sleep(600)
+
+def raises():
+    raise ValueError("not at a fork")
+
+os.register_at_fork({handler})
+
+def run(p, s):
+    return {{"forked": os.getppid() == template}}
+"""
+
+
+@pytest.mark.parametrize(
+    "handler",
+    ["before=prints", "after_in_parent=prints", "after_in_child=prints", "before=raises", "after_in_child=raises"],
+)
+def test_what_a_model_prints_or_raises_when_it_is_forked_stops_nothing(lab: Lab, handler: str) -> None:
+    """Nobody read it: the pipe was full after 64 KiB, and every slot waited for ever for the process that forks."""
+    pool = lab.pool(AT_FORK.format(handler=handler), tasks_per_child=1)
+    outcome = lab.run(pool, [{"a": 1}, {"a": 2}])
+    assert values(outcome, "forked") == {(0, 0): [True], (1, 0): [True]}
+    said = outcome.prints + lab.run(pool, [{"a": 3}]).prints
+    assert ("xxx" if "prints" in handler else "not at a fork") in said
+
+
+@pytest.mark.parametrize("handler", ["before=sleeps", "after_in_parent=lock.acquire", "after_in_child=lock.acquire"])
+def test_a_model_that_hangs_when_it_is_forked_is_spawned(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, handler: str
+) -> None:
+    """The worker waited for ever for the process that forks."""
+    monkeypatch.setattr("mops.worker.parent.ANSWER_SECONDS", 1.0)
+    others = set(psutil.Process().children(recursive=True))
+    pool = lab.pool(AT_FORK.format(handler=handler))
+    outcome = lab.run(pool, [{"a": 1}, {"a": 2}])
+    assert values(outcome, "forked") == {(0, 0): [False], (1, 0): [False]}
+    assert caplog.text.count("the process that forks them did not answer") == 1
+    pool.close()
+    assert set(psutil.Process().children(recursive=True)) <= others
+
+
+@pytest.mark.parametrize("way", ["stop", "close"])
+def test_a_pool_stops_while_its_template_hangs_in_a_fork(lab: Lab, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """The fork was made under the pool's lock, for which a stop waited."""
+    monkeypatch.setattr("mops.worker.parent.ANSWER_SECONDS", 600.0)
+    others = set(psutil.Process().children(recursive=True))
+    pool = lab.pool(AT_FORK.format(handler="before=sleeps"))
+    got: list[Outcome] = []
+    thread = threading.Thread(target=lambda: got.append(lab.run(pool, [{"a": 1}])), daemon=True)
+    thread.start()
+    until(lambda: pool._template is not None and pool._template._forks)
+    pool.stop(0.0) if way == "stop" else pool.close()
+    thread.join(60)
+    assert [(outcome.done, outcome.failures) for outcome in got] == [(frozenset(), [])]
+    pool.close()
+    assert set(psutil.Process().children(recursive=True)) <= others

@@ -17,7 +17,7 @@ from mops.profile import load
 from mops.settings import Settings
 from mops.survey import dask_of
 from mops.worker.heap import resident_bytes, trim_heap
-from mops.worker.memory import allowed_bytes, share_bytes
+from mops.worker.memory import allowed_bytes, available_bytes, share_bytes, usable_bytes
 from mops.worker.process import can_fork
 
 OptionalJob = Annotated[str | None, typer.Argument(metavar="JOB", help="A job, to see how its children started.")]
@@ -76,13 +76,15 @@ def _show_cluster(scheduler: Scheduler, workers: list[Worker], found: list[Findi
 
 
 def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
-    slots, allowed = embedded_slots(settings), allowed_bytes()
-    share = settings.sim_memory or share_bytes(allowed, resident_bytes(), slots)
+    slots, allowed, available = embedded_slots(settings), allowed_bytes(), available_bytes()
+    own = resident_bytes()
+    share = settings.sim_memory or share_bytes(usable_bytes(None, own), own, slots)
     if as_json:
-        facts = {"slots": slots, "memory_bytes": allowed, "simulation_bytes": share}
+        memory = {"memory_bytes": allowed, "available_bytes": available, "simulation_bytes": share}
+        facts = {"slots": slots, **memory}
         terminal.data_json(facts | {"children": children, "trims": trim_heap(), "findings": []})
         return
-    terminal.data_fields(_machine(slots, allowed, share, children))
+    terminal.data_fields(_machine(slots, (allowed, available), share, children))
     terminal.say("this machine; set MODELOPS_SCHEDULER, or run mops connect, to look at a cluster")
 
 
@@ -95,9 +97,9 @@ def _children(settings: Settings, job: str | None, storage: str | None) -> str:
     return "forked where the model allows it; mops doctor JOB says how those of a job were, and why"
 
 
-def _machine(slots: int, allowed: int, share: int, children: str) -> Iterator[tuple[str, str]]:
+def _machine(slots: int, memory: tuple[int, int], share: int, children: str) -> Iterator[tuple[str, str]]:
     yield "simulations at once", str(slots)
-    yield "memory", terminal.size(allowed)
+    yield "memory", "{}, of which {} are available now".format(*map(terminal.size, memory))
     yield "for one simulation", terminal.size(share)
     yield "children", children
     yield "freed memory", "given back" if trim_heap() else "kept: this libc has no malloc_trim"

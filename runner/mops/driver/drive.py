@@ -50,7 +50,7 @@ from mops.storage.paths import JobPaths
 from mops.study.families import Families
 from mops.study.groups import Group, GroupPart, GroupTable
 from mops.worker.heap import resident_bytes
-from mops.worker.memory import allowed_bytes
+from mops.worker.memory import allowed_bytes, available_bytes
 from mops.worker.order import Context, Order, Outcome
 from mops.worker.verdict import Report
 
@@ -584,7 +584,7 @@ class Runner:
         if self._sizer is None:
             return
         workers = max(self._cluster.workers, 1)
-        free = allowed_bytes() - resident_bytes()
+        free = min(allowed_bytes() - resident_bytes(), available_bytes())
         results = room_for_results(self._context.held_bytes, workers, free)
         task_seconds = self._settings.task_seconds if self._settings.checkpoint_seconds > 0 else 0.0
         sizes = self._sizer.sizes(Room(self._crew.slots, workers, results, task_seconds, self._window_per_slot))

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import gc
 import importlib
 import os
@@ -50,7 +51,7 @@ import pyarrow as pa
 from mops.folders import make_read_only
 from mops.study.columns import families_of
 from mops.study.ids import target_seed
-from mops.worker.lifeline import can_tie, tie
+from mops.worker.lifeline import adopt_orphans, can_tie, tie
 from mops.worker.load import CannotLoad, load_model, load_target, script_of
 from mops.worker.parts import PartWriter, tables_of
 from mops.worker.reference import Reference
@@ -144,8 +145,15 @@ def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[
 
 def _run(bundle: _Bundle, order: Message, channel: Channel, page: ProgressPage) -> None:
     # A function of its own, so that no table outlives its order in a local name.
+    _adopt_once()
     given = _given(channel) if order["given"] else {}
     _Run(bundle, order, given, channel, page).run()
+
+
+@functools.cache
+def _adopt_once() -> None:
+    # What simulations leave is this process's account. A template runs none: what its import leaves is not its own.
+    adopt_orphans()
 
 
 def die_with_parent(lifeline_fd: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from mops.errors import ModelError, Problem, path_fault, path_refused, path_shown
 
 NEEDED = {"python": (3, 11), "numpy": (1, 23), "pyarrow": (18, 0)}
-_START = str(Path(__file__).with_name("start.py"))
+START = str(Path(__file__).with_name("start.py"))
 _ANSWER_SECONDS = 120.0  # the first import from a network folder may take this long
 _MARK = "mops-interpreter:"
 # Any Python reads this, 2.7 too: what it cannot do, it is to tell. The folder that it runs in holds nothing to import.
@@ -44,7 +44,7 @@ def command(python: str | None) -> list[str]:
     python
         The interpreter; None: this process's own.
     """
-    return [python or sys.executable, "-P", _START]
+    return [python or sys.executable, "-P", START]
 
 
 def cannot_start(python: str, error: OSError, *, installed: bool = False) -> ModelError:

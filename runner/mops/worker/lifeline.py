@@ -1,13 +1,17 @@
-"""Processes that end with another one by a signal from the kernel, whatever they are at.
+"""Processes that end with another one by a signal from the kernel, whatever they are at, and those that get orphans.
 
 docs/decisions.md has the reasons, and what else was thought of.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import signal
+import sys
+
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def can_tie() -> bool:
@@ -31,3 +35,14 @@ def tie(lifeline_fd: int, group: int) -> None:
     fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -group)
     fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def can_adopt() -> bool:
+    """Tell whether this system's kernel gives orphans to another process than the first: Linux."""
+    return sys.platform == "linux"
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every process below this one whose own parent has ended (prctl(2)); Linux only."""
+    if can_adopt():
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

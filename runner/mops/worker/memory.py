@@ -28,6 +28,8 @@ LEAST_SHARE_BYTES = 64 << 20
 _CONFIRM_SECONDS = 0.1
 _CONFIRM_SHARE = 20  # a twentieth of the time at most
 _NO_LIMIT = 1 << 60
+_VERSION_1 = ("memory.limit_in_bytes", "memory.oom_control", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = ("memory.max", "memory.events", "memory.current", "inactive_file")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -167,11 +169,25 @@ class _Cgroup:
     folders: tuple[Path, ...]
     limit: str
     events: str
+    usage: str
+    inactive: str
 
     def limit_bytes(self) -> int | None:
         """Return the least limit of the cgroup and those that it is in."""
         limits = [_number(folder / self.limit) for folder in self.folders]
         return min((n for n in limits if n is not None and n < _NO_LIMIT), default=None)
+
+    def free_bytes(self) -> int | None:
+        """Return what the cgroup may still take, and those that it is in; None: there is no limit.
+
+        Files that were read and are not in use (``inactive_file``) count as free: the kernel gives them up.
+        """
+        free = []
+        for folder in self.folders:
+            limit, used = _number(folder / self.limit), _number(folder / self.usage)
+            if limit is not None and limit < _NO_LIMIT and used is not None:
+                free.append(limit - used + (_stat(folder / "memory.stat", self.inactive) or 0))
+        return max(min(free), 0) if free else None
 
     @property
     def counter(self) -> Path:
@@ -204,10 +220,10 @@ def own_cgroup(proc: Path = Path("/proc/self/cgroup"), mounted: Path = _CGROUPS)
         return None
     for _, controllers, path in lines:
         if "memory" in controllers.split(","):
-            return _Cgroup(_folders(mounted / "memory", path), "memory.limit_in_bytes", "memory.oom_control")
+            return _Cgroup(_folders(mounted / "memory", path), *_VERSION_1)
     for number, _, path in lines:
         if number == "0" and (mounted / "cgroup.controllers").exists():
-            return _Cgroup(_folders(mounted, path), "memory.max", "memory.events")
+            return _Cgroup(_folders(mounted, path), *_VERSION_2)
     return None
 
 
@@ -248,11 +264,16 @@ def kill_counter(proc: Path = Path("/proc"), mounted: Path = _CGROUPS) -> Path |
 
 
 def _oom_kill_of(file: Path) -> int | None:
+    return _stat(file, "oom_kill")
+
+
+def _stat(file: Path, name: str) -> int | None:
+    """Return the number after a name at the start of a line; None: it is not there."""
     try:
         lines = file.read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), None)
 
 
 @dataclass(frozen=True)
@@ -286,8 +307,32 @@ def container_kills() -> Kills | None:
     return Kills(n, born, time.time() - born)
 
 
+def available_bytes() -> int:
+    """Return what can be taken now before something has to give way: of the machine, or what is left of the container.
+
+    Files that the kernel keeps in memory, and would give up, count as available.
+    """
+    cgroup = own_cgroup()
+    in_container = cgroup.free_bytes() if cgroup is not None else None
+    on_machine = psutil.virtual_memory().available
+    return on_machine if in_container is None else min(on_machine, in_container)
+
+
+def usable_bytes(worker_limit: int | None, taken: int) -> int:
+    """Return what this process and its children may take, as far as others leave it now.
+
+    Parameters
+    ----------
+    worker_limit
+        What Dask was told for this worker; None or 0: nothing.
+    taken
+        What they take already.
+    """
+    return min(allowed_bytes(worker_limit), taken + available_bytes())
+
+
 def allowed_bytes(worker_limit: int | None = None) -> int:
-    """Return what this process and its children may take: the least of all limits.
+    """Return what this process and its children may take, whatever others take: the least of all limits.
 
     Parameters
     ----------

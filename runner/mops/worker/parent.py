@@ -20,7 +20,8 @@ from mops.worker import held, memory, turnover
 from mops.worker.interpreter import command
 from mops.worker.order import Context
 from mops.worker.parts import send_tables
-from mops.worker.process import UNSAFE, Forked, Process, Spawned, why_not_forked
+from mops.worker.process import UNSAFE, Grandchild, Process, spawned, why_not_forked
+from mops.worker.reaping import ANSWER_SECONDS, Reaper
 from mops.worker.scratch import Scratch
 from mops.worker.verdict import Death
 from mops.worker.wire import Channel, Message, ProgressPage, Unit
@@ -57,10 +58,20 @@ class Child:
         The folder for working folders.
     template
         A child that has imported the model and forks this one; None: it is started by itself.
+    reaper
+        Starts it then, and ends what it leaves; a forked one has its template's.
     """
 
-    def __init__(self, context: Context, root: str, scratch: Scratch, template: Child | None = None):
+    def __init__(
+        self,
+        context: Context,
+        root: str,
+        scratch: Scratch,
+        template: Child | None = None,
+        reaper: Reaper | None = None,
+    ):
         self._context, self._scratch, self._has_forked = context, scratch, False
+        self._reaper: Reaper | None = template._reaper if template is not None else reaper
         load = None if template else _load_message(context, root, scratch)
         self._page, page_fd = ProgressPage.create()
         with contextlib.ExitStack() as on_failure:
@@ -71,7 +82,7 @@ class Child:
             self._lifeline, their_lifeline = socket.socketpair()
             with theirs, their_lifeline:
                 passed = (theirs.fileno(), their_lifeline.fileno(), page_fd)
-                self._process: Process = template.fork(passed) if template else Spawned(context, passed)
+                self._process: Process = template.fork(passed) if template else spawned(context, passed, reaper)
             on_failure.pop_all()
         turnover.started("forked" if template else "spawned")
         os.close(page_fd)
@@ -95,7 +106,8 @@ class Child:
         os.set_blocking(self._stdout.fileno(), False)
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._stdout, selectors.EVENT_READ)
-        self._asking = threading.Lock()
+        self._asking, self._reaping = threading.Lock(), threading.Lock()
+        self._collected = self._forks = False
         self._starting, self._worked = template is not None, 0.0
         self._first: Unit | None = None
         self._idle_since = time.monotonic()
@@ -106,11 +118,13 @@ class Child:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # ready() tells how it died
                 self._channel.send(load)
 
-    def fork(self, passed: tuple[int, ...]) -> Forked:
+    def fork(self, passed: tuple[int, ...]) -> Process:
         """Have a process forked that serves orders with these descriptors: its socket, lifeline and page.
 
         Raises
         ------
+        TimeoutError
+            This template does not answer: it waits for what the model does when it is forked. It is killed.
         BrokenPipeError, ConnectionResetError, EOFError
             This template has ended.
         OSError
@@ -127,23 +141,51 @@ class Child:
             if answer["kind"] == "not_forked":
                 raise OSError(answer["message"])
             self._has_forked = True
-            forked = Forked(answer["pid"], output, self._status_of)
+            if self._reaper is not None:
+                self._reaper.forked(answer["pid"])
+            forked = Grandchild(answer["pid"], output, self._status_of)
             on_failure.pop_all()
         return forked
 
     def _ask(self, question: Message, *fds: int) -> Message:
-        """Ask a template: the question goes with each descriptor, or once without any."""
-        with self._asking:
+        """Ask a template: the question goes with each descriptor, or once without any. What it prints is read."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        if not self._asking.acquire(timeout=ANSWER_SECONDS):
+            raise TimeoutError
+        try:
+            self._forks = question["kind"] == "fork"
             for fd in fds or (None,):
                 self._channel.send(question, fd)
-            return self._channel.receive()[0]
+            while True:
+                ready = {key.fileobj for key, _ in self._selector.select(max(deadline - time.monotonic(), 0.0))}
+                if self._stdout in ready:
+                    self._read_prints()
+                if self._channel in ready:
+                    return self._channel.receive()[0]
+                if time.monotonic() >= deadline:
+                    self.kill()  # what it would answer later would be taken for the answer to another question
+                    raise TimeoutError
+        finally:
+            self._forks = False
+            self._asking.release()
 
     def _status_of(self, pid: int) -> int | None:
-        try:
-            found: int | None = self._ask({"kind": "wait", "pid": pid})["returncode"]
-        except (OSError, EOFError):  # the template has ended
-            return None
-        return found
+        """Take the return code of a process that this template has forked, and end what that has left."""
+        found: int | None = None
+        with contextlib.suppress(OSError, EOFError):  # this template has ended
+            found = self._ask({"kind": "wait", "pid": pid})["returncode"]
+        left = self._reaper.wait(pid) if self._reaper is not None else None
+        return left if found is None else found
+
+    def kill_if_it_forks(self) -> None:
+        """End a template that somebody waits for: to import the model, or to fork."""
+        if self._forks or not self._loaded:
+            self.kill()
+
+    def take_template_prints(self) -> str:
+        """Return what a template has printed since the last call, when it imported the model or when it forked."""
+        with self._asking:
+            return self.take_prints()
 
     @property
     def fit(self) -> bool:
@@ -179,6 +221,8 @@ class Child:
                     hint=_where_to_look(message["message"], self._context),
                 )
             self._loaded = True
+            if self._reaper is not None:
+                self._reaper.keep()
             self.why_not_forked = why_not_forked(message["threads"], message["modules"])
             return None
         return self.death()
@@ -229,8 +273,7 @@ class Child:
             ended = self._has_ended()
             if ended:
                 self._kill_group()
-            within_s = 0.0 if ended else min(poll_s, max(self._look_at - time.monotonic(), _LOOK_SECONDS))
-            ready = {key.fileobj for key, _ in self._selector.select(within_s)}
+            ready = {key.fileobj for key, _ in self._selector.select(0.0 if ended else self._wait_s(poll_s))}
             if self._stdout in ready:
                 self._read_prints()
             if self._channel in ready:
@@ -242,6 +285,11 @@ class Child:
             elif ended:
                 return
             self._watch()
+
+    def _wait_s(self, poll_s: float) -> float:
+        if self._limit_bytes is None:
+            return poll_s
+        return min(poll_s, max(self._look_at - time.monotonic(), _LOOK_SECONDS))
 
     def _watch(self) -> None:
         if self._ended_by == "itself":
@@ -337,14 +385,14 @@ class Child:
         # Not after the child was waited for: its number, and its group's, may be somebody else's by then. And not by
         # Popen.send_signal, which takes the exit status of a child that has just ended.
         with self._guard:
-            if not self._process.waited:
+            if not self._collected:
                 with contextlib.suppress(ProcessLookupError):
                     send(self._process.pid, number)
 
     def _has_ended(self) -> bool:
         """Tell whether the process has ended, without taking its exit status."""
         with self._guard:
-            return self._process.waited or self._process.has_ended()
+            return self._collected or self._process.has_ended()
 
     def _await_end(self, within_s: float) -> bool:
         deadline = time.monotonic() + within_s
@@ -356,10 +404,14 @@ class Child:
 
     def _reap(self) -> None:
         """End what the child started and left, then the child, and take its exit status."""
-        with self._guard:
-            if not self._process.waited:
-                self._kill_group()
-                self._process.wait()
+        with self._reaping:  # not with the guard, under which others kill: to ask for the status may take seconds
+            if self._collected:
+                return
+            self._kill_group()
+            self._process.await_end()
+            with self._guard:
+                self._collected = True
+            self._process.wait()
 
     def _read_prints(self) -> None:
         try:

@@ -23,6 +23,7 @@ from mops.worker.heap import resident_bytes
 from mops.worker.install import install
 from mops.worker.order import ArrowPart, Context, Order, Outcome
 from mops.worker.parent import LEAVE_SECONDS, Child
+from mops.worker.reaping import ANSWER_SECONDS, Reaper, can_reap
 from mops.worker.scratch import Scratch
 from mops.worker.slots import Slots
 from mops.worker.verdict import Death, Report, Verdict, shown, verdict_of
@@ -64,18 +65,21 @@ class Pool:
         self._children = children or Children()
         self.context, self.slots = context, Slots(slots, self._children.places)
         self._children.join(self.slots)
-        self.allowed_bytes = memory.allowed_bytes(worker_limit)
-        """What the worker may take, with all its processes."""
         self._usage = memory.Usage()
+        taken = self._exact_bytes()
+        self.allowed_bytes = memory.usable_bytes(worker_limit, self._tree_bytes() if taken is None else taken)
+        """What the worker may take, with all its processes, as far as others left it when the pool was made."""
         self._root, self._scratch = root, Scratch()
         self._lock = threading.Lock()
         self._preparing, self._installing, self._closing = threading.Lock(), threading.Lock(), threading.Lock()
+        self._starting = threading.Lock()  # not the pool's: a fork may wait for what the model does there
+        self._reaper: Reaper | None = None
         self._installed = context.install_s is None
         self._install_failure: InstallError | None = None
         self._notes: list[str] = []
         self._spawns = context.start == "spawn"
         self._children_start = "each imports the model: MODELOPS_JOB_START=spawn" if self._spawns else ""
-        self._import_prints = ""
+        self._template_prints = ""
         self._leave_at = 0
         self._stopping = self._ended = False
         self._killer: threading.Timer | None = None
@@ -120,9 +124,8 @@ class Pool:
     def warm(self) -> None:
         """Start every child now, side by side; they import the model while the caller goes on."""
         if not self._spawns:
-            with self._lock:
-                if not self._stopping and self._template is None:
-                    self._children.set_template(self.slots, Child(self.context, self._root, self._scratch))
+            if self._template is None:
+                self._start_template()
             return
         while len(self._children.of(self.slots)) < self.slots.n and (child := self._started()) is not None:
             self._children.rest(self.slots, child)
@@ -131,13 +134,47 @@ class Pool:
         """Start a child, in the place of one that idles if need be; None once the pool is stopped."""
         self._make_room()
         child = None
-        with self._lock:  # held meanwhile, so that who stops the pool sees every child
-            try:
+        try:
+            with self._starting:
                 if not self._over(last):
                     child = self._start()
-            finally:
-                self._children.started(self.slots, child)
-        return child
+        finally:
+            kept = self._seen(child, last=last)
+        return kept
+
+    def _seen(self, child: Child | None, *, last: bool) -> Child | None:
+        """Let who stops the pool see a child that has just been started; where that has come before, close it."""
+        with self._lock:
+            over = self._over(last)
+            self._children.started(self.slots, None if over else child)
+        if over and child is not None:
+            _close([child])
+        return None if over else child
+
+    def _start_template(self) -> Child | None:
+        """Start a template; None where the pool is stopped."""
+        with self._starting:
+            if self._stopping:
+                return None
+            template = self._spawned()
+            with self._lock:
+                stopped = self._stopping
+                too_many = [template] if stopped else self._children.set_template(self.slots, template)
+            _close(too_many)
+        return None if stopped else template
+
+    def _spawned(self) -> Child:
+        try:
+            return Child(self.context, self._root, self._scratch, reaper=self._living_reaper())
+        except ConnectionError:  # the reaper has just been killed: with another one
+            return Child(self.context, self._root, self._scratch, reaper=self._living_reaper())
+
+    def _living_reaper(self) -> Reaper | None:
+        if can_reap() and (self._reaper is None or not self._reaper.lives):
+            if self._reaper is not None:
+                self._reaper.close()
+            self._reaper = Reaper()
+        return self._reaper
 
     def _make_room(self) -> None:
         """Have room for one more child, which counts from now on."""
@@ -151,10 +188,15 @@ class Pool:
     def _start(self) -> Child:
         template = self._template
         if template is not None and not self._spawns:
-            # A template that has just ended is replaced before the next order; this one starts by itself.
-            with contextlib.suppress(OSError, EOFError):
+            try:
                 return Child(self.context, self._root, self._scratch, template)
-        return Child(self.context, self._root, self._scratch)
+            except TimeoutError:
+                why = f"the process that forks them did not answer within {ANSWER_SECONDS:g} s (os.register_at_fork?)"
+                self._spawn_only(why, logging.WARNING)
+            except (OSError, EOFError) as ended:
+                # A template that has just ended is replaced before the next order; this child starts by itself.
+                logger.debug("%s: no child is forked: %r", self.context.job, ended)
+        return self._spawned()
 
     def _prepare(self) -> Death | None:
         """Have a template that has imported the model, or find out why not; return how it died, if it did.
@@ -173,12 +215,9 @@ class Pool:
                 if template is not None:
                     self._fewer_after(template.death())
                 self._drop_template()
-                with self._lock:
-                    if self._stopping:
-                        return None
-                    template = Child(self.context, self._root, self._scratch)
-                    too_many = self._children.set_template(self.slots, template)
-                _close(too_many)
+                template = self._start_template()
+                if template is None:
+                    return None
             death: Death | None = None
             with contextlib.ExitStack() as on_failure:
                 on_failure.callback(self._drop_template)
@@ -187,19 +226,24 @@ class Pool:
                     on_failure.pop_all()
             if template.why_not_forked is not None:
                 self._adopt(template)
-            elif death is None and not self._children_start:
-                self._import_prints = template.take_prints()
-                self._say_start("forked from a process that has imported the model")
+            elif death is None:
+                self._keep_prints(template.take_template_prints())
+                if not self._children_start:
+                    self._say_start("forked from a process that has imported the model")
             return death
 
     def _say_start(self, how: str, level: int = logging.INFO) -> None:
         self._children_start = how
         logger.log(level, "%s: children are started so: %s", self.context.job, how)
 
-    def _take_import_prints(self) -> str:
-        """Return what the model printed when the template imported it, once."""
+    def _keep_prints(self, prints: str) -> None:
         with self._lock:
-            prints, self._import_prints = self._import_prints, ""
+            self._template_prints += prints
+
+    def _take_template_prints(self) -> str:
+        """Return what the model has printed in the template, each once."""
+        with self._lock:
+            prints, self._template_prints = self._template_prints, ""
         return prints
 
     def _drop_template(self) -> None:
@@ -290,7 +334,7 @@ class Pool:
                     self._explain(death, work, deaths_between)
                     if deaths_between >= _DEATHS_BETWEEN_UNITS:
                         raise _dying(order, death)
-        work.prints = self._take_import_prints() + work.prints
+        work.prints = self._take_template_prints() + work.prints
         outcome = work.outcome(self._children_start)
         outcome.notes = self._take_notes()
         outcome.allowed_bytes, outcome.own_bytes = self.allowed_bytes, self._own_bytes()
@@ -339,14 +383,24 @@ class Pool:
 
         Dask's own pausing measures the worker's process only, which in an embedded worker is the whole runner.
         """
-        most, said_at = int(_PAUSE_SHARE * self.allowed_bytes), time.monotonic()
-        while not self._stopping and self._children.any_lent and (taken := self._taken_bytes(most)) > most:
+        said_at = time.monotonic()
+        while not self._stopping and self._children.any_lent:
+            most = self._pause_bytes()
+            taken = self._taken_bytes(most)
+            if taken <= most:
+                return
             self._close_unused()
             if time.monotonic() - said_at > _SAY_SECONDS:
                 said_at = time.monotonic()
                 message = "%s: waiting to start simulations: the worker's processes take %d MiB (limit %d MiB)"
                 logger.warning(message, self.context.job, taken >> 20, most >> 20)
             self._children.await_change(_LOOK_AGAIN_SECONDS)
+
+    def _pause_bytes(self) -> int:
+        """Return what the worker's processes may take for another simulation to start beside one that runs."""
+        # Of all that they have and could have now: others on the machine may take more than when the pool was made.
+        now = memory.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
+        return int(min(_PAUSE_SHARE * self.allowed_bytes, now))
 
     def _close_unused(self) -> None:
         """Have the memory of every process of the worker that runs nothing, but for this pool's template."""
@@ -475,14 +529,14 @@ class Pool:
             self._ended = True
             for child in self._children.of(self.slots):
                 child.kill()
-            self._kill_importing()
+            self._kill_waited_for()
         self.slots.wake()
 
-    def _kill_importing(self) -> None:
+    def _kill_waited_for(self) -> None:
         """End a template that somebody waits for; one that is ready tells how its processes ended, until the last."""
         template = self._template
-        if template is not None and not template.loaded:
-            template.kill()
+        if template is not None:
+            template.kill_if_it_forks()
 
     def close(self) -> None:
         """End every child; who drives one meanwhile sees it die, and has an outcome without an error.
@@ -497,14 +551,18 @@ class Pool:
                 idle = self._children.take_idle(self.slots)
                 for child in self._children.of(self.slots):
                     child.kill()
-                self._kill_importing()
+                self._kill_waited_for()
             self.slots.wake()
             held.wake()
             _close(idle)
             self._children.await_end(self.slots, LEAVE_SECONDS)
+            if self._starting.acquire(timeout=LEAVE_SECONDS):  # whoever starts one now sees that it is over
+                self._starting.release()
             left = self._children.leave(self.slots)
             _close(left)  # their drivers are held up elsewhere
             self._drop_template()
+            if self._reaper is not None:
+                self._reaper.close()
             self._scratch.close()
 
 

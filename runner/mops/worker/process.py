@@ -1,8 +1,7 @@
-"""A child's process, as its worker sees it: started by itself, or forked by a template that has imported the model.
+"""A child's process, as its worker sees it: spawned by a reaper, or forked by a template that has imported the model.
 
-A forked process is not this one's child but the template's: that it has ended is seen through a descriptor of the
-process (pidfd_open(2)), and how is asked of the template, which waits for it only then. Until it has been waited for,
-its number is nobody else's.
+Neither is this one's own child: that it has ended is seen through a descriptor of the process (pidfd_open(2)), and how
+is asked of its parent, which waits for it only then. Until it has been waited for, its number is nobody else's.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import IO, Protocol
 from mops.worker.environment import environment
 from mops.worker.interpreter import cannot_start, command
 from mops.worker.order import Context
+from mops.worker.reaping import Reaper
 from mops.worker.wire import readable
 
 
@@ -23,24 +23,37 @@ class Process(Protocol):
     """What a child needs of its process; ``returncode`` is None until it was waited for, and if nobody can tell."""
 
     pid: int
-    waited: bool
     returncode: int | None
     output: IO[bytes]
 
     def has_ended(self) -> bool:
         """Tell whether it has ended, without taking its exit status."""
 
+    def await_end(self) -> None:
+        """Wait for its end, without taking its exit status."""
+
     def wait(self) -> None:
-        """Wait for its end, and take its exit status."""
+        """Take the exit status of one that has ended: from now on its number may be another process's."""
 
 
 class Spawned:
-    """A process that this one has started."""
+    """A process that this one has started: where there is no reaper."""
 
     def __init__(self, context: Context, passed: tuple[int, ...]):
-        self._process = _start(context, passed)
+        argv, env = _command(context), _environment(context)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                [*argv, *map(str, passed)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=passed,
+                env=env,
+                start_new_session=True,
+            )
+        except (FileNotFoundError, PermissionError) as gone:
+            raise _translated(context, gone) from gone
         self.pid = self._process.pid
-        self.waited = False
         self.returncode: int | None = None
         assert self._process.stdout is not None
         self.output: IO[bytes] = self._process.stdout
@@ -49,26 +62,28 @@ class Spawned:
         """As :meth:`Process.has_ended`."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
+    def await_end(self) -> None:
+        """As :meth:`Process.await_end`."""
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
     def wait(self) -> None:
         """As :meth:`Process.wait`."""
         self.returncode = self._process.wait()
-        self.waited = True
 
 
-class Forked:
-    """A process that a template has forked.
+class Grandchild:
+    """A process that a reaper has spawned, or a template forked.
 
     Parameters
     ----------
     output
         What it prints; closed with the child.
     ask_status
-        Asks the template for its return code, which takes its exit status; None: the template has ended, too.
+        Takes its exit status, and returns its return code; None: nobody can tell.
     """
 
     def __init__(self, pid: int, output: IO[bytes], ask_status: Callable[[int], int | None]):
         self.pid, self.output, self._ask_status = pid, output, ask_status
-        self.waited = False
         self.returncode: int | None = None
         try:
             self._pidfd = os.pidfd_open(pid)
@@ -81,29 +96,61 @@ class Forked:
         """As :meth:`Process.has_ended`."""
         return readable(self._pidfd)
 
+    def await_end(self) -> None:
+        """As :meth:`Process.await_end`."""
+        readable(self._pidfd, None)
+
     def wait(self) -> None:
         """As :meth:`Process.wait`."""
-        readable(self._pidfd, None)
         self.returncode = self._ask_status(self.pid)
-        self.waited = True
         os.close(self._pidfd)
 
 
-def _start(context: Context, passed: tuple[int, ...]) -> subprocess.Popen[bytes]:
+def spawned(context: Context, passed: tuple[int, ...], reaper: Reaper | None) -> Process:
+    """Start a process that serves orders with these descriptors: its socket, lifeline and page.
+
+    Parameters
+    ----------
+    reaper
+        Starts it; None: this process does, and what the process leaves when it ends stays.
+
+    Raises
+    ------
+    ModelError
+        The job's interpreter is not there any more.
+    OSError
+        The system has no room for another process.
+    """
+    if reaper is None:
+        return Spawned(context, passed)
+    reading, writing = os.pipe()
+    output = os.fdopen(reading, "rb", buffering=0)
     try:
-        return subprocess.Popen(  # noqa: S603 - our own program, no shell
-            [*command(context.python), "mops.worker.child", *map(str, passed)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=passed,
-            env=environment(context.env, n_threads=context.threads, python=context.python),
-            start_new_session=True,
-        )
+        try:
+            pid = reaper.spawn(_command(context), _environment(context), (*passed, writing))
+        finally:
+            os.close(writing)
+        return Grandchild(pid, output, reaper.wait)
     except (FileNotFoundError, PermissionError) as gone:
-        if context.python is None:
-            raise
-        raise cannot_start(context.python, gone, installed=context.install_s is not None) from gone
+        output.close()
+        raise _translated(context, gone) from gone
+    except BaseException:
+        output.close()
+        raise
+
+
+def _command(context: Context) -> list[str]:
+    return [*command(context.python), "mops.worker.child"]
+
+
+def _environment(context: Context) -> dict[str, str]:
+    return environment(context.env, n_threads=context.threads, python=context.python)
+
+
+def _translated(context: Context, gone: OSError) -> Exception:
+    if context.python is None:
+        return gone
+    return cannot_start(context.python, gone, installed=context.install_s is not None)
 
 
 def can_fork() -> bool:

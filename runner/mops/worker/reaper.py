@@ -1,0 +1,123 @@
+"""The program of a reaper: it starts a pool's processes, and leaves nothing alive of what they have started.
+
+A process that a simulation puts into a session of its own, or that daemonizes, is in no group that could be killed. But
+it stays below: the kernel gives a process whose parent has ended to the nearest process above that has asked for it
+(``PR_SET_CHILD_SUBREAPER``). Every child process asks while it runs orders, so that what its simulations leave is in
+its tree; the reaper asks for what a child leaves that has ended. The reaper kills processes that are its own children
+only, and a process keeps its number until its parent has waited for it: no signal can reach a stranger.
+
+::
+
+    worker (reaping.py)                                reaper (this file)
+      spawn {argv, env} + socket, lifeline, page, output  ──►
+                                                          ◄──  spawned {pid} | not_spawned {errno, message}
+      wait {pid, living}                                  ──►  (ends what the process has left, too)
+                                                          ◄──  status {returncode}
+      keep                                                ──►  (what a model's import has left is not ended)
+                                                          ◄──  kept
+      the socket's end                                    ──►  (all is ended, whatever happened to the worker)
+
+Standard library only, and the worker's own interpreter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+
+from mops.worker.lifeline import adopt_orphans
+from mops.worker.tree import children_of
+from mops.worker.wire import Channel, Message
+
+_SWEEP_SECONDS = 2.0  # a process that the kernel cannot end now is left to the next sweep
+_END_SECONDS = 10.0
+_MORE_DESCRIPTORS = 3
+
+
+def main() -> None:
+    """Serve a worker until it closes the socket, then end every process."""
+    fd = int(sys.argv[1])
+    os.set_inheritable(fd, False)
+    adopt_orphans()
+    reaper = _Reaper(Channel(socket.socket(fileno=fd)))
+    try:
+        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+            while True:
+                reaper.serve()
+    finally:
+        _end_all(but=(), within_s=_END_SECONDS)
+
+
+class _Reaper:
+    """What it has started and not waited for yet, and what it is to leave alone."""
+
+    def __init__(self, channel: Channel):
+        self._channel = channel
+        self._started: dict[int, subprocess.Popen[bytes]] = {}
+        self._kept: set[int] = set()
+
+    def serve(self) -> None:
+        request, fd = self._channel.receive()
+        if request["kind"] == "spawn":
+            fds = [fd, *(self._channel.receive()[1] for _ in range(_MORE_DESCRIPTORS))]
+            self._channel.send(self._spawn(request, [fd for fd in fds if fd is not None]))
+        elif request["kind"] == "keep":
+            self._kept = {*children_of(os.getpid())} - self._started.keys()
+            self._channel.send({"kind": "kept"})
+        else:
+            returncode = self._wait(request["pid"])
+            _end_all(but={*request["living"], *self._started, *self._kept}, within_s=_SWEEP_SECONDS)
+            self._channel.send({"kind": "status", "returncode": returncode})
+
+    def _spawn(self, request: Message, fds: list[int]) -> Message:
+        *passed, output = fds
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                [*request["argv"], *map(str, passed)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=passed,
+                env=request["env"],
+                start_new_session=True,
+            )
+        except OSError as refused:
+            return {"kind": "not_spawned", "errno": refused.errno, "message": refused.strerror}
+        finally:
+            for fd in fds:
+                os.close(fd)
+        self._started[process.pid] = process
+        return {"kind": "spawned", "pid": process.pid}
+
+    def _wait(self, pid: int) -> int | None:
+        """Return the return code of a process that has ended; None: another process has taken it."""
+        process = self._started.pop(pid, None)
+        self._kept.discard(pid)
+        if process is not None:
+            return process.wait()
+        try:  # one that a template forked which has ended since
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        except ChildProcessError:
+            return None
+
+
+def _end_all(*, but: Collection[int], within_s: float) -> None:
+    """Kill this process's children, and theirs, which become its own by that, until there are none."""
+    deadline = time.monotonic() + within_s
+    while left := [pid for pid in children_of(os.getpid()) if pid not in but]:
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        n_ended = 0
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                n_ended += os.waitpid(pid, os.WNOHANG)[0] == pid
+        if time.monotonic() > deadline:
+            return
+        if not n_ended:
+            time.sleep(0.001)

@@ -1,0 +1,181 @@
+"""What a model starts and leaves running, in sessions of its own too, ends with the process that ran its simulation."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pool_lab import SEEN, Lab, until, values
+
+from mops.worker.order import Outcome
+from mops.worker.reaping import Reaper
+
+# Starts a program in a session of its own and without its environment, and a daemon by the double fork that only forks:
+# neither is in the group of its simulation, nor is the daemon its child.
+STARTS = """
+import os, subprocess, sys, time
+from pathlib import Path
+
+def note(pid):
+    with (HERE / "pids").open("a") as file:
+        file.write(f"{pid}\\n")
+
+def daemonize():
+    if os.fork():
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    note(os.getpid())
+    time.sleep(600)
+    os._exit(0)
+
+def start():
+    before = len((HERE / "pids").read_text().split()) if (HERE / "pids").exists() else 0
+    note(subprocess.Popen(["sleep", "600"], env={}, start_new_session=True).pid)
+    daemonize()
+    while len((HERE / "pids").read_text().split()) < before + 2:
+        time.sleep(0.01)
+"""
+WAYS = """
+def run(p, s):
+    start()
+    if p["then"] == "hangs":
+        time.sleep(600)
+    if p["then"] == "takes":
+        held = b"x" * (600 << 20)
+        time.sleep(600)
+    if p["then"] == "dies":
+        os.abort()
+    return {"x": s}
+"""
+
+
+def noted(folder: Path) -> list[int]:
+    file = folder / "pids"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def alive(pids: list[int]) -> list[int]:
+    found = []
+    for pid in pids:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _leave_none(tmp_path: Path) -> Iterator[None]:
+    """End what a failed test leaves: its daemons would sleep on for ten minutes."""
+    yield
+    for pid in alive(noted(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_what_a_simulation_started_ends_with_its_process_however_that_ends(lab: Lab, start: str) -> None:
+    """Processes in sessions of their own went on after a timeout, an `oom` and a crash, until the machine was full."""
+    pool = lab.pool(STARTS + WAYS, start=start, retries=0, timeout_s=5.0, memory_bytes=500 << 20)
+    outcome = lab.run(pool, [{"then": then} for then in ("dies", "takes", "hangs", "returns")])
+    assert [failure.reason for failure in outcome.failures] == ["crashed", "oom", "timeout"]
+    pids = noted(lab.folder)
+    assert len(pids) == 8
+    assert alive(pids[:6]) == []
+    assert alive(pids[6:]) == pids[6:], "like a module's globals: a simulation may leave a server for the next one"
+    pool.close()
+    assert alive(pids) == []
+
+
+def test_a_process_that_leaves_after_its_simulations_leaves_nothing(lab: Lab) -> None:
+    lab.run(lab.pool(STARTS + WAYS, tasks_per_child=1), [{"then": "returns"}])
+    assert len(noted(lab.folder)) == 2
+    assert alive(noted(lab.folder)) == []
+
+
+PARENT = """
+import sys
+from mops.study.groups import Group
+from mops.worker.order import Context, Order
+from mops.worker.pool import Pool
+
+context = Context("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1)
+Pool(context, sys.argv[1], 1).run(Order(context, 1, (Group(0, "a", {"then": "hangs"}, (1,)),), None, 600.0, 1 << 40))
+"""
+
+
+def test_after_kill_9_of_the_runner_no_process_is_alive(lab: Lab) -> None:
+    (lab.folder / "model.py").write_text(SEEN + STARTS + WAYS)
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(lab.folder)], start_new_session=True) as parent:
+        until(lambda: len(noted(lab.folder)) == 2, 60)
+        below = [process.pid for process in psutil.Process(parent.pid).children(recursive=True)]
+        assert set(noted(lab.folder)) <= set(below), "they stay below, whatever session they are in"
+        os.killpg(parent.pid, signal.SIGKILL)
+    until(lambda: not alive(below))
+
+
+def test_what_the_import_of_a_model_left_running_stays_for_its_simulations(lab: Lab) -> None:
+    code = (
+        STARTS + "\nstart()\n\ndef run(p, s):\n    if p['dies']:\n        os.abort()\n"
+        "    return {'x': [int(line) for line in (HERE / 'pids').read_text().split()]}\n"
+    )
+    pool = lab.pool(code, retries=0, start="fork")
+    outcome = lab.run(pool, [{"dies": True}, {"dies": False}])
+    assert len(outcome.failures) == 1
+    pids = values(outcome, "x")[1, 0]
+    assert alive(pids) == pids
+    pool.close()
+    assert alive(pids) == []
+
+
+def test_processes_whose_template_was_killed_run_to_their_end_and_are_told_how(lab: Lab) -> None:
+    """The reaper ends what a dead process has left: a template has left the processes that run simulations."""
+    code = (
+        "import os, time\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / f'in-{p[\"a\"]}').touch()\n"
+        "    while not (HERE / f'go-{p[\"a\"]}').exists():\n        time.sleep(0.01)\n"
+        "    if p['a'] == 'dies':\n        os._exit(7)\n    return {'x': s}\n"
+    )
+    pool = lab.pool(code, slots=3, retries=0)
+    pool.check()
+    got: dict[str, Outcome] = {}
+
+    def run(what: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: got.__setitem__(what, lab.run(pool, [{"a": what}])), daemon=True)
+        thread.start()
+        until((lab.folder / f"in-{what}").exists)
+        return thread
+
+    threads = {what: run(what) for what in ("lives", "dies")}
+    assert pool._template is not None
+    os.kill(pool._template.pid, signal.SIGKILL)
+    threads["other"] = run("other")  # with a template of its own
+    for what in ("dies", "other", "lives"):
+        (lab.folder / f"go-{what}").touch()
+        threads[what].join(60)
+    assert [got[what].failures for what in ("lives", "other")] == [[], []]
+    (failure,) = got["dies"].failures
+    assert "ended by itself with exit code 7" in failure.message
+
+
+def test_a_reaper_that_is_killed_is_replaced(lab: Lab) -> None:
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn", tasks_per_child=1)
+    assert lab.run(pool, [{"a": 1}]).done == {0}
+    assert pool._reaper is not None
+    os.kill(pool._reaper.pid, signal.SIGKILL)
+    assert lab.run(pool, [{"a": 2}]).done == {0}
+
+
+def test_a_reaper_says_why_a_program_cannot_be_started() -> None:
+    reaper = Reaper()
+    with Path(os.devnull).open("wb") as null, pytest.raises(FileNotFoundError):
+        reaper.spawn(["/no/such/python"], {}, [null.fileno()] * 4)
+    reaper.close()
