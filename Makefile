@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-k8s lint format bench lock wheel
+.PHONY: setup demo check test test-k8s soak lint format bench lock wheel
 
 setup: $(STAMP)
 
@@ -19,6 +19,10 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/mops jobs submit examples/sir/study.json
 
+# For the inner loop, in less than a minute: tests that start no process of their own (tests/pure.txt).
+check: lint
+	$(BIN)/pytest -q -n 2 --dist worksteal @tests/pure.txt
+
 # MOPS_REQUIRE_AZURITE=1: a missing Azurite fails the tests instead of skipping some. Many tests wait for processes that
 # they have killed: three at a time also on two processors.
 test: setup
@@ -28,6 +32,13 @@ test: setup
 # Each file has services in namespaces of its own, and waits more than it computes: three files at a time.
 test-k8s: setup
 	MOPS_REQUIRE_K8S=1 $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 25 tests/k8s -m k8s
+
+# Hours: kills at random moments, many more examples, and whether tests notice changes of the pure modules. A failing
+# test prints the MOPS_SOAK_SEED that repeats it. mutmut stays out of requirements.lock: nothing else needs its packages.
+soak: setup
+	MOPS_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n 3 --dist worksteal -m 'not k8s' --timeout 3600
+	$(BIN)/pip install --quiet --disable-pip-version-check mutmut==3.8.1
+	$(BIN)/python tests/mutation.py
 
 lint: setup
 	$(BIN)/ruff check .

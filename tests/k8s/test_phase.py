@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mops.k8s import phase as module
-from mops.k8s.phase import GONE, Phase, ends_of, last_end, newest, phase_of
+from mops.k8s.phase import GONE, Phase, ends_of, last_end, newest, pending, phase_of, waiting, when
 from mops.k8s.pods import container_port, serving, state_of
 
 Object = dict[str, Any]
@@ -207,7 +207,52 @@ def test_the_last_event_counts_also_where_it_has_no_last_timestamp() -> None:
     """Events of events.k8s.io have an eventTime instead."""
     old, new = event("FailedMount", "old", at="2026-11-21T10:00:02Z"), event("FailedMount", "new", at=None)
     new["eventTime"] = "2026-11-21T10:00:03.123456Z"
-    assert phase_of(job(), [waits("ContainerCreating")], [new, old]).reason == "new"
+    for events in ([new, old], [old, new]):
+        assert phase_of(job(), [waits("ContainerCreating")], events).reason == "new"
+    new, old = (
+        event("FailedMount", "new", at="2026-11-21T10:00:03Z"),
+        event("FailedMount", "old", at="2026-11-21T10:00:02Z"),
+    )
+    old["eventTime"] = "2026-11-21T10:00:09.000000Z"  # begun later than it was last seen: what counts is the latter
+    for events in ([new, old], [old, new]):
+        assert phase_of(job(), [waits("ContainerCreating")], events).reason == "new"
+    assert when({}) == ""
+
+
+def test_an_event_that_says_of_nothing_what_it_is_about_is_left_out() -> None:
+    nameless = {"reason": "FailedMount", "message": "no"}
+    assert phase_of(job(), [waits("ContainerCreating")], [nameless]).word == "starting"
+
+
+def test_a_pod_whose_fields_are_not_there_yet_is_starting() -> None:
+    """Kubelet fills a status piece by piece."""
+    bare = {"metadata": {"name": "study-1-x7k2p"}}
+    assert pending(bare) == Phase("starting")
+    assert pending({**bare, "status": {"containerStatuses": [{"name": "runner"}]}}) == Phase("starting")
+    assert waiting({"status": {"containerStatuses": [{"state": {"waiting": {"message": "m"}}}]}}) == [("", "m")]
+    assert waiting(waits("ErrImagePull")) == [("ErrImagePull", "")]
+    assert ends_of(bare) == []
+
+
+def test_a_pod_that_is_scheduled_but_not_ready_is_not_unschedulable() -> None:
+    conditions = [condition("PodScheduled"), condition("Ready", status="False")]
+    assert pending(pod(conditions=conditions)).word == "starting"
+    nowhere = pending(pod(conditions=[{"type": "PodScheduled", "status": "False"}]))
+    assert (nowhere.word, nowhere.reason) == ("unschedulable", "")
+    assert nowhere.hint == "ask for less (resources in the chart's values), or wait"
+
+
+def test_a_phase_in_words() -> None:
+    assert str(Phase("running")) == "running"
+    assert str(Phase("running", restarts=1)) == "running, its pod ended once before"
+    assert str(Phase("retrying", "exit code 4", restarts=2)) == "retrying: exit code 4, its pod ended 2 times before"
+    assert str(Phase("ended", restarts=2)) == "ended"
+    assert str(pending(waits("InvalidImageName"))) == "stuck: InvalidImageName"
+
+
+def test_what_a_mount_lacks_is_asked_for() -> None:
+    stuck = pending(waits("ContainerCreating"), [event("FailedMount", "no secret")])
+    assert stuck.hint == "is there a volume, a Secret or a ConfigMap missing that the chart's values name?"
 
 
 # How containers end
@@ -217,6 +262,21 @@ def test_the_last_end_is_that_of_the_last_pod() -> None:
     first = ended("Failed", end(4, at="2026-11-21T10:01:00Z"), name="study-1-a")
     assert last_end([OOM, first]) == "OOMKilled, exit code 137"
     assert last_end([]) == last_end([RUNS]) == last_end([pod()]) == ""
+
+
+def test_the_end_that_was_last_counts_wherever_it_stands() -> None:
+    first, last = end(4, at="2026-11-21T10:01:00Z"), end(5, at="2026-11-21T10:02:00Z")
+    timeless = {"exitCode": 6}
+    for ends in ([first, last], [last, first]):
+        pods = [ended("Failed", one, name=f"study-1-{i}") for i, one in enumerate([*ends, timeless])]
+        assert last_end(pods) == last_end(pods[::-1]) == "exit code 5"
+    assert last_end([ended("Failed", {"finishedAt": "2026-11-21T10:02:00Z"})]) == "", "without a code it ended well"
+    assert last_end([ended("Failed", timeless)]) == "exit code 6"
+
+
+def test_ends_of_every_container_of_ours_are_there() -> None:
+    statuses = [{"name": name, "state": {"terminated": end(code)}} for name, code in [("scheduler", 1), ("worker", 2)]]
+    assert [one["exitCode"] for one in ends_of(pod("Failed", containerStatuses=statuses))] == [1, 2]
 
 
 def test_a_restarted_container_shows_how_it_ended_before() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -22,8 +21,9 @@ from study_lab import GONE_SECONDS, MOPS, Lab, Runner, betas, rows_of, wait_for
 from mops.driver.cluster import RunsAgain, external
 from mops.driver.plan import TASKS_PER_SLOT, Submit
 from mops.settings import Settings
+from soak import generator, repeats
 
-JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, 30, 5
+JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, repeats(30), repeats(5)
 
 
 @pytest.fixture
@@ -91,10 +91,8 @@ class Committed:
 
 
 @pytest.mark.timeout(280)
-def test_thirty_kills_of_workers_lose_nothing_and_repeat_nothing_that_is_committed(
-    lab: Lab, dask: DaskProcesses
-) -> None:
-    rng = random.Random(20261121)
+def test_kills_of_workers_lose_nothing_and_repeat_nothing_that_is_committed(lab: Lab, dask: DaskProcesses) -> None:
+    rng = generator(20261121)
     lab.write("counted:simulate", betas(200, sleep=0.03), n_replicates=3, targets=["scores:order"])
     expected = lab.serial()
     ways: list[dict[str, object]] = [{"TASK_SECONDS": 0.2}, {"TASK_SECONDS": 0.06}, {"CHECKPOINT_SECONDS": 0}]
@@ -121,7 +119,7 @@ def test_thirty_kills_of_workers_lose_nothing_and_repeat_nothing_that_is_committ
 
 @pytest.mark.timeout(280)
 def test_five_kills_of_the_scheduler_are_survived_by_one_runner(lab: Lab, dask: DaskProcesses) -> None:
-    rng = random.Random(20261122)
+    rng = generator(20261122)
     lab.write("counted:simulate", betas(150, sleep=0.02), n_replicates=3, targets=["scores:order"])
     runner = lab.submit(CHECKPOINT_SECONDS=1, TASK_SECONDS=0.05)
     wait_for(lambda: lab.exists() and lab.view().attempt, of=runner)

@@ -12,7 +12,9 @@ from contextlib import suppress
 import pytest
 from study_lab import Lab, Runner, betas, rows_of, wait_for
 
-KILLS = 12
+from soak import generator, repeats
+
+KILLS = repeats(12)
 ALLOWED = 12  # calls between two kills; the next ones are held, so that the study lasts for all kills
 
 
@@ -29,7 +31,7 @@ def kill_one(runner: Runner, rng: random.Random) -> bool:
 @pytest.mark.timeout(240)
 def test_kills_of_children_change_no_row_and_are_explained(lab: Lab) -> None:
     lab.write("held:simulate", betas(160, sleep=0.005), n_replicates=2, targets=["scores:order"])
-    rng = random.Random(20260715)
+    rng = generator(20260715)
     runner = lab.submit(RETRIES=5, SLOTS=2, hold=20)
     for n in range(KILLS):
         # Some after a number of calls, so that simulations run; some at any time, also while a child starts. Each third

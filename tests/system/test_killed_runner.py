@@ -10,8 +10,9 @@ import pytest
 from study_lab import Lab, Runner, betas, rows_of, wait_for
 
 from mops.storage.log import Claim
+from soak import generator, repeats
 
-KILLS = 20
+KILLS = repeats(20)
 SEED = 20260714
 MOST_CALLS = 20
 MOST_COMMITS = 8
@@ -20,12 +21,12 @@ CALLS_AFTER = 15
 
 
 @pytest.mark.timeout(240)
-def test_twenty_kills_of_a_runner_lose_nothing_and_repeat_nothing(lab: Lab) -> None:
+def test_kills_of_a_runner_lose_nothing_and_repeat_nothing(lab: Lab) -> None:
     n_groups = (MOST_CALLS + CALLS_AFTER + 2) * KILLS // 2 + 40
     lab.write("held:simulate", betas(n_groups, sleep=0.004), n_replicates=2, targets=["scores:order"])
-    rng = random.Random(SEED)
-    moments = ["any time"] * 7 + ["calls"] * 7 + ["commits"] * 6
-    whole_group = [True, False] * (KILLS // 2)
+    rng = generator(SEED)
+    moments = (["any time", "calls", "commits"] * KILLS)[:KILLS]
+    whole_group = ([True, False] * KILLS)[:KILLS]
     rng.shuffle(moments)
     rng.shuffle(whole_group)
     committed: set[int] = set()
