@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from programs import Ran
+from programs import Ran, environment
+
+from .warm import Warm
 
 MOPS = Path(sys.executable).with_name("mops")
 MODEL = """
@@ -78,6 +81,14 @@ class Lab:
         )
 
     def run(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Ran:
+        """Run a command to its end; what Python reads at its start (``PYTHON*``) needs one that is not warm."""
+        if any(name.startswith("PYTHON") for name in variables):
+            return self.run_cold(*arguments, cwd=cwd, **variables)
+        where = (self.environment | variables, cwd or self.root)
+        return Ran(*warm().run([str(argument) for argument in arguments], *where, timeout_s=60))
+
+    def run_cold(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Ran:
+        """Run a command as a shell does."""
         with self.start(*arguments, cwd=cwd, **variables) as process:
             try:
                 out, err = process.communicate(timeout=60)
@@ -91,6 +102,12 @@ class Lab:
     def stored(self) -> list[str]:
         """Return every file in the storage."""
         return sorted(path.relative_to(self.storage).as_posix() for path in self.storage.rglob("*") if path.is_file())
+
+
+@functools.cache
+def warm() -> Warm:
+    """Return the process that has imported the commands: a start takes 0.03 s of it instead of a second."""
+    return Warm(environment())
 
 
 def make_lab(root: Path, cache: Path) -> Lab:
