@@ -22,6 +22,7 @@ import mops
 from mops.cli.main import VERBS, app
 from mops.settings import Settings
 from programs import Ran
+from waiting import until
 
 from .conftest import MOPS, Lab
 
@@ -345,23 +346,13 @@ def on_a_terminal(lab: Lab, arguments: list[str]) -> str:
 
 def wait_for(lab: Lab, job: str, true: Callable[[dict[str, Any]], bool]) -> None:
     """Wait until a job's status, read in this process, is as it should be."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        there = (lab.storage / "jobs" / job / "job.json").exists()
-        if there and true(asdict(mops.open_job(job, str(lab.storage)).status())):
-            return
-        time.sleep(0.1)
-    pytest.fail(f"{job} did not get there in {PATIENCE_S} s")
+    there = lab.storage / "jobs" / job / "job.json"
+    until(lambda: there.exists() and true(asdict(mops.open_job(job, str(lab.storage)).status())), PATIENCE_S)
 
 
 def wait_for_child(pid: int) -> psutil.Process:
     """Wait until a runner has a child process, and return it."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if children := psutil.Process(pid).children():
-            return children[0]
-        time.sleep(0.05)
-    pytest.fail(f"no child in {PATIENCE_S} s")
+    return until(lambda: psutil.Process(pid).children(), PATIENCE_S)[0]
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import mops
+from waiting import until
 
 from .conftest import MOPS, Lab
 
@@ -36,13 +36,8 @@ def running(lab: Lab, name: str = "runs") -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_until(lab: Lab, name: str, true) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        there = (lab.storage / "jobs" / name / "job.json").exists()
-        if there and true(mops.open_job(name, str(lab.storage)).status()):
-            return
-        time.sleep(0.05)
-    pytest.fail(f"{name} did not get there in 60 s")
+    job = lab.storage / "jobs" / name / "job.json"
+    until(lambda: job.exists() and true(mops.open_job(name, str(lab.storage)).status()))
 
 
 def leave_a_part(lab: Lab, job: str, name: str = "1-99.parquet") -> Path:

@@ -25,6 +25,7 @@ from mops.storage.jobs import JobRecord, create_job
 from mops.storage.log import Counts, JobLog
 from mops.storage.paths import JobPaths
 from mops.worker.wire import readable
+from waiting import until
 
 from .conftest import MOPS, Lab
 
@@ -131,20 +132,13 @@ def terminals() -> Iterator[Callable[..., Terminal]]:
 def running(gated: Lab) -> Iterator[subprocess.Popen[str]]:
     """A job named ``job``, of which one set is committed and two wait."""
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
-        wait_until(lambda: exists(gated) and open_job("job", str(gated.storage)).status().groups >= 1)
+        until(lambda: exists(gated) and open_job("job", str(gated.storage)).status().groups >= 1)
         yield process
         process.kill()
 
 
 def exists(lab: Lab) -> bool:
     return (lab.storage / "jobs" / "job" / "job.json").is_file()
-
-
-def wait_until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def open_gate(lab: Lab) -> None:
@@ -240,7 +234,7 @@ def test_through_a_pipe_each_line_is_a_change(gated: Lab, running: subprocess.Po
 def test_as_json_each_line_is_an_object_and_the_last_one_says_how_it_ended(gated: Lab) -> None:
     gated.write_study(parameter_sets=[{"x": x, "fails": True} for x in (1, 2, 3)], n_replicates=1)
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
-        wait_until(lambda: exists(gated) and open_job("job", str(gated.storage)).status().groups >= 1)
+        until(lambda: exists(gated) and open_job("job", str(gated.storage)).status().groups >= 1)
         with gated.start("jobs", "watch", "job", "--json") as watching:
             assert watching.stdout is not None
             first = json.loads(watching.stdout.readline())
@@ -273,7 +267,7 @@ def test_an_unknown_job_is_an_error_that_names_the_nearest(finished: tuple[Lab, 
 
 def test_status_of_a_running_job_shows_slots_memory_and_what_is_not_durable(gated: Lab) -> None:
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
-        wait_until(
+        until(
             lambda: (
                 exists(gated)
                 and (read := open_job("job", str(gated.storage)).status().live) is not None

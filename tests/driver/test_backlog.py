@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
+from clocks import Clock
 from mops.driver.backlog import Backlog
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_the_lag_is_the_age_of_the_oldest_outcome_that_is_not_durable() -> None:

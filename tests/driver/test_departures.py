@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clocks import Clock
 from mops.driver.departures import (
     JOIN_SECONDS,
     NEAR_SECONDS,
@@ -26,13 +27,6 @@ from mops.worker.memory import Kills
 ONE, OTHER = "tcp://10.0.0.1:4001", "tcp://10.0.0.2:4001"
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def removed(worker: str, *keys: str, expected: bool = False, held: str = "") -> tuple[float, Mapping[str, Any]]:
     """Return the scheduler's event (distributed 2026.8, Scheduler.remove_worker)."""
     tasks = {"processing-tasks": {*keys}, "lost-computed-tasks": {held} if held else set()}
@@ -45,7 +39,7 @@ def restarted(worker: str) -> tuple[float, Mapping[str, Any]]:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 def kills(n: int, age_s: float = 1e6, born: float = 0.0) -> Kills:

@@ -8,16 +8,9 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
+from clocks import Clock
 from mops.driver.neighbours import METADATA, SILENT_SECONDS, Card, Neighbours
 from mops.driver.shares import Claim
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def said(n: int, **more: Any) -> dict[str, Any]:
@@ -25,7 +18,7 @@ def said(n: int, **more: Any) -> dict[str, Any]:
 
 
 def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     neighbours = Neighbours(Card("mine", "1", "high"), clock)
     assert neighbours.heard({"own": said(1), "a": said(7)}, "own") == [Claim(4, 0.5)]
     clock.now += SILENT_SECONDS
@@ -36,7 +29,7 @@ def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
 
 
 def test_what_another_version_says_otherwise_is_left_alone() -> None:
-    assert Neighbours(Card("mine", "1", "high"), Clock()).heard({"a": {"format": 2, "claims": []}}, "own") == []
+    assert Neighbours(Card("mine", "1", "high"), Clock(100.0)).heard({"a": {"format": 2, "claims": []}}, "own") == []
 
 
 @pytest.fixture
@@ -49,7 +42,7 @@ def client() -> Iterator[Client]:
 
 
 def test_two_jobs_meet_on_a_scheduler(client: Client) -> None:
-    one, two = (Neighbours(Card(job, "1", "normal"), Clock()) for job in ("one", "two"))
+    one, two = (Neighbours(Card(job, "1", "normal"), Clock(100.0)) for job in ("one", "two"))
     assert one.meet(client, "1.1", Claim(4, 1.0)) == []
     assert two.meet(client, "2.1", Claim(1, 0.25)) == [Claim(4, 1.0)]
     assert one.meet(client, "1.1", Claim(4, 1.0)) == [Claim(1, 0.25)]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clocks import Clock
 from mops.driver import observe
 from mops.driver.joblog import LAST_LINES, JobLogBuffer
 from mops.driver.observe import Observer, Samples, sample_of
@@ -59,13 +60,6 @@ def test_samples_that_wait_for_a_slow_storage_are_bounded_and_the_newest_are_kep
 def test_the_rate_of_a_sample_is_that_since_the_one_before() -> None:
     samples = Samples(0.0)
     assert [samples.rate(0.0, 100), samples.rate(10.0, 150), samples.rate(20.0, 150)] == [0.0, 5.0, 0.0]
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

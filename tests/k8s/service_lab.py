@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from azure.storage.blob import AccountSasPermissions, BlobServiceClient, Resourc
 
 from mops.job import Job, open_job
 from programs import Ran
+from waiting import until
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "mops"
@@ -37,14 +37,7 @@ T = TypeVar("T")
 
 def wait_for(what: Callable[[], T], *, patience_s: float = PATIENCE_SECONDS, said: Callable[[], str] = lambda: "") -> T:
     """Poll until ``what()`` is true; fail with ``said()`` if it never is."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        began = time.monotonic()
-        if found := what():
-            return found
-        assert time.monotonic() < deadline, f"waited {patience_s:g} s in vain\n{said()}"
-        # To look at a job costs a processor a tenth of a second, which the service under test would have.
-        time.sleep(min(max(0.2, 2 * (time.monotonic() - began)), 1.0))
+    return until(what, patience_s, look_every_s=0.2, said=said)
 
 
 def cluster_environment() -> dict[str, str]:

@@ -14,6 +14,7 @@ import pytest
 
 from mops.errors import MopsError, ServiceError, UsageError
 from mops.k8s.forward import Forward, Stream
+from waiting import until
 
 SIZE = 5 << 20
 
@@ -72,13 +73,6 @@ def address(elsewhere: Elsewhere) -> Iterator[tuple[str, int]]:
 def parsed(where: str) -> tuple[str, int]:
     host, _, port = where.partition(":")
     return host, int(port)
-
-
-def until(true: object) -> None:
-    deadline = time.monotonic() + 30
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def closed(connection: socket.socket) -> bool:

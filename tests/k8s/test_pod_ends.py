@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from clocks import Clock
 from mops.errors import ServiceError
 from mops.k8s.client import Kubernetes
 from mops.k8s.ends import ACCOUNT, NEAR_SECONDS, PAUSE_SECONDS, Book, End, Pods, container_end, event_end, taken_away
@@ -137,16 +138,9 @@ class Answers:
         return self._events
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 def asked(answers: Answers, clock: Clock) -> Pods:

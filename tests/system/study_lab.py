@@ -26,6 +26,7 @@ from mops.storage.log import Commit, JobLog, LogView, Record, parse_record, veri
 from mops.storage.paths import JobPaths
 from mops.study.ids import param_id, replicate_seed
 from programs import environment
+from waiting import until
 
 HERE = Path(__file__).parent
 WILD = HERE.parent / "models" / "wild"
@@ -41,15 +42,14 @@ T = TypeVar("T")
 
 def wait_for(what: Callable[[], T], *, patience_s: float = PATIENCE_SECONDS, of: Runner | None = None) -> T:
     """Poll until ``what()`` is true; fail with what the runner ``of`` said if it never is or the runner ends."""
-    deadline = time.monotonic() + patience_s
-    while True:
+
+    def look() -> T:
         ended = of is not None and of.process.poll() is not None
-        if found := what():
-            return found
-        said = f"\n{of.said}" if of is not None else ""
-        assert not ended, f"the runner ended with {of.process.returncode} meanwhile{said}"  # type: ignore[union-attr]
-        assert time.monotonic() < deadline, f"waited {patience_s:g} s in vain{said}"
-        time.sleep(0.01)
+        found = what()
+        assert found or not ended, f"the runner ended with {of.process.returncode} meanwhile\n{of.said}"  # type: ignore[union-attr]
+        return found
+
+    return until(look, patience_s, look_every_s=0.01, said=lambda: of.said if of is not None else "")
 
 
 @dataclass

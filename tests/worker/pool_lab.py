@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +27,6 @@ def groups_of(sets: list[dict[str, Any]], n_replicates: int) -> tuple[Group, ...
 def order_of(context: Context, groups: tuple[Group, ...], **budget: Any) -> Order:
     fields: dict[str, Any] = {"number": 1, "reference": None, "seconds": 600.0, "bytes": 1 << 40} | budget
     return Order(context, groups=groups, **fields)
-
-
-def until(true: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def n_waiting(children: Children) -> int:

@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pool_lab import Lab, groups_of, order_of, until, values
+from pool_lab import Lab, groups_of, order_of, values
 
 from mops.worker import memory
 from mops.worker.heap import resident_bytes
 from mops.worker.order import Outcome
+from waiting import until
 
 MIB = 1 << 20
 LIMIT = 400 * MIB

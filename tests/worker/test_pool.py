@@ -15,12 +15,13 @@ from typing import Any
 
 import psutil
 import pytest
-from pool_lab import PATIENCE_S, SEEN, Lab, order_of, until, values
+from pool_lab import PATIENCE_S, SEEN, Lab, order_of, values
 
 from mops.study.groups import Group
 from mops.worker.held import held_bytes
 from mops.worker.order import Outcome
 from mops.worker.pool import Pool
+from waiting import until
 
 
 def nasty(lab: Lab, *ways: str, **fields: Any) -> Outcome:

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from distributed import Client
 
 from programs import free_port
+from waiting import until
 
 DASK = Path(sys.executable).with_name("dask")
 API = "['distributed.http.scheduler.api', 'distributed.http.health']"
@@ -90,13 +90,6 @@ def addresses(client: Client) -> dict[str, str]:
     return {worker["name"]: address for address, worker in client.scheduler_info(n_workers=-1)["workers"].items()}
 
 
-def await_(true: Callable[[], Any], within_s: float = 30) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def counted(calls: Path, seconds: float = 0) -> Callable[[], str]:
     """Make a task that notes its call and gives a result that only one worker holds; made here, it is sent by value.
 
@@ -137,7 +130,7 @@ def test_what_a_retired_worker_runs_is_run_elsewhere(cluster: Cluster, client: C
     calls = tmp_path / "calls"
     on_a = addresses(client)["a"]
     future = client.submit(counted(calls, 600), workers=[on_a], allow_other_workers=True, pure=False)
-    await_(calls.exists)
+    until(calls.exists)
     cluster.retire("a")
     assert future.result(30) == "result"
     assert calls.read_text() == "xx"

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from pool_lab import Lab, n_waiting, order_of, until, values
+from pool_lab import Lab, n_waiting, order_of, values
 
 from mops.study.groups import Group
 from mops.worker import turnover
@@ -17,6 +17,7 @@ from mops.worker.children import TEMPLATES, Children
 from mops.worker.held import held_bytes
 from mops.worker.order import Outcome
 from mops.worker.pool import Pool
+from waiting import until
 
 MIB = 1 << 20
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from pool_lab import Lab, until, values
+from pool_lab import Lab, values
 
 from mops.errors import ModelError
 from mops.worker.order import Outcome
 from mops.worker.parent import Child
 from mops.worker.pool import Pool
 from mops.worker.process import UNSAFE, why_not_forked
+from waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sir"
 # Writes a line for each import, and returns the process and its parent.
