@@ -118,7 +118,7 @@ def test_kills_of_workers_lose_nothing_and_repeat_nothing_that_is_committed(lab:
 
 
 @pytest.mark.timeout(280)
-def test_five_kills_of_the_scheduler_are_survived_by_one_runner(lab: Lab, dask: DaskProcesses) -> None:
+def test_kills_of_the_scheduler_are_survived_by_one_runner(lab: Lab, dask: DaskProcesses) -> None:
     rng = generator(20261122)
     lab.write("counted:simulate", betas(150, sleep=0.02), n_replicates=3, targets=["scores:order"])
     runner = lab.submit(CHECKPOINT_SECONDS=1, TASK_SECONDS=0.05)
