@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -25,7 +26,11 @@ from hypothesis import strategies as st
 
 from mops.storage.spool import Spool
 from mops.storage.tables import encode
+from mops.storage.widening import OutputFile, StoredTypes
+from mops.study.columns import families_in, families_of
+from mops.study.families import join_columns
 from mops.worker.parts import PartWriter, tables_of
+from mops.worker.reference import Reference
 from mops.worker.tables import IDENTITY, as_tables
 from mops.worker.wire import Channel
 
@@ -251,6 +256,21 @@ def on_disk(table: pa.Table) -> pa.Table:
     return pq.read_table(io.BytesIO(b"".join(encode(table, Spool()).content)))
 
 
+def committed(arrived: list[pa.Table]) -> list[pa.Table]:
+    """Return the rows of a checkpoint's one part, by the group that each table is given."""
+    known: dict[str, Any] = {}
+    for table in arrived:
+        known = join_columns(known, families_in(table))
+    types, file = StoredTypes(lambda _: known), OutputFile(Spool)
+    for group, table in enumerate(arrived):
+        stored = types.stored("daily", table)
+        names = pa.array([str(group)] * len(table), pa.string()).dictionary_encode()
+        file.write(stored.add_column(0, "param_id", names))
+    part = pq.read_table(io.BytesIO(b"".join(file.finish().content)))
+    names = part["param_id"].cast(pa.string())
+    return [part.filter(pc.equal(names, str(group))).drop_columns(["param_id"]) for group in range(len(arrived))]
+
+
 def same(table: pa.Table, wanted: dict[str, list[Any]]) -> bool:
     """Compare as written: NaN is itself, 1 is not 1.0, and 0.0 is not -0.0."""
     return repr(table.to_pydict()) == repr(wanted)
@@ -261,18 +281,22 @@ def same(table: pa.Table, wanted: dict[str, list[Any]]) -> bool:
 @given(draw=st.data())
 def test_what_goes_in_comes_out(form: str, draw: st.DataObject) -> None:
     found = draw.draw(results(FORMS[form]))
+    reference = None
     with channels() as (ours, theirs):
         writer = PartWriter(ours, None, "test")
         for replicate, columns in enumerate(found):
             result, overwrite = FORMS[form].make(columns)
             tables = as_tables({"daily": result}, 1)
             overwrite()
-            writer.finished(0, replicate, tables)
+            reference = reference or Reference(families_of(tables))
+            writer.finished(0, replicate, reference.check(tables))
         writer.flush()
         message, fd = theirs.receive()
         assert fd is not None
         arrived = tables_of(message["outputs"], fd)
-        for replicate, columns in enumerate(found):
-            table = arrived[0, replicate]["daily"]
-            assert same(table, columns.wanted())
-            assert same(on_disk(table), columns.wanted())
+        tables_in_turn = [arrived[0, replicate]["daily"] for replicate in range(len(found))]
+    in_part = committed(tables_in_turn)
+    for columns, table, stored in zip(found, tables_in_turn, in_part, strict=True):
+        assert same(table, columns.wanted())
+        assert same(on_disk(table), columns.wanted())
+        assert same(stored, columns.wanted())
