@@ -1,0 +1,111 @@
+"""A connection to a cluster that others run, and what is made of its loss. The scheduler is real, in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+from mops.driver.cluster import External, RunsAgain, external
+from mops.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    here: dict[str, Any] = {"processes": False, "protocol": "tcp://", "dashboard_address": "127.0.0.1:0", "memory_limit": 0}
+    with LocalCluster(n_workers=1, threads_per_worker=2, **here) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.fixture
+def cluster(address: str) -> Iterator[External]:
+    with external(address, "run", Settings()) as connected:
+        yield connected
+
+
+def test_a_look_at_a_cluster_whose_client_is_closed_says_nothing_and_raises_nothing(cluster: External) -> None:
+    """The thread that watches died of an AttributeError: slots stayed as they were, departures were unseen."""
+    slots = cluster.slots
+    assert slots == 2
+    cluster.client.close()
+    cluster._look(sources=True)
+    assert cluster.slots == slots
+    assert not cluster.alive
+    cluster.reconnect()
+    assert cluster.alive
+    cluster._look(sources=True)
+
+
+def test_the_thread_that_watches_outlives_a_look_that_fails(
+    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mops.driver.cluster._LOOK_SECONDS", 0.01)
+    n_looks, seen = 0, threading.Event()
+
+    def looks(self: External, *, sources: bool) -> None:
+        nonlocal n_looks
+        n_looks += 1
+        if n_looks == 1:
+            raise ZeroDivisionError("nobody expected that")
+        seen.set()
+
+    monkeypatch.setattr(External, "_look", looks)
+    with external(address, "run", Settings()):
+        assert seen.wait(60)
+    assert "a look at the cluster failed" in caplog.text
+
+
+@pytest.mark.parametrize("fault", [OSError("Timed out trying to connect"), AttributeError("'NoneType' object")])
+def test_a_connection_that_is_lost_before_it_has_its_plugin_is_made_anew(
+    cluster: External, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """The runner ended with a raw OSError."""
+    register, n_asked = Client.register_plugin, 0
+
+    def once_lost(self: Client, *arguments: Any, **named: Any) -> Any:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked == 1:
+            self.close()
+            raise fault
+        return register(self, *arguments, **named)
+
+    monkeypatch.setattr(Client, "register_plugin", once_lost)
+    cluster.reconnect()
+    assert n_asked == 2
+    assert cluster.alive
+    assert cluster.slots == 2
+
+
+def test_a_defect_while_it_connects_is_none_of_the_cluster(cluster: External, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(Client, "register_plugin", broken)
+    with pytest.raises(ZeroDivisionError):
+        cluster.reconnect()
+
+
+def test_a_result_that_is_being_computed_again_is_not_waited_for(cluster: External) -> None:
+    """Dask's own gathering waits, with everybody else's results behind it."""
+    go = threading.Event()
+    _held["go"] = go
+    future = cluster.client.submit(_waits, key="sim-job-1-1", pure=False)
+    try:
+        with pytest.raises(RunsAgain):
+            cluster.result(future, lambda: False)
+    finally:
+        go.set()
+    future.result()
+    assert cluster.result(future, lambda: False) == 7
+
+
+_held: dict[str, threading.Event] = {}
+
+
+def _waits() -> int:
+    _held["go"].wait(60)
+    return 7
