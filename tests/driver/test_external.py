@@ -15,8 +15,8 @@ from mops.settings import Settings
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    here: dict[str, Any] = {"processes": False, "protocol": "tcp://", "dashboard_address": "127.0.0.1:0", "memory_limit": 0}
-    with LocalCluster(n_workers=1, threads_per_worker=2, **here) as cluster:
+    here: dict[str, Any] = {"processes": False, "protocol": "tcp://", "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(n_workers=1, threads_per_worker=2, memory_limit=0, **here) as cluster:
         yield cluster.scheduler_address
 
 
