@@ -19,7 +19,7 @@ from mops.storage.files import Entry, Files
 from mops.storage.jobs import Deletion, driven_here, job_names, load_job, read_deletion, read_live, write_deletion
 from mops.storage.log import Claim, Commit, JobLog, parse_record
 from mops.storage.paths import JobPaths
-from mops.tidy import fence
+from mops.tidy import fenced
 
 
 @dataclass(frozen=True)
@@ -226,11 +226,20 @@ def _take_away(files: Files, job: str) -> _Taken:
     record = files.get_many([paths.record])[0]
     if record is None:
         return _take_remains(files, job)
-    log = fence(Job(files, job), _stop_first(job))
+    log = _fence(Job(files, job))
     hosts = _hosts_of_runners(files, job)
     _write_deletion(files, job, hosts)
     files.remove([paths.record])
     return _Taken(files, job, record, log, hosts)
+
+
+def _fence(job: Job) -> JobLog | None:
+    """Claim and end a job, so that a runner that was silent stops; None: it is complete, and none can do anything."""
+    dead = job.require_no_runner(_stop_first(job.name))
+    if dead.complete:
+        return None
+    with fenced(job, dead) as log:
+        return log
 
 
 def _take_remains(files: Files, job: str) -> _Taken:

@@ -92,7 +92,7 @@ def _state_folder() -> Path:
 
 
 @contextmanager
-def ready(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], int | None], Detached]]:
+def ready(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], Detached]]:
     """Have everything but the job, which the body creates; yield what starts its runner (:data:`launch.Elsewhere`).
 
     Raises
@@ -103,10 +103,10 @@ def ready(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], int |
     refuse_memory(files)
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
     with open_log(job) as log:
-        yield lambda environment, after: start(files, job, log, inherited | dict(environment), after)
+        yield lambda environment, asked: start(files, job, log, inherited | dict(environment), asked)
 
 
-def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str], after: int | None) -> Detached:
+def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str], asked: str) -> Detached:
     """Start a job's runner in a session of its own; return when it has claimed the job.
 
     Parameters
@@ -115,8 +115,8 @@ def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str],
         From :func:`open_log`.
     environment
         The runner's.
-    after
-        Somebody asked to go on after this attempt, even if it was cancelled or failed; None: nobody did.
+    asked
+        The request that it carries out: :class:`mops.storage.log.Asked`, as text.
 
     Raises
     ------
@@ -124,14 +124,14 @@ def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str],
         It ended before that.
     """
     job_log, began_at = JobLog(files, JobPaths(job)), log.tell()
-    asked = ["--after", str(after)] if after is not None else []
+    command = ["jobs", "run", job, "--storage", files.url, "--asked", asked]
     attempt = job_log.read().attempt
     started: list[subprocess.Popen[bytes]] = []
     try:
         with _interrupts_held_back():
             process = subprocess.Popen(  # noqa: S603 - our own program, no shell
                 # -P: a file of the working directory is not to shadow a module of ours.
-                [sys.executable, "-P", "-m", "mops.cli.start", "jobs", "run", job, "--storage", files.url, *asked],
+                [sys.executable, "-P", "-m", "mops.cli.start", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

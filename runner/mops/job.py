@@ -6,9 +6,9 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import pyarrow as pa
@@ -21,7 +21,7 @@ from mops.location import locate
 from mops.storage.derived import Rows, Source, ancestors, families_of, parts, verify_job
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, Live, driven_here, job_names, load_job, read_live, read_reference
-from mops.storage.log import Claim, Counts, JobLog, LogView, settled_state
+from mops.storage.log import Claim, Counts, JobLog, LogView, read_whole, settled_state
 from mops.storage.one_dataset import dataset_problems
 from mops.storage.paths import JobPaths
 from mops.storage.rows import FilteredFile, filtered
@@ -34,6 +34,9 @@ SILENT_SECONDS = 45.0
 """A runner writes a sign of life every 10 s; after this long without one it counts as interrupted."""
 
 _READERS = 16
+_PIECE_ROWS = 10_000
+_MOST_REASONS = 1_000
+_OTHERS = "others, each with a message of its own"
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ class Job:
         return ancestors(self.files, self.record)  # complete jobs: read once
 
     def _sources(self) -> list[Source]:
-        return [*self._ancestors, Source(self.name, self._view())]
+        return [*self._ancestors, Source(self.name, read_whole(self.files, self._paths))]
 
     def _rows(self, kind: str, output: str | None = None) -> list[Rows]:
         return parts(self._sources(), kind, output)
@@ -285,7 +288,7 @@ class Job:
             The job has no such output; its outputs are named.
         """
         sources = self._sources_of(output)
-        families = families_of(self.files, self._paths, sources) or {}
+        families = families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
         rows = parts(sources, "outputs", output)
         return self._dataset(rows, pa.schema(IDENTITY_FIELDS), families.get(output))
 
@@ -338,15 +341,21 @@ class Job:
     def reasons(self) -> list[Reason]:
         """Return why simulations and targets failed, the most frequent first.
 
-        Messages that differ in their numbers only are one reason, with the first of them.
+        Messages that differ in their numbers only are one reason, with the first of them. Two columns are read, a piece
+        at a time: neither tracebacks nor the number of failures count. The log tells whether there are any.
         """
-        rows = self.failures().select(["reason", "message"]).to_pylist()
-        alike: dict[tuple[str, str], list[str]] = {}
-        for row in rows:
-            message = row["message"].partition("\n")[0]
-            alike.setdefault((row["reason"], without_numbers(message)), []).append(message)
-        reasons = (Reason(len(messages), verdict, messages[0]) for (verdict, _), messages in alike.items())
-        return sorted(reasons, key=lambda reason: -reason.n)
+        sources = self._sources()
+        counts = self.record.taken_over_counts + sources[-1].log.view.counts
+        rows = self._dataset(parts(sources, "failures") if counts.failed else [], FAILURES)
+        pieces = rows.to_batches(columns=["reason", "message"], batch_size=_PIECE_ROWS, fragment_readahead=1)
+        alike: dict[tuple[str, str], Reason] = {}
+        for verdict, message, n in (counted for piece in pieces for counted in _counted(piece)):
+            kind = (verdict, without_numbers(message))
+            if kind not in alike and len(alike) >= _MOST_REASONS:
+                kind, message = (verdict, _OTHERS), _OTHERS
+            known = alike.get(kind, Reason(0, verdict, message))
+            alike[kind] = replace(known, n=known.n + n)
+        return sorted(alike.values(), key=lambda reason: -reason.n)
 
     def samples(self, newest: int | None = None) -> pa.Table:
         """Return where the job stood about every 10 s: counts, rate, memory, groups in flight, verdicts so far.
@@ -365,6 +374,15 @@ class Job:
         """Return the groups: param_id, group, seeds, the canonical JSON, and a typed column for each parameter."""
         filesystem, path = self.files.arrow(self._paths.params)
         return pq.read_table(path, filesystem=filesystem)
+
+
+def _counted(failures: pa.RecordBatch) -> Iterator[tuple[str, str, int]]:
+    """Yield (verdict, first line of the message, how many) of failures, in the order in which they came."""
+    table = pa.Table.from_batches([failures])
+    found = table.group_by(["reason", "message"], use_threads=False).aggregate([([], "count_all")])
+    columns = (found[name].to_pylist() for name in ("reason", "message", "count_all"))
+    for verdict, message, n in zip(*columns, strict=True):
+        yield verdict, message.partition("\n")[0], n
 
 
 def standing(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:

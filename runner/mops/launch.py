@@ -28,7 +28,7 @@ from mops.settings import PREFIX, Settings
 from mops.storage.bundles import Bundle, cache_folder, differing_files, pack, unpack
 from mops.storage.files import Files, canonical_url
 from mops.storage.jobs import JobRecord, create_derived, create_job, load_bundle, load_job, read_live
-from mops.storage.log import By, JobLog, LogView, Settled, settled_state
+from mops.storage.log import Asked, By, JobLog, LogView, check_start
 from mops.storage.options import JobOptions, KeptOptions, PodOptions, keep_options, read_options
 from mops.storage.paths import JobPaths
 from mops.study.json_file import read_json, read_text
@@ -42,9 +42,10 @@ from mops.worker.surroundings import Surroundings, surroundings
 Runner: TypeAlias = Detached | Started
 """A runner that runs somewhere else than in this process."""
 
-Elsewhere: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Mapping[str, str], int | None], Runner]]]
+Elsewhere: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Mapping[str, str], str], Runner]]]
 """Starts runners somewhere else, for a storage and a job. Within its context the job is created; then what it has given
-is called with the settings as variables, and the attempt after which somebody asked to go on (None: nobody did)."""
+is called with the settings as variables, and the request that the runner carries out
+(:class:`mops.storage.log.Asked`, as text)."""
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME_LIMIT = 60
@@ -228,7 +229,8 @@ def submit(
         del study
         _give_back()
 
-    _carry_out(Attempt(files, record, context, settings, create, on_progress), detach, service, on_detach)
+    asked = Asked.behind(0)
+    _carry_out(Attempt(files, record, context, settings, create, on_progress, asked=asked), detach, service, on_detach)
     return job
 
 
@@ -304,19 +306,18 @@ def _carry_out(
     detach: bool,
     service: Service | None,
     on_detach: Callable[[Job, Runner], None],
-    after: int | None = None,
-) -> str:
-    """Run an attempt here, or start a runner for it; return the job's state."""
+) -> None:
+    """Run an attempt here, or start a runner for it."""
     service = replace(service, study=attempt.record.study) if service else None
     elsewhere = _elsewhere(detach, service)
     if elsewhere is None:
-        return attempt.run()
+        attempt.run()
+        return
     files, name = attempt.files, attempt.record.job
     with elsewhere(files, name) as start:
         attempt.create_only(other_packages=service is not None)
-        runner = start(attempt.settings.to_environment(), after)
+        runner = start(attempt.settings.to_environment(), str(attempt.asked))
     on_detach(Job(files, name), runner)
-    return "running"
 
 
 def _checked(name: str) -> str:
@@ -396,8 +397,8 @@ def resume(
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
     on_detach: Callable[[Job, Runner], None] = lambda *_: None,
-) -> str:
-    """Go on with a job from what is committed; return its state.
+) -> Job:
+    """Go on with a job from what is committed; return it when it has ended.
 
     Parameters
     ----------
@@ -425,6 +426,8 @@ def resume(
     ------
     JobError
         The job is complete: there is nothing to resume. Or a runner is at it.
+    Overtaken
+        Somebody has cancelled the job, or another runner has begun or ended, since this was called.
     RunnerEnded
         The detached runner ended before it had begun.
     OptionsError
@@ -451,8 +454,9 @@ def resume(
         keep_options(job.files, JobPaths(job.name), next_run.kept, next_run.options)
         on_start(job, changes)
 
-    attempt = _attempt(job, record, next_run.given, settings, begin, on_progress)
-    return _carry_out(attempt, detach, service, on_detach, after=view.attempt)
+    attempt = _attempt(job, record, next_run.given, settings, begin, on_progress, Asked.behind(view.k))
+    _carry_out(attempt, detach, service, on_detach)
+    return job
 
 
 @dataclass(frozen=True)
@@ -536,18 +540,19 @@ def _attempt(
     settings: Settings,
     create: Callable[[], None],
     on_progress: Callable[[Snapshot], None],
+    asked: Asked | None,
     by: By = "person",
 ) -> Attempt:
     """Return an attempt of a job whose bundle is stored."""
     unpack(record.bundle, lambda: load_bundle(job.files, record.bundle), cache_folder())
     context = given.of(context_of(job.name, record.bundle, job.files.url, record.spec, settings))
-    return Attempt(job.files, record, context, settings, create, on_progress, by)
+    return Attempt(job.files, record, context, settings, create, on_progress, by, asked)
 
 
 def run(
     job: Job,
     *,
-    after: int | None = None,
+    asked: Asked | None = None,
     settings: Settings | None = None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
     pods: Pods | None = None,
@@ -558,9 +563,9 @@ def run(
 
     Parameters
     ----------
-    after
-        Somebody asked to go on after this attempt, even if it was cancelled or failed. Where a later one has been, and
-        None: a job that was cancelled or has ended stays so.
+    asked
+        The request that this runner carries out: of a person, so that it goes on with a job that was cancelled or
+        failed before. Once it has been carried out, and with None, such a job stays as it is.
     settings
         None: from the environment.
     pods
@@ -575,19 +580,19 @@ def run(
     ------
     Settled
         There is nothing to run.
+    Overtaken
+        The request is void: somebody has cancelled, ended or claimed the job since.
     """
     settings = settings or Settings.from_environment()
     view = JobLog(job.files, JobPaths(job.name)).read()
-    by: By = "person" if view.attempt == after else "auto"
-    if (state := settled_state(view, by)) is not None:
-        raise Settled(state, view, where=job.files.url)
+    by = check_start(view, "person" if asked else "auto", asked, job=job.name, where=job.files.url)
     record = job.record
     options = read_options(job.files, JobPaths(job.name), record.options).options
     given = _given(options.env, options.python, None, settings, where=f"job {job.name}")
-    attempt = _attempt(job, record, given, settings, lambda: None, on_progress, by)
+    attempt = _attempt(job, record, given, settings, lambda: None, on_progress, asked, by)
     alone = unwatched and standing(job.files, job.name, view)[0] != "running"
     attempt = replace(attempt, grace_s=simulations_grace(grace_s))
-    return replace(attempt, pods=pods, unseen_after=view.attempt if alone else None).run()
+    return replace(attempt, pods=pods, unseen=Asked.behind(view.k) if alone else None).run()
 
 
 def retry(
@@ -658,6 +663,6 @@ def retry(
         create_derived(job.files, derived, parent)
         on_start(child, changes)
 
-    attempt = _attempt(child, derived, next_run.given, settings, create, on_progress)
+    attempt = _attempt(child, derived, next_run.given, settings, create, on_progress, Asked.behind(0))
     _carry_out(attempt, detach, service, on_detach)
     return child

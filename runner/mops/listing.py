@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mops.errors import CorruptRecord, JobError, MopsError, NewerFormat, UsageError
 from mops.job import Job
+from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, job_names, parse_finished, parse_job
 from mops.storage.log import End
@@ -107,7 +108,7 @@ def _unreadable(name: str, error: MopsError, created: str | None = None) -> List
 
 def _listed(files: Files, jobs: Sequence[JobRecord | Listed]) -> Iterator[Listed]:
     records = [job for job in jobs if isinstance(job, JobRecord)]
-    copies = files.get_many([JobPaths(record.job).finished for record in records])
+    copies = advisory.read_many(files, [JobPaths(record.job).finished for record in records], lambda data, _: data)
     ends = {
         record.job: parse_finished(data, record)
         for record, data in zip(records, copies, strict=True)

@@ -188,7 +188,7 @@ class Service:
         return profiles.reach(self.profile)
 
     @contextmanager
-    def ready(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], int | None], Started]]:
+    def ready(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], Started]]:
         """Have everything but the job, which the body creates; yield what starts its runner (:data:`launch.Elsewhere`).
 
         Raises
@@ -205,7 +205,7 @@ class Service:
         if self.own_cluster is not None:
             self.check_own_clusters()
             draw = dedicated.drawer()
-        yield lambda environment, after: self._start(files, job, environment, after, draw)
+        yield lambda environment, asked: self._start(files, job, environment, asked, draw)
 
     def check_own_clusters(self) -> None:
         """Look whether a job can have a Dask cluster of its own here.
@@ -253,7 +253,7 @@ class Service:
         return {names.DASK_CLUSTER: own_cluster, names.DASK_COMPONENT: names.WORKER}
 
     def _start(
-        self, files: Files, job: str, environment: Mapping[str, str], after: int | None, draw: dedicated.Draw | None
+        self, files: Files, job: str, environment: Mapping[str, str], asked: str, draw: dedicated.Draw | None
     ) -> Started:
         own_cluster = self._drawn(draw, job) if draw else []
         name = own_cluster[0]["metadata"]["name"] if own_cluster else None
@@ -270,7 +270,7 @@ class Service:
             storage=files.url,
             scheduler=self._scheduler(name),
             environment=settings,
-            after=after,
+            asked=asked,
             labels=self._for_people,
             own_cluster=own_cluster,
             workers=self._worker_labels(name),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mops.errors import JobError
 from mops.job import Job, standing
+from mops.storage import advisory
 from mops.storage.log import JobLog, LogView
 from mops.storage.paths import JobPaths, numbers_of
 
@@ -61,15 +62,20 @@ def _is_over(job: Job, attempt: int | None, view: LogView) -> bool:
 
 def _there(job: Job, attempt: int | None) -> list[str]:
     """Return the paths of the pieces, in the order in which they were written."""
-    listed = {entry.path: numbers_of(entry.path) for entry in job.files.list(JobPaths(job.name).texts)}
+    entries = advisory.listed(job.files, JobPaths(job.name).texts)
+    listed = {entry.path: numbers_of(entry.path) for entry in entries}
     found = {path: numbers for path, numbers in listed.items() if numbers and attempt in (numbers[0], None)}
     return sorted(found, key=found.__getitem__)
 
 
 def _texts(job: Job, paths: Sequence[str]) -> Iterator[str]:
     for start in range(0, len(paths), _AT_ONCE):
-        for data in job.files.get_many(paths[start : start + _AT_ONCE]):
-            yield (data or b"").decode(errors="replace")
+        texts = advisory.read_many(job.files, paths[start : start + _AT_ONCE], _text)
+        yield from (text for text in texts if text)
+
+
+def _text(data: bytes, _where: str) -> str:
+    return data.decode(errors="replace")
 
 
 def _texts_backwards(job: Job, paths: Sequence[str]) -> Iterator[str]:

@@ -5,15 +5,15 @@ This is rule 13 of docs/storage.md. Whole jobs are deletion.py's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from mops.errors import Superseded
 from mops.job import Job
 from mops.storage.files import Entry
 from mops.storage.jobs import load_job
-from mops.storage.log import JobLog, LogView
+from mops.storage.log import Asked, JobLog, LogView, WholeLog, read_whole
 from mops.storage.paths import PART_KINDS, JobPaths, numbers_of
 
 SCRAP_SECONDS = 3600.0
@@ -44,7 +44,8 @@ def clean(job: Job, *, last_attempt: bool = False, dry_run: bool = False) -> Cle
     Parameters
     ----------
     last_attempt
-        Also what the last attempt left, if no runner is at the job: :func:`fence` comes first.
+        Also what the last attempt left, if no runner is at the job: behind a claim (:func:`fenced`). A job
+        that nobody has claimed has none, and stays as it is.
     dry_run
         Write and remove nothing.
 
@@ -54,18 +55,31 @@ def clean(job: Job, *, last_attempt: bool = False, dry_run: bool = False) -> Cle
         There is no such job; or, with ``last_attempt``, a runner is at it.
     """
     load_job(job.files, job.name)
-    if last_attempt:
-        hint = f"without --last-attempt it can be cleaned while it runs: mops jobs clean {job.name}"
-        view = job.require_no_runner(hint)
-        if view.attempt and not dry_run:
-            fence(job, hint)
+    if not last_attempt:
+        return _clean(job, dry_run=dry_run)
+    hint = f"without --last-attempt it can be cleaned while it runs: mops jobs clean {job.name}"
+    dead = job.require_no_runner(hint)
+    if dry_run or dead.complete or not dead.attempt:
+        return _clean(job, dry_run=dry_run, foreseen=dead.attempt if dry_run else 0)
+    with fenced(job, dead):
+        return _clean(job, dry_run=False)
+
+
+def _clean(job: Job, *, dry_run: bool, foreseen: int = 0) -> Cleaned:
+    """Remove what no commit names and none can name.
+
+    Parameters
+    ----------
+    foreseen
+        For a dry run, which claims nothing: attempts up to this one would be over.
+    """
     files, paths = job.files, JobPaths(job.name)
     scraps = [entry for entry in files.scraps(paths.root, SCRAP_SECONDS) if not entry.path.startswith(f"{paths.log}/")]
     # Listed before the log is read: it then shows every commit of these that there will ever be, if theirs is over.
     parts = [entry for kind in PART_KINDS for entry in files.list(f"{paths.root}/{kind}")]
-    view = JobLog(files, paths).read()
-    loose = unnamed(parts, view)
-    over = view.attempt if view.complete or last_attempt else view.attempt - 1
+    log = read_whole(files, paths)
+    loose = unnamed(parts, log)
+    over = max(foreseen, over_attempts(log.view))
     found = [entry for entry, n in loose if n <= over]
     kept = len(loose) - len(found)
     found += scraps
@@ -74,33 +88,42 @@ def clean(job: Job, *, last_attempt: bool = False, dry_run: bool = False) -> Cle
     return Cleaned(job.name, tuple(entry.path for entry in found), sum(entry.size for entry in found), kept)
 
 
-def unnamed(parts: Iterable[Entry], view: LogView) -> list[tuple[Entry, int]]:
+def over_attempts(view: LogView) -> int:
+    """Return the last attempt that can commit no more: the one before the last claim, or after a complete end all.
+
+    The view that shows which parts are named is the one that decides: it has every commit before its last claim.
+    """
+    return view.attempt if view.complete else view.attempt - 1
+
+
+def unnamed(parts: Iterable[Entry], log: WholeLog) -> list[tuple[Entry, int]]:
     """Return the parts that no commit names, each with its attempt's number; files that are no parts are left out."""
-    named = {part.path for table in view.parts.values() for part in table}
+    named = {part.path for commit in log.commits for part in commit.parts}
     loose = ((entry, numbers_of(entry.path)) for entry in parts if entry.path not in named)
     return [(entry, numbers[0]) for entry, numbers in loose if numbers]
 
 
-def fence(job: Job, hint: str) -> JobLog | None:
-    """Claim a job that no runner is at, so that one that was silent stops when it wakes up; end in the state found.
+@contextmanager
+def fenced(job: Job, dead: LogView) -> Iterator[JobLog]:
+    """Claim a job that no runner is at, so that one that was silent stops when it wakes up; yield the log.
 
-    A job that was interrupted is cancelled by this. None: it is complete, so that no runner can do anything to it.
+    The attempt that this begins runs nothing. It ends with the body, in the state that the job was in before; a job
+    that was interrupted is cancelled by this. Until then the job counts as running, so that nobody resumes it.
 
     Parameters
     ----------
-    hint
-        What the user can do if there is a runner.
+    dead
+        The log that shows that there is no runner (:meth:`Job.require_no_runner`), and that the job is not complete.
 
     Raises
     ------
-    JobError
-        A runner is at it, or begins to be just now.
+    Overtaken
+        Somebody has gone on with the job, cancelled it, or ended it since.
     """
-    found = job.require_no_runner(hint)
-    if found.complete:
-        return None
     log = JobLog(job.files, JobPaths(job.name))
-    log.claim("person", after=found.attempt)
-    with suppress(Superseded):  # somebody goes on with it: as good a fence
-        log.end(found.state or "cancelled", totals=log.view.counts)
-    return log
+    log.claim("person", asked=Asked.behind(dead.k))
+    try:
+        yield log
+    finally:
+        with suppress(Superseded):  # somebody goes on with the job: as good a fence
+            log.end(dead.state or "cancelled", totals=log.view.counts)

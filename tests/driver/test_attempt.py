@@ -13,7 +13,7 @@ from mops.settings import Settings
 
 PROGRAM = """
 import os, time
-from mops.driver.attempt import stopping_on_signals
+from mops.driver.attempt import as_command, stopping_on_signals
 
 
 class Asked:
@@ -21,7 +21,7 @@ class Asked:
         os.write(1, f"stop {grace_s:g}{' to go on' if to_go_on else ''}\\n".encode())
 
 
-with stopping_on_signals(Asked()):
+with as_command(), stopping_on_signals(Asked(), "job", 10.0):
     os.write(1, b"ready\\n")  # print() may be interrupted by a handler that prints
     while True:  # as when a commit waits for a storage that does not answer
         time.sleep(0.05)

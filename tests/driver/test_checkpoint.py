@@ -23,7 +23,7 @@ from mops.driver.families import JobFamilies
 from mops.driver.tracebacks import Tracebacks
 from mops.errors import InternalError
 from mops.storage.files import Files
-from mops.storage.log import Counts, JobLog
+from mops.storage.log import Counts, JobLog, Stored, read_whole
 from mops.storage.paths import JobPaths
 from mops.storage.spool import Spool
 from mops.storage.tables import FAILURES, ROW_GROUP_BYTES
@@ -286,7 +286,8 @@ def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(
     writer.finish()
     # The first group of a job is committed by itself; then none may be until the end.
     assert [event.groups for event in events] == [1, 3]
-    (stored,) = log.view.parts.values()
+    assert log.view.stored == {("outputs", "out"): Stored(4, 1600, backlog.written_bytes)}
+    (stored,) = read_whole(files, paths).parts.values()
     assert [part.rows for part in stored] == [400] * 4
     assert backlog.written_bytes == sum(part.bytes for part in stored)
     assert (backlog.bytes, backlog.lag_s) == (0, 0.0)

@@ -145,10 +145,10 @@ def test_a_queue_is_a_label_of_the_job_and_suspending_it_is_kueues() -> None:
     assert "kueue.x-k8s.io/queue-name" not in job()["metadata"]["labels"]
 
 
-def test_a_resume_says_after_which_attempt() -> None:
+def test_every_pod_of_a_job_gets_the_request_that_it_carries_out() -> None:
     run = ["mops", "jobs", "run", "malaria-261121-0f3a", "--pod", "--grace", "60"]
     assert container_of(job())["args"] == run
-    assert container_of(job(after=3))["args"][-2:] == ["--after", "3"]
+    assert container_of(job(asked="3-9f3c"))["args"][-2:] == ["--asked", "3-9f3c"]
 
 
 @pytest.mark.parametrize("seconds", [10, 60, 3600])

@@ -162,7 +162,7 @@ def test_a_job_stays_where_its_submitters_profile_had_it_run(service: Service, s
 def test_a_retrys_job_has_the_options_of_the_one_it_comes_from(service: Service, study: Path, storage: str) -> None:
     job = submitted(service, study)
     resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"})
-    assert launch.run(job, after=0, settings=Settings(storage=storage, slots=1)) == "partial"
+    assert launch.run(job, settings=Settings(storage=storage, slots=1)) == "partial"
     child = launch.retry(
         job, "error", name="again", service=service, pod=PodOptions(queue="large"), settings=Settings()
     )
@@ -178,7 +178,8 @@ def test_this_machine_refuses_what_is_named_and_passes_over_what_is_kept(
     job = submitted(service, study)
     with pytest.raises(UsageError, match="has no --memory"):
         launch.resume(job, pod=PodOptions(memory="4Gi"), settings=Settings(storage=storage, slots=1), local=True)
-    assert launch.resume(job, settings=Settings(storage=storage, slots=1), local=True) == "partial"
+    resumed = launch.resume(job, settings=Settings(storage=storage, slots=1), local=True)
+    assert resumed.status().state == "partial"
 
 
 def test_of_two_commands_at_once_one_is_refused(service: Service, study: Path) -> None:

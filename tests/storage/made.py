@@ -86,3 +86,17 @@ def below(files: Files, name: str = "job") -> list[str]:
     """Return the paths of all that lies under a job's name, from its folder on."""
     root = JobPaths(name).root
     return [entry.path.removeprefix(f"{root}/") for entry in (*files.list(root), *files.scraps(root, 0))]
+
+
+class Hooked:
+    """A storage that calls before each request."""
+
+    def __init__(self, backend, before):
+        self._backend, self._before = backend, before
+
+    def __getattr__(self, name):
+        def ask(*asked):
+            self._before(name, asked[0] if asked else None)
+            return getattr(self._backend, name)(*asked)
+
+        return ask

@@ -8,18 +8,50 @@ after its sender's death, a GET that does not see a record yet, a runner that is
 from __future__ import annotations
 
 import random
+import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 
-from mops.errors import StorageUnavailable, Superseded
-from mops.storage.files import Files, Retry
-from mops.storage.log import Cancel, Claim, Commit, Counts, End, JobLog, Part, Record, Settled, parse_record
+from made import created
+
+from mops.errors import JobError, StorageUnavailable, Superseded
+from mops.job import Job
+from mops.storage.files import Entry, Files, Retry
+from mops.storage.log import (
+    Asked,
+    By,
+    Cancel,
+    Claim,
+    Commit,
+    Counts,
+    End,
+    JobLog,
+    Overtaken,
+    Part,
+    Record,
+    Settled,
+    parse_record,
+)
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
+from mops.tidy import clean
 
 PATHS = JobPaths("job")
+CLEANER = socket.gethostname()
+"""How a cleaner is to be called: its claims bear the name of this host."""
+
 Choose = Callable[[Sequence[str]], int]
+
+
+@cache
+def job_record() -> bytes:
+    """The bytes of a job's record."""
+    files = Files.open("memory://simulated")
+    created(files, PATHS.job)
+    return files.get(PATHS.record)
 
 
 class Killed(BaseException):
@@ -34,7 +66,7 @@ class World:
     faults: int
     kills: int
     log_type: type[JobLog] = JobLog
-    store: dict[str, bytes] = field(default_factory=dict)
+    store: dict[str, bytes] = field(default_factory=lambda: {PATHS.record: job_record()})
     flight: list[tuple[str, bytes]] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -73,7 +105,7 @@ class Actor(threading.Thread):
             if self.choice != "killed":
                 self._program(self)
                 self.outcome = "done"
-        except (Settled, Superseded, StorageUnavailable, Killed) as error:
+        except (Settled, Overtaken, Superseded, StorageUnavailable, Killed) as error:
             self.outcome = error
         except Exception as error:
             self.outcome = error
@@ -83,6 +115,8 @@ class Actor(threading.Thread):
 
     def ask(self, *options: str) -> str:
         """Wait for the scheduler; return what it has chosen."""
+        if self.choice == "killed":  # and it cleans nothing up
+            raise Killed
         self.options = options
         self.world.yielded.release()
         self.go.acquire()
@@ -115,6 +149,10 @@ class SimulatedFiles(Files):
                 break
         return found
 
+    def remove(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            super().remove([path])
+
 
 class Requests:
     """What the storage does with one actor's requests."""
@@ -138,27 +176,55 @@ class Requests:
         outcome = self._actor.ask(f"get {path}", *([f"stale: get {path}"] if there else []))
         return None if outcome.startswith("stale") else self._world.store.get(path)
 
+    def list(self, folder: str) -> list[Entry]:
+        self._actor.ask(f"list {folder}")
+        return [Entry(path, len(data)) for path, data in self._world.store.items() if path.startswith(f"{folder}/")]
 
-def runner(by: str) -> Callable[[Actor], None]:
+    def folders(self, folder: str) -> set[str]:
+        return {PATHS.job}
+
+    def scraps(self, folder: str, age_s: float) -> Sequence[Entry]:
+        return []
+
+    def remove(self, path: str) -> None:
+        self._actor.ask(f"remove {path}")
+        self._world.store.pop(path, None)
+
+
+def runner(by: By, asked: Asked | None = None) -> Callable[[Actor], None]:
+    """A runner that carries out a request, or none."""
+    return lambda actor: drive(actor, by, asked)
+
+
+def resume(actor: Actor) -> None:
+    """As ``mops jobs resume``: somebody looks at the log, and later a runner claims for what they have seen."""
+    view = actor.job_log.read()
+    if not view.complete:
+        drive(actor, "person", Asked(view.k, actor.name))
+
+
+def drive(actor: Actor, by: By, asked: Asked | None) -> None:
     """As driver/drive.py does it: claim, run what is not committed, commit, end."""
+    log, world = actor.job_log, actor.world
+    view = log.claim(by, asked=asked)
+    todo, c = list(view.committed.complement(world.groups)), 0
+    while todo and not log.cancelled:
+        c += 1
+        size = 1 + (c + view.attempt) % 2
+        some, todo = todo[:size], todo[size:]
+        started(actor, some)
+        path = PATHS.part("losses", None, view.attempt, c)
+        actor.files.put_new(path, b"part")
+        if actor.ask("no poll", "poll") == "poll":
+            log.poll()
+        log.commit(Ranges.of(some), [Part(path, 1, 4, "digest")], Counts(len(some)))
+    log.end("cancelled" if todo else "succeeded", log.view.counts)
 
-    def program(actor: Actor) -> None:
-        log, world = actor.job_log, actor.world
-        view = log.claim(by)
-        todo, c = list(view.committed.complement(world.groups)), 0
-        while todo and not log.cancelled:
-            c += 1
-            size = 1 + (c + view.attempt) % 2
-            some, todo = todo[:size], todo[size:]
-            started(actor, some)
-            path = PATHS.part("losses", None, view.attempt, c)
-            actor.files.put_new(path, b"part")
-            if actor.ask("no poll", "poll") == "poll":
-                log.poll()
-            log.commit(Ranges.of(some), [Part(path, 1, 4, "digest")], Counts(len(some)))
-        log.end("cancelled" if todo else "succeeded", log.view.counts)
 
-    return program
+def cleaner(actor: Actor) -> None:
+    """As ``mops jobs clean --last-attempt``; every runner here looks dead, as one does that was silent for long."""
+    with suppress(JobError):
+        clean(Job(actor.files, PATHS.job), last_attempt=True)
 
 
 def started(actor: Actor, groups: Sequence[int]) -> None:
@@ -241,6 +307,7 @@ def check(world: World) -> None:
     for record in records:
         world.claim(not (isinstance(mark, End) and mark.complete), "I4")
         if isinstance(record, Claim):
+            _check_request(world, records, record)
             world.claim(record.by == "person" or not isinstance(mark, Cancel | End), "I6: an automatic claim")
             owner = record
         if isinstance(record, Commit | End):
@@ -256,7 +323,23 @@ def check(world: World) -> None:
     _check_stops(world, records, owner)
 
 
+def _check_request(world: World, records: Sequence[Record], claim: Claim) -> None:
+    """I8: what others wrote behind what the maker of a request had seen is not undone by it."""
+    if claim.asked is None:
+        return
+    behind = [mark for mark in records[claim.asked.k : claim.k - 1] if not isinstance(mark, Commit)]
+    claims = [mark for mark in behind if isinstance(mark, Claim)]
+    if not any(mark.asked == claim.asked for mark in claims):
+        world.claim(not behind, "I8: a request is carried out though others came first")
+        return
+    world.claim(claims[-1].asked == claim.asked, "I8: the job is taken from a newer attempt")
+    world.claim(not isinstance(behind[-1], Cancel | End), "I8: a restart undoes a cancel or an end")
+
+
 def _check_stops(world: World, records: Sequence[Record], owner: Claim | None) -> None:
+    for actor in world.actors:
+        if isinstance(actor.outcome, Overtaken):
+            world.claim(actor.outcome.mark in records, "I7: stopped for a record that is not there")
     last = {record.host: record for record in records if isinstance(record, Claim)}
     for actor in world.actors:
         if isinstance(actor.outcome, Superseded):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pyarrow as pa
-import pytest
 
-from mops.errors import CorruptRecord, NewerFormat
 from mops.storage.files import Files
 from mops.storage.jobs import Live, read_live, write_live
 from mops.storage.log import Counts
@@ -46,30 +42,9 @@ def test_the_table_has_times_and_verdicts_that_a_notebook_can_use() -> None:
     assert len(table.to_pandas()) == 2
 
 
-@pytest.mark.parametrize(
-    ("record", "error"),
-    [
-        ({"format": 2, "samples": []}, NewerFormat),
-        ({"format": 1, "samples": [{"at": 1.0}]}, CorruptRecord),
-        ({"samples": []}, CorruptRecord),
-        ([], CorruptRecord),
-    ],
-)
-def test_what_mops_did_not_write_is_named(files: Files, record: object, error: type[Exception]) -> None:
-    files.put(PATHS.events(1, 1), json.dumps(record).encode())
-    with pytest.raises(error, match=r"events/1-1\.json"):
-        read_samples(files, PATHS)
-
-
 def test_a_sign_of_life_comes_back_as_it_was_written(files: Files) -> None:
     counts = Counts(5, 1, 2, 1, {"timeout": 1})
     live = Live(1.5, "host", 7, counts, 2.5, 10, {"slots": 2}, 4, 60.0, 20, 5, 3, 2, 100, {"rows": 1}, ["a line"])
     write_live(files, PATHS, 3, live)
     assert read_live(files, PATHS, 3) == live
     assert read_live(files, PATHS, 2) is None
-
-
-def test_a_sign_of_life_that_lacks_its_process_is_corrupt(files: Files) -> None:
-    files.put(PATHS.live(1), b'{"format":1,"at":1.0}')
-    with pytest.raises(CorruptRecord, match=r"live/1\.json"):
-        read_live(files, PATHS, 1)

@@ -288,13 +288,19 @@ def test_a_reader_never_sees_half_of_an_overwritten_file(storage, files):
     def read() -> None:
         while not stop.is_set():
             seen.append(files.get("live"))
+            was_read.release()
 
+    was_read = threading.Semaphore(0)
     reader = threading.Thread(target=read)
     reader.start()
-    for version in versions:
-        files.put("live", version)
-    stop.set()
-    reader.join()
+    try:
+        for version in versions:
+            files.put("live", version)
+            assert was_read.acquire(timeout=60), "nobody reads"
+    finally:
+        stop.set()
+        reader.join()
+    assert len(set(seen)) > 1, "it was read while it was overwritten"
     assert set(seen) <= set(versions)
 
 

@@ -11,19 +11,24 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from simulated import World, at_random, canceller, reader, runner, simulate
+from simulated import CLEANER, World, at_random, canceller, cleaner, reader, resume, runner, simulate
 
 from mops.errors import StorageUnavailable
-from mops.storage.log import Cancel, Claim, Commit, JobLog
+from mops.storage.log import Asked, Cancel, Claim, Commit, JobLog
 from mops.study.ranges import Ranges
 
 AUTO = {"A": runner("auto"), "B": runner("auto")}
+POD = runner("person", Asked(0, "the submit's"))
 CASTS = {
     "two restarted pods": AUTO,
     "a resume meets a restart": {"A": runner("auto"), "B": runner("person"), "R": reader},
     "a cancel": {**AUTO, "X": canceller},
     "everybody": {**AUTO, "C": runner("person"), "X": canceller, "R": reader},
     "two people": {"A": runner("person"), "B": runner("person"), "X": canceller},
+    "two resumes": {"A": runner("auto"), "B": resume, "C": resume, "X": canceller},
+    "pods of a submit, and a resume": {"P": POD, "Q": POD, "B": resume, "X": canceller},
+    "a cleaner": {"A": runner("auto"), "B": resume, CLEANER: cleaner},
+    "a cleaner, and a restarted pod": {"P": POD, "Q": POD, CLEANER: cleaner},
 }
 RUNS = 150
 
@@ -122,8 +127,18 @@ class BlindCancel(JobLog):
 class Hasty(JobLog):
     """Claims though somebody has cancelled."""
 
-    def _decide_claim(self, by, head):
+    def _decide_claim(self, by, asked, head):
         return Claim(by=by, **{**head, "n": self.view.attempt + 1})
+
+
+class ByAttempt(JobLog):
+    """Holds a request void for a newer attempt only."""
+
+    def _decide_claim(self, by, asked, head):
+        marks = [mark for mark in self.view.marks if mark.k <= asked.k] if asked else []
+        since = self.view.attempt - sum(isinstance(mark, Claim) for mark in marks)
+        claim = super()._decide_claim("auto" if since else by, None, head)
+        return replace(claim, asked=asked)
 
 
 @pytest.mark.parametrize("mutant", [Deaf, Trusting, Vain, Forgetful, BlindCancel, Hasty])
@@ -132,5 +147,25 @@ def test_the_search_finds_a_mutant_of_the_log(mutant):
         world = World(3, faults=3, kills=0, log_type=mutant)
         simulate(world, CASTS["everybody"], at_random(seed))
         if world.broken:
+            return
+    pytest.fail("not found")
+
+
+def test_the_search_finds_requests_that_undo_what_came_after_them():
+    for seed in range(3 * RUNS):
+        world = World(3, faults=0, kills=0, log_type=ByAttempt)
+        simulate(world, CASTS["two resumes"], at_random(seed))
+        if any(broken.startswith("I8") for broken in world.broken):
+            return
+    pytest.fail("not found")
+
+
+def test_the_search_finds_a_cleaner_that_takes_the_attempt_of_another_for_its_own(monkeypatch):
+    """What was wrong once: the log, read behind the claim, said which attempts were over."""
+    monkeypatch.setattr("mops.tidy.over_attempts", lambda view: view.attempt)
+    for seed in range(3 * RUNS):
+        world = World(3, faults=0, kills=0)
+        simulate(world, CASTS["a cleaner"], at_random(seed))
+        if any(broken.startswith("I3") for broken in world.broken):
             return
     pytest.fail("not found")

@@ -84,8 +84,8 @@ def test_a_runner_that_broke_off_is_resumed_to_the_same_rows(study: Path, storag
         mops.submit(study, name="broken-off", storage=storage.url, settings=one_by_one, on_progress=break_off)
     job = mops.open_job("broken-off", storage.url)
     assert 0 < job.status().groups < N_SETS
-    assert mops.resume(job, settings=one_by_one) == "succeeded"
-    assert job.status().attempt == 2
+    assert mops.resume(job, settings=one_by_one) is job
+    assert (job.status().state, job.status().attempt) == ("succeeded", 2)
     assert rows(job, "daily").equals(rows(whole, "daily"))
     assert job.losses().sort_by("group").equals(whole.losses().sort_by("group"))
     assert verify(Files.open(storage.url), JobPaths(job.name), N_SETS) == []

@@ -8,15 +8,18 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made import Hooked
 
 from mops.errors import CorruptRecord, JobError, NewerFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
 from mops.storage.log import (
+    Asked,
     Cancel,
     Claim,
     Commit,
@@ -24,10 +27,15 @@ from mops.storage.log import (
     End,
     JobLog,
     LogView,
+    Overtaken,
     Part,
     Settled,
+    Stored,
+    check_start,
     encode_record,
+    order_problems,
     parse_record,
+    read_whole,
     verify,
 )
 from mops.storage.paths import JobPaths, bundle_path, table_of
@@ -94,7 +102,12 @@ parts = st.builds(
     st.text(),
 )
 records = st.one_of(
-    st.builds(Claim, by=st.sampled_from(["auto", "person"]), **heads),
+    st.builds(
+        Claim,
+        by=st.sampled_from(["auto", "person"]),
+        asked=st.none() | st.builds(Asked, st.integers(0, 10**8), st.text()),
+        **heads,
+    ),
     st.builds(
         Commit,
         ranges=st.lists(st.integers(0, 50)).map(Ranges.of),
@@ -139,6 +152,8 @@ GOOD = {"format": 1, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
                 {"kind": "other"},
                 {"kind": []},
                 {"by": "x"},
+                {"asked": "7-ab"},
+                {"asked": {"k": "7", "nonce": "ab"}},
                 {"n": "1"},
                 {"time": None},
                 {"format": "1"},
@@ -180,12 +195,9 @@ def test_a_view_is_the_same_however_its_records_come():
             later = pieces.extended([record])
             assert pieces.committed == before, "a view never changes"
             pieces, before = later, later.committed
-        for name in ("k", "attempt", "owner", "committed", "counts", "mark", "cancelled", "parts"):
+        for name in ("k", "attempt", "owner", "committed", "counts", "mark", "cancelled", "stored"):
             assert getattr(pieces, name) == getattr(whole, name), name
-    assert [part.path for part in whole.parts_of("outputs", "a")] == [
-        PATHS.part("outputs", "a", 1, k) for k in range(2, 40, 2)
-    ]
-    assert whole.parts_of("losses") == ()
+    assert whole.stored == {("outputs", "a"): Stored(19, 19, 19), ("outputs", "b"): Stored(19, 19, 19)}
 
 
 def test_a_cancel_counts_for_the_attempt_before_it_only():
@@ -203,7 +215,7 @@ def test_thousands_of_records_fold_in_time_that_grows_with_their_number():
         view = LogView()
         for record in log:
             view = view.extended([record])
-        assert len(view.parts_of("outputs", "daily")) == n
+        assert view.stored["outputs", "daily"].parts == n
         return time.process_time() - start
 
     few, many = min(seconds(1000) for _ in range(3)), min(seconds(8000) for _ in range(3))
@@ -225,7 +237,10 @@ def test_a_job_from_its_claim_to_its_end(storage, files):
     view = opened(files).read()
     assert view.complete
     assert (view.k, view.state, list(view.committed), view.counts) == (4, "succeeded", [0, 1, 2], ONE + ONE)
-    assert [part.rows for part in view.parts_of("outputs", "daily")] == [3, 3]
+    assert view.stored == {("outputs", "daily"): Stored(2, 6, 8)}
+    whole = read_whole(files, PATHS)
+    assert [part.rows for part in whole.parts_of("outputs", "daily")] == [3, 3]
+    assert whole.parts_of("losses") == ()
     assert verify(files, PATHS, 3) == []
     fields = json.loads(storage.bytes_at("jobs/job/log/00000002.json"))
     assert {"format": 1, "k": 2, "kind": "commit", "n": 1, "ranges": [[0, 2]], "host": "here"}.items() <= fields.items()
@@ -300,6 +315,119 @@ def test_a_restarted_pod_does_not_undo_a_cancel_or_a_failure(files, ended):
         opened(files).claim("auto")
     assert caught.value.state == ("failed" if ended else "cancelled")
     assert owner(files, "person").view.attempt == 2
+
+
+REQUEST = Asked(1, "mine")
+
+
+@pytest.mark.parametrize(
+    ("behind", "by", "asked", "decided"),
+    [
+        ([], "person", None, "person"),
+        ([], "person", REQUEST, "person"),
+        (["commit"], "person", REQUEST, "person"),  # of a runner that is to be superseded
+        (["cancel"], "person", REQUEST, "job 'job' was cancelled meanwhile by anna"),
+        (["end"], "person", REQUEST, "attempt 1 of job 'job' ended meanwhile: failed"),
+        (["claim"], "person", REQUEST, "attempt 2 of job 'job' was started meanwhile on here"),
+        (["commit", "claim", "cancel"], "person", REQUEST, "attempt 2 of job 'job' was started meanwhile on here"),
+        (["mine"], "person", REQUEST, "auto"),  # the pod before was killed
+        (["mine", "mine"], "person", REQUEST, "auto"),
+        (["mine", "cancel"], "person", REQUEST, "the job has ended: cancelled"),
+        (["mine", "end"], "person", REQUEST, "the job has ended: failed"),
+        (["mine", "claim"], "person", REQUEST, "attempt 3 of job 'job' was started meanwhile on here"),
+        (["mine", "claim", "cancel"], "person", REQUEST, "attempt 3 of job 'job' was started meanwhile on here"),
+        (["claim", "complete"], "person", REQUEST, "the job has ended: partial"),
+        (["cancel"], "person", None, "person"),
+        (["cancel"], "auto", None, "the job has ended: cancelled"),
+        (["claim"], "auto", None, "auto"),
+        ([], "auto", REQUEST, "auto"),
+        (["claim"], "auto", REQUEST, "attempt 2 of job 'job' was started meanwhile on here"),
+    ],
+)
+def test_a_request_is_void_where_others_came_first_and_is_carried_out_once(behind, by, asked, decided):
+    """Otherwise a cancel that comes before the pod is undone by it, and two resumes take the job from each other."""
+    view = LogView().extended([Claim(k=1, by="person", **HEAD)])
+    for what in behind:
+        head = {**HEAD, "k": view.k + 1, "n": view.attempt + (what in ("claim", "mine"))}
+        record = {
+            "commit": lambda head=head: Commit(ranges=Ranges.of([head["k"]]), parts=(), counts=ONE, **head),
+            "cancel": lambda head=head: Cancel(who="anna", **head),
+            "end": lambda head=head: End(state="failed", totals=ONE, **head),
+            "complete": lambda head=head: End(state="partial", totals=ONE, **head),
+            "claim": lambda head=head: Claim(by="person", asked=Asked(1, "another"), **head),
+            "mine": lambda head=head: Claim(by="person", asked=REQUEST, **head),
+        }[what]()
+        view = view.extended([record])
+    try:
+        outcome = check_start(view, by, asked, job="job", where="x")
+    except (Settled, Overtaken) as refused:
+        outcome = refused.what
+    assert outcome == decided
+
+
+def test_of_two_resumes_at_once_one_goes_on_and_the_other_learns_who_did(files):
+    owner(files)
+    first, second = opened(files, "first"), opened(files, "second")
+    asked = [Asked.behind(log.read().k) for log in (first, second)]
+    first.claim("person", asked=asked[0])
+    with pytest.raises(Overtaken, match="attempt 2 of job 'job' was started meanwhile on first") as caught:
+        second.claim("person", asked=asked[1])
+    assert caught.value.exit_code == Superseded.exit_code, "nothing is to restart it"
+    first.poll()
+
+
+def test_a_request_is_written_as_text_and_with_its_claim(files):
+    asked = Asked.behind(7)
+    assert Asked.parse(str(asked)) == asked
+    assert Asked.behind(7) != asked
+    for text in ("", "7", "7-", "-ab", "x-ab", "-1-ab"):
+        with pytest.raises(ValueError, match="is no request"):
+            Asked.parse(text)
+    log = opened(files)
+    log.claim("person", asked=Asked(0, "ab"))
+    assert opened(files).read().claim.asked == Asked(0, "ab")
+
+
+def test_verify_finds_a_claim_that_undoes_what_came_after_it_was_asked_for():
+    log = [
+        Claim(k=1, by="person", **HEAD),
+        Cancel(k=2, who="anna", **HEAD),
+        Claim(k=3, by="person", asked=REQUEST, **{**HEAD, "n": 2}),
+    ]
+    assert order_problems(log) == ["record 3: a claim for a request that record 2 (cancel) had made void"]
+
+
+def test_a_cancel_of_a_long_log_writes_once(files):
+    """Reading first: without it, each of the records before is met by a write of its own."""
+    log = owner(files)
+    for group in range(20):
+        log.commit(Ranges.of([group]), [], ONE)
+    asked = []
+    hooked = Files(Hooked(files._backend, lambda name, _: asked.append(name)), files.url)
+    assert opened(hooked).cancel("me") is True
+    assert asked.count("put_new") == 1
+
+
+def test_what_a_runner_holds_does_not_grow_with_its_commits(memory):
+    """2.8 KB a commit, of names of parts, were 2.8 GB of a job of a million commits."""
+    log = owner(Files.open(memory.url))
+    parts = [Part(PATHS.part("outputs", name, 1, 7), 1, 1, "ab" * 32) for name in ("daily", "final", "sums")]
+
+    def held_after(start: int, stop: int) -> int:
+        for group in range(start, stop):
+            log.commit(Ranges.of([group]), parts, ONE)
+            log._files.remove([PATHS.log_record(log.view.k)])  # the storage itself is in memory here
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = held_after(0, 100)
+        assert held_after(100, 1100) - before < 200_000
+    finally:
+        tracemalloc.stop()
+    assert log.view.stored["outputs", "sums"].parts == 1100
+    reader = JobLog(log._files, PATHS)
+    assert isinstance(next(reader.records()), Claim)
 
 
 def test_a_poll_finds_a_cancel(files):

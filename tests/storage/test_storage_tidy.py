@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from made import below, claimed, commit, created, ended, finished, lives, part
+from made import Hooked, below, claimed, commit, created, ended, finished, lives, part
 
-from mops.errors import JobError, Superseded
+from mops.errors import JobError, StorageError, Superseded
 from mops.job import Job
 from mops.storage.files import Files
-from mops.storage.log import JobLog, verify
+from mops.storage.log import Counts, JobLog, verify
 from mops.storage.paths import JobPaths
+from mops.study.ranges import Ranges
 from mops.tidy import Cleaned, clean
 
 LOG = JobPaths("job").log
@@ -131,10 +132,75 @@ def test_who_resumes_a_job_just_before_it_is_claimed_for_cleaning_is_not_fenced(
         return claim(self, by, **how)
 
     monkeypatch.setattr(JobLog, "claim", late_claim)
-    with pytest.raises(JobError, match="somebody has gone on with job 'job' meanwhile"):
+    with pytest.raises(JobError, match="attempt 3 of job 'job' was started meanwhile on faster"):
         clean(Job(files, "job"), last_attempt=True)
     assert JobLog(files, JobPaths("job")).read().claim.host == "faster"
     assert "2-9.parquet" in outputs(files)
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_who_resumes_a_job_at_any_step_of_its_cleaning_loses_nothing(has_run):
+    """The log as read last once said which attempts were over: so parts of a live runner went."""
+    refused = cleaned = 0
+    for at in range(1, 60):
+        files = Files.open(f"memory://clean-{has_run}-{at}")
+        created(files, "job")
+        if has_run:
+            commit(files, claimed(files), "job", 0)
+            part(files, "job", 1, 7)
+        asked, resumed = [], []
+
+        def resume_at(*_: object, at=at, files=files, asked=asked, resumed=resumed) -> None:
+            asked.append(1)
+            if len(asked) == at:
+                log = claimed(files, host="resumed")
+                resumed.append((log, part(files, "job", log.view.attempt, 50)))
+
+        try:
+            clean(Job(Files(Hooked(files._backend, resume_at), files.url), "job"), last_attempt=True)
+            cleaned += 1
+        except JobError:
+            refused += 1
+        if not resumed:
+            break
+        ((log, its_part),) = resumed
+        if JobLog(files, JobPaths("job")).read().owner == log.view.owner:
+            log.commit(Ranges.of([2]), [its_part], Counts(1))
+        else:  # the fence came behind it, and its parts do not count
+            with pytest.raises(Superseded):
+                log.poll()
+        assert verify(files, JobPaths("job"), 3) == []
+    assert (refused > 0) is has_run, "where nobody has claimed nothing is claimed"
+    assert cleaned > 5
+
+
+def test_while_a_job_is_cleaned_nobody_resumes_it_by_mistake(memory):
+    files = Files.open(memory.url)
+    record = created(files, "job")
+    log = claimed(files)
+    part(files, "job", 1, 7)
+    ended(files, log, record, "failed")
+    states = []
+    seen = Hooked(files._backend, lambda name, _: name == "remove" and states.append(Job(files, "job").status().state))
+    clean(Job(Files(seen, files.url), "job"), last_attempt=True)
+    assert states == ["running"]
+    assert Job(files, "job").status().state == "failed"
+
+
+def test_a_cleaning_that_fails_leaves_the_job_in_the_state_that_it_was_in(memory):
+    files = Files.open(memory.url)
+    record = created(files, "job")
+    log = claimed(files)
+    part(files, "job", 1, 7)
+    ended(files, log, record, "failed")
+
+    def refuse(name: str, _path: object) -> None:
+        if name == "remove":
+            raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(StorageError):
+        clean(Job(Files(Hooked(files._backend, refuse), files.url), "job"), last_attempt=True)
+    assert Job(files, "job").status().state == "failed"
 
 
 def test_old_temporary_files_go_new_ones_stay_and_the_log_is_never_touched(local):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -209,8 +209,8 @@ class Lab:
         path.write_text(json.dumps(self.study))
         return path
 
-    def start(self, *arguments: str, **settings: object) -> Runner:
-        """Start ``mops jobs ...``; settings are MODELOPS_JOB_ variables without that prefix."""
+    def start(self, *arguments: str, program: Sequence[str] = (str(MOPS), "jobs"), **settings: object) -> Runner:
+        """Start ``mops jobs ...``, or another program; settings are MODELOPS_JOB_ variables without that prefix."""
         number = len(self.runners) + 1
         calls = self.folder / f"calls-{number}.txt"
         env = environment()
@@ -229,7 +229,7 @@ class Lab:
         stderr = self.folder / f"stderr-{number}.txt"
         with stderr.open("wb") as err, (self.folder / f"stdout-{number}.txt").open("wb") as out:
             process = subprocess.Popen(
-                [str(MOPS), "jobs", *arguments],
+                [*program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -58,7 +58,7 @@ def test_the_command_returns_when_the_runner_has_claimed(study: Lab) -> None:
     for said in ("60 parameter sets", f"process {pid} runs it", "mops jobs watch job", "mops jobs cancel job"):
         assert said in submit.said
     claims = [record.by for record in study.records() if isinstance(record, Claim)]
-    assert claims == ["auto"]
+    assert claims == ["person"]
     links = [Path(f"/proc/{pid}/fd/{number}").readlink() for number in range(3)]
     assert os.getsid(pid) == pid != os.getsid(0)
     assert links[0] == Path(os.devnull)

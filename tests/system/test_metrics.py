@@ -135,8 +135,9 @@ def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: Lab) -
     assert failed.total() == status.counts.simulations_failed
     targets = by(families, "mops_targets_total", "verdict")
     assert (targets["good"], targets["failed"]) == (status.counts.targets_good, status.counts.targets_failed)
-    parts = [part for of_table in lab.view(job.name).parts.values() for part in of_table]
-    assert value(families, "mops_written_bytes_total") == sum(part.bytes for part in parts)
+    assert value(families, "mops_written_bytes_total") == sum(
+        stored.bytes for stored in lab.view(job.name).stored.values()
+    )
     assert value(families, "mops_groups_committed_total") == status.groups
     assert value(families, "mops_job_groups_durable") == status.groups
     assert value(families, "mops_job_groups") == status.n_groups

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from study_lab import Lab, betas, rows_of, wait_for
+
+from mops.storage.files import Entry, Files
+from mops.storage.paths import JobPaths
+from mops.tidy import clean
 
 
 def test_a_runner_that_comes_back_after_another_took_over_commits_nothing_more(lab: Lab) -> None:
@@ -33,8 +38,10 @@ def test_two_runners_at_once_give_one_set_of_rows(lab: Lab) -> None:
     wait_for(lambda: len(lab.view().committed) >= 5 if lab.exists() else False, of=killed)
     killed.signal(signal.SIGKILL)
     killed.wait()
-    both = [lab.resume(take_over=True, CHECKPOINT_SECONDS=0, hold=10) for _ in range(2)]
-    wait_for(lambda: lab.view().attempt == 3)
+    both = []
+    for attempt in (2, 3):
+        both.append(lab.resume(take_over=True, CHECKPOINT_SECONDS=0, hold=10))
+        wait_for(lambda attempt=attempt: lab.view().attempt == attempt, of=both[-1])
     for runner in both:
         runner.let_go()
     codes = sorted(runner.wait() for runner in both)
@@ -46,3 +53,29 @@ def test_two_runners_at_once_give_one_set_of_rows(lab: Lab) -> None:
     lab.assert_sound()
     for runner in both:
         lab.assert_nothing_lives(runner)
+
+
+def test_a_runner_that_takes_over_while_the_job_is_cleaned_loses_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cleaner had claimed, and took the runner that came behind its claim for the dead one: its parts went."""
+    lab.write("held:simulate", betas(40, sleep=0.002), n_replicates=2, targets=["scores:order"])
+    killed = lab.submit(CHECKPOINT_SECONDS=0, hold=20)
+    wait_for(lambda: len(lab.view().committed) >= 5 if lab.exists() else False, of=killed)
+    killed.signal(signal.SIGKILL)
+    killed.wait()
+    before, listing, taken_over = len(lab.view().committed), Files.list, []
+
+    def take_over_first(files: Files, folder: str) -> list[Entry]:
+        if folder == f"{JobPaths('job').root}/outputs" and not taken_over:
+            taken_over.append(runner := lab.resume(take_over=True, CHECKPOINT_SECONDS=0, hold=20))
+            wait_for(lambda: lab.view().attempt == 3 and len(lab.view().committed) > before, of=runner)
+        return listing(files, folder)
+
+    monkeypatch.setattr(Files, "list", take_over_first)
+    clean(lab.job(), last_attempt=True)
+    (runner,) = taken_over
+    runner.let_go()
+    assert runner.wait() == 0, runner.said
+    assert rows_of(lab.job()) == lab.serial()
+    lab.assert_sound()

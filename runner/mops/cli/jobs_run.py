@@ -9,12 +9,12 @@ import typer
 
 from mops.cli import running, terminal
 from mops.cli.options import JobArgument, StorageOption
-from mops.errors import Superseded
+from mops.errors import MopsError, Superseded
 from mops.job import open_job
 from mops.k8s.ends import Pods
 from mops.launch import run as run_job
 from mops.own_cluster import had
-from mops.storage.log import Settled
+from mops.storage.log import Asked, Overtaken, Settled
 
 DONE = (0, *(terminal.EXIT_CODES[state] for state in ("partial", "cancelled")), Superseded.exit_code)
 """Exit codes after which a job needs no runner."""
@@ -23,8 +23,13 @@ DONE = (0, *(terminal.EXIT_CODES[state] for state in ("partial", "cancelled")), 
 def run(
     job: JobArgument,
     storage: StorageOption = None,
-    after: Annotated[
-        int | None, typer.Option(help="Somebody asked to go on after this attempt, even if it was cancelled.")
+    asked: Annotated[
+        Asked | None,
+        typer.Option(
+            parser=Asked.parse,
+            metavar="K-NONCE",
+            help="The request that this runner carries out; void if others cancelled, ended or claimed the job since.",
+        ),
     ] = None,
     pod: Annotated[
         bool,
@@ -51,19 +56,21 @@ def run(
     """
     with had(own_cluster):
         try:
-            _run(job, storage, after, pod, Pods(workers) if workers else None, grace)
-        except (Superseded, typer.Exit) as ended:
+            _run(job, storage, asked, pod, Pods(workers) if workers else None, grace)
+        except (Superseded, Overtaken, typer.Exit) as ended:
             if not pod or ended.exit_code not in DONE:
                 raise
-            if isinstance(ended, Superseded):
+            if isinstance(ended, MopsError):
                 terminal.error(ended)
 
 
-def _run(job: str, storage: str | None, after: int | None, pod: bool, pods: Pods | None, grace_s: float | None) -> None:
+def _run(
+    job: str, storage: str | None, asked: Asked | None, pod: bool, pods: Pods | None, grace_s: float | None
+) -> None:
     with running.shown(as_json=False) as shown:
         found = open_job(job, storage)
         try:
-            run_job(found, after=after, on_progress=shown.progress, pods=pods, unwatched=pod, grace_s=grace_s)
+            run_job(found, asked=asked, on_progress=shown.progress, pods=pods, unwatched=pod, grace_s=grace_s)
         except Settled as settled:
             terminal.say(f"job {job} has ended ({settled.state}): there is nothing to run")
             raise typer.Exit(terminal.EXIT_CODES[settled.state]) from None

@@ -257,8 +257,8 @@ def _fields(seen: History, now: Status) -> Iterator[tuple[str, str]]:
     yield "in flight", f"{describe.counted(live.in_flight, 'parameter set')}; {live.slots:,} at once"
     if done.verdicts:
         yield "failures", describe.verdicts(done)
-    if live.expected:
-        yield "expected", describe.expectation(Expected(**live.expected))
+    if expected := Expected.of_live(live.expected):
+        yield "expected", describe.expectation(expected)
 
 
 def sparkline(values: Iterable[float]) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from mops.cli import describe, terminal
 from mops.detached import Detached
+from mops.driver.attempt import as_command
 from mops.driver.progress import Snapshot
 from mops.job import Job, Reason, Status
 from mops.launch import Prepared, Runner
@@ -103,7 +104,7 @@ class Shown:
 @contextmanager
 def shown(*, as_json: bool) -> Iterator[Shown]:
     """Show a job while it runs in the body."""
-    with terminal.progress() as show:
+    with as_command(), terminal.progress() as show:
         yield Shown(show, as_json=as_json)
 
 

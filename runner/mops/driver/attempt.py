@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import FrameType
 
@@ -23,9 +24,10 @@ from mops.driver.metrics import exposed
 from mops.driver.progress import Snapshot
 from mops.errors import InstallError, ModelError, MopsError, UsageError
 from mops.settings import Settings
+from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, check_still_there, driving, load_groups
-from mops.storage.log import By, JobLog
+from mops.storage.log import Asked, By, JobLog
 from mops.storage.paths import JobPaths
 from mops.study.project import ModelSpec
 from mops.worker.order import Context
@@ -137,11 +139,13 @@ class Attempt:
         Called with a :class:`Snapshot` about four times a second.
     by
         Who claims: with ``auto``, a job that has ended stays so.
+    asked
+        The request that this attempt carries out; None: nobody has asked, as where a pod was restarted.
     pods
         Tells why pods ended, where this runner is one; None: nobody can.
-    unseen_after
-        Nobody sees what this runner says: if this is the job's last attempt (0: there was none), a model that cannot
-        run ends the job as failed. None: somebody does.
+    unseen
+        Nobody sees what this runner says: a model that cannot run ends the job as failed, if this request stands then.
+        None: somebody does.
     grace_s
         Seconds that running simulations get when a signal asks this runner to stop.
     """
@@ -153,8 +157,9 @@ class Attempt:
     create: Callable[[], None] = lambda: None
     on_progress: Callable[[Snapshot], None] = lambda _: None
     by: By = "person"
+    asked: Asked | None = None
     pods: Pods | None = None
-    unseen_after: int | None = None
+    unseen: Asked | None = None
     grace_s: float = GRACE_SECONDS
 
     def create_only(self, *, other_packages: bool = False) -> None:
@@ -186,11 +191,15 @@ class Attempt:
         ------
         ModelError, InstallError
             The model, or what it needs, cannot be imported or installed here; nothing was written, or the log says
-            ``failed`` (``unseen_after``).
+            ``failed`` (``unseen``).
+        Overtaken
+            Somebody has cancelled, ended or claimed the job since this attempt was asked for.
         JobError
             The job is complete already, or was deleted meanwhile.
         Superseded, StorageError, JobFailed
             As in :meth:`mops.driver.drive.Runner.run`.
+        KeyboardInterrupt
+            Ctrl-C has stopped it (:func:`stopping_on_signals`).
         """
         with (
             driving(self.files, self.record.job),
@@ -204,7 +213,7 @@ class Attempt:
             if self.context.slots is None:
                 close_pool(self.context.run)  # the cluster's workers have children of their own
             self.create()
-            log = self._claimed()
+            log = self._claimed(self.asked)
             groups = load_groups(self.files, self.record.job)
             with settled_heap():
                 runner = Runner(
@@ -221,14 +230,14 @@ class Attempt:
                 )
                 elsewhere = cluster.client if self.context.slots is None else None
                 with (
-                    stopping_on_signals(runner, self.grace_s),
+                    stopping_on_signals(runner, self.record.job, self.grace_s),
                     exposed(self.settings.metrics_port, log.view.attempt, runner, elsewhere),
                 ):
                     return runner.run()
 
-    def _claimed(self, after: int | None = None) -> JobLog:
+    def _claimed(self, asked: Asked | None) -> JobLog:
         log = JobLog(self.files, JobPaths(self.record.job), host=socket.gethostname())
-        log.claim(self.by, after=after)
+        log.claim(self.by, asked=asked)
         check_still_there(self.files, self.record)
         return log
 
@@ -238,11 +247,12 @@ class Attempt:
         try:
             yield
         except (ModelError, InstallError) as bad:
-            if self.unseen_after is not None:
-                log = self._claimed(self.unseen_after)
+            if self.unseen is not None:
+                log = self._claimed(self.unseen)
                 attempt = log.view.attempt
                 logger.info("%s: attempt %d ends before anything has run: %s", self.record.job, attempt, bad)
-                self.files.put(JobPaths(self.record.job).text(attempt, 1), text_log.take().encode())
+                path, text = JobPaths(self.record.job).text(attempt, 1), text_log.take().encode(errors="replace")
+                advisory.Writer(self.files).write("the text log", lambda files: files.put(path, text))
                 log.end("failed", totals=log.view.counts)
             raise
 
@@ -288,32 +298,53 @@ def simulations_grace(until_kill_s: float | None) -> float:
     return max(until_kill_s - kept_for_commits, until_kill_s / 3)
 
 
+_is_command: ContextVar[bool] = ContextVar("mops-is-command", default=False)
+
+
 @contextmanager
-def stopping_on_signals(runner: Runner, grace_s: float) -> Iterator[None]:
+def as_command() -> Iterator[None]:
+    """Run attempts in the body as the command ``mops``, whose process is theirs.
+
+    There a stopped attempt returns, because the command says how it ended, and a third signal ends the process.
+    """
+    token = _is_command.set(True)
+    try:
+        yield
+    finally:
+        _is_command.reset(token)
+
+
+@contextmanager
+def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[None]:
     """Let Ctrl-C or SIGTERM stop the runner in good order; a second one at once; a third without a commit.
 
     Ctrl-C is a person's wish, and ends the job as cancelled. SIGTERM is that of a machine or of a Kubernetes that wants
     the place: the job goes on with the next runner. The third is for a storage that does not answer. Nothing that is
-    committed is harmed by it: it is no worse than a kill, and the children end with this process. Only in the main
-    thread: elsewhere (a notebook's worker thread) signals are the application's.
+    committed is harmed by it: it is no worse than a kill.
+
+    In the command (:func:`as_command`) the third ends the process, and the children with it. Elsewhere the process is
+    the user's, a notebook's kernel perhaps: it lives on, the third is raised where it comes, and whoever has pressed
+    Ctrl-C gets a KeyboardInterrupt at the end, behind the commit, so that nothing that follows runs on a stopped job.
+    Only in the main thread: in another one of a user's program signals are the program's.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = 0
+    asked: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        asked += 1
+        asked.append(number)
         name = signal.Signals(number).name
-        if asked == 1:
+        if len(asked) == 1:
             logger.warning("%s: running simulations get %g s, then what is finished is committed", name, grace_s)
             runner.stop(grace_s, to_go_on=number == signal.SIGTERM)
-        elif asked == 2:
+        elif len(asked) == 2:
             logger.warning("%s again: simulations are ended, what is finished is committed", name)
             runner.stop(0.0, to_go_on=number == signal.SIGTERM)
-        else:
+        elif _is_command.get():
             os._exit(128 + number)
+        else:
+            raise _raised(number, f"job {job!r} was given up: what is committed is kept")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -321,3 +352,10 @@ def stopping_on_signals(runner: Runner, grace_s: float) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if signal.SIGINT in asked and not _is_command.get():
+        raise _raised(signal.SIGINT, f"job {job!r} was stopped: what is finished is committed, mops.resume goes on")
+
+
+def _raised(number: int, what: str) -> BaseException:
+    """Return what a signal is in a user's program."""
+    return KeyboardInterrupt(what) if number == signal.SIGINT else SystemExit(128 + number)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from mops.driver.backlog import Backlog
 from mops.driver.families import JobFamilies
 from mops.errors import InternalError
+from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.log import Counts, JobLog, Part
 from mops.storage.paths import JobPaths
@@ -45,6 +46,9 @@ _DICTIONARY_BYTES = 16 << 20
 """More than the whole tracebacks of an attempt take (:mod:`mops.driver.tracebacks`)."""
 
 _NAMED = 5
+
+ABANDON_SECONDS = 5.0
+"""An abandoned thread has so long to end: a storage that does not answer may hold it for minutes."""
 
 _QUEUES = 4
 """What waits to be encoded may be this part of what a checkpoint may hold: the writer needs its next outcome only."""
@@ -321,6 +325,7 @@ class Checkpointer:
         families: JobFamilies,
     ):
         self._files, self._paths, self._log, self._groups = files, paths, log, groups
+        self._advisory = advisory.Writer(files)
         self._limits, self._attempt, self._n_targets, self._outputs = limits, attempt, n_targets, outputs
         self._on_event, self._on_tick, self._take_text = on_event, on_tick, take_text
         self._queue, self._backlog = _Queue(limits.bytes // _QUEUES), backlog
@@ -351,9 +356,13 @@ class Checkpointer:
         self._thread.join()
 
     def abandon(self) -> None:
-        """End the thread and commit nothing more: for a runner that no longer owns its job, or cannot store."""
+        """End the thread and commit nothing more: for a runner that no longer owns its job, or cannot store.
+
+        One that waits for a storage is not waited for: what it writes yet counts only if no other attempt has begun.
+        """
         self._abandoned = True
-        self.finish()
+        self._queue.close()
+        self._thread.join(ABANDON_SECONDS)
 
     def _run(self) -> None:
         try:
@@ -445,7 +454,8 @@ class Checkpointer:
 
     def _store_text(self) -> None:
         if text := self._take_text():
-            self._files.put(self._paths.text(self._attempt, self._next()), text.encode())
+            path = self._paths.text(self._attempt, self._next())
+            self._advisory.write("the text log", lambda files: files.put(path, text.encode(errors="replace")))
 
     def _store_into(self, checkpoint: OpenCheckpoint, files: Iterable[tuple[str, str | None, Encoded]]) -> None:
         """Make files durable, as parts of a checkpoint."""

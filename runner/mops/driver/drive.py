@@ -40,8 +40,9 @@ from mops.driver.progress import Progress, Snapshot
 from mops.driver.sizing import MOST_GROUPS, PILOT_TASKS_PER_SLOT, Room, Sizer, Sizes, Task, room_for_results
 from mops.driver.tracebacks import Tracebacks
 from mops.driver.window import Window, start_after
-from mops.errors import ClusterError, JobFailed, MopsError, StorageError, Terminated, UsageError
+from mops.errors import ClusterError, JobFailed, MopsError, Terminated, UsageError
 from mops.settings import Settings
+from mops.storage import advisory
 from mops.storage.derived import stored_families
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, keep_finished, keep_reference, read_live
@@ -729,10 +730,8 @@ class Runner:
         end = self._log.view.end
         if end is None or not end.complete:
             return
-        try:
-            keep_finished(self._files.brief(), self._record, end)
-        except StorageError as refused:
-            logger.warning("the job is complete; the copy of its end, for quick listing, is missing: %s", refused)
+        what = "the copy of the job's end, for quick listing,"
+        advisory.Writer(self._files).write(what, lambda files: keep_finished(files, self._record, end))
 
     def _tick_storage(self, open_bytes: int, last: bool) -> None:
         """Write observations; learn of a cancel. Runs in the checkpointing thread."""

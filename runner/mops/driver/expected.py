@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mops.driver.checkpoint import Limits
@@ -52,6 +52,16 @@ class Expected:
     bytes: int
     more: bool = False
 
+    @classmethod
+    def of_live(cls, fields: Mapping[str, object] | None) -> Expected | None:
+        """Return the expectation in a sign of life; None: there is none, or another mops wrote it."""
+        if not fields or set(fields) != {"seconds", "rows", "bytes", "more"}:
+            return None
+        seconds, rows, n_bytes = fields["seconds"], fields["rows"], fields["bytes"]
+        if not isinstance(rows, int) or not isinstance(n_bytes, int) or not isinstance(seconds, int | float | None):
+            return None
+        return cls(seconds, rows, n_bytes, bool(fields["more"]))
+
 
 @dataclass(frozen=True)
 class Yield:
@@ -84,13 +94,12 @@ def yield_of(view: LogView, families: Families) -> Yield | None:
         return None
     columns: dict[tuple[str, str | None], int] = {("losses", None): len(LOSSES), ("failures", None): len(FAILURES)}
     columns |= {("outputs", name): len(IDENTITY_FIELDS) + len(families[name]) for name in families}
-    rows = sum(part.rows for (kind, _), parts in view.parts.items() if kind == "outputs" for part in parts)
+    rows = sum(stored.rows for (kind, _), stored in view.stored.items() if kind == "outputs")
     n_bytes = sum(
-        max(part.bytes - COLUMN_BYTES * columns.get(table, 0), part.bytes // 10)
-        for table, parts in view.parts.items()
-        for part in parts
+        max(stored.bytes - COLUMN_BYTES * columns.get(table, 0) * stored.parts, stored.bytes // 10)
+        for table, stored in view.stored.items()
     )
-    file_bytes = COLUMN_BYTES * sum(columns[table] for table in view.parts if table in columns)
+    file_bytes = COLUMN_BYTES * sum(columns[table] for table in view.stored if table in columns)
     return Yield(rows / view.counts.simulations, n_bytes / view.counts.simulations, file_bytes)
 
 

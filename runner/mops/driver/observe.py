@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from mops.driver.progress import Snapshot
+from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.jobs import Live, write_live
 from mops.storage.paths import JobPaths
@@ -83,7 +84,8 @@ class Observer:
         *,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._files, self._paths, self._attempt, self._settings = files, paths, attempt, settings
+        self._writer = advisory.Writer(files)
+        self._paths, self._attempt, self._settings = paths, attempt, settings
         self._look, self._last_lines, self._clock = look, last_lines, clock
         self._process = psutil.Process()
         self._began = clock()
@@ -98,11 +100,6 @@ class Observer:
         ----------
         open_bytes
             What is in the open checkpoint.
-
-        Raises
-        ------
-        StorageError
-            The storage refuses, is out of reach, or is full.
         """
         now = self._clock()
         # At once, with the first results, and then about every 10 s.
@@ -113,13 +110,15 @@ class Observer:
         seen, runner_bytes = self._look(), self._process.memory_info().rss
         if lives:
             self._live_at = now
-            write_live(self._files, self._paths, self._attempt, self._live(seen, runner_bytes, open_bytes))
+            live = self._live(seen, runner_bytes, open_bytes)
+            self._writer.write("the sign of life", lambda files: write_live(files, self._paths, self._attempt, live))
         if samples:
             rate = self._samples.rate(now, seen.finished.simulations)
             self._samples.add(now, sample_of(seen, rate, runner_bytes, open_bytes))
         if due := self._samples.to_write(now, last=last):
             self._n_written += 1
-            write_samples(self._files, self._paths, self._attempt, self._n_written, due)
+            where = (self._paths, self._attempt, self._n_written)
+            self._writer.write("samples of memory and rate", lambda files: write_samples(files, *where, due))
 
     def _live(self, seen: Snapshot, runner_bytes: int, open_bytes: int) -> Live:
         return Live(

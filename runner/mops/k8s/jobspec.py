@@ -41,8 +41,9 @@ class Request:
         Of the service.
     environment
         What the container gets besides what the chart gives it: the submitter's ``MODELOPS_JOB_*``.
-    after
-        Somebody asked to go on after this attempt, even if it was cancelled; None: nobody did.
+    asked
+        What the person who starts it has seen of the job's log: all pods of this Job get it, so that a restarted one
+        knows what its Job has claimed, and none undoes what others did to the job meanwhile.
     labels
         For people: whose it is, which study.
     own_cluster
@@ -58,7 +59,7 @@ class Request:
     storage: str
     scheduler: str
     environment: Mapping[str, str] = field(default_factory=dict)
-    after: int | None = None
+    asked: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     own_cluster: Sequence[Mapping[str, Any]] = ()
     workers: Mapping[str, str] = field(default_factory=dict)
@@ -152,7 +153,7 @@ def _own_cluster_volume() -> dict[str, Any]:
 
 
 def _container(pod: RunnerPod, request: Request) -> dict[str, Any]:
-    after = ["--after", str(request.after)] if request.after is not None else []
+    asked = ["--asked", request.asked] if request.asked else []
     own = ["--own-cluster", OWN_CLUSTER] if request.own_cluster else []
     mounts = [{"name": "own-cluster", "mountPath": OWN_CLUSTER, "readOnly": True}] if request.own_cluster else []
     workers = ["--workers", names.selector(request.workers)] if request.workers else []
@@ -160,7 +161,7 @@ def _container(pod: RunnerPod, request: Request) -> dict[str, Any]:
         name=CONTAINER,
         image=pod.image,
         imagePullPolicy=pod.image_pull_policy,
-        args=["mops", "jobs", "run", request.job, "--pod", "--grace", str(pod.grace_s), *after, *own, *workers],
+        args=["mops", "jobs", "run", request.job, "--pod", "--grace", str(pod.grace_s), *asked, *own, *workers],
         env=_environment(pod, request),
         envFrom=pod.env_from,
         resources=pod.resources,

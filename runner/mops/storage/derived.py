@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from mops.errors import CorruptRecord, JobError
 from mops.storage.files import Files
 from mops.storage.jobs import JobRecord, Parent, load_job, read_reference
-from mops.storage.log import JobLog, LogView, Part, verify
+from mops.storage.log import LogView, Part, WholeLog, read_whole, verify
 from mops.storage.paths import JobPaths, table_of
 from mops.study.families import Families, join_families
 from mops.study.ranges import Ranges
@@ -39,12 +39,12 @@ class Source:
     """A job that rows come from: what its log says, and the groups that ran again in jobs derived from it."""
 
     job: str
-    view: LogView
+    log: WholeLog
     again: Ranges = field(default_factory=Ranges)
 
     def rows(self, kind: str, output: str | None = None) -> Iterator[Rows]:
         """Yield the rows of one table; kind and output as for :meth:`JobPaths.part`."""
-        for commit in self.view.commits:
+        for commit in self.log.commits:
             without = commit.ranges & self.again
             if len(without) < len(commit.ranges):
                 named = (part for part in commit.parts if table_of(part.path) == (kind, output))
@@ -63,16 +63,16 @@ def ancestors(files: Files, record: JobRecord) -> list[Source]:
     while record.parent is not None:
         parent, child = record.parent, record.job
         again = again | parent.groups
-        found.append(Source(parent.job, _view(files, parent, child), again))
+        found.append(Source(parent.job, _log(files, parent, child), again))
         record = _record(files, parent, child)
     return found[::-1]
 
 
-def _view(files: Files, parent: Parent, child: str) -> LogView:
-    view = JobLog(files, JobPaths(parent.job)).read()
-    if view.k != parent.k or view.end is None or view.end.nonce != parent.nonce:
+def _log(files: Files, parent: Parent, child: str) -> WholeLog:
+    log = read_whole(files, JobPaths(parent.job))
+    if log.view.k != parent.k or log.view.end is None or log.view.end.nonce != parent.nonce:
         raise _lost(files, parent, child)
-    return view
+    return log
 
 
 def _record(files: Files, parent: Parent, child: str) -> JobRecord:
@@ -95,21 +95,21 @@ def parts(sources: Iterable[Source], kind: str, output: str | None = None) -> li
     return [rows for source in sources for rows in source.rows(kind, output)]
 
 
-def families_of(files: Files, paths: JobPaths, sources: Iterable[Source]) -> Families | None:
+def families_of(files: Files, paths: JobPaths, views: Iterable[LogView]) -> Families | None:
     """Return what is stored of the families of a job's columns; None before the first good simulation.
 
     Parameters
     ----------
-    sources
-        Where the job's rows come from: its log and those of its ancestors, whose values its own must fit.
+    views
+        Of the logs that its rows come from: its own and those of its ancestors, whose values its own must fit.
     """
     reference = read_reference(files, paths)
-    return None if reference is None else join_families(reference, *(source.view.families for source in sources))
+    return None if reference is None else join_families(reference, *(view.families for view in views))
 
 
 def stored_families(files: Files, record: JobRecord, view: LogView) -> Families | None:
     """Return :func:`families_of` of a job of which the log says ``view``."""
-    return families_of(files, JobPaths(record.job), [*ancestors(files, record), Source(record.job, view)])
+    return families_of(files, JobPaths(record.job), [*(source.log.view for source in ancestors(files, record)), view])
 
 
 def verify_job(files: Files, job: str) -> list[str]:
@@ -132,7 +132,7 @@ def verify_job(files: Files, job: str) -> list[str]:
     if record.parent is None:
         return problems
     try:
-        _view(files, record.parent, job)
+        _log(files, record.parent, job)
         return problems + verify_job(files, record.parent.job)
     except (CorruptRecord, JobError) as bad:
         return [*problems, f"{JobPaths(job).record}: {bad.what}"]

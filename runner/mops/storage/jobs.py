@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import mops
 from mops.errors import CorruptRecord, JobError, NewerFormat
+from mops.storage import advisory
 from mops.storage.bundles import Bundle
 from mops.storage.files import Files
-from mops.storage.log import Counts, End, parse_record
+from mops.storage.log import Counts, End, counts_from, parse_record
 from mops.storage.options import JobOptions
 from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
 from mops.storage.spool import Spool
@@ -451,16 +454,61 @@ def write_live(files: Files, paths: JobPaths, attempt: int, live: Live) -> None:
 
 
 def read_live(files: Files, paths: JobPaths, attempt: int) -> Live | None:
-    """Return the attempt's last sign of life; None if it left none."""
-    path = paths.live(attempt)
+    """Return the attempt's last sign of life; None if it left none, or one of no use (:mod:`mops.storage.advisory`)."""
+    return advisory.read(files, paths.live(attempt), parse_live)
+
+
+def parse_live(data: bytes, where: str) -> Live:
+    """Return the sign of life that these bytes are.
+
+    Raises
+    ------
+    NewerFormat, CorruptRecord
+        It is of a newer mops, or not what mops wrote: each value is looked at, because commands reckon with it.
+    """
+    found = parse_object(data, where)
     try:
-        found = read_record(files, path)
         known = {one.name: found[one.name] for one in fields(Live) if one.name in found}
-        return Live(**known | {"counts": Counts(**found["counts"])})
-    except FileNotFoundError:
-        return None
-    except (KeyError, TypeError) as bad:
-        raise CorruptRecord(f"the sign of life lacks {bad}", where=f"{files.url}/{path}") from bad
+        live = Live(**known | {"counts": counts_from(found["counts"])})
+    except (KeyError, TypeError, ValueError, AttributeError) as bad:
+        raise CorruptRecord(f"the sign of life lacks {bad}", where=where) from bad
+    fits = all(_FITS[str(one.type)](known[one.name]) for one in fields(Live) if one.name in known)
+    if not (fits and is_time(live.at) and 0 < live.pid < _MOST_PIDS):
+        raise CorruptRecord("the sign of life has a value that is none of its kind", where=where)
+    return live
+
+
+_MOST_PIDS = 2**31
+_DAY_SECONDS = 86400.0
+
+
+def is_count(value: object) -> bool:
+    """Tell whether a JSON value counts something."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a JSON value is a number that can be reckoned with."""
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 and math.isfinite(value)
+    )
+
+
+def is_time(value: object) -> bool:
+    """Tell whether a JSON value is a time that somebody can have noted, in seconds since the epoch."""
+    return is_number(value) and 0 <= value < time.time() + _DAY_SECONDS  # type: ignore[operator]
+
+
+# By the annotations of Live.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "float": is_number,
+    "int": is_count,
+    "str": lambda value: isinstance(value, str),
+    "dict[str, Any]": lambda value: isinstance(value, dict),
+    "dict[str, Any] | None": lambda value: value is None or isinstance(value, dict),
+    "list[str]": lambda value: isinstance(value, list) and all(isinstance(line, str) for line in value),
+    "Counts": lambda value: isinstance(value, dict),
+}
 
 
 def keep_finished(files: Files, record: JobRecord, end: End) -> None:
@@ -499,7 +547,7 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
     try:
         fields = json.loads(data)
         newer = fields["format"] > FORMAT
-    except (ValueError, KeyError, TypeError) as bad:
+    except (ValueError, KeyError, TypeError, RecursionError) as bad:
         raise CorruptRecord("this record is not what mops wrote", where=where) from bad
     if newer:
         raise NewerFormat(

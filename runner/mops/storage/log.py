@@ -1,8 +1,8 @@
 """A job's log: numbered, create-only records that say what is committed. docs/storage.md has the protocol.
 
-First what is pure: the records, and :class:`LogView`, what a prefix of the log means. Then :class:`JobLog`,
-which reads and appends, and :func:`verify`. The rules named below are those of docs/storage.md. Parts are
-written by others, before the record that names them.
+First what is pure: the records, and :class:`LogView`, what a prefix of the log means for who decides. Then
+:class:`JobLog`, which reads and appends, :func:`read_whole` for who looks for rows, and :func:`verify`. The rules named
+below are those of docs/storage.md. Parts are written by others, before the record that names them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import socket
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from mops.errors import CorruptRecord, JobError, NewerFormat, StorageUnavailable, Superseded
@@ -136,15 +136,54 @@ class Record:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class Asked:
+    """That somebody has asked for a runner, and what they had seen of the log then.
+
+    Parameters
+    ----------
+    k
+        How many records they had read: the request is void if a cancel, an end or another claim came behind them.
+    nonce
+        Of this request: claims that carry it out have it too, so that a restarted runner knows them for its own.
+    """
+
+    k: int
+    nonce: str
+
+    @classmethod
+    def behind(cls, k: int) -> Asked:
+        """Return a new request of who has read ``k`` records."""
+        return cls(k, os.urandom(8).hex())
+
+    def __str__(self) -> str:
+        return f"{self.k}-{self.nonce}"
+
+    @classmethod
+    def parse(cls, text: str) -> Asked:
+        """Return the request that is written so; ValueError: it is none."""
+        k, _, nonce = text.partition("-")
+        if not (k.isdecimal() and nonce):
+            raise ValueError(f"{text!r} is no request: a number, a hyphen, and what tells it from others")
+        return cls(int(k), nonce)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim(Record):
-    """Begins an attempt, which inherits every commit before it."""
+    """Begins an attempt, which inherits every commit before it.
+
+    Parameters
+    ----------
+    asked
+        The request that it carries out; None: nobody has asked, or an older mops wrote it.
+    """
 
     kind: ClassVar[str] = "claim"
     by: By
+    asked: Asked | None = None
 
     def _body(self) -> dict[str, object]:
-        return {"by": self.by}
+        return {"by": self.by} | ({"asked": asdict(self.asked)} if self.asked else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +263,7 @@ def parse_record(data: bytes, k: int | None, where: str) -> Record:
         if _of(int, fields["format"]) > FORMAT:
             raise _newer(fields["format"], where)
         record = _KINDS[fields["kind"]](fields, _head(fields))
-    except (KeyError, TypeError, ValueError) as bad:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as bad:
         raise CorruptRecord(f"this record of the log is malformed ({bad!r})", where=where, hint=_RESTORE) from bad
     if k not in (record.k, None):
         raise CorruptRecord(f"this record says that it is number {record.k}", where=where, hint=_RESTORE)
@@ -258,14 +297,18 @@ def _head(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _claim(fields: dict[str, Any], head: dict[str, Any]) -> Claim:
-    return Claim(by=_one_of(("auto", "person"), fields["by"]), **head)
+    return Claim(by=_one_of(("auto", "person"), fields["by"]), asked=_asked(fields.get("asked")), **head)
+
+
+def _asked(fields: dict[str, Any] | None) -> Asked | None:
+    return None if fields is None else Asked(_of(int, fields["k"]), _of(str, fields["nonce"]))
 
 
 def _commit(fields: dict[str, Any], head: dict[str, Any]) -> Commit:
     parts = tuple(_part(*part) for part in fields["parts"])
     ranges = Ranges.from_json(fields["ranges"])
     families = parse_families(fields.get("families", {}))
-    return Commit(ranges=ranges, parts=parts, counts=_counts(fields["counts"]), families=families, **head)
+    return Commit(ranges=ranges, parts=parts, counts=counts_from(fields["counts"]), families=families, **head)
 
 
 def _cancel(fields: dict[str, Any], head: dict[str, Any]) -> Cancel:
@@ -273,7 +316,7 @@ def _cancel(fields: dict[str, Any], head: dict[str, Any]) -> Cancel:
 
 
 def _end(fields: dict[str, Any], head: dict[str, Any]) -> End:
-    return End(state=_one_of(_STATES, fields["state"]), totals=_counts(fields["totals"]), **head)
+    return End(state=_one_of(_STATES, fields["state"]), totals=counts_from(fields["totals"]), **head)
 
 
 def _part(path: object, rows: object, size: object, digest: object) -> Part:
@@ -281,7 +324,8 @@ def _part(path: object, rows: object, size: object, digest: object) -> Part:
     return Part(_of(str, path), _of(int, rows), _of(int, size), _of(str, digest))
 
 
-def _counts(fields: dict[str, Any]) -> Counts:
+def counts_from(fields: dict[str, Any]) -> Counts:
+    """Return the counts of a record; KeyError, TypeError, ValueError or AttributeError if they are none."""
     verdicts = {name: _of(int, n) for name, n in fields.get("verdicts", {}).items()}
     return Counts(**{name: _of(int, n) for name, n in fields.items() if name != "verdicts"}, verdicts=verdicts)
 
@@ -293,13 +337,29 @@ _KINDS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Record]] = {
     "end": _end,
 }
 
-# Commits as (all before, the newest few): a view is extended without copying what it holds.
-_Chain: TypeAlias = tuple["_Chain", tuple[Commit, ...]] | None
+TableKey: TypeAlias = tuple[str, str | None]
+"""A table of a job by kind and output: ``("outputs", "daily")``, ``("losses", None)``."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How much the parts of one table are."""
+
+    parts: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Stored) -> Stored:
+        return Stored(self.parts + other.parts, self.rows + other.rows, self.bytes + other.bytes)
 
 
 @dataclass(frozen=True, eq=False)
 class LogView:
     """What records 1 to ``k`` of a log say. A later view extends an earlier one: nothing in it becomes void.
+
+    A runner holds one for as long as its job runs. So it has what decisions need, and is as large after a million
+    commits as after ten: sums, and neither commits nor names of parts. Who looks for rows reads these
+    (:func:`read_whole`).
 
     Parameters
     ----------
@@ -309,6 +369,8 @@ class LogView:
         The number of claims.
     committed
         The groups of all commits.
+    counts, stored
+        Sums over all commits: simulations and targets; parts, by table.
     marks
         The records that are no commits: claims, cancels, ends.
     cancelled
@@ -321,10 +383,10 @@ class LogView:
     attempt: int = 0
     committed: Ranges = field(default_factory=Ranges)
     counts: Counts = Counts()
+    stored: Mapping[TableKey, Stored] = field(default_factory=dict)
     marks: tuple[Record, ...] = ()
     cancelled: bool = False
     families: Families = field(default_factory=dict)
-    _chain: _Chain = field(default=None, repr=False)
 
     def extended(self, records: Sequence[Record]) -> LogView:
         """Return the view after these further records.
@@ -332,7 +394,7 @@ class LogView:
         Costs one union of ranges; nothing else depends on how many records there are already. So fold many
         at once.
         """
-        commits = tuple(record for record in records if isinstance(record, Commit))
+        commits = [record for record in records if isinstance(record, Commit)]
         marks = [record for record in records if not isinstance(record, Commit)]
         claims = [record for record in marks if isinstance(record, Claim)]
         since_claim = marks[marks.index(claims[-1]) :] if claims else marks
@@ -341,10 +403,10 @@ class LogView:
             attempt=self.attempt + len(claims),
             committed=_union([self.committed, *(commit.ranges for commit in commits)]),
             counts=sum((commit.counts for commit in commits), self.counts),
+            stored=_stored(self.stored, commits),
             marks=(*self.marks, *marks),
             cancelled=(self.cancelled and not claims) or any(isinstance(mark, Cancel) for mark in since_claim),
             families=join_families(self.families, *(commit.families for commit in commits if commit.families)),
-            _chain=(self._chain, commits) if commits else self._chain,
         )
 
     @property
@@ -386,31 +448,14 @@ class LogView:
         """Whether the job is over: nothing can follow."""
         return self.end is not None and self.end.complete
 
-    @functools.cached_property
-    def parts(self) -> dict[tuple[str, str | None], tuple[Part, ...]]:
-        """The parts of all commits in their order, by (kind, output): ``("losses", None)``."""
-        found = defaultdict(list)
-        for commit in self.commits:
-            for part in commit.parts:
-                found[table_of(part.path)].append(part)
-        return {table: tuple(parts) for table, parts in found.items()}
 
-    @property
-    def commits(self) -> Iterator[Commit]:
-        """All commits, in their order."""
-        return _commits(self._chain)
-
-    def parts_of(self, kind: str, output: str | None = None) -> tuple[Part, ...]:
-        """Return the parts of one table; kind and output as for :meth:`JobPaths.part`."""
-        return self.parts.get((kind, output), ())
-
-
-def _commits(chain: _Chain) -> Iterator[Commit]:
-    links = []
-    while chain is not None:
-        chain, commits = chain
-        links.append(commits)
-    return itertools.chain.from_iterable(reversed(links))
+def _stored(before: Mapping[TableKey, Stored], commits: Sequence[Commit]) -> Mapping[TableKey, Stored]:
+    """Add the parts of further commits to the sums."""
+    sums = defaultdict(Stored, before)
+    for commit in commits:
+        for part in commit.parts:
+            sums[table_of(part.path)] += Stored(1, part.rows, part.bytes)
+    return dict(sums)
 
 
 def _union(ranges: Iterable[Ranges]) -> Ranges:
@@ -435,11 +480,73 @@ class Settled(JobError):
         self.view = view
 
 
+class Overtaken(JobError):
+    """What was asked for is void: somebody has cancelled, ended or claimed the job since. Nothing was written.
+
+    Parameters
+    ----------
+    mark
+        The record that came first.
+    """
+
+    exit_code = Superseded.exit_code
+
+    def __init__(self, job: str, mark: Record, *, where: str):
+        hint = f"mops jobs status {job} says where it stands; if it is to go on: mops jobs resume {job}"
+        super().__init__(_what_overtook(job, mark), where=where, hint=hint)
+        self.mark = mark
+
+
+def _what_overtook(job: str, mark: Record) -> str:
+    if isinstance(mark, Cancel):
+        return f"job {job!r} was cancelled meanwhile by {mark.who}"
+    if isinstance(mark, End):
+        return f"attempt {mark.n} of job {job!r} ended meanwhile: {mark.state}"
+    return f"attempt {mark.n} of job {job!r} was started meanwhile on {mark.host}"
+
+
 def settled_state(view: LogView, by: By) -> State | None:
     """Decide whether a claim is out of place (rule 5): return the state to stop with; None: claim."""
     if view.complete or (by == "auto" and view.end):
         return view.state
     return "cancelled" if by == "auto" and isinstance(view.mark, Cancel) else None
+
+
+def overtaking(view: LogView, asked: Asked) -> Record | None:
+    """Decide whether a request is void (rule 5): return the record that came first; None: it stands.
+
+    A request stands while no cancel, end or claim is behind what its maker had seen. Once a claim has carried it out,
+    it stands while that claim, or another one of the same request, is the last.
+    """
+    behind = [mark for mark in view.marks if mark.k > asked.k]
+    if any(_carries_out(mark, asked) for mark in behind):
+        return None if view.claim and _carries_out(view.claim, asked) else view.claim
+    return behind[0] if behind else None
+
+
+def _carries_out(mark: Record, asked: Asked) -> bool:
+    return isinstance(mark, Claim) and mark.asked is not None and mark.asked.nonce == asked.nonce
+
+
+def check_start(view: LogView, by: By, asked: Asked | None, *, job: str, where: str) -> By:
+    """Decide whether a runner may claim (rule 5); return by whom its claim is.
+
+    A request is a person's once. A runner that is restarted to carry it out finds its own claim, and is automatic.
+
+    Raises
+    ------
+    Settled
+        There is nothing to run.
+    Overtaken
+        The request is void.
+    """
+    if asked and any(_carries_out(mark, asked) for mark in view.marks):
+        by = "auto"
+    if not view.complete and asked and (mark := overtaking(view, asked)):
+        raise Overtaken(job, mark, where=where)
+    if (state := settled_state(view, by)) is not None:
+        raise Settled(state, view, where=where)
+    return by
 
 
 class JobLog:
@@ -493,24 +600,31 @@ class JobLog:
         StorageError
             The storage refuses, or is out of reach.
         """
+        for _ in self.records():
+            pass
+        return self._view
+
+    def records(self) -> Iterator[Record]:
+        """Yield what :meth:`read` reads, record by record; none of them is kept here."""
         window = 1
         while not self._view.complete:
             records = self._get(window)
             self._meet(records)
+            yield from records
             if len(records) < window:
-                break
+                return
             window = min(2 * window, AT_ONCE)
-        return self._view
 
-    def claim(self, by: By, *, after: int | None = None) -> LogView:
+    def claim(self, by: By, *, asked: Asked | None = None) -> LogView:
         """Become the owner (rule 5).
 
         Parameters
         ----------
         by
             ``person``: somebody asked for it. ``auto``: a pod was restarted; a job that has ended stays so.
-        after
-            Only if this attempt is the last one (0: there was none): who has looked whether it lives knows no other.
+        asked
+            The request that this claim carries out: only if it stands (:func:`overtaking`). None: nobody decided on
+            what the log said before.
 
         Returns
         -------
@@ -521,22 +635,15 @@ class JobLog:
         ------
         Settled
             There is nothing to run.
-        JobError
-            There is a newer attempt than ``after``.
+        Overtaken
+            The request is void.
         StorageUnavailable
             No answer in time. The claim may still land: end the process.
         """
         if self._claim is not None:
             raise RuntimeError("this process has claimed already")
         self.read()
-
-        def draw_up(head: dict[str, Any]) -> Claim:
-            claim = self._decide_claim(by, head)
-            if after not in (self._view.attempt, None):
-                raise self._gone_on()
-            return claim
-
-        self._claim = self._append(draw_up)
+        self._claim = self._append(lambda head: self._decide_claim(by, asked, head))
         return self._view
 
     def commit(self, ranges: Ranges, parts: Iterable[Part], counts: Counts, families: Families | None = None) -> None:
@@ -597,15 +704,10 @@ class JobLog:
         self._fence()
         return self._view
 
-    def _decide_claim(self, by: By, head: dict[str, Any]) -> Claim:
-        state = settled_state(self._view, by)
-        if state is not None:
-            raise Settled(state, self._view, where=self._where(self._view.k))
-        return Claim(by=by, **{**head, "n": self._view.attempt + 1})
-
-    def _gone_on(self) -> JobError:
-        what = f"somebody has gone on with job {self._paths.job!r} meanwhile"
-        return JobError(what, where=self._where(self._view.k), hint=f"look: mops jobs status {self._paths.job}")
+    def _decide_claim(self, by: By, asked: Asked | None, head: dict[str, Any]) -> Claim:
+        where = self._where(self._view.k)
+        by = check_start(self._view, by, asked, job=self._paths.job, where=where)
+        return Claim(by=by, asked=asked, **{**head, "n": self._view.attempt + 1})
 
     def _owned(self, record: _Kind) -> _Kind:
         self._fence()
@@ -696,6 +798,34 @@ class JobLog:
         return f"{self._files.url}/{self._paths.log_record(k)}"
 
 
+@dataclass(frozen=True, eq=False)
+class WholeLog:
+    """A log with every commit: for who looks for rows, and keeps it no longer than that takes."""
+
+    view: LogView
+    commits: tuple[Commit, ...]
+
+    @functools.cached_property
+    def parts(self) -> dict[TableKey, tuple[Part, ...]]:
+        """The parts of all commits in their order, by table."""
+        found = defaultdict(list)
+        for commit in self.commits:
+            for part in commit.parts:
+                found[table_of(part.path)].append(part)
+        return {table: tuple(parts) for table, parts in found.items()}
+
+    def parts_of(self, kind: str, output: str | None = None) -> tuple[Part, ...]:
+        """Return the parts of one table; kind and output as for :meth:`JobPaths.part`."""
+        return self.parts.get((kind, output), ())
+
+
+def read_whole(files: Files, paths: JobPaths) -> WholeLog:
+    """Read a log to its end with every commit; raises as :meth:`JobLog.read`."""
+    log = JobLog(files, paths)
+    commits = tuple(record for record in log.records() if isinstance(record, Commit))
+    return WholeLog(log.view, commits)
+
+
 def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges = _NOTHING) -> list[str]:
     """Check a job's log and parts (rule 14); reads every part.
 
@@ -755,6 +885,8 @@ def _misplaced(view: LogView, record: Record) -> Iterator[str]:
         yield f"it names attempt {record.n}, where attempt {view.attempt + claims} stands"
     if isinstance(record, Claim) and settled_state(view, record.by):
         yield f"a claim by {record.by!r} of a job that is {settled_state(view, record.by)}"
+    if isinstance(record, Claim) and record.asked and (mark := overtaking(view, record.asked)):
+        yield f"a claim for a request that record {mark.k} ({mark.kind}) had made void"
     if isinstance(record, Commit | End) and (not view.attempt or view.end):
         yield f"a {record.kind} while no attempt runs"
 

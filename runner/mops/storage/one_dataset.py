@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from mops.storage.derived import Rows, Source, ancestors, families_of, parts
 from mops.storage.files import Files
 from mops.storage.jobs import load_job
-from mops.storage.log import JobLog
+from mops.storage.log import read_whole
 from mops.storage.paths import JobPaths
 from mops.study.columns import families_in, least_of
 from mops.study.families import MIXED, Columns, Family, join_columns, joined, said
@@ -32,8 +32,8 @@ def dataset_problems(files: Files, job: str) -> list[str]:
         The storage refuses, or is out of reach.
     """
     record, paths = load_job(files, job), JobPaths(job)
-    sources = [*ancestors(files, record), Source(job, JobLog(files, paths).read())]
-    families = families_of(files, paths, sources) or {}
+    sources = [*ancestors(files, record), Source(job, read_whole(files, paths))]
+    families = families_of(files, paths, (source.log.view for source in sources)) or {}
     problems = [
         f"output {output!r}: the commits fix column {name!r} to families that do not fit together"
         for output, columns in families.items()

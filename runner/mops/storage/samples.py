@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from mops.errors import CorruptRecord
+from mops.storage import advisory
 from mops.storage.files import Files
-from mops.storage.jobs import FORMAT, parse_object
+from mops.storage.jobs import FORMAT, is_count, is_number, is_time, parse_object
 from mops.storage.paths import JobPaths, numbers_of
 
 SAMPLES = pa.schema(
@@ -85,6 +86,7 @@ class Sample:
 
 
 _NAMES = tuple(one.name for one in fields(Sample))
+_MOST_ATTEMPTS = 2**31  # and slots, and groups in flight: what their columns take
 
 
 def write_samples(files: Files, paths: JobPaths, n: int, c: int, samples: Sequence[Sample]) -> None:
@@ -94,7 +96,7 @@ def write_samples(files: Files, paths: JobPaths, n: int, c: int, samples: Sequen
 
 
 def read_samples(files: Files, paths: JobPaths, newest: int | None = None) -> list[tuple[int, Sample]]:
-    """Return (attempt, sample) for what a job's runners kept, in their order.
+    """Return (attempt, sample) for what a job's runners kept, in their order; objects of no use are left out.
 
     Parameters
     ----------
@@ -103,33 +105,32 @@ def read_samples(files: Files, paths: JobPaths, newest: int | None = None) -> li
 
     Raises
     ------
-    NewerFormat, CorruptRecord
-        An object is of a newer mops, or not what mops wrote.
-    StorageError
-        The storage refuses, or is out of reach.
+    StorageUnavailable
+        The storage is out of reach.
     """
-    listed = [(numbers_of(entry.path), entry.path) for entry in files.list(paths.samples)]
+    listed = [(numbers_of(entry.path), entry.path) for entry in advisory.listed(files, paths.samples)]
     ordered = sorted((*numbers, path) for numbers, path in listed if numbers and path.endswith(".json"))
-    chosen = ordered[-newest:] if newest else ordered
-    read = files.get_many([path for _, _, path in chosen])
-    return [
-        (n, sample)
-        for (n, _, path), data in zip(chosen, read, strict=True)
-        if data is not None  # gone since it was listed: the job is being deleted
-        for sample in _samples(data, f"{files.url}/{path}")
-    ]
+    chosen = [one for one in ordered if one[0] < _MOST_ATTEMPTS][-newest if newest else 0 :]
+    read = advisory.read_many(files, [path for _, _, path in chosen], _samples)
+    return [(n, sample) for (n, _, _), samples in zip(chosen, read, strict=True) for sample in samples or ()]
 
 
 def _samples(data: bytes, where: str) -> list[Sample]:
     record = parse_object(data, where)
     try:
         return [_sample(one) for one in record["samples"]]
-    except (KeyError, TypeError) as bad:
+    except (KeyError, TypeError, ValueError, AttributeError) as bad:
         raise CorruptRecord("these samples are not what mops wrote", where=where) from bad
 
 
 def _sample(one: Mapping[str, Any]) -> Sample:
-    return Sample(**{name: one[name] for name in _NAMES})
+    sample = Sample(**{name: one[name] for name in _NAMES})
+    counted = [one[field.name] for field in SAMPLES if pa.types.is_integer(field.type) and field.name in one]
+    named = all(isinstance(name, str) and is_count(n) for name, n in sample.verdicts.items())
+    small = max(sample.in_flight, sample.slots) < _MOST_ATTEMPTS
+    if not (is_time(sample.at) and is_number(sample.rate) and all(map(is_count, counted)) and named and small):
+        raise ValueError("a value is none of its kind")
+    return sample
 
 
 def as_table(samples: Iterable[tuple[int, Sample]]) -> pa.Table:

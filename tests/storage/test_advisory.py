@@ -1,0 +1,269 @@
+"""Signs of life, samples, text logs and the copy of the end decide nothing: whatever is wrong with them, all works.
+
+A damaged sign of life once made `resume` impossible, and one that could not be overwritten ended its runner.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from made import Hooked, claimed, commit, created, ended, finished, lives, texts
+from typer.testing import CliRunner
+
+import mops
+from mops import launch
+from mops.cli.main import app
+from mops.driver.progress import Snapshot
+from mops.driver.window import start_after
+from mops.job import Job
+from mops.listing import list_jobs
+from mops.settings import Settings
+from mops.storage import advisory
+from mops.storage.files import Files
+from mops.storage.jobs import read_live
+from mops.storage.log import JobLog
+from mops.storage.paths import JobPaths
+from mops.textlog import read as read_texts
+
+PATHS = JobPaths("job")
+LIVE = {
+    "format": 1,
+    "at": 1.0,
+    "host": "elsewhere",
+    "pid": 7,
+    "counts": {"simulations_good": 1, "verdicts": {"oom": 1}},
+    "rate": 1.0,
+    "memory_bytes": 1,
+    "settings": {},
+}
+GARBAGE = {
+    "empty": b"",
+    "bytes": b"\xff\x00\xfe",
+    "half": b'{"format": 1, "at"',
+    "a list": b"[]",
+    "null": b"null",
+    "deep": b"[" * 100_000,
+    "a newer format": b'{"format": 99}',
+    "a format that is none": b'{"format": "1"}',
+    "without fields": b'{"format": 1}',
+}
+WRONG = {
+    "at": ["now", None, float("nan"), float("inf"), -1, 1e300, time.time() + 10 * 86400],
+    "pid": ["7", -1, 0, 2**40, 1.5, None],
+    "host": [7, None],
+    "counts": [None, [], {"simulations_good": "1"}, {"other": 1}, {"verdicts": {"oom": "1"}}, {"verdicts": []}],
+    "rate": ["1", float("inf")],
+    "memory_bytes": [None, "1", 10**400],
+    "settings": [None, [], "x"],
+    "seconds": ["1", None],
+    "peak_bytes": [-1.5, "x"],
+    "expected": [[], "x"],
+    "lines": ["x", [1], None],
+    "window": ["1", None],
+    "children": [1],
+    "sizing": [[]],
+}
+DAMAGES = GARBAGE | {
+    f"{name}={value!r:.20}": json.dumps(LIVE | {name: value}).encode() for name, some in WRONG.items() for value in some
+}
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What was told of objects that decide nothing."""
+    monkeypatch.setattr(advisory, "_told", set())
+    told: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("mops").addHandler(handler)
+    yield told
+    logging.getLogger("mops").removeHandler(handler)
+
+
+def interrupted(files: Files) -> Job:
+    created(files, "job")
+    commit(files, claimed(files), "job", 0)
+    return Job(files, "job")
+
+
+def run(*arguments: str, storage: str) -> int:
+    return CliRunner().invoke(app, [*arguments, "--storage", storage], catch_exceptions=False).exit_code
+
+
+def look_in_every_way(job: Job) -> None:
+    """Do what reads a sign of life."""
+    assert job.status().state == "interrupted"
+    assert job.follower()().groups == 1
+    assert [listed.state for listed in list_jobs(job.files)] == ["interrupted"]
+    view = job.require_no_runner("wait")
+    launch._changes(job, job.record, view, Settings(), None)
+    assert start_after(read_live(job.files, PATHS, 1), ended=False) is None
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_sign_of_life_is_left_out_and_told_once(memory, warnings, damage):
+    files = Files.open(memory.url)
+    job = interrupted(files)
+    memory.lay(PATHS.live(1), DAMAGES[damage])
+    look_in_every_way(job)
+    assert len(warnings) == 1, warnings
+    assert "live/1.json is left out: " in warnings[0]
+
+
+def test_a_sign_of_life_that_the_storage_refuses_is_left_out(memory, warnings):
+    files = Files.open(memory.url)
+    interrupted(files)
+    lives(files, "job", 1)
+
+    def refuse(name: str, path: str | None) -> None:
+        if path == PATHS.live(1):
+            raise PermissionError(13, "Permission denied")
+
+    look_in_every_way(Job(Files(Hooked(files._backend, refuse), files.url), "job"))
+    assert len(warnings) == 1
+
+
+def test_what_a_newer_mops_adds_to_a_sign_of_life_is_no_damage(memory, warnings):
+    files = Files.open(memory.url)
+    interrupted(files)
+    memory.lay(PATHS.live(1), json.dumps(LIVE | {"more": 1, "expected": {"energy": 1}}).encode())
+    assert read_live(files, PATHS, 1).host == "elsewhere"
+    assert warnings == []
+
+
+@pytest.mark.parametrize("damage", [*GARBAGE, "a folder"])
+def test_every_command_works_whatever_lies_there(local, warnings, damage):
+    files = Files.open(local.url)
+    interrupted(files)
+    record = finished(files, "whole")
+    assert record.job == "whole"
+    places = ("live/1.json", "events/1-1.json", "logs/1-1.txt", "finished.json")
+    for name, place in itertools.product(("job", "whole"), places):
+        path = Path(local.url, JobPaths(name).root, place)
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(exist_ok=True)
+        if damage == "a folder":
+            (path / "within").mkdir(parents=True)
+        else:
+            path.write_bytes(GARBAGE[damage])
+    for verb, code in {"status": 0, "logs": 0, "watch": 1, "verify": 4, "clean": 0, "cancel": 0}.items():
+        assert run("jobs", verb, "job", storage=local.url) in (0, code), verb
+    assert run("jobs", "watch", "whole", storage=local.url) == 0
+    assert run("jobs", "list", storage=local.url) == 0
+    assert {listed.job: listed.state for listed in list_jobs(files)} == {"job": "cancelled", "whole": "succeeded"}
+    assert Job(files, "job").samples().num_rows == 0
+    assert run("jobs", "clean", "job", "--last-attempt", storage=local.url) == 0
+    assert run("jobs", "delete", "job", "whole", "--yes", storage=local.url) == 0
+    assert list_jobs(files) == []
+
+
+SAMPLE = {
+    "at": 1.0,
+    **dict.fromkeys(("simulations_good", "simulations_failed", "targets_good", "targets_failed", "durable"), 1),
+    **dict.fromkeys(("rate", "memory_bytes", "runner_bytes", "in_flight", "slots", "open_bytes"), 1),
+    "verdicts": {"oom": 1},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"at": 1e300},
+        {"at": None},
+        {"durable": "1"},
+        {"slots": 2**40},
+        {"rate": float("nan")},
+        {"memory_bytes": 10**30},
+        {"verdicts": {"oom": "1"}},
+        {"verdicts": 1},
+    ],
+)
+def test_damaged_samples_are_left_out_and_others_are_read(memory, warnings, change):
+    files = Files.open(memory.url)
+    job = interrupted(files)
+    for number, sample in enumerate([SAMPLE, SAMPLE | change, SAMPLE], start=1):
+        memory.lay(PATHS.events(1, number), json.dumps({"format": 1, "samples": [sample]}).encode())
+    memory.lay(PATHS.events(10**15, 1), json.dumps({"format": 1, "samples": [SAMPLE]}).encode())
+    assert job.samples().num_rows == 2
+    assert len(warnings) == 1
+
+
+def test_a_text_that_cannot_be_read_costs_no_other(memory, warnings):
+    files = Files.open(memory.url)
+    interrupted(files)
+    texts(files, "job", a1_1="first\n", a1_2="second\n", a1_3="third\n")
+
+    def refuse(name: str, path: str | None) -> None:
+        if path == PATHS.text(1, 2):
+            raise PermissionError(13, "Permission denied")
+
+    job = Job(Files(Hooked(files._backend, refuse), files.url), "job")
+    assert "".join(read_texts(job)) == "first\nthird\n"
+    assert len(warnings) == 1
+
+
+def test_a_copy_of_the_end_that_is_refused_costs_the_list_no_other_job(memory, warnings):
+    files = Files.open(memory.url)
+    finished(files, "job")
+    finished(files, "other")
+    log = claimed(files, "third") if created(files, "third") else None
+    ended(files, log, created_record(files), "cancelled")
+
+    def refuse(name: str, path: str | None) -> None:
+        if path == PATHS.finished:
+            raise PermissionError(13, "Permission denied")
+
+    found = list_jobs(Files(Hooked(files._backend, refuse), files.url))
+    assert {one.job: one.state for one in found} == {"job": "succeeded", "other": "succeeded", "third": "cancelled"}
+    assert len(warnings) == 1
+
+
+def created_record(files: Files):
+    return Job(files, "third").record
+
+
+MODEL = "def simulate(params, seed):\n    print('a line for the log')\n    return {'out': {'x': [params['a']]}}\n"
+
+
+class PulledPlugError(Exception):
+    """What a test raises into a runner."""
+
+
+def test_a_runner_goes_on_though_nothing_that_decides_nothing_can_be_written(tmp_path, local, warnings):
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text(MODEL)
+    study = tmp_path / "study.json"
+    study.write_text(json.dumps({"model": "model:simulate", "parameter_sets": [{"a": i} for i in range(6)]}))
+    root = Path(local.url, PATHS.root)
+    for path in ("live/1.json/within", "live/2.json/within", "finished.json/within"):
+        (root / path).mkdir(parents=True)
+    for path in ("events", "logs"):  # no folders, so that nothing can be created in them
+        (root / path).write_bytes(b"")
+
+    def break_off(now: Snapshot) -> None:
+        if now.durable.simulations >= 2:
+            raise PulledPlugError
+
+    one_by_one = Settings(slots=1, batch_size=1, checkpoint_seconds=0)
+    with pytest.raises(PulledPlugError):
+        mops.submit(study, name="job", storage=local.url, settings=one_by_one, on_progress=break_off)
+    job = mops.open_job("job", local.url)
+    assert job.status().groups < 6
+    resumed = mops.resume(job, settings=one_by_one, take_over=True)  # without a sign of life only time tells
+    assert resumed.status().state == "succeeded"
+    assert sorted(job.outputs("out").to_table()["x"].to_pylist()) == list(range(6))
+    assert job.verify() == []
+    refused = [said for said in warnings if "the job goes on without it" in said]
+    kinds = [said.split(" cannot be written")[0] for said in refused]
+    assert kinds.count("the copy of the job's end, for quick listing,") == 1
+    assert 1 <= kinds.count("the sign of life") <= 2, "once for each attempt"
+    assert 1 <= kinds.count("the text log") <= 2
+    shutil.rmtree(root / "finished.json")
+    assert JobLog(job.files, PATHS).read().complete

@@ -1,0 +1,86 @@
+"""Why simulations failed is counted from two columns of the failures, piece by piece.
+
+A model that always raises has a traceback for each simulation: `status` once read all of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made import claimed, created
+
+from mops.job import Job, Reason
+from mops.storage.files import Files
+from mops.storage.log import Counts, Part
+from mops.storage.paths import JobPaths
+from mops.storage.spool import Spool
+from mops.storage.tables import FAILURES, encode
+from mops.study.ranges import Ranges
+
+PATHS = JobPaths("job")
+
+
+def failures(messages: list[tuple[str, str]], traceback: str = "T" * 2000) -> pa.Table:
+    rows = [
+        dict.fromkeys(FAILURES.names)
+        | {"param_id": "p", "group": 0, "reason": reason, "message": message, "attempts": 1, "signals": ""}
+        | {"traceback": f"{traceback} {number}"}
+        for number, (reason, message) in enumerate(messages)
+    ]
+    return pa.Table.from_pylist(rows, schema=FAILURES)
+
+
+def job_with(files: Files, *tables: pa.Table) -> Job:
+    """Submit a job whose groups have failed, with a part of failures for each."""
+    created(files, "job")
+    log = claimed(files)
+    for number, table in enumerate(tables):
+        file = encode(table, Spool())
+        path = PATHS.part("failures", None, 1, number)
+        files.put(path, file.content)
+        counts = Counts(0, table.num_rows)
+        log.commit(Ranges.of([number]), [Part(path, file.rows, file.bytes, file.digest)], counts)
+    return Job(files, "job")
+
+
+def test_alike_messages_are_one_reason_and_the_most_frequent_comes_first(memory):
+    first = failures([("error", "ValueError: 7 is too much\nmore"), ("oom", "took 2.0 GiB"), ("oom", "took 3.5 GiB")])
+    second = failures([("oom", "took 1.0 GiB"), ("error", "took 1.0 GiB")])
+    assert job_with(Files.open(memory.url), first, second).reasons() == [
+        Reason(3, "oom", "took 2.0 GiB"),
+        Reason(1, "error", "ValueError: 7 is too much"),
+        Reason(1, "error", "took 1.0 GiB"),
+    ]
+
+
+def test_tracebacks_are_not_read(local):
+    job = job_with(Files.open(local.url), failures([("error", "ValueError: x")] * 50))
+    path = Path(local.url, PATHS.part("failures", None, 1, 0))
+    column = FAILURES.get_field_index("traceback")
+    chunk = pq.ParquetFile(path).metadata.row_group(0).column(column)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    with path.open("r+b") as file:  # whoever reads the column comes upon this
+        file.seek(start)
+        file.write(b"\xff" * chunk.total_compressed_size)
+    with pytest.raises(OSError, match=r"(?i)page|thrift|deserializ"):
+        job.failures()
+    assert job.reasons() == [Reason(50, "error", "ValueError: x")]
+
+
+def test_thousands_of_different_messages_are_not_all_held(memory, monkeypatch):
+    monkeypatch.setattr("mops.job._MOST_REASONS", 20)
+    words = [f"{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(500)]
+    reasons = job_with(Files.open(memory.url), failures([("error", f"KeyError: {word}") for word in words])).reasons()
+    assert len(reasons) == 21
+    assert reasons[0] == Reason(480, "error", "others, each with a message of its own")
+    assert sum(reason.n for reason in reasons) == 500
+
+
+def test_where_the_log_counts_no_failure_no_part_is_opened(memory, monkeypatch):
+    files = Files.open(memory.url)
+    created(files, "job")
+    claimed(files).commit(Ranges.of([0]), [Part(PATHS.part("failures", None, 1, 0), 1, 1, "gone")], Counts(1))
+    assert Job(files, "job").reasons() == []

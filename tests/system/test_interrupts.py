@@ -1,0 +1,139 @@
+"""Ctrl-C in a program that calls mops, as a notebook's kernel does: it is told, and it lives on.
+
+It went on to the next line of a cell with a cancelled job, and a third Ctrl-C killed the kernel.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from study_lab import Lab, Runner, betas, rows_of, wait_for
+
+HELD = 9
+CELL = """
+import logging, os, signal, sys, threading, time
+from pathlib import Path
+import mops
+from mops.storage import files
+
+study, storage, hang, where = sys.argv[1:]
+logging.basicConfig()  # as a notebook has it: warnings to stderr
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in a shell's background
+
+
+def say(*words):
+    print(*words, file=sys.stderr, flush=True)
+
+
+def held_up(call):
+    def wait(*given):
+        while Path(hang).exists():  # a storage that does not answer
+            time.sleep(0.01)
+        return call(*given)
+    return wait
+
+
+files._Local.put, files._Local.put_new = held_up(files._Local.put), held_up(files._Local.put_new)
+
+
+def cell():
+    job = mops.submit(study, storage=storage, name="job")
+    say("the next line:", job.status().state)
+    over.set()
+
+
+over = threading.Event()
+try:
+    if where == "thread":
+        threading.Thread(target=cell).start()
+        over.wait()
+    else:
+        cell()
+except KeyboardInterrupt as stopped:
+    say("interrupted:", stopped)
+if where == "thread":
+    over.wait()
+job = mops.open_job("job", storage)
+say("alive:", job.status().state)
+Path(hang).unlink(missing_ok=True)
+if job.status().state != "succeeded":
+    Path(os.environ["MOPS_TEST_HOLD"]).unlink(missing_ok=True)
+    say("resumed:", mops.resume(job).status().state)
+say("over")
+"""
+
+
+@pytest.fixture
+def study(lab: Lab) -> Lab:
+    lab.write("held:simulate", betas(30), targets=["scores:order"])
+    return lab
+
+
+def started(study: Lab, where: str = "main") -> Runner:
+    """Run the cell until each of its two slots is held in a simulation."""
+    cell = study.folder / "cell.py"
+    cell.write_text(CELL)
+    given = (str(cell), str(study.project / "study.json"), str(study.storage), str(hang(study)), where)
+    runner = study.start(*given, program=(sys.executable,), SLOTS=2, CHECKPOINT_SECONDS=3600, hold=HELD)
+    wait_for(lambda: len(runner.calls) >= HELD + 2, of=runner)
+    return runner
+
+
+def hang(study: Lab) -> Path:
+    return study.folder / "hang"
+
+
+def assert_alive_and_resumed(study: Lab, runner: Runner, state: str) -> None:
+    assert runner.wait() == 0, runner.said
+    assert "the next line" not in runner.said, "a cell went on with a stopped job"
+    assert f"alive: {state}\n" in runner.said
+    assert "resumed: succeeded\nover" in runner.said
+    assert rows_of(study.job()) == study.serial()
+    study.assert_sound()
+    study.assert_nothing_lives(runner)
+
+
+def test_an_interrupt_is_raised_behind_the_commit(study: Lab) -> None:
+    runner = started(study)
+    runner.signal(signal.SIGINT)
+    wait_for(lambda: "SIGINT" in runner.said, of=runner)
+    runner.let_go()
+    wait_for(lambda: "interrupted:" in runner.said, of=runner)
+    assert "interrupted: job 'job' was stopped: what is finished is committed" in runner.said
+    assert_alive_and_resumed(study, runner, "cancelled")
+
+
+def test_a_second_interrupt_stops_at_once(study: Lab) -> None:
+    runner = started(study)
+    for said in ("SIGINT: ", "SIGINT again"):
+        runner.signal(signal.SIGINT)
+        wait_for(lambda said=said: said in runner.said, of=runner)
+    assert_alive_and_resumed(study, runner, "cancelled")
+
+
+def test_a_third_interrupt_gives_the_job_up_and_the_kernel_lives(study: Lab) -> None:
+    runner = started(study)
+    hang(study).touch()
+    children = runner.children()
+    for said in ("SIGINT: ", "SIGINT again"):
+        runner.signal(signal.SIGINT)
+        wait_for(lambda said=said: said in runner.said, of=runner)
+    wait_for(lambda: not any(map(psutil.pid_exists, children)), of=runner)  # what is left is to store, and that hangs
+    runner.signal(signal.SIGINT)
+    wait_for(lambda: "interrupted: job 'job' was given up: what is committed is kept" in runner.said, of=runner)
+    assert_alive_and_resumed(study, runner, "interrupted")
+
+
+def test_in_another_thread_a_job_runs_on_and_the_interrupt_is_the_programs(study: Lab) -> None:
+    runner = started(study, "thread")
+    runner.signal(signal.SIGINT)
+    wait_for(lambda: "interrupted: " in runner.said, of=runner)
+    assert "SIGINT" not in runner.said
+    runner.let_go()
+    assert runner.wait() == 0, runner.said
+    assert "the next line: succeeded\nalive: succeeded\nover" in runner.said
+    assert rows_of(study.job()) == study.serial()
