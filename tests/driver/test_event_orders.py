@@ -56,6 +56,10 @@ class Orders:
             place = which // len(due) % len(self.lab.lanes.waiting[lane]) if lane == "fetch" else 0
             self.lab.lanes.step(lane, place)
 
+    def settle(self, which: int) -> None:
+        """Let all that waits happen: what comes next meets a job that is further on."""
+        self.lab.settle()
+
     def answer(self, which: int) -> None:
         if future := self.some(which):
             self.lab.answer(future)
@@ -123,7 +127,9 @@ class Orders:
 ACTIONS: list[Callable[[Orders, int], None]] = [
     *(3 * [Orders.turn]),
     *(4 * [Orders.lane]),
-    *(2 * [Orders.answer]),
+    *(4 * [Orders.settle]),
+    *(4 * [Orders.answer]),
+    Orders.answer_empty,
     Orders.answer_in_part,
     Orders.answer_empty,
     Orders.answer_and_lose,
