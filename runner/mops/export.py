@@ -109,6 +109,8 @@ def _faults(path: Path) -> Iterator[None]:
         raise UsageError(
             "a file and a folder are in each other's way", where=str(path), hint="choose another folder with --to"
         ) from error
+    except pa.ArrowException:  # some are ValueErrors, too, and none is of the path
+        raise
     except ValueError as error:
         raise path_refused(path, "the folder of --to", error) from error
     except OSError as error:
