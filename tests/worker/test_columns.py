@@ -187,7 +187,7 @@ def test_a_value_keeps_its_meaning(values: Any, wanted: list[Any]) -> None:
         (pd.Series([NOON]).dt.tz_localize("Europe/Zurich"), pa.timestamp("us", "Europe/Zurich")),
         ([], pa.null()),
     ],
-    ids=str,
+    ids=lambda given: str(given) if isinstance(given, pa.DataType) else type(given).__name__,
 )
 def test_a_value_keeps_its_width(values: Any, kind: pa.DataType) -> None:
     assert kind_of_stored(values) == kind
