@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import mops
+from mops.driver.progress import Snapshot
 from mops.job import Job
 from mops.settings import Settings
 from mops.storage.one_dataset import dataset_problems
@@ -53,12 +55,19 @@ def run(tmp_path: Path) -> Run:
     A set is the name of the value of column ``x``, or such names by column.
     """
 
-    def run(*sets: str | dict[str, str], slots: int = 1, **settings: Any) -> Job:
+    def run(
+        *sets: str | dict[str, str],
+        slots: int = 1,
+        name: str | None = None,
+        on_progress: Callable[[Snapshot], None] = lambda _: None,
+        **settings: Any,
+    ) -> Job:
         (tmp_path / "model.py").write_text(MODEL)
         entries = [{"value": one, "i": i} if isinstance(one, str) else one for i, one in enumerate(sets)]
         (tmp_path / "study.json").write_text(json.dumps({"model": "model:simulate", "parameter_sets": entries}))
         fields = {"checkpoint_seconds": 0, "checkpoint_bytes": 1 << 20} | settings
-        return mops.submit(tmp_path / "study.json", settings=Settings(slots=slots, **fields), local=True)
+        how = {"settings": Settings(slots=slots, **fields), "name": name, "on_progress": on_progress}
+        return mops.submit(tmp_path / "study.json", local=True, **how)
 
     return run
 
@@ -185,3 +194,31 @@ def test_a_derived_job_holds_to_what_its_parents_values_have_fixed(run: Run) -> 
     assert refused(again).keys() == {2}
     assert values_of(again) == {0: None, 1: 7, 3: 0.5}
     assert again.verify() == []
+
+
+class PulledPlugError(BaseException):
+    """What a test raises into a runner."""
+
+
+def test_a_resumed_job_holds_to_what_was_committed(run: Run, tmp_path: Path) -> None:
+    """The family was known to the runner that fixed it only: the next one took the text beside its number."""
+
+    def break_off(now: Snapshot) -> None:
+        if now.durable.simulations >= 2:
+            raise PulledPlugError
+
+    with pytest.raises(PulledPlugError):
+        run("none", "int", *["text"] * 60, name="broken-off", batch_size=1, on_progress=break_off)
+    job = mops.open_job("broken-off", str(tmp_path / "mops-storage"))
+    assert 2 <= job.status().groups < 62
+    assert mops.resume(job, settings=Settings(slots=1, batch_size=1, checkpoint_seconds=0)) in ("partial", job)
+    assert values_of(job) == {0: None, 1: 7}
+    assert refused(job).keys() == set(range(2, 62))
+    assert job.verify() == []
+
+
+def test_other_readers_find_the_values_too(run: Run, tmp_path: Path) -> None:
+    job = run("int", "float", "int8", "none")
+    paths = [str(tmp_path / "mops-storage" / path) for path in job.paths("out")]
+    found = duckdb.sql(f'select x from read_parquet({paths}, union_by_name=true) order by "group"').fetchall()
+    assert [x for (x,) in found] == [7.0, 0.5, -3.0, None]
