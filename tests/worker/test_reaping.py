@@ -12,10 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from pool_lab import SEEN, Lab, until, values
+from pool_lab import SEEN, Lab, values
 
 from mops.worker.order import Outcome
 from mops.worker.reaping import Reaper
+from waiting import until
 
 # Starts a program in a session of its own and without its environment, and a daemon by the double fork that only forks:
 # neither is in the group of its simulation, nor is the daemon its child.
