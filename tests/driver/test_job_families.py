@@ -278,6 +278,18 @@ def test_what_another_task_has_fixed_meanwhile_runs_again_and_is_refused(tmp_pat
     assert job.refused.keys() == {1, 3, 4}
 
 
+def test_what_failed_only_because_of_a_value_that_is_not_taken_runs_again(tmp_path: Path) -> None:
+    """A number was refused beside a text that itself was refused then: the job's column held numbers only."""
+    job = Job([pa.table({"x": column}) for column in ([None], [0.5], ["a"], [1])], tmp_path)
+    job.begin_attempt()
+    job.take(job.run(None, [0]))
+    known = job.families.known
+    job.take(job.run(known, [1]))
+    assert job.take(job.run(known, [2, 3])) == {2, 3}
+    assert job.take(job.run(job.families.known, [2, 3])) == frozenset()
+    assert job.failed.keys() == {2}
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_attempt_that_committed_nothing_has_fixed_nothing(tmp_path: Path, committed: bool) -> None:
     job = Job([pa.table({"x": column}) for column in ([None], [0.5], ["a"])], tmp_path)

@@ -8,7 +8,7 @@ So nothing runs again twice for the same reason. What is durable of it is in ``s
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
 import pyarrow as pa
@@ -51,7 +51,8 @@ class JobFamilies:
     def accept(self, outcome: Outcome) -> tuple[Outcome, str]:
         """Take in what an outcome's values fix; return it without those that do not fit, and why (empty: all do).
 
-        Of whole groups, those with such values are taken out; a piece of a group is taken out as a whole.
+        Of whole groups, those with such values are taken out, and those that may have failed only because of them: the
+        child held them against values that do not count now. A piece of a group is taken out as a whole.
         """
         misfitting: dict[int, str] = {}
         with self._lock:
@@ -62,7 +63,8 @@ class JobFamilies:
         why = next(iter(misfitting.values()))
         if outcome.replicates:
             return replace(outcome, replicates=frozenset(), parts=[], failures=[], losses=[]), why
-        return _without(outcome, misfitting), why
+        refused = {failure.group for failure in outcome.failures if failure.reason == "invalid_output"}
+        return _without(outcome, misfitting.keys() | refused), why
 
     def unstored(self, found: Families) -> Families:
         """Return what these values fix beyond what is durable."""
@@ -103,10 +105,10 @@ def _simulations(part: ArrowPart, segment: Segment) -> Iterator[tuple[int, pa.Ta
         start += rows
 
 
-def _without(outcome: Outcome, groups: Mapping[int, str]) -> Outcome:
+def _without(outcome: Outcome, groups: Set[int]) -> Outcome:
     return replace(
         outcome,
-        done=outcome.done - groups.keys(),
+        done=outcome.done - groups,
         failures=[failure for failure in outcome.failures if failure.group not in groups],
         losses=[loss for loss in outcome.losses if loss.group not in groups],
     )

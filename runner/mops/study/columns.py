@@ -225,7 +225,7 @@ def _with_inner(kind: pa.DataType, inner: Sequence[pa.DataType]) -> pa.DataType:
         return pa.map_(*inner)
     if pa.types.is_struct(kind):
         return pa.struct(list(zip([field.name for field in kind], inner, strict=True)))
-    return pa.list_(inner[0], kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
+    return pa.list_(inner[0])
 
 
 def storage_type(types: Iterable[pa.DataType], family: Family = NULL) -> pa.DataType:
@@ -257,8 +257,7 @@ def _nested_storage(kinds: Sequence[pa.DataType], family: list[Any]) -> pa.DataT
         return pa.struct([(name, storage_type(types, family[1][name])) for name, types in fields])
     columns = zip(*(_inner_types(kind) or [] for kind in kinds), strict=True)
     inner = [storage_type(types, of) for types, of in zip(columns, family[1:], strict=True)]
-    sizes = {kind.list_size if pa.types.is_fixed_size_list(kind) else -1 for kind in kinds}
-    return pa.map_(*inner) if family[0] == "map" else pa.list_(inner[0], sizes.pop() if len(sizes) == 1 else -1)
+    return pa.map_(*inner) if family[0] == "map" else pa.list_(inner[0])
 
 
 def _plain_storage(kinds: Sequence[pa.DataType], family: str) -> pa.DataType:
@@ -310,12 +309,8 @@ def converted(column: Column, kind: pa.DataType) -> Column:
         return pa.chunked_array([converted(chunk, kind) for chunk in column.chunks], kind)
     if column.null_count == len(column):
         return pa.nulls(len(column), kind)
-    if _inner_types(column.type) is None or pa.types.is_dictionary(column.type):
-        return column.cast(kind)
-    try:
-        return column.cast(kind)
-    except pa.ArrowNotImplementedError:  # somewhere inside there are only nulls, of a type that cannot be cast
-        return _rebuilt(column, kind)
+    # Arrow's own cast of nested columns knows no types that are unlike, and makes invalid arrays of inner nulls.
+    return column.cast(kind) if _inner_types(column.type) is None else _rebuilt(column, kind)
 
 
 def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -331,8 +326,7 @@ def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
         keys, items = (converted(one, type_) for one, type_ in zip(inner, _inner_types(kind) or [], strict=True))
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=nulls)
     values = converted(inner[0], kind.value_type)
-    rebuilt = pa.ListArray.from_arrays(offsets, values, type=pa.list_(kind.value_type), mask=nulls)
-    return rebuilt.cast(kind)
+    return pa.ListArray.from_arrays(offsets, values, type=kind, mask=nulls)
 
 
 def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
