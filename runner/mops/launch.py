@@ -289,9 +289,8 @@ def _given(
     if python is not None:
         problem = Problem("--python", f"{python} is of this machine, and pods have their image's interpreter")
         raise OptionsError([problem], where=where, hint="put what the model needs into a requirements.txt beside it")
-    # A variable without a value is one of the pods' own: the operator's Secret has it.
-    given = {name: value for name, value in (env or {}).items() if value is not None}
-    return surroundings(given, None, install=settings.install)
+    # A variable without a value is one of the pods' own, from the operator's Secret: here only its name is checked.
+    return surroundings(env, None, where=where, install=settings.install, environ=None)
 
 
 def _elsewhere(detach: bool, service: Service | None) -> Elsewhere | None:

@@ -11,7 +11,7 @@ from kubernetes_in_memory import Kubernetes
 
 from mops import launch
 from mops.cli import jobs_delete, place
-from mops.errors import JobError, NewerFormat, ServiceError, UsageError
+from mops.errors import JobError, NewerFormat, OptionsError, ServiceError, UsageError
 from mops.job import Job
 from mops.k8s import names
 from mops.profile import Profile
@@ -180,6 +180,20 @@ def test_this_machine_refuses_what_is_named_and_passes_over_what_is_kept(
         launch.resume(job, pod=PodOptions(memory="4Gi"), settings=Settings(storage=storage, slots=1), local=True)
     resumed = launch.resume(job, settings=Settings(storage=storage, slots=1), local=True)
     assert resumed.status().state == "partial"
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "PYTHONHASHSEED", "MODELOPS_JOB_SLOTS", "bad-name"])
+def test_a_service_refuses_a_name_that_no_runner_takes(service: Service, study: Path, name: str) -> None:
+    """The name was kept, and each runner refused it for ever: a later command can add a variable, not remove one."""
+    job = submitted(service, study)
+    for start in (
+        lambda: resume(job, service, env={name: None}),
+        lambda: launch.submit(study, name="other", service=service, env={name: None}, settings=Settings()),
+    ):
+        with pytest.raises(OptionsError, match=f"--env {name}: "):
+            start()
+    resume(job, service, env={"OF_THE_PODS": None})
+    assert read_options(job.files, JobPaths(job.name), job.record.options).options.env == {"OF_THE_PODS": None}
 
 
 def test_of_two_commands_at_once_one_is_refused(service: Service, study: Path) -> None:

@@ -71,7 +71,7 @@ def read_variables(given: Iterable[str]) -> dict[str, str | None]:
     return found
 
 
-def problems_of(variables: Variables, environ: Mapping[str, str] = os.environ) -> list[Problem]:
+def problems_of(variables: Variables, environ: Mapping[str, str] | None = os.environ) -> list[Problem]:
     """Return every reason why the model cannot be given these variables.
 
     Parameters
@@ -79,14 +79,17 @@ def problems_of(variables: Variables, environ: Mapping[str, str] = os.environ) -
     variables
         What ``--env`` names.
     environ
-        Where a name alone takes its value from.
+        Where a name alone takes its value from; None: from the environment of another machine, so that only the name
+        is checked.
     """
     wrong = ((name, _wrong(name, value, environ)) for name, value in variables.items())
     return [_problem(name, message) for name, message in wrong if message]
 
 
-def values_of(variables: Variables, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return each variable's value; :func:`problems_of` has found no problem."""
+def values_of(variables: Variables, environ: Mapping[str, str] | None = os.environ) -> dict[str, str]:
+    """Return the value of each variable that has one here; :func:`problems_of` has found no problem."""
+    if environ is None:
+        return {name: value for name, value in variables.items() if value is not None}
     return {name: environ[name] if value is None else value for name, value in variables.items()}
 
 
@@ -97,13 +100,14 @@ def _problem(name: object, message: str) -> Problem:
     return Problem(f"--env {shown}".rstrip(), message)
 
 
-def _wrong(name: object, value: object, environ: Mapping[str, str]) -> str | None:
+def _wrong(name: object, value: object, environ: Mapping[str, str] | None) -> str | None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return "no name of a variable: it has letters, digits and underscores, and begins with no digit"
     if reserved := _reserved(name):
         return reserved
     if value is None:
-        return None if name in environ else "it is not set in this environment; set it, or write NAME=VALUE"
+        is_there = environ is None or name in environ
+        return None if is_there else "it is not set in this environment; set it, or write NAME=VALUE"
     if any(word in name.upper() for word in _FOR_SECRETS):
         return f"values of such names are secrets and are not kept with a job; write --env {name}, and set it here"
     if not isinstance(value, str):

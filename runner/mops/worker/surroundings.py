@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -38,29 +40,36 @@ class Surroundings:
 
 
 def surroundings(
-    env: Variables | None, python: str | Path | None, *, where: str | None = None, install: str = "auto"
+    env: Variables | None,
+    python: str | Path | None,
+    *,
+    where: str | None = None,
+    install: str = "auto",
+    environ: Mapping[str, str] | None = os.environ,
 ) -> Surroundings:
     """Check what simulations are to be started with; the interpreter is started once.
 
     Parameters
     ----------
     env
-        Variables for the model; None as a value: it is taken from this process's environment.
+        Variables for the model; None as a value: it is taken from ``environ``.
     python
         The interpreter; None: the worker's own.
     where
         Names the job in errors.
     install
         MODELOPS_JOB_INSTALL.
+    environ
+        As for :func:`mops.worker.environment.problems_of`.
 
     Raises
     ------
     OptionsError
         Every problem of the variables and of the interpreter.
     """
-    problems = environment.problems_of(env or {})
+    problems = environment.problems_of(env or {}, environ)
     hint = environment.HINT if problems else None
-    values = environment.values_of(env or {}) if not problems else {}
+    values = environment.values_of(env or {}, environ) if not problems else {}
     path = interpreter.absolute(python) if python is not None else None
     if path is not None:
         problems += interpreter.problems_of(path, environment.environment(values, n_threads=1, python=path))
