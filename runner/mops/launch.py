@@ -446,11 +446,12 @@ def resume(
         job.require_no_runner(f"stop it with: mops jobs cancel {job.name}; or supersede it with --take-over")
     next_run = _next_run(job, record, env, python, pod, service, settings)
     service, changes = next_run.service, [*_changes(job, record, view, settings, service), *next_run.changes]
-    if service is not None:
-        service.refuse_another(job.name, take_over=take_over)
+    replaces = service is not None and service.refuse_another(job.name, take_over=take_over)
 
     def begin() -> None:
         keep_options(job.files, JobPaths(job.name), next_run.kept, next_run.options)
+        if service is not None and replaces:
+            service.remove_runner(job.name)  # when nothing can be refused any more: else nobody would be at the job
         on_start(job, changes)
 
     attempt = _attempt(job, record, next_run.given, settings, begin, on_progress, Asked.behind(view.k))

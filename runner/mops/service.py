@@ -327,8 +327,11 @@ class Service:
             self.kubernetes.delete_job(name)
         return there
 
-    def refuse_another(self, job: str, *, take_over: bool) -> None:
-        """Refuse a second runner for a job; delete the first one's Jobs with ``take_over``, or if its node is lost.
+    def refuse_another(self, job: str, *, take_over: bool) -> bool:
+        """Refuse a second runner for a job, unless with ``take_over`` or if the node of the first one is lost.
+
+        Nothing is changed. Return whether the second one replaces the first: when all else has been checked,
+        :meth:`remove_runner` makes room for it.
 
         Raises
         ------
@@ -336,14 +339,18 @@ class Service:
             There is a Job that will run, or runs.
         """
         phase = self.phase(job)
-        if take_over or phase.word == "lost":
-            self._delete_jobs(job)
-        elif not phase.over:
+        replaces = take_over or phase.word == "lost"
+        if not (replaces or phase.over):
             raise JobError(
                 f"job {job!r} has a runner in the cluster: {phase.word}{f' ({phase.reason})' if phase.reason else ''}",
                 where=self.kubernetes.where,
                 hint=f"stop it with: mops jobs cancel {job}; or put another one in its place with --take-over",
             )
+        return replaces
+
+    def remove_runner(self, job: str) -> None:
+        """Delete the Jobs of a job, also those that run."""
+        self._delete_jobs(job)
 
     def runner_log(self, job: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Yield what the newest pod of a job's runner printed; nothing where there is no pod."""

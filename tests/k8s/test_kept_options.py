@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from kubernetes_in_memory import Kubernetes
 
 from mops import launch
 from mops.cli import jobs_delete, place
-from mops.errors import JobError, NewerFormat, OptionsError, ServiceError, UsageError
+from mops.errors import JobError, ModelError, NewerFormat, OptionsError, ServiceError, UsageError
 from mops.job import Job
 from mops.k8s import names
 from mops.profile import Profile
@@ -239,6 +240,39 @@ def test_a_runner_on_a_node_that_does_not_answer_is_replaced_by_a_resume(service
     assert "its node n7 does not answer" in service.phase(job.name).reason
     resume(job, service)
     assert list(in_memory(service).objects) == [("Job", "waves-2")]
+
+
+MODEL_THAT_A_VARIABLE_BREAKS = """
+import os
+assert os.environ.get("MODE") != "broken"
+
+def run(params, seed):
+    return {"y": [params["x"]]}
+"""
+
+
+def test_a_take_over_that_is_refused_leaves_the_runner_at_its_job(
+    service: Service, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner was deleted first: when the model or the options were refused then, nobody was at the job."""
+    (study.parent / "model.py").write_text(MODEL_THAT_A_VARIABLE_BREAKS)
+    job = launch.submit(study, name="waves", service=service, settings=Settings())
+    with pytest.raises(ModelError):
+        resume(job, service, take_over=True, env={"MODE": "broken"})
+    assert list(in_memory(service).objects) == [("Job", "waves-1")]
+
+    def another_command(*_: str) -> bool:
+        submitted = job.record.options
+        keep_options(job.files, JobPaths(job.name), KeptOptions(0, submitted), replace(submitted, env={"MODE": "a"}))
+        return True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(in_memory(service), "may", another_command)
+        with pytest.raises(JobError, match="another command has changed the options"):
+            resume(job, service, take_over=True, env={"MODE": "b"})
+    assert list(in_memory(service).objects) == [("Job", "waves-1")]
+    resume(job, service, take_over=True)
+    assert (len(in_memory(service).objects), in_memory(service).n_created) == (1, 2), "the new one replaces the old one"
 
 
 # The service, read again
