@@ -38,7 +38,7 @@ test-k8s: setup
 soak: setup
 	MOPS_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n 3 --dist worksteal -m 'not k8s' --timeout 3600
 	$(BIN)/pip install --quiet --disable-pip-version-check mutmut==3.8.1
-	$(BIN)/python tests/mutation.py
+	$(BIN)/python tests/mutation.py --least 80
 
 lint: setup
 	$(BIN)/ruff check .
@@ -57,6 +57,7 @@ bench: setup
 
 # dist/mops_runner-VERSION-py3-none-any.whl, to install without a clone.
 wheel: setup
+	rm -rf build/lib build/bdist.*  # modules that were deleted since the last build would be in the wheel
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 
 # Pins every package with its hashes, and names no index.

@@ -234,13 +234,15 @@ def submit(
     return job
 
 
-def _located(service: Service | None, storage: str | None = None, *, here: bool) -> tuple[Location, Service | None]:
-    """Return where a job runs; of a service that nobody named the connected one, unless ``here``."""
+def _located(
+    service: Service | None, storage: str | None = None, *, here: bool, results: str | None = None
+) -> tuple[Location, Service | None]:
+    """Return where a job runs, and the service for it: the connected one if none is named, unless ``here``."""
     location = locate(storage, local=here, profile=service.profile if service else None)
     if service is None and location.profile is not None:
         service = Service.current(location.profile)
         location = locate(storage, profile=service.profile)
-    return location, service
+    return location, replace(service, results=results) if service else None
 
 
 def _placed(
@@ -433,7 +435,7 @@ def resume(
         A variable that the job takes from this environment is not set in it, or its interpreter is not what it was.
     """
     settings = settings or Settings.from_environment()
-    _, service = _located(service, here=local or detach)
+    _, service = _located(service, here=local or detach, results=job.files.url)
     record = load_job(job.files, job.name)
     view = JobLog(job.files, JobPaths(job.name)).read()
     if view.complete:
@@ -592,7 +594,9 @@ def run(
     attempt = _attempt(job, record, given, settings, lambda: None, on_progress, asked, by)
     alone = unwatched and standing(job.files, job.name, view)[0] != "running"
     attempt = replace(attempt, grace_s=simulations_grace(grace_s))
-    return replace(attempt, pods=pods, unseen=Asked.behind(view.k) if alone else None).run()
+    # A restarted pod has the same request, and knows by its nonce that this claim is its own.
+    unseen = Asked(view.k, asked.nonce) if asked else Asked.behind(view.k)
+    return replace(attempt, pods=pods, unseen=unseen if alone else None).run()
 
 
 def retry(
@@ -648,7 +652,7 @@ def retry(
         As for :func:`submit`.
     """
     settings = settings or Settings.from_environment()
-    _, service = _located(service, here=local or detach)
+    _, service = _located(service, here=local or detach, results=job.files.url)
     record, view = job.record, JobLog(job.files, JobPaths(job.name)).read()
     parent = derive.parent(job, record, view, derive.wanted(verdicts))
     now = datetime.now(UTC)

@@ -87,6 +87,8 @@ class Service:
         The study's name, for a label of the Jobs.
     own_cluster
         The size of the Dask cluster that its jobs have for themselves; None: they run on the one that all share.
+    results
+        URL of the storage whose jobs are meant: jobs of two storages may have the same name. None: the service's.
     """
 
     profile: Profile
@@ -94,6 +96,7 @@ class Service:
     pod: RunnerPod
     study: str = ""
     own_cluster: dedicated.Size | None = None
+    results: str | None = None
 
     @classmethod
     def of(cls, profile: Profile) -> Service:
@@ -296,7 +299,7 @@ class Service:
 
     def _own_cluster(self, job: str) -> str | None:
         """Return the name of the cluster that is a job's own; None: it has none."""
-        runner = newest(self.kubernetes.jobs(names.of_job(job))) or {"metadata": {}}
+        runner = newest(self._jobs(names.of_job(job))) or {"metadata": {}}
         name: str | None = runner["metadata"].get("annotations", {}).get(names.OWN_CLUSTER)
         return name
 
@@ -307,13 +310,19 @@ class Service:
     def phases(self, labels: Mapping[str, str] | None = None) -> dict[str, Phase]:
         """Return where the newest Job of each job stands, by job."""
         wanted = dict(labels or {names.NAME: "mops", names.COMPONENT: names.RUNNER})
-        jobs, pods, events = (self.kubernetes.jobs(wanted), self.kubernetes.pods(wanted), self.kubernetes.events())
+        jobs, pods, events = (self._jobs(wanted), self.kubernetes.pods(wanted), self.kubernetes.events())
         by_job: dict[str, list[Object]] = {}
         for one in jobs:
             by_job.setdefault(one["metadata"]["labels"].get(names.JOB, ""), []).append(one)
         found = {job: newest(some) for job, some in by_job.items()}
         now = datetime.now(UTC)
         return {job: phase_of(one, _pods_of(one, pods), events, now) for job, one in found.items() if one}
+
+    def _jobs(self, labels: Mapping[str, str]) -> list[Object]:
+        """Return the Jobs with these labels whose results go to the storage that is meant."""
+        results = self.results or profiles.storage_of(self.profile)
+        found = self.kubernetes.jobs(dict(labels))
+        return [one for one in found if one["metadata"].get("annotations", {}).get(names.STORAGE) == results]
 
     def withdraw(self, job: str) -> list[str]:
         """Delete the Jobs of a job that run nothing; return their names."""
@@ -322,7 +331,7 @@ class Service:
         return self._delete_jobs(job)
 
     def _delete_jobs(self, job: str) -> list[str]:
-        there = [one["metadata"]["name"] for one in self.kubernetes.jobs(names.of_job(job))]
+        there = [one["metadata"]["name"] for one in self._jobs(names.of_job(job))]
         for name in there:
             self.kubernetes.delete_job(name)
         return there

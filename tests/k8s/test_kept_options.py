@@ -15,6 +15,7 @@ from mops.cli import jobs_delete, place
 from mops.errors import JobError, ModelError, NewerFormat, OptionsError, ServiceError, UsageError
 from mops.job import Job
 from mops.k8s import names
+from mops.k8s.phase import GONE
 from mops.profile import Profile
 from mops.profile import Service as Described
 from mops.service import CONFIG_KEY, Service
@@ -210,6 +211,17 @@ def test_of_two_commands_at_once_one_is_refused(service: Service, study: Path) -
 
 
 # Kubernetes Jobs that nobody needs any more
+
+
+def test_a_job_of_another_storage_is_left_alone(service: Service, study: Path) -> None:
+    """A cancel, a delete or a take-over of a job ended the Kubernetes Job of another storage's job of the same name."""
+    launch.submit(study, name="waves", service=service, settings=Settings())
+    other = replace(service, results="abfs://other/place")
+    assert other.phase("waves") == GONE
+    assert other.withdraw("waves") == []
+    other.refuse_another("waves", take_over=True)
+    assert list(in_memory(service).objects) == [("Job", "waves-1")]
+    assert service.withdraw("waves") == ["waves-1"]
 
 
 def test_a_job_that_is_deleted_waits_for_no_place(

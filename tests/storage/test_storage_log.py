@@ -160,6 +160,8 @@ GOOD = {"format": 1, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
                 {"k": 2},
                 {"kind": "end", "state": "odd", "totals": {}},
                 {"kind": "end", "state": "failed", "totals": {"x": 1}},
+                {"kind": "end", "state": "failed", "totals": []},
+                {"kind": "commit", "ranges": [], "parts": [], "counts": []},
                 {"kind": "commit", "ranges": [[1]], "parts": [], "counts": {}},
                 {"kind": "commit", "ranges": [], "parts": [["short"]], "counts": {}},
                 {"kind": "commit", "ranges": [], "parts": [["no/part", 1, 1, ""]], "counts": {}},

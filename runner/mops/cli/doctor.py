@@ -37,7 +37,7 @@ def doctor(
     Exit codes: 0 nothing is off, 1 something is, 4 the cluster is out of reach.
     """
     settings = Settings.from_environment()
-    children = _children(settings, job, storage)
+    children = _children(settings, job, storage, local=local)
     looked = None if local else _look(settings)
     if looked is None:
         _show_machine(settings, children, as_json=as_json)
@@ -88,10 +88,10 @@ def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
     terminal.say("this machine; set MODELOPS_SCHEDULER, or run mops connect, to look at a cluster")
 
 
-def _children(settings: Settings, job: str | None, storage: str | None) -> str:
+def _children(settings: Settings, job: str | None, storage: str | None, *, local: bool) -> str:
     """Say how children start: those of a job, or what would be tried."""
     if job is not None:
-        return open_job(job, storage).status().children or "the job has started none yet"
+        return open_job(job, storage, local=local).status().children or "the job has started none yet"
     if settings.start == "spawn" or not can_fork():
         return "each imports the model by itself"
     return "forked where the model allows it; mops doctor JOB says how those of a job were, and why"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import terminal
+from mops.cli import describe, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.export import Exported, Format, export
 from mops.job import Table, open_job
@@ -40,7 +40,7 @@ def results(
     if not as_json:
         if found.record.parent is not None:
             terminal.say("parts of the jobs that it was derived from are among these: --json names them")
-        terminal.say(f"all of it as files: mops jobs results {job} --to FOLDER; in Python: mops.open_job({job!r})")
+        terminal.say(f"all of it as files: {describe.command('results', found)} --to FOLDER")
 
 
 def _show_tables(tables: list[Table], *, as_json: bool) -> None:

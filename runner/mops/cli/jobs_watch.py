@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -61,7 +61,8 @@ def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) 
         The attempt before the one that is to be followed; 0: the job as it is.
     """
     try:
-        now = _watched(job, Phases(job.name, service, after), as_json=as_json)
+        of_storage = replace(service, results=job.files.url) if service else None
+        now = _watched(job, Phases(job.name, of_storage, after), as_json=as_json)
     except KeyboardInterrupt:
         terminal.say(f"no longer watching; the job goes on: {describe.command('watch', job)}")
         raise typer.Exit(130) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -97,7 +98,7 @@ def service_with(files: Files, *, local: bool) -> Service | None:
     location = locate(local=local)
     if location.profile is None or not location.seen_from_pods(files.url):
         return None
-    return Service.of(location.profile)
+    return replace(Service.of(location.profile), results=files.url)
 
 
 def connected() -> Service:

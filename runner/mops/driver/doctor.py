@@ -111,7 +111,12 @@ class Finding:
 def versions() -> dict[str, str]:
     """Return the versions that runner, scheduler and workers must share."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return {"mops": version("mops"), "Python": python, "dask": version("dask"), "distributed": version("distributed")}
+    return {
+        "mops": version("mops-runner"),
+        "Python": python,
+        "dask": version("dask"),
+        "distributed": version("distributed"),
+    }
 
 
 def facts_of_scheduler(dask_scheduler: Any) -> Scheduler:

@@ -87,7 +87,7 @@ def runner_job(pod: RunnerPod, request: Request) -> dict[str, Any]:
             "name": names.runner_name(request.job, request.number),
             "namespace": request.namespace,
             "labels": {**labels, **queue},
-            "annotations": {"mops/storage": request.storage, **_cluster_name(request)},
+            "annotations": {names.STORAGE: request.storage, **_cluster_name(request)},
         },
         "spec": _given(
             backoffLimit=pod.backoff_limit,

@@ -16,6 +16,7 @@ POD_OF_JOB = "batch.kubernetes.io/job-name"  # Kubernetes' own
 UID_OF_JOB = "batch.kubernetes.io/controller-uid"
 DASK_CLUSTER = "dask.org/cluster-name"  # of the operator of dask-kubernetes
 DASK_COMPONENT = "dask.org/component"
+STORAGE = "mops/storage"
 OWN_CLUSTER = "mops/dask-cluster"
 """An annotation of a runner's Job: the name of the Dask cluster that is its own."""
 

@@ -263,7 +263,7 @@ def parse_record(data: bytes, k: int | None, where: str) -> Record:
         if _of(int, fields["format"]) > FORMAT:
             raise _newer(fields["format"], where)
         record = _KINDS[fields["kind"]](fields, _head(fields))
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as bad:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as bad:
         raise CorruptRecord(f"this record of the log is malformed ({bad!r})", where=where, hint=_RESTORE) from bad
     if k not in (record.k, None):
         raise CorruptRecord(f"this record says that it is number {record.k}", where=where, hint=_RESTORE)
