@@ -207,7 +207,7 @@ def submit(
         The detached runner ended before it had begun; the job is there to be resumed.
     """
     settings = settings or Settings.from_environment()
-    location, service = _located(service, storage or settings.storage, here=local or detach)
+    location, service = _located(service, settings, storage, here=local or detach)
     service, pod = _placed(service, pod or PodOptions())
     given = _given(env, python, service, settings)
     prepared = prepare(study, project, location.storage)
@@ -235,13 +235,13 @@ def submit(
 
 
 def _located(
-    service: Service | None, storage: str | None = None, *, here: bool, results: str | None = None
+    service: Service | None, settings: Settings, storage: str | None = None, *, here: bool, results: str | None = None
 ) -> tuple[Location, Service | None]:
     """Return where a job runs, and the service for it: the connected one if none is named, unless ``here``."""
-    location = locate(storage, local=here, profile=service.profile if service else None)
+    location = locate(storage, local=here, profile=service.profile if service else None, settings=settings)
     if service is None and location.profile is not None:
         service = Service.current(location.profile)
-        location = locate(storage, profile=service.profile)
+        location = locate(storage, profile=service.profile, settings=settings)
     return location, replace(service, results=results) if service else None
 
 
@@ -435,7 +435,7 @@ def resume(
         A variable that the job takes from this environment is not set in it, or its interpreter is not what it was.
     """
     settings = settings or Settings.from_environment()
-    _, service = _located(service, here=local or detach, results=job.files.url)
+    _, service = _located(service, settings, here=local or detach, results=job.files.url)
     record = load_job(job.files, job.name)
     view = JobLog(job.files, JobPaths(job.name)).read()
     if view.complete:
@@ -652,7 +652,7 @@ def retry(
         As for :func:`submit`.
     """
     settings = settings or Settings.from_environment()
-    _, service = _located(service, here=local or detach, results=job.files.url)
+    _, service = _located(service, settings, here=local or detach, results=job.files.url)
     record, view = job.record, JobLog(job.files, JobPaths(job.name)).read()
     parent = derive.parent(job, record, view, derive.wanted(verdicts))
     now = datetime.now(UTC)

@@ -80,6 +80,7 @@ def locate(
     *,
     local: bool = False,
     profile: Profile | None = None,
+    settings: Settings | None = None,
     environ: MutableMapping[str, str] = os.environ,
 ) -> Location:
     """Apply the rule.
@@ -92,6 +93,8 @@ def locate(
         Work on this machine even when connected to a service.
     profile
         The service that the caller has chosen; None: the rule chooses.
+    settings
+        The job's settings; None: from the environment.
 
     Raises
     ------
@@ -100,7 +103,8 @@ def locate(
     SettingsError
         The environment's settings are not valid.
     """
-    settings, saved = Settings.from_environment(environ), profile or profiles.load(environ)
+    settings = settings or Settings.from_environment(environ)
+    saved = profile or profiles.load(environ)
     by_scheduler = profile is None and settings.scheduler is not None
     passed_by = "--local" if local else "MODELOPS_SCHEDULER" if by_scheduler else ""
     here = Location(None, passed_by if saved else "", None, "default")

@@ -17,6 +17,7 @@ import pytest
 from mops.errors import UsageError
 from mops.location import Location, locate
 from mops.profile import Profile, Service, save
+from mops.settings import Settings
 from mops.storage.files import Files, canonical_url
 
 from .conftest import Lab, Ran
@@ -69,6 +70,13 @@ def test_the_rule(environ: dict[str, str], case: str) -> None:
     given, variables, on_service, storage, source = RULE[case]
     found = locate(**given, environ=environ | variables)  # type: ignore[arg-type]
     assert (found.profile is not None, found.storage, found.storage_source) == (on_service, storage, source)
+
+
+def test_the_settings_of_a_call_count_as_the_environment_does(environ: dict[str, str]) -> None:
+    """`mops.submit` with the address of a scheduler in its settings went to the connected service."""
+    found = locate(settings=Settings(scheduler="tcp://h:1"), environ=environ)
+    assert (found.profile, found.passed_by) == (None, "MODELOPS_SCHEDULER")
+    assert locate(settings=Settings(storage="/there"), environ=environ).storage == "/there"
 
 
 def test_the_variables_of_the_service_are_set_for_its_own_storage_only(tmp_path: Path) -> None:
