@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ import pytest
 from pool_lab import Lab, values
 
 from mops.errors import ModelError
+from mops.worker.lifeline import can_watch
 from mops.worker.order import Outcome
 from mops.worker.parent import Child
 from mops.worker.pool import Pool
@@ -171,6 +173,26 @@ def test_prints_of_forked_processes_are_their_own(lab: Lab) -> None:
 def test_what_is_forked(threads: list[str], modules: list[str], why: str | None) -> None:
     found = why_not_forked(threads, modules)
     assert found is None if why is None else why in (found or "")
+
+
+@pytest.mark.parametrize("refusal", [errno.ENOSYS, errno.EPERM])
+def test_simulations_run_where_the_kernel_refuses_pidfd_open(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    """Python has the function there: each process was started, killed again, and no simulation began."""
+
+    def refuse(_: int) -> int:
+        raise OSError(refusal, os.strerror(refusal))
+
+    can_watch.cache_clear()
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    try:
+        pool = lab.pool(COUNTS)
+        outcome = lab.run(pool, [{"a": 1}])
+    finally:
+        can_watch.cache_clear()
+    assert outcome.done == {0}
+    assert pool._reaper is None
 
 
 def test_a_process_that_was_just_forked_can_be_ended_at_once(lab: Lab) -> None:

@@ -17,8 +17,8 @@ from mops.profile import load
 from mops.settings import Settings
 from mops.survey import dask_of
 from mops.worker.heap import resident_bytes, trim_heap
+from mops.worker.lifeline import can_watch
 from mops.worker.memory import allowed_bytes, available_bytes, share_bytes, usable_bytes
-from mops.worker.process import can_fork
 
 OptionalJob = Annotated[str | None, typer.Argument(metavar="JOB", help="A job, to see how its children started.")]
 
@@ -92,7 +92,7 @@ def _children(settings: Settings, job: str | None, storage: str | None, *, local
     """Say how children start: those of a job, or what would be tried."""
     if job is not None:
         return open_job(job, storage, local=local).status().children or "the job has started none yet"
-    if settings.start == "spawn" or not can_fork():
+    if settings.start == "spawn" or not can_watch():
         return "each imports the model by itself"
     return "forked where the model allows it; mops doctor JOB says how those of a job were, and why"
 

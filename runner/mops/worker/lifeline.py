@@ -6,7 +6,9 @@ docs/decisions.md has the reasons, and what else was thought of.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
+import functools
 import os
 import signal
 import sys
@@ -35,6 +37,22 @@ def tie(lifeline_fd: int, group: int) -> None:
     fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -group)
     fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+@functools.cache
+def can_watch() -> bool:
+    """Tell whether the kernel shows the end of a process by a descriptor (pidfd_open(2)): Linux 5.3 or newer.
+
+    The kernel is asked: Python has the function wherever it was compiled for it, while gVisor does not know the call,
+    and an old seccomp profile of Docker forbids it.
+    """
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except AttributeError:
+        return False
+    except OSError as refused:
+        return refused.errno in (errno.EMFILE, errno.ENFILE)  # there is no room now for what it knows
+    return True
 
 
 def can_adopt() -> bool:

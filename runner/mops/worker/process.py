@@ -14,6 +14,7 @@ from typing import IO, Protocol
 
 from mops.worker.environment import environment
 from mops.worker.interpreter import cannot_start, command
+from mops.worker.lifeline import can_watch
 from mops.worker.order import Context
 from mops.worker.reaping import Reaper
 from mops.worker.wire import readable
@@ -153,11 +154,6 @@ def _translated(context: Context, gone: OSError) -> Exception:
     return cannot_start(context.python, gone, installed=context.install_s is not None)
 
 
-def can_fork() -> bool:
-    """Tell whether this system lets a process that is not its parent see a forked one end."""
-    return hasattr(os, "pidfd_open")
-
-
 UNSAFE = {
     "jax": "its runtime's threads do not survive a fork",
     "torch": "OpenMP and CUDA do not survive a fork",
@@ -188,8 +184,8 @@ def why_not_forked(threads: list[str], modules: list[str]) -> str | None:
     modules
         Those of :data:`UNSAFE` that it has imported.
     """
-    if not can_fork():
-        return "this system has no pidfd_open"
+    if not can_watch():
+        return "this system has no pidfd_open, or forbids it"
     left_behind = sorted({thread for thread in threads if thread not in HARMLESS_THREADS})
     if left_behind:
         return f"importing the model starts threads, which a fork would leave behind: {', '.join(left_behind)}"

@@ -6,7 +6,6 @@ What it does is :mod:`mops.worker.reaper`'s.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from mops.worker.interpreter import START
-from mops.worker.lifeline import can_adopt
+from mops.worker.lifeline import can_adopt, can_watch
 from mops.worker.wire import Channel, Message, readable
 
 ANSWER_SECONDS = 20.0
@@ -26,7 +25,7 @@ _END_SECONDS = 5.0
 
 def can_reap() -> bool:
     """Tell whether this system's kernel can do it: Linux 5.3 or newer."""
-    return can_adopt() and hasattr(os, "pidfd_open")
+    return can_adopt() and can_watch()
 
 
 class Reaper:
