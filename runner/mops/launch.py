@@ -451,7 +451,7 @@ def resume(
     replaces = service is not None and service.refuse_another(job.name, take_over=take_over)
 
     def begin() -> None:
-        keep_options(job.files, JobPaths(job.name), next_run.kept, next_run.options)
+        keep_options(job.files, record, next_run.kept, next_run.options)
         if service is not None and replaces:
             service.remove_runner(job.name)  # when nothing can be refused any more: else nobody would be at the job
         on_start(job, changes)
@@ -492,7 +492,7 @@ def _next_run(
     settings: Settings,
 ) -> _NextRun:
     """Put what a command names in place of what is kept with a job, and check the whole."""
-    kept = read_options(job.files, JobPaths(job.name), record.options)
+    kept = read_options(job.files, record)
     asked = JobOptions(dict(env or {}), str(python) if python is not None else None, pod or PodOptions())
     options = kept.options.overridden(asked)
     where = f"job {job.name}"
@@ -589,7 +589,7 @@ def run(
     view = JobLog(job.files, JobPaths(job.name)).read()
     by = check_start(view, "person" if asked else "auto", asked, job=job.name, where=job.files.url)
     record = job.record
-    options = read_options(job.files, JobPaths(job.name), record.options).options
+    options = read_options(job.files, record).options
     given = _given(options.env, options.python, None, settings, where=f"job {job.name}")
     attempt = _attempt(job, record, given, settings, lambda: None, on_progress, asked, by)
     alone = unwatched and standing(job.files, job.name, view)[0] != "running"

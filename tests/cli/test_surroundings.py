@@ -16,9 +16,7 @@ import pytest
 
 import mops
 from mops.settings import Settings
-from mops.storage.files import Files
-from mops.storage.options import JobOptions, read_options
-from mops.storage.paths import JobPaths
+from mops.storage.options import read_options
 
 from .conftest import Lab
 from .test_commands import wait_for
@@ -133,7 +131,8 @@ def test_a_resume_changes_a_variable_from_then_on_and_a_retry_has_it(model: Lab)
     assert options_of(model)["env"]["MODE"] == "slow", "what was submitted stays as it was"
     (changed,) = (model.storage / "jobs" / "j" / "options").iterdir()
     assert SECRET not in changed.read_text() + ran.err
-    assert read_options(Files.open(str(model.storage)), JobPaths("j"), JobOptions()).options.env == {
+    job = mops.open_job("j", str(model.storage))
+    assert read_options(job.files, job.record).options.env == {
         "MODE": "fast",
         "API_TOKEN": None,
         "GO": str(model.root / "go"),

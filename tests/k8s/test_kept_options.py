@@ -195,19 +195,44 @@ def test_a_service_refuses_a_name_that_no_runner_takes(service: Service, study: 
         with pytest.raises(OptionsError, match=f"--env {name}: "):
             start()
     resume(job, service, env={"OF_THE_PODS": None})
-    assert read_options(job.files, JobPaths(job.name), job.record.options).options.env == {"OF_THE_PODS": None}
+    assert read_options(job.files, job.record).options.env == {"OF_THE_PODS": None}
 
 
 def test_of_two_commands_at_once_one_is_refused(service: Service, study: Path) -> None:
     """Else a job would run with options that the one who started it had not seen."""
     job = submitted(service, study)
-    paths = JobPaths(job.name)
-    seen = read_options(job.files, paths, job.record.options)
-    keep_options(job.files, paths, seen, JobOptions({"MODE": "a"}))
-    keep_options(job.files, paths, seen, JobOptions({"MODE": "a"}))  # an answer was lost
+    seen = read_options(job.files, job.record)
+    keep_options(job.files, job.record, seen, JobOptions({"MODE": "a"}))
+    keep_options(job.files, job.record, seen, JobOptions({"MODE": "a"}))  # an answer was lost
     with pytest.raises(JobError, match="another command has changed the options"):
-        keep_options(job.files, paths, seen, JobOptions({"MODE": "b"}))
-    assert read_options(job.files, paths, job.record.options) == KeptOptions(1, JobOptions({"MODE": "a"}))
+        keep_options(job.files, job.record, seen, JobOptions({"MODE": "b"}))
+    assert read_options(job.files, job.record) == KeptOptions(1, JobOptions({"MODE": "a"}))
+
+
+def test_options_of_a_deleted_job_are_not_those_of_the_next_one_of_its_name(service: Service, study: Path) -> None:
+    """A job was deleted while a resume was about to keep its options: the next one of its name ran with them."""
+    job = submitted(service, study)
+    deleted = replace(job.record, created="2026-01-01T00:00:00+00:00")
+    keep_options(job.files, deleted, KeptOptions(0, deleted.options), JobOptions({"MODE": "fast"}))
+    assert resume(job, service) == []
+    assert read_options(job.files, job.record).options == job.record.options
+    resume(job, service, env={"MODE": "slow"})
+    assert read_options(job.files, job.record).options.env == {"MODE": "slow"}
+
+
+def test_fields_that_a_newer_mops_has_added_are_passed_over(service: Service, study: Path) -> None:
+    """One of them in an option of the pod was said to be a damaged record; a newer format says NewerFormat."""
+    job = submitted(service, study)
+    path = JobPaths(job.name).options(1)
+    resume(job, service, pod=PodOptions(memory="4Gi"))
+    kept = read_options(job.files, job.record)
+    record = json.loads(job.files.get(path))
+    record["options"]["pod"]["node_pool"] = record["options"]["shell"] = record["note"] = "new"
+    job.files.put(path, json.dumps(record).encode())
+    assert read_options(job.files, job.record) == kept
+    job.files.put(path, json.dumps(record | {"format": 2}).encode())
+    with pytest.raises(NewerFormat, match="format 2"):
+        read_options(job.files, job.record)
 
 
 # Kubernetes Jobs that nobody needs any more
@@ -275,7 +300,7 @@ def test_a_take_over_that_is_refused_leaves_the_runner_at_its_job(
 
     def another_command(*_: str) -> bool:
         submitted = job.record.options
-        keep_options(job.files, JobPaths(job.name), KeptOptions(0, submitted), replace(submitted, env={"MODE": "a"}))
+        keep_options(job.files, job.record, KeptOptions(0, submitted), replace(submitted, env={"MODE": "a"}))
         return True
 
     with monkeypatch.context() as patch:

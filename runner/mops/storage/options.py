@@ -1,7 +1,8 @@
 """How a job is started: its variables, its interpreter, and its runner's pod. They are kept with the job.
 
 ``job.json`` has the options of the submit. A resume that names an option appends ``options/<k>.json``, create-only: the
-last of these records is in effect for every later resume, and for the job that a retry derives. A variable without a
+last of these records is in effect for every later resume, and for the job that a retry derives. A record names the job
+by the time of its submit: what a deleted job of the same name has left is passed over. A variable without a
 value has only its name here: its value is the runner's and is never stored. What the settings (MODELOPS_JOB_*) say is
 read afresh by each attempt and is not kept here. docs/cluster.md has the table.
 """
@@ -10,12 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from mops.errors import CorruptRecord, JobError, NewerFormat
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
+
+if TYPE_CHECKING:
+    from mops.storage.jobs import JobRecord
 
 FORMAT = 1
 
@@ -110,38 +114,35 @@ class JobOptions:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> JobOptions:
-        """Return what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it is not that."""
-        return cls(dict(found["env"]), found["python"], PodOptions(**found["pod"]))
+        """Return what :meth:`to_json` wrote, without fields of a newer mops; KeyError, TypeError or ValueError."""
+        pod = {one.name: found["pod"][one.name] for one in fields(PodOptions) if one.name in found["pod"]}
+        return cls(dict(found["env"]), found["python"], PodOptions(**pod))
 
 
 @dataclass(frozen=True)
 class KeptOptions:
-    """The options in effect, and the number of the record that has them: 0 is ``job.json``."""
+    """The options in effect, and the number of the last record: 0 is ``job.json``."""
 
     k: int
     options: JobOptions
 
 
-def read_options(files: Files, paths: JobPaths, submitted: JobOptions) -> KeptOptions:
+def read_options(files: Files, job: JobRecord) -> KeptOptions:
     """Return a job's options as the last command left them.
-
-    Parameters
-    ----------
-    submitted
-        Those of ``job.json``.
 
     Raises
     ------
     NewerFormat, CorruptRecord
         A record is of a newer mops, or is not one.
     """
-    kept = KeptOptions(0, submitted)
+    paths, kept = JobPaths(job.job), KeptOptions(0, job.options)
     while (data := files.get_many([paths.options(kept.k + 1)])[0]) is not None:
-        kept = KeptOptions(kept.k + 1, _parse(data, f"{files.url}/{paths.options(kept.k + 1)}"))
+        found = _parse(data, job, f"{files.url}/{paths.options(kept.k + 1)}")
+        kept = KeptOptions(kept.k + 1, found or kept.options)
     return kept
 
 
-def keep_options(files: Files, paths: JobPaths, before: KeptOptions, now: JobOptions) -> None:
+def keep_options(files: Files, job: JobRecord, before: KeptOptions, now: JobOptions) -> None:
     """Keep the options of a command with the job, unless they are what the job has already.
 
     Parameters
@@ -156,20 +157,23 @@ def keep_options(files: Files, paths: JobPaths, before: KeptOptions, now: JobOpt
     """
     if now == before.options:
         return
-    path = paths.options(before.k + 1)
-    record = {"format": FORMAT, "options": now.to_json()}
+    path = JobPaths(job.job).options(before.k + 1)
+    record = {"format": FORMAT, "created": job.created, "options": now.to_json()}
     content = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
     if not files.put_new(path, content) and files.get(path) != content:  # the same bytes: an answer was lost
         raise JobError(
-            f"another command has changed the options of job {paths.job!r} meanwhile",
+            f"another command has changed the options of job {job.job!r} meanwhile",
             where=f"{files.url}/{path}",
-            hint=f"look at the job: mops jobs status {paths.job}; then repeat the command",
+            hint=f"look at the job: mops jobs status {job.job}; then repeat the command",
         )
 
 
-def _parse(data: bytes, where: str) -> JobOptions:
+def _parse(data: bytes, job: JobRecord, where: str) -> JobOptions | None:
+    """Return the options of a record; None: it is of a job that had the same name before."""
     try:
         record = json.loads(data)
+        if record["created"] != job.created:
+            return None
         if record["format"] > FORMAT:
             raise NewerFormat(
                 f"this record has format {record['format']}, and this mops reads {FORMAT}",
