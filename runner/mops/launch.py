@@ -495,6 +495,8 @@ def _next_run(
     kept = read_options(job.files, record)
     asked = JobOptions(dict(env or {}), str(python) if python is not None else None, pod or PodOptions())
     options = kept.options.overridden(asked)
+    if service is not None:
+        options = replace(options, python=asked.python)  # a kept one is of a machine: it is set aside, not refused
     where = f"job {job.name}"
     given = _given(options.env, options.python, service, settings, where=where)
     options = replace(options, python=given.python)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,27 @@ def test_a_service_refuses_a_name_that_no_runner_takes(service: Service, study: 
             start()
     resume(job, service, env={"OF_THE_PODS": None})
     assert read_options(job.files, job.record).options.env == {"OF_THE_PODS": None}
+
+
+def test_an_interpreter_that_is_kept_bars_no_job_from_a_service(service: Service, study: Path, storage: str) -> None:
+    """Each resume and retry there was refused because of an option that it had not named, and that none can unset."""
+    here = Settings(storage=storage, slots=1)
+    job = launch.submit(study, name="waves", python=sys.executable, settings=here, local=True)
+    said: list[str] = []
+    retried = launch.retry(
+        job, "error", service=service, settings=Settings(), on_start=lambda _, changes: said.extend(changes)
+    )
+    set_aside = f"--python: {sys.executable} before, unset now"
+    assert set_aside in said
+    assert retried.record.options.python is None
+
+    in_memory(service).end_jobs()
+    keep_options(retried.files, retried.record, KeptOptions(0, retried.record.options), job.record.options)
+    assert set_aside in resume(retried, service)
+    assert resume(retried, service) == []
+    assert read_options(retried.files, retried.record).options.python is None, "the pod's runner reads this"
+    with pytest.raises(OptionsError, match="is of this machine"):
+        resume(retried, service, python=sys.executable)
 
 
 def test_of_two_commands_at_once_one_is_refused(service: Service, study: Path) -> None:
