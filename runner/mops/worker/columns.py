@@ -168,6 +168,8 @@ def _of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
         raise TypeError("it is a structured array; return a mapping of its fields to columns")
     if not data.dtype.isnative:
         data = data.astype(data.dtype.newbyteorder("="))
+    if data.dtype.kind in "SU":  # of numpy's text and bytes, pyarrow takes what is before the first NUL
+        return pa.array(data.tolist(), pa.string() if data.dtype.kind == "U" else pa.binary(), mask=mask)
     if mask is None:
         return pa.array(data)
     if data.dtype.kind in "mM":  # beside a mask, pyarrow takes NaT for a time
