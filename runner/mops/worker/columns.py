@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import datetime
+import decimal
 import numbers
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -186,6 +187,8 @@ def _one_dimension(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _of_pandas(values: Any) -> Column:
     """Return a series, an index or an array of pandas."""
     dtype = values.dtype
+    if type(dtype).__name__ == "NumpyEADtype":  # that of Series.array
+        dtype = dtype.numpy_dtype
     if isinstance(dtype, np.dtype):
         if dtype.kind == "O":
             return of_values(_without_marks(values.tolist()))
@@ -204,10 +207,19 @@ def _of_pandas(values: Any) -> Column:
 
 
 def _without_marks(values: list[Any]) -> list[Any]:
-    """Take the NaN of an object column for what pandas means by it, a missing value, unless numbers are beside it."""
-    if any(isinstance(v, numbers.Number) and v == v for v in values):
+    """Take the NaN of an object column for what pandas means by it, a missing value, unless numbers are beside it.
+
+    Booleans and decimals are no such numbers: their columns cannot hold NaN.
+    """
+    kinds = {type(v) for v in values if not _is_nan(v)}
+    with_numbers = any(issubclass(kind, numbers.Number) and not issubclass(kind, bool) for kind in kinds)
+    if with_numbers and not any(issubclass(kind, decimal.Decimal) for kind in kinds):
         return values
-    return [None if isinstance(v, float) else v for v in values]
+    return [None if _is_nan(v) else v for v in values]
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, numbers.Number) and value != value
 
 
 def of_values(values: Sequence[Any]) -> Column:
