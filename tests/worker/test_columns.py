@@ -129,6 +129,7 @@ KEPT: dict[str, tuple[Any, list[Any]]] = {
     "a number in a tensor": (Tensor(np.float64(1.5)), [1.5]),
     "a memoryview": (memoryview(np.array([1.5, 2.5])), [1.5, 2.5]),
     "an array of the standard library": (array.array("d", [1.5, 2.5]), [1.5, 2.5]),
+    "large integers without a sign": (array.array("Q", [2**63 - 1, 2**63 + 1]), [2**63 - 1, 2**63 + 1]),
     "a range": (range(3), [0, 1, 2]),
     "a deque": (collections.deque(["a", None]), ["a", None]),
     # pandas
@@ -231,6 +232,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an integer that no float holds": ([2**53 + 1, 0.5], "9007199254740993"),
     "an integer that no float holds, of numpy": ([np.int64(2**53 + 1), np.float64(0.5)], "9007199254740993"),
     "an integer beyond 64 bits": ([2**70], "too large"),
+    "a range that ends beyond 64 bits": (range(2**63 - 1, 2**63 + 1), "too large"),
+    "ranges that end beyond 64 bits": ([range(2**63 - 1, 2**63 + 1)], "too large"),
+    "integers of both signs beyond 64 bits": ([-1, 2**63], "too large"),
     "a matrix of text": (np.array([["a"]]), "2 dimensions"),
     "a series that mixes booleans and numbers": (
         pd.Series([True, 1.5, math.nan], dtype=object),

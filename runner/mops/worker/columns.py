@@ -155,8 +155,8 @@ def column(values: Any) -> Column:
         return owned_column(pa.chunked_array(values))
     if hasattr(kind, "__arrow_c_array__") or hasattr(kind, "__arrow_array__"):
         return owned_column(pa.array(values))
-    if issubclass(kind, Sequence) and not issubclass(kind, range | memoryview | bytearray | array.array):
-        return of_values(list(values))  # numpy would make text of text and numbers
+    if issubclass(kind, Sequence) and not issubclass(kind, memoryview | bytearray | array.array):
+        return of_values(list(values))  # numpy makes text of text and numbers, and floats of large integers
     return _of_numpy(np.asanyarray(values))  # any: of a masked array the others lose the mask
 
 
