@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import tracemalloc
 
@@ -102,3 +104,32 @@ def test_no_room_is_said(tmp_path):
         shelf = Shelf(lambda: Spool(folder))
         with pytest.raises(StorageError, match="No space left"):
             shelf.put(pa.py_buffer(content(1, 4 * MIB)))
+
+
+MANY_READ = """
+import resource
+import pyarrow as pa
+from mops.errors import StorageError
+from mops.storage.shelf import Shelf
+from mops.storage.spool import Spool
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+shelf, held = Shelf(Spool), []
+for i in range(200):
+    kept = shelf.put(pa.py_buffer(bytes([i]) * 1000))
+    held += shelf.read([kept])
+assert [buffer.to_pybytes()[0] for buffer in held] == list(range(200))
+mapped = []
+try:
+    while len(mapped) < 64:
+        mapped += shelf.read([shelf.put(pa.py_buffer(bytes(5 << 20)))])
+except StorageError as error:
+    print("told:", error)
+"""
+
+
+def test_small_objects_that_were_read_hold_no_descriptors():
+    """Each group that came out in pieces held one until its rows filled a row group: a runner died of EMFILE."""
+    done = subprocess.run([sys.executable, "-c", MANY_READ], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("told: a temporary file"), done.stdout

@@ -1,11 +1,11 @@
 """Objects that wait on disk instead of in memory, in one file without a name.
 
-The buffers of an object (Arrow, numpy) are read back mapped: the kernel can take their pages away at any time.
+The buffers of large objects (Arrow, numpy) are read back mapped: the kernel can take their pages away at any time.
+Small ones are copied, for each mapping takes a descriptor as long as somebody holds one of its buffers.
 """
 
 from __future__ import annotations
 
-import mmap
 import pickle
 import threading
 from collections.abc import Callable, Iterable
@@ -18,6 +18,9 @@ from mops.storage.spool import Spool
 
 SLACK_BYTES = 64 << 20
 """The file may hold so many bytes of removed objects, and as many again as the objects take, until it is rewritten."""
+
+COPIED_BYTES = 4 << 20
+"""Objects that are read at once and together take less are copied."""
 
 _ALIGN = 64  # Arrow's recommended alignment
 
@@ -82,8 +85,9 @@ class Shelf:
             if not wanted:
                 return []
             assert self._file is not None
-            content = self._file.mapped()
-            return [_unpickled(content, one.extents) for one in wanted]
+            content = memoryview(self._file.mapped())
+            copied = sum(one.nbytes for one in wanted) < COPIED_BYTES
+            return [_unpickled(content, one.extents, copied=copied) for one in wanted]
 
     def remove(self, kept: Iterable[Kept]) -> None:
         """Give up objects, and their room where that is worth a rewrite."""
@@ -113,6 +117,7 @@ class Shelf:
             kept.extents = [self._append(content[start : start + length]) for start, length in kept.extents]
 
 
-def _unpickled(content: mmap.mmap, extents: list[tuple[int, int]]) -> Any:
-    description, *buffers = (memoryview(content)[start : start + length] for start, length in extents)
-    return pickle.loads(description, buffers=[pa.py_buffer(buffer) for buffer in buffers])  # noqa: S301 - our own
+def _unpickled(content: memoryview, extents: list[tuple[int, int]], *, copied: bool) -> Any:
+    description, *buffers = (content[start : start + length] for start, length in extents)
+    held = [pa.py_buffer(bytes(buffer) if copied else buffer) for buffer in buffers]
+    return pickle.loads(description, buffers=held)  # noqa: S301 - our own

@@ -33,7 +33,7 @@ class Spool:
     Raises
     ------
     StorageError
-        There is no room, or no access. So does :meth:`write`.
+        There is no room, no access, or no descriptor left. So do :meth:`write` and :meth:`mapped`.
     """
 
     def __init__(self, storage: Path | None = None):
@@ -67,7 +67,8 @@ class Spool:
 
     def mapped(self) -> mmap.mmap:
         """Return the content, which must not be empty, as memory that the kernel reads from the file when needed."""
-        return mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
+        with self._told():
+            return mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
 
     def link(self, path: Path) -> bool:
         """Give the content a name in the storage, durable but for the folder's entry, without a copy.
