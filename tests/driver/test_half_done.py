@@ -91,6 +91,24 @@ def test_half_done_groups_take_no_memory_for_results_and_failures():
     assert len(outcome.parts) == 10
 
 
+def test_half_done_groups_take_no_memory_for_prints_and_schemas():
+    """What a model prints, and a copy of the schema for each piece, stayed until the group was whole."""
+    pieces = half_done(200)
+    add(pieces, 0, piece(0, 0))
+    tracemalloc.start()
+    try:
+        for replicate in range(1, 200):
+            outcome = piece(0, replicate, prints=f"{replicate} " * 20_000, notes=["n" * 10_000 + str(replicate)])
+            outcome.reference = {"out": {f"column {i} {replicate}": "boolean" for i in range(100)}}
+            add(pieces, 0, outcome)
+        del outcome
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < MIB
+    finally:
+        tracemalloc.stop()
+    assert len(pieces.take(0).keys) == 200
+
+
 def test_a_group_that_is_taken_and_what_is_dropped_give_their_room_back():
     pieces = half_done(1)
     kept = pieces.keep(piece(0, 0, size=MIB))

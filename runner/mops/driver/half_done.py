@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from mops.errors import InternalError
 from mops.storage.shelf import Kept, Shelf
 from mops.storage.spool import Spool
+from mops.study.families import Families
 from mops.worker.order import ArrowPart, Failure, Outcome
 from mops.worker.work import no_losses
 
@@ -38,16 +39,23 @@ class Piece:
 
 @dataclass
 class _Pieces:
-    pieces: list[Piece] = field(default_factory=list)
+    """What a group's pieces gave together; of their outcomes, which bring prints and reports, none is held."""
+
     settled: set[int] = field(default_factory=set)
+    keys: list[str] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    seconds: float = 0.0
+    failed: bool = False
+    reference: Families | None = None
 
-    @property
-    def failed(self) -> bool:
-        return any(piece.failed for piece in self.pieces)
-
-    @property
-    def kept(self) -> list[Kept]:
-        return [piece.rows for piece in self.pieces if piece.rows is not None]
+    def add(self, piece: Piece) -> None:
+        outcome = piece.outcome
+        self.settled |= outcome.replicates
+        self.keys += outcome.keys
+        self.kept += [piece.rows] if piece.rows is not None else []
+        self.seconds += outcome.seconds
+        self.failed |= piece.failed
+        self.reference = self.reference or outcome.reference
 
 
 class HalfDone:
@@ -95,8 +103,7 @@ class HalfDone:
                 f"replicates {', '.join(map(str, sorted(again)))} of group {group} came twice",
                 hint="what is committed is right: mops jobs resume goes on from there; please report this",
             )
-        pieces.pieces.append(piece)
-        pieces.settled |= piece.outcome.replicates
+        pieces.add(piece)
         return group in piece.outcome.done or (self._settled(group) and not self.targets_due(group))
 
     def drop(self, piece: Piece) -> None:
@@ -119,15 +126,14 @@ class HalfDone:
         pieces = self._groups.pop(group)
         rows = self._shelf.read(pieces.kept)
         self._shelf.remove(pieces.kept)
-        outcomes = [piece.outcome for piece in pieces.pieces]
         failures = sorted((failure for _, failures, _ in rows for failure in failures), key=_study_order)
         if self._has_targets and any(failure.replicate is not None for failure in failures):
             failures.append(no_losses(failures))
         return Outcome(
-            keys=tuple(key for outcome in outcomes for key in outcome.keys),
+            keys=tuple(pieces.keys),
             done=frozenset({group}),
-            seconds=sum(outcome.seconds for outcome in outcomes),
-            reference=outcomes[0].reference,
+            seconds=pieces.seconds,
+            reference=pieces.reference,
             parts=[part for parts, _, _ in rows for part in parts],
             failures=failures,
             losses=[loss for _, _, losses in rows for loss in losses],
