@@ -1,7 +1,8 @@
 """One part for an output and a checkpoint, whatever types of one family its rows come in.
 
 The types of a file's columns are widened as rows come (:class:`StoredTypes`). A file that was begun with narrower types
-is read back and goes into the wider one when the checkpoint closes (:class:`OutputFile`), a row group at a time.
+is read back and goes into the wider one when the checkpoint closes, or when there are many such files
+(:class:`OutputFile`), a row group at a time.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import pyarrow.parquet as pq
 
 from mops.storage.spool import Spool
 from mops.storage.tables import Encoded, PartEncoder
-from mops.study.columns import converted, storage_type, used_type
+from mops.study.columns import Column, converted, storage_type, type_said, used_type
 from mops.study.families import NULL, Family
+
+MOST_NARROWER = 8
+"""Files with narrower types that wait to be read back; each holds a descriptor."""
 
 _NO_COLUMNS: Mapping[str, Family] = {}
 
@@ -38,7 +42,7 @@ class StoredTypes:
         """Return a table as it is stored: with the types that now hold its values and all before it."""
         known, families = self._types.get(output, {}), self._families(output)
         types = {
-            name: storage_type([known.get(name, pa.null()), used_type(column)], families.get(name, NULL))
+            name: _stored_type(known.get(name, pa.null()), column, families.get(name, NULL))
             for name, column in zip(table.column_names, table.columns, strict=True)
         }
         self._types[output] = types
@@ -46,6 +50,12 @@ class StoredTypes:
             return table
         columns = [converted(column, kind) for column, kind in zip(table.columns, types.values(), strict=True)]
         return pa.table(columns, names=table.column_names)
+
+
+def _stored_type(known: pa.DataType, column: Column, family: Family) -> pa.DataType:
+    """Return the type that holds a column's values and those before; of a column without any, what its family says."""
+    kind = storage_type([known, used_type(column)], family)
+    return type_said(family) if pa.types.is_null(kind) else kind
 
 
 class OutputFile:
@@ -70,17 +80,23 @@ class OutputFile:
                 self._narrower.append(self._encoder.finish())
             self._schema = table.schema
             self._encoder = PartEncoder(table.schema, self._spool())
+            if len(self._narrower) > MOST_NARROWER:
+                self._fold(self._encoder, table.schema)
         self._encoder.write(table)
 
     def finish(self) -> Encoded:
         """Return the file: all rows, in the widest types."""
         assert self._encoder is not None
         assert self._schema is not None
+        self._fold(self._encoder, self._schema)
+        return self._encoder.finish()
+
+    def _fold(self, encoder: PartEncoder, schema: pa.Schema) -> None:
+        """Read the narrower files back into the present one."""
         while self._narrower:
             narrow = pq.ParquetFile(self._narrower.pop(0).content.opened(), read_dictionary=["param_id"])
             for number in range(narrow.num_row_groups):
-                self._encoder.write(_widened(narrow.read_row_group(number, use_threads=False), self._schema))
-        return self._encoder.finish()
+                encoder.write(_widened(narrow.read_row_group(number, use_threads=False), schema))
 
 
 def _widened(table: pa.Table, schema: pa.Schema) -> pa.Table:

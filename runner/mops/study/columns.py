@@ -42,6 +42,12 @@ _ANY_NUMBER = {
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32()), number(("negative",))),
     **dict.fromkeys((pa.uint8(), pa.uint16(), pa.uint32()), number()),
 }
+_SAID_BY_FAMILY = {
+    "number float": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "date": pa.date32(),
+}
 _NUMBERS = {frozenset(facts): number(facts) for facts in ((), ("negative",), ("large",), ("large", "negative"))}
 
 
@@ -249,6 +255,11 @@ def storage_type(types: Iterable[pa.DataType], family: Family = NULL) -> pa.Data
         beside = "" if family == NULL else f" in a column that holds {said(family)} values"
         raise ValueError(f"no type holds {' and '.join(map(str, kinds))}{beside}")
     return _nested_storage(kinds, whole) if isinstance(whole, list) else _plain_storage(kinds, whole)
+
+
+def type_said(family: Family) -> pa.DataType:
+    """Return the type that a family says for a column without values; null where it depends on the values to come."""
+    return _SAID_BY_FAMILY.get(family, pa.null()) if isinstance(family, str) else pa.null()
 
 
 def _nested_storage(kinds: Sequence[pa.DataType], family: list[Any]) -> pa.DataType:

@@ -1,0 +1,50 @@
+"""Outputs whose columns become wider from table to table."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mops.storage.spool import Spool
+from mops.storage.widening import MOST_NARROWER, OutputFile, StoredTypes
+from mops.study.columns import families_in
+
+N_COLUMNS = 60
+
+
+def table(number: int) -> pa.Table:
+    """Return one row with a value in one column."""
+    columns = {f"c{i}": pa.array([1.5 if i == number else None], pa.float64()) for i in range(N_COLUMNS)}
+    return pa.table({"param_id": pa.array([str(number)]).dictionary_encode(), **columns})
+
+
+def n_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_columns_that_get_their_types_one_after_another_hold_few_files() -> None:
+    """Each widening held a file until the checkpoint closed: a wide output ended the job by EMFILE."""
+    types, file, before, most = StoredTypes(), OutputFile(Spool), n_descriptors(), 0
+    for number in range(N_COLUMNS):
+        file.write(types.stored("out", table(number)))
+        most = max(most, n_descriptors() - before)
+    part = pq.read_table(io.BytesIO(b"".join(file.finish().content)))
+    rows = {row.pop("param_id"): row for row in part.to_pylist()}
+    assert {int(name): [c for c, value in row.items() if value == 1.5] for name, row in rows.items()} == {
+        number: [f"c{number}"] for number in range(N_COLUMNS)
+    }
+    assert part.num_rows == N_COLUMNS
+    assert most <= 2 * (MOST_NARROWER + 2)
+
+
+def test_a_known_column_without_values_is_stored_in_the_type_that_its_family_says() -> None:
+    """An attempt that went on with a job widened each column again."""
+    whole = pa.table({"f": [1.5], "b": [True], "s": ["x"], "i": [1]})
+    empty = pa.table({name: pa.nulls(1) for name in whole.column_names})
+    types = StoredTypes(lambda _: families_in(whole))
+    first = types.stored("out", empty)
+    assert first.schema.types == [pa.float64(), pa.bool_(), pa.string(), pa.null()], "any integer"
+    assert types.stored("out", whole).schema.types == [pa.float64(), pa.bool_(), pa.string(), pa.int64()]
