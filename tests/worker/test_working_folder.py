@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pool_lab import Lab, groups_of, order_of, values
 from mops.folders import make_read_only
 from mops.worker.order import Outcome
 from mops.worker.pool import Pool
+from mops.worker.working_folder import WorkingFolder, links_to
 
 
 @pytest.fixture
@@ -192,6 +194,72 @@ def test_project_files_stay_as_they_are_also_for_root(lab: Lab, project: Path) -
 def flatten(ways: list[str]) -> list[str]:
     """Return each way with a simulation behind it that changes nothing."""
     return [way for name in ways for way in (name, "")]
+
+
+LEAVES = """
+import os, shutil, time
+from pathlib import Path
+
+def by_link(elsewhere):
+    made = os.stat(".")
+    shutil.rmtree("data")
+    os.symlink(elsewhere, "data")
+    os.utime(".", ns=(made.st_atime_ns, made.st_mtime_ns))
+
+def by_link_for_all(elsewhere):
+    os.chmod("..", 0o700)
+    os.rename("../work", "../moved")
+    os.symlink(elsewhere, "../work")
+
+def by_copied_time(elsewhere):
+    Path("state.txt").touch()
+    shutil.copytree("data", ".", dirs_exist_ok=True)
+
+def by_kept_time(elsewhere):
+    made = os.stat(".")
+    time.sleep(0.05)
+    Path("state.txt").touch()
+    os.utime(".", ns=(made.st_atime_ns, made.st_mtime_ns))
+
+def by_mode(elsewhere):
+    os.chmod("data", 0o500)
+
+def run(params, seed):
+    there = sorted(map(str, Path(".").rglob("*")))
+    if params["way"]:
+        globals()[params["way"]](params["elsewhere"])
+    else:
+        Path("data/new.txt").touch()
+    return {"there": " ".join(there)}
+"""
+
+
+@pytest.mark.parametrize("way", ["by_link", "by_link_for_all", "by_copied_time", "by_kept_time", "by_mode"])
+def test_the_folder_is_made_again_whatever_time_or_link_is_left(lab: Lab, project: Path, way: str) -> None:
+    """A link in place of a folder had files outside the job removed; a copied time hid a file from mops."""
+    elsewhere = project.parent / "elsewhere"
+    (elsewhere / "data" / "deep").mkdir(parents=True)
+    (elsewhere / "data" / "deep" / "precious.txt").write_text("years of work")
+    before = content(elsewhere)
+    pool = pool_of(lab, project, LEAVES)
+    outcome = lab.run(pool, [{"way": each, "elsewhere": str(elsewhere)} for each in (way, "")])
+    assert not outcome.failures
+    there = ("config.json data data/rates.csv model.py",)
+    assert set(map(tuple, values(outcome, "there").values())) == {there}
+    assert content(elsewhere) == before
+
+
+def test_the_names_that_were_written_are_not_looked_for_behind_a_link(tmp_path: Path) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for root in (project, elsewhere):
+        (root / "data" / "deep").mkdir(parents=True)
+    (elsewhere / "deep").mkdir()
+    (elsewhere / "deep" / "precious.txt").touch()
+    folder = WorkingFolder(tmp_path / "own", links_to(project))
+    folder.renew()
+    shutil.rmtree(folder.path / "data")
+    (folder.path / "data").symlink_to(elsewhere)
+    assert folder.written() == ["data"]
 
 
 def test_what_the_import_writes_is_there_for_every_simulation_and_for_none_to_change(lab: Lab, project: Path) -> None:

@@ -5,11 +5,15 @@
     <scratch>/<pid>/work           real folders, with a link for each file of the project; the file is read-only
     <scratch>/<pid>.import/work    the same, in which the model is imported; read-only once it is
 
-What a simulation wrote is gone before the next one or a target starts. To notice it costs a look at each folder:
-every one is given the same time in the past as its last change, which the kernel overwrites with the present time
-when anything is made, renamed or removed in it. (The time itself would not do: the kernel's clock for files advances
-every few milliseconds, and a short simulation is over sooner.) Files cannot be changed in place: they are links to
-read-only files, and :func:`obey_modes` has root keep to that too. docs/decisions.md says what else was thought of.
+mops removes what a simulation wrote before the next simulation or a target starts. To notice a write, mops looks at two
+times of each folder. Nobody can set the time of the last status change (ctime), but the kernel's clock for files
+advances only every few milliseconds: a short simulation can write within one tick. So mops also sets the time of the
+last change (mtime), to a time in the past that no other folder has: the kernel overwrites it at each write, and a tool
+that copies times (``shutil.copytree``, ``cp -a``) brings the time of another folder.
+
+Files cannot be changed in place: they are links to read-only files, and :func:`obey_modes` has root keep to that too.
+A model may put a link in place of a folder. mops follows no link below the working folder: it would remove files that
+are not the job's. docs/decisions.md lists the alternatives.
 
 Runs in children, and where installers build from a project: the standard library only.
 """
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import stat
 from collections.abc import Iterator
@@ -25,7 +30,8 @@ from pathlib import Path
 
 from mops import folders
 
-_MADE_NS = 123_456_789 * 10**9  # in 1973: whole seconds, which every file system keeps
+_times_s = itertools.count(123_456_789)  # from 1973 on: whole seconds, which every file system keeps
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _NAME = "work"
 _NAMES = 100
 _CAP_DAC_OVERRIDE = 1
@@ -55,8 +61,8 @@ class WorkingFolder:
         self._own, self._tree = own, tree
         self.made = False
         self.path = own / _NAME
-        self._entries = {self.path / folder: entries for folder, entries in tree.items()}
-        self._folders = [str(folder) for folder in self._entries]
+        self._paths = {folder: str(self.path / folder) for folder in tree}
+        self._times_ns = dict.fromkeys(self._paths.values(), (0, 0))  # of last change and last status change
 
     def of(self, own: Path) -> WorkingFolder:
         """Return a folder with the same links, that lies in another one."""
@@ -69,10 +75,11 @@ class WorkingFolder:
     @property
     def changed(self) -> bool:
         """Whether it has to be renewed: something was made, renamed or removed in it, or it has not been made."""
-        look = os.stat  # this is done for each simulation: a path object would double its time
+        look = os.lstat  # this is done for each simulation: a path object would double its time
         try:
-            for folder in self._folders:
-                if look(folder).st_mtime_ns != _MADE_NS:
+            for path, times_ns in self._times_ns.items():
+                found = look(path)
+                if (found.st_mtime_ns, found.st_ctime_ns) != times_ns:
                     return True
         except OSError:
             return True
@@ -94,29 +101,32 @@ class WorkingFolder:
             self._renew()
 
     def _renew(self) -> None:
-        if not self.path.is_dir():
+        if not os.path.lexists(self.path):
             self.path.mkdir(parents=True)
             self._own.chmod(stat.S_IRUSR | stat.S_IXUSR)
         changed = []
-        for folder, entries in self._entries.items():  # what holds a folder comes before it
-            if folder.stat().st_mtime_ns != _MADE_NS:
-                _restore(folder, entries)
-                changed.append(folder)
-        for folder in changed:
-            os.utime(folder, ns=(_MADE_NS, _MADE_NS))
+        for folder, path in self._paths.items():  # what holds a folder comes before it
+            if _times_ns(path) != self._times_ns[path]:
+                with _opened(self.path, folder) as fd:
+                    _restore(self.path / folder, fd, self._tree[folder])
+                changed.append(path)
+        for path in changed:  # after all: to make a folder changes the times of the one that holds it
+            time_ns = next(_times_s) * 10**9
+            os.utime(path, ns=(time_ns, time_ns), follow_symlinks=False)
+            self._times_ns[path] = _times_ns(path)
 
     def written(self) -> list[str]:
         """Return the first files by name that were written or removed since it was made, by their relative paths."""
         return sorted(str(path.relative_to(self.path)) for path in self._written())[:_NAMES]
 
     def _written(self) -> Iterator[Path]:
-        for folder, entries in self._entries.items():
-            with contextlib.suppress(OSError), os.scandir(folder) as found:
-                there = {entry.name: _is_as_made(entry, entries) for entry in found}
-                yield from (folder / name for name in entries.keys() - there.keys())
+        for folder, entries in self._tree.items():
+            with contextlib.suppress(OSError), _opened(self.path, folder) as fd:
+                there = _as_made(fd, entries)
+                yield from (self.path / folder / name for name in entries.keys() - there.keys())
                 for name, is_as_made in there.items():
                     if not is_as_made:
-                        yield from _files(folder / name)
+                        yield from _files(self.path / folder / name)
 
 
 def links_to(root: Path) -> Tree:
@@ -137,18 +147,42 @@ def links_to(root: Path) -> Tree:
     return tree
 
 
-def _is_as_made(entry: os.DirEntry[str], entries: Entries) -> bool:
+def _times_ns(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_mtime_ns, found.st_ctime_ns
+
+
+@contextlib.contextmanager
+def _opened(root: Path, folder: str) -> Iterator[int]:
+    """Open a folder below another one; a link on the way, or in place of either, is an error."""
+    fd = os.open(root, _FOLDER)
+    try:
+        for name in Path(folder).parts:
+            outer, fd = fd, os.open(name, _FOLDER, dir_fd=fd)
+            os.close(outer)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _as_made(fd: int, entries: Entries) -> dict[str, bool]:
+    """Return for each name in an open folder whether it is what was made there."""
+    with os.scandir(fd) as found:
+        return {entry.name: _is_as_made(entry, fd, entries) for entry in found}
+
+
+def _is_as_made(entry: os.DirEntry[str], fd: int, entries: Entries) -> bool:
     if entry.name not in entries:
         return False
     target = entries[entry.name]
     if target is None:
         return entry.is_dir(follow_symlinks=False)
-    return entry.is_symlink() and str(Path(entry.path).readlink()) == target
+    return entry.is_symlink() and os.readlink(entry.name, dir_fd=fd) == target
 
 
-def _restore(folder: Path, entries: Entries) -> None:
-    with os.scandir(folder) as found:
-        there = {entry.name: _is_as_made(entry, entries) for entry in found}
+def _restore(folder: Path, fd: int, entries: Entries) -> None:
+    os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IRWXU)
+    there = _as_made(fd, entries)
     for name, is_as_made in there.items():
         if not is_as_made:
             folders.remove(folder / name)
@@ -156,9 +190,9 @@ def _restore(folder: Path, entries: Entries) -> None:
         if there.get(name):
             continue
         if target is None:
-            (folder / name).mkdir()
+            os.mkdir(name, dir_fd=fd)
         else:
-            (folder / name).symlink_to(target)
+            os.symlink(target, name, dir_fd=fd)
 
 
 def _files(path: Path) -> Iterator[Path]:
