@@ -357,3 +357,24 @@ def test_what_a_killed_worker_left_is_removed_by_the_next_start(lab: Lab, projec
     other = lab.pool(root=str(project), job="other")
     lab.run(other, SETS)
     assert not left.exists()
+
+
+def test_a_machine_without_a_usable_temporary_folder_is_named_with_a_hint() -> None:
+    """The handler of the error looked for that folder again, and a bare FileNotFoundError came out."""
+    program = """
+import resource
+from mops.worker.scratch import Scratch
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can be written in any folder
+Scratch().path
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"TMPDIR": "/mine"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = ended.stderr.split("ClusterError: ")[-1]
+    assert "cannot be made (No usable temporary directory" in last
+    assert "/mine" in last
+    assert "set TMPDIR" in last

@@ -44,7 +44,7 @@ class Scratch:
                 except OSError as bad:
                     raise ClusterError(
                         f"a folder for simulations to work in cannot be made ({bad.strerror})",
-                        where=bad.filename or tempfile.gettempdir(),
+                        where=bad.filename or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - only named
                         hint="make room there, or set TMPDIR to another folder",
                     ) from bad
                 assert self._path is not None
