@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import ctypes
 import datetime as dt
 import decimal
 import enum
@@ -49,6 +50,19 @@ class Tensor:
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+class Items:
+    """A sequence that does not say that it is one: it has a length and items."""
+
+    def __init__(self, *values: Any):
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._values[index]
 
 
 class Labelled:
@@ -131,6 +145,8 @@ KEPT: dict[str, tuple[Any, list[Any]]] = {
     "an array of the standard library": (array.array("d", [1.5, 2.5]), [1.5, 2.5]),
     "large integers without a sign": (array.array("Q", [2**63 - 1, 2**63 + 1]), [2**63 - 1, 2**63 + 1]),
     "a range": (range(3), [0, 1, 2]),
+    "an array of C": ((ctypes.c_float * 2)(0.5, 1.5), [0.5, 1.5]),
+    "a sequence by its items": (Items(1, None), [1, None]),
     "a deque": (collections.deque(["a", None]), ["a", None]),
     # pandas
     "nullable integers": (pd.array([2**60 + 1, None]), [2**60 + 1, None]),
@@ -219,6 +235,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "text and bytes": (["a", b"b"], "bytes and text"),
     "text and numbers": (["a", 1], "numbers and text"),
     "text and numbers in a deque": (collections.deque(["a", 1]), "numbers and text"),
+    "text and numbers in a sequence by its items": (Items("a", 1), "numbers and text"),
+    "large integers in a sequence by its items": (Items(2**63 - 1, 2**63 + 1), "too large"),
     "text and numbers in an array": (np.array(["a", 1], dtype=object), "numbers and text"),
     "text and NaN": (["a", math.nan], "numbers and text"),
     "lists and numbers": ([[1], 2], "lists and numbers"),

@@ -155,9 +155,25 @@ def column(values: Any) -> Column:
         return owned_column(pa.chunked_array(values))
     if hasattr(kind, "__arrow_c_array__") or hasattr(kind, "__arrow_array__"):
         return owned_column(pa.array(values))
-    if issubclass(kind, Sequence) and not issubclass(kind, memoryview | bytearray | array.array):
+    if _is_sequence(values):
         return of_values(list(values))  # numpy makes text of text and numbers, and floats of large integers
     return _of_numpy(np.asanyarray(values))  # any: of a masked array the others lose the mask
+
+
+def _is_sequence(values: Any) -> bool:
+    """Tell whether values are a sequence that has no type for all of them, as arrays and buffers have one."""
+    kind = type(values)
+    if issubclass(kind, Sequence):
+        return not issubclass(kind, memoryview | bytearray | array.array)
+    if issubclass(kind, Mapping) or not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
+        return False
+    if any(hasattr(values, typed) for typed in ("__array__", "__array_interface__", "__array_struct__")):
+        return False
+    try:
+        memoryview(values)
+    except TypeError:
+        return True
+    return False
 
 
 def _of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
