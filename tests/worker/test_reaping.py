@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +16,10 @@ import pytest
 from pool_lab import SEEN, Lab, values
 
 from mops.worker.order import Outcome
+from mops.worker.reaper import _Reaper
 from mops.worker.reaping import Reaper
+from mops.worker.tree import children_of
+from mops.worker.wire import Channel
 from waiting import until
 
 # Starts a program in a session of its own and without its environment, and a daemon by the double fork that only forks:
@@ -180,3 +184,78 @@ def test_a_reaper_says_why_a_program_cannot_be_started() -> None:
     with Path(os.devnull).open("wb") as null, pytest.raises(FileNotFoundError):
         reaper.spawn(["/no/such/python"], {}, [null.fileno()] * 4)
     reaper.close()
+
+
+def test_a_reaper_that_cannot_start_a_program_leaves_the_others_alone() -> None:
+    """It ended by an error that was no OSError, and killed what ran in the pool's other slots."""
+    reaper = Reaper()
+    try:
+        with Path(os.devnull).open("wb") as null:
+            fds = [null.fileno()] * 4
+            pid = reaper.spawn(["sleep", "600"], dict(os.environ), fds)
+            with pytest.raises(OSError, match="null"):
+                reaper.spawn(["true"], {"A": "\0"}, fds)
+        assert alive([pid]) == [pid]
+        assert reaper.lives
+    finally:
+        reaper.close()
+
+
+class Sweeps:
+    """A reaper in this process, and two processes that are left, of which no signal reaches the first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refusal: type[OSError] | None):
+        ours, self._theirs = socket.socketpair()
+        self._reaper, self._others = _Reaper(Channel(ours)), children_of(os.getpid())
+        self.lasting, self.leftover = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
+        kill = os.kill
+
+        def kill_others(pid: int, number: int) -> None:
+            if pid != self.lasting.pid:
+                kill(pid, number)
+            elif refusal is not None:
+                raise refusal
+
+        monkeypatch.setattr(os, "kill", kill_others)
+
+    def sweep(self, within_s: float) -> None:
+        self._reaper.end_leftovers(but=self._others, within_s=within_s)
+
+    def takes_all(self) -> bool:
+        self.sweep(within_s=600)
+        return not psutil.pid_exists(self.lasting.pid)
+
+
+def test_a_process_of_another_user_is_left_alone_and_all_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PermissionError ended the reaper, and with it what ran in the pool's other slots."""
+    sweeps = Sweeps(monkeypatch, PermissionError)
+    sweeps.sweep(within_s=600)
+    monkeypatch.undo()
+    assert alive([sweeps.lasting.pid, sweeps.leftover.pid]) == [sweeps.lasting.pid]
+    until(sweeps.takes_all)  # when it can be ended after all
+
+
+def test_only_one_sweep_waits_for_a_process_that_the_kernel_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process that ended took the pool two seconds more, one after the other."""
+    sweeps = Sweeps(monkeypatch, None)
+    sweeps.sweep(within_s=0.5)
+    sweeps.sweep(within_s=600)
+    monkeypatch.undo()
+    assert alive([sweeps.lasting.pid, sweeps.leftover.pid]) == [sweeps.lasting.pid]
+    until(sweeps.takes_all)
+
+
+def test_a_reaper_outlives_the_signals_of_who_stops_a_whole_service() -> None:
+    """`systemctl stop` and `scancel` ended it before it had ended what the simulations had left."""
+    reaper = Reaper()
+    try:
+        with Path(os.devnull).open("wb") as null:
+            pid = reaper.spawn(["sleep", "600"], dict(os.environ), [null.fileno()] * 4)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            os.kill(reaper.pid, number)
+        reaper.keep()
+        assert reaper.lives
+        os.kill(pid, signal.SIGTERM)
+        assert reaper.wait(pid) == -signal.SIGTERM, "what it starts has the signals' own effects"
+    finally:
+        reaper.close()

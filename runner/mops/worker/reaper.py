@@ -23,6 +23,7 @@ Standard library only, and the worker's own interpreter.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -35,7 +36,7 @@ from mops.worker.lifeline import adopt_orphans
 from mops.worker.tree import children_of
 from mops.worker.wire import Channel, Message
 
-_SWEEP_SECONDS = 2.0  # a process that the kernel cannot end now is left to the next sweep
+_SWEEP_SECONDS = 2.0  # no later sweep waits for a process that the kernel cannot end in this time
 _END_SECONDS = 10.0
 _MORE_DESCRIPTORS = 3
 
@@ -44,6 +45,10 @@ def main() -> None:
     """Serve a worker until it closes the socket, then end every process."""
     fd = int(sys.argv[1])
     os.set_inheritable(fd, False)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        # The socket's end ends this process: who stops a whole service signals it too, before it has ended the others.
+        # A handler, and not SIG_IGN, which the processes that it starts would inherit.
+        signal.signal(number, lambda *_: None)
     adopt_orphans()
     reaper = _Reaper(Channel(socket.socket(fileno=fd)))
     try:
@@ -51,7 +56,7 @@ def main() -> None:
             while True:
                 reaper.serve()
     finally:
-        _end_all(but=(), within_s=_END_SECONDS)
+        reaper.end_leftovers(but=(), within_s=_END_SECONDS)
 
 
 class _Reaper:
@@ -61,8 +66,10 @@ class _Reaper:
         self._channel = channel
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         self._kept: set[int] = set()
+        self._lasting: set[int] = set()
 
     def serve(self) -> None:
+        """Do one thing that the worker asks for."""
         request, fd = self._channel.receive()
         if request["kind"] == "spawn":
             fds = [fd, *(self._channel.receive()[1] for _ in range(_MORE_DESCRIPTORS))]
@@ -72,7 +79,7 @@ class _Reaper:
             self._channel.send({"kind": "kept"})
         else:
             returncode = self._wait(request["pid"])
-            _end_all(but={*request["living"], *self._started, *self._kept}, within_s=_SWEEP_SECONDS)
+            self.end_leftovers(but={*request["living"], *self._started, *self._kept}, within_s=_SWEEP_SECONDS)
             self._channel.send({"kind": "status", "returncode": returncode})
 
     def _spawn(self, request: Message, fds: list[int]) -> Message:
@@ -89,6 +96,8 @@ class _Reaper:
             )
         except OSError as refused:
             return {"kind": "not_spawned", "errno": refused.errno, "message": refused.strerror}
+        except Exception as refused:  # noqa: BLE001 - what this one asks for is no fault of the others, which run on
+            return {"kind": "not_spawned", "errno": errno.EINVAL, "message": str(refused)}
         finally:
             for fd in fds:
                 os.close(fd)
@@ -106,18 +115,34 @@ class _Reaper:
         except ChildProcessError:
             return None
 
+    def end_leftovers(self, *, but: Collection[int], within_s: float) -> None:
+        """Kill this process's children, and theirs, which become its own by that, until there are none.
 
-def _end_all(*, but: Collection[int], within_s: float) -> None:
-    """Kill this process's children, and theirs, which become its own by that, until there are none."""
-    deadline = time.monotonic() + within_s
-    while left := [pid for pid in children_of(os.getpid()) if pid not in but]:
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        n_ended = 0
-        for pid in left:
-            with contextlib.suppress(ChildProcessError):
-                n_ended += os.waitpid(pid, os.WNOHANG)[0] == pid
-        if time.monotonic() > deadline:
-            return
-        if not n_ended:
-            time.sleep(0.001)
+        One that cannot be killed, or was not gone in time, is killed again by later calls, which do not wait for it:
+        it may be another user's (``sudo`` in a model), or hang in a file system.
+        """
+        deadline = time.monotonic() + within_s
+        while left := {*children_of(os.getpid())}.difference(but):
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except PermissionError:
+                    self._lasting.add(pid)
+            ended = {pid for pid in left if _take_status(pid)}
+            left -= ended
+            self._lasting &= left
+            if time.monotonic() > deadline:
+                self._lasting = left
+                return
+            if not ended:
+                if left == self._lasting:
+                    return
+                time.sleep(0.001)
+
+
+def _take_status(pid: int) -> bool:
+    """Take the exit status of a child; return whether it has ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return False
