@@ -259,3 +259,25 @@ def test_a_reaper_outlives_the_signals_of_who_stops_a_whole_service() -> None:
         assert reaper.wait(pid) == -signal.SIGTERM, "what it starts has the signals' own effects"
     finally:
         reaper.close()
+
+
+ORPHANS = """
+import os, subprocess, psutil, time
+
+def run(p, s):
+    subprocess.run(["sh", "-c", "for i in $(seq 70); do true & done"])
+    while not all(child.status() == "zombie" for child in psutil.Process().children()):
+        time.sleep(0.01)
+    return {"x": os.getpid()}
+"""
+
+
+@pytest.mark.parametrize("growth_bytes", [0, 1 << 30])
+def test_a_process_with_many_orphans_that_have_ended_is_replaced(lab: Lab, growth_bytes: int) -> None:
+    """Nobody waited for them while it lived, until the system had no number for another process."""
+    pool = lab.pool(ORPHANS, growth_bytes=growth_bytes)
+    outcome = lab.run(pool, [{"a": a} for a in range(3)])
+    assert len({pid for (pid,) in values(outcome, "x").values()}) == 3
+    assert pool._reaper is not None
+    below = psutil.Process(pool._reaper.pid).children(recursive=True)
+    assert [process for process in below if process.status() == psutil.STATUS_ZOMBIE] == []

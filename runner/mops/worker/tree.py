@@ -30,6 +30,15 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def ended_children_of(pid: int) -> int:
+    """Return how many processes whose parent this one is have ended and were not waited for."""
+    n_ended = 0
+    for child in children_of(pid):
+        with contextlib.suppress(OSError):  # it has been waited for meanwhile
+            n_ended += Path("/proc", str(child), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return n_ended
+
+
 def _parents() -> Iterator[tuple[int, int]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

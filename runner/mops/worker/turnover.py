@@ -14,7 +14,7 @@ HOW = ("forked", "spawned")
 REASONS = {"itself": "died", "silence": "silent", "start": "hung", "memory": "memory", "timeout": "timeout"}
 """Why one makes room for a fresh one, by who ended it (:class:`mops.worker.verdict.Death`)."""
 
-WORN = ("simulations", "growth", "size")
+WORN = ("simulations", "growth", "size", "zombies")
 """The same for those that leave between two simulations (:class:`mops.worker.wear.Wear`)."""
 
 ROOM = "room"

@@ -1,4 +1,4 @@
-"""When a child is to make room for a fresh one: after so many simulations, or when it has grown too large.
+"""When a child is to make room for a fresh one: after so many simulations, or when too much is left of them.
 
 Runs in children: the standard library only.
 """
@@ -6,11 +6,15 @@ Runs in children: the standard library only.
 from __future__ import annotations
 
 import gc
+import os
 import time
 
 from mops.worker.heap import resident_bytes, trim_heap
+from mops.worker.lifeline import can_adopt
+from mops.worker.tree import ended_children_of
 
 _LOOK_SECONDS = 0.02
+_MOST_ENDED = 64  # each has a process number, of which a container may have a thousand
 
 
 class Wear:
@@ -35,7 +39,7 @@ class Wear:
         self.worn = ""
         """Why it is worn, for people; empty: it is not."""
         self.reason = ""
-        """The same in one word: ``simulations``, ``growth`` or ``size``."""
+        """The same in one word: ``simulations``, ``growth``, ``size`` or ``zombies``."""
 
     def leave_at(self, most_bytes: int) -> None:
         """Have it leave when it is as large between two simulations; 0: at any size."""
@@ -50,7 +54,7 @@ class Wear:
         self.reason, self.worn = reason, worn
 
     def finished(self, held_bytes: int) -> None:
-        """Count a simulation, and look from time to time how large the process has become.
+        """Count a simulation, and look from time to time at what simulations have left in the process.
 
         Parameters
         ----------
@@ -60,14 +64,25 @@ class Wear:
         self._n += 1
         if self._most and self._n >= self._most:
             self._wear_out("simulations", f"it has run {self._n} simulations")
-        elif self._most_growth:
-            self._look(held_bytes)
-
-    def _look(self, held_bytes: int) -> None:
+            return
         now = time.monotonic()
         if self._n > 1 and now - self._looked < _LOOK_SECONDS:
             return
         self._looked = now
+        self._look_for_zombies()
+        if self._most_growth and not self.worn:
+            self._look_at_size(held_bytes)
+
+    def _look_for_zombies(self) -> None:
+        """Leave before the system has no number for another process: the reaper takes those that have ended.
+
+        This process gets the orphans of its simulations. It cannot wait for them: it cannot tell them from the model's
+        own children, whose exit status is the model's to take.
+        """
+        if can_adopt() and _has_zombie() and (n_ended := ended_children_of(os.getpid())) > _MOST_ENDED:
+            self._wear_out("zombies", f"its simulations have left {n_ended} processes that ended and nobody waited for")
+
+    def _look_at_size(self, held_bytes: int) -> None:
         self.size_bytes = resident_bytes() - held_bytes
         if self._n == 1:
             self._first_bytes = self.size_bytes
@@ -83,3 +98,10 @@ class Wear:
 
     def _too_large(self) -> bool:
         return self.size_bytes - self._first_bytes > self._most_growth
+
+
+def _has_zombie() -> bool:
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    except ChildProcessError:
+        return False
