@@ -37,6 +37,7 @@ import random
 import resource
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -67,6 +68,7 @@ _CHANNEL_CLOSED = 76  # EX_PROTOCOL of sysexits.h
 _MESSAGE_LIMIT = 2_000
 _TRACEBACK_LIMIT = 8_000
 _READ_ONLY = " (the project's files are read-only; a simulation may write new files by relative paths)"
+_COPY = " (a copy keeps the mode of its source: use shutil.copyfile)"
 _NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
 
 
@@ -215,12 +217,17 @@ class _Bundle:
             self.folder = WorkingFolder(_own_folder(self.scratch), links_to(imported_in.path))
         self._read_only = (root.resolve(), imported_in.path.resolve())
 
-    def protects(self, path: object) -> bool:
-        """Tell whether this names a file of the project, or one that the import wrote."""
+    def hint(self, path: object) -> str:
+        """Return why the kernel refused this file, for the end of a message; nothing if mops does not know."""
         if not isinstance(path, str):
-            return False
+            return ""
         real = Path(path).resolve()
-        return any(real.is_relative_to(folder) for folder in self._read_only)
+        if any(real.is_relative_to(folder) for folder in self._read_only):
+            return _READ_ONLY
+        if real.is_relative_to(self.folder.path.resolve()):
+            with contextlib.suppress(OSError):  # there is no such file
+                return "" if real.stat().st_mode & stat.S_IWUSR else _COPY
+        return ""
 
 
 def _own_folder(scratch: str, kind: str = "") -> Path:
@@ -412,8 +419,8 @@ class _Run:
 
     def _failure(self, error: BaseException) -> dict[str, str]:
         failure = _failure(error)
-        if isinstance(error, PermissionError) and self._bundle.protects(error.filename):
-            failure["message"] += _READ_ONLY
+        if isinstance(error, PermissionError):
+            failure["message"] += self._bundle.hint(error.filename)
         return failure
 
     def _renew_folder(self) -> None:
