@@ -266,7 +266,7 @@ def test_a_job_of_another_storage_is_left_alone(service: Service, study: Path) -
     other = replace(service, results="abfs://other/place")
     assert other.phase("waves") == GONE
     assert other.withdraw("waves") == []
-    other.refuse_another("waves", take_over=True)
+    other.remove_runner("waves")
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
     assert service.withdraw("waves") == ["waves-1"]
 
