@@ -195,6 +195,22 @@ def test_simulations_run_where_the_kernel_refuses_pidfd_open(
     assert pool._reaper is None
 
 
+def test_whoever_asks_a_template_that_is_closed_meanwhile_learns_that_it_has_ended(lab: Lab) -> None:
+    """ValueError, of a closed epoll descriptor, was not expected; the process's own descriptor stayed open."""
+    pool = lab.pool(COUNTS)
+    pool.check()
+    template = pool._template
+    assert template is not None
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    child = Child(pool.context, str(lab.folder), pool._scratch, template)
+    template._selector.close()  # what a closing does first, and a thread that asks may come between
+    with pytest.raises(ConnectionError):
+        template._ask({"kind": "wait", "pid": 1})
+    child.close()
+    del child  # which has its page
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1  # without the selector's
+
+
 def test_a_process_that_was_just_forked_can_be_ended_at_once(lab: Lab) -> None:
     """A signal to its group, before it had one, reached nobody, and closing waited for ever."""
     pool = lab.pool(COUNTS)

@@ -125,8 +125,8 @@ class Child:
         ------
         TimeoutError
             This template does not answer: it waits for what the model does when it is forked. It is killed.
-        BrokenPipeError, ConnectionResetError, EOFError
-            This template has ended.
+        ConnectionError, EOFError
+            This template has ended, or is closed.
         OSError
             The system has no room for another process.
         """
@@ -165,6 +165,8 @@ class Child:
                 if time.monotonic() >= deadline:
                     self.kill()  # what it would answer later would be taken for the answer to another question
                     raise TimeoutError
+        except ValueError as closed:  # as selectors and files say it, while another thread closes this template
+            raise ConnectionError("this template is closed") from closed
         finally:
             self._forks = False
             self._asking.release()

@@ -103,8 +103,10 @@ class Grandchild:
 
     def wait(self) -> None:
         """As :meth:`Process.wait`."""
-        self.returncode = self._ask_status(self.pid)
-        os.close(self._pidfd)
+        try:
+            self.returncode = self._ask_status(self.pid)
+        finally:
+            os.close(self._pidfd)
 
 
 def spawned(context: Context, passed: tuple[int, ...], reaper: Reaper | None) -> Process:
