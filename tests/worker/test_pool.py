@@ -17,6 +17,7 @@ import psutil
 import pytest
 from pool_lab import PATIENCE_S, SEEN, Lab, order_of, values
 
+from mops.errors import ClusterError
 from mops.study.groups import Group
 from mops.worker.held import held_bytes
 from mops.worker.order import Outcome
@@ -265,6 +266,18 @@ def test_a_closed_pool_starts_no_child(lab: Lab) -> None:
     pool.warm()
     assert lab.run(pool, [{"a": 1}]).done == set()
     assert pool.pids() == []
+
+
+def test_who_starts_a_child_too_late_makes_nothing_that_nobody_closes(lab: Lab) -> None:
+    """One held up for longer than a closing waits made a new reaper, and a new folder to work in."""
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn")
+    assert lab.run(pool, [{"a": 1}]).done == {0}
+    reaper = pool._reaper
+    pool.close()
+    assert pool._spawned() is None
+    assert pool._reaper is reaper
+    with pytest.raises(ClusterError, match="closed"):
+        _ = pool._scratch.path
 
 
 def test_who_closes_a_pool_that_another_closes_waits_until_no_child_is_left(lab: Lab) -> None:

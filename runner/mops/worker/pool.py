@@ -73,6 +73,7 @@ class Pool:
         self._lock = threading.Lock()
         self._preparing, self._installing, self._closing = threading.Lock(), threading.Lock(), threading.Lock()
         self._starting = threading.Lock()  # not the pool's: a fork may wait for what the model does there
+        self._reaping = threading.Lock()
         self._reaper: Reaper | None = None
         self._installed = context.install_s is None
         self._install_failure: InstallError | None = None
@@ -157,24 +158,35 @@ class Pool:
             if self._stopping:
                 return None
             template = self._spawned()
+            if template is None:
+                return None
             with self._lock:
                 stopped = self._stopping
                 too_many = [template] if stopped else self._children.set_template(self.slots, template)
             _close(too_many)
         return None if stopped else template
 
-    def _spawned(self) -> Child:
+    def _spawned(self) -> Child | None:
+        """Start a child by itself; None once the pool is closed."""
         try:
-            return Child(self.context, self._root, self._scratch, reaper=self._living_reaper())
-        except ConnectionError:  # the reaper has just been killed: with another one
-            return Child(self.context, self._root, self._scratch, reaper=self._living_reaper())
+            try:
+                return Child(self.context, self._root, self._scratch, reaper=self._living_reaper())
+            except ConnectionError:  # the reaper has just been killed: with another one
+                return Child(self.context, self._root, self._scratch, reaper=self._living_reaper())
+        except (OSError, ClusterError):
+            if self._ended:  # what it needs is closed
+                return None
+            raise
 
     def _living_reaper(self) -> Reaper | None:
-        if can_reap() and (self._reaper is None or not self._reaper.lives):
-            if self._reaper is not None:
-                self._reaper.close()
-            self._reaper = Reaper()
-        return self._reaper
+        with self._reaping:
+            if self._ended:
+                raise ConnectionError("the pool is closed: nobody would close another reaper")
+            if can_reap() and (self._reaper is None or not self._reaper.lives):
+                if self._reaper is not None:
+                    self._reaper.close()
+                self._reaper = Reaper()
+            return self._reaper
 
     def _make_room(self) -> None:
         """Have room for one more child, which counts from now on."""
@@ -185,7 +197,7 @@ class Pool:
     def _over(self, last: bool) -> bool:
         return self._ended if last else self._stopping
 
-    def _start(self) -> Child:
+    def _start(self) -> Child | None:
         template = self._template
         if template is not None and not self._spawns:
             try:
@@ -561,8 +573,9 @@ class Pool:
             left = self._children.leave(self.slots)
             _close(left)  # their drivers are held up elsewhere
             self._drop_template()
-            if self._reaper is not None:
-                self._reaper.close()
+            with self._reaping:
+                if self._reaper is not None:
+                    self._reaper.close()
             self._scratch.close()
 
 

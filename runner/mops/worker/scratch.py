@@ -27,6 +27,7 @@ class Scratch:
         self._lock = threading.Lock()
         self._path: Path | None = None
         self._lock_fd = -1
+        self._closed = False
 
     @property
     def path(self) -> Path:
@@ -35,9 +36,11 @@ class Scratch:
         Raises
         ------
         ClusterError
-            It cannot be made.
+            It cannot be made, or was closed: nobody would remove another one.
         """
         with self._lock:
+            if self._closed:
+                raise ClusterError("the folder for simulations to work in is closed", where="its pool")
             if self._path is None:
                 try:
                     self._make()
@@ -80,6 +83,7 @@ class Scratch:
     def close(self) -> None:
         """Remove the folder; its processes have ended."""
         with self._lock:
+            self._closed = True
             path, self._path = self._path, None
             if path is not None:
                 _remove(path)
