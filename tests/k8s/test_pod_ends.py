@@ -257,7 +257,7 @@ def test_of_a_runner_it_is_known_whether_it_ended_for_memory(pod: str, expected:
 def test_a_runner_is_told_which_pods_are_its_workers(workers: dict[str, str], told: list[str]) -> None:
     request = Request("job", 1, "mops", "studies", "abfs://a/b", "tcp://s:8786", workers=workers)
     spec = runner_job(RunnerPod(image="mops", service_account="mops-runner"), request)["spec"]["template"]["spec"]
-    assert spec["containers"][0]["args"] == ["mops", "jobs", "run", "job", "--pod", *told]
+    assert spec["containers"][0]["args"] == ["mops", "jobs", "run", "job", "--pod", "--grace", "60", *told]
 
 
 def test_events_of_the_container_before_are_passed_by() -> None:

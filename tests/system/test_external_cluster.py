@@ -408,7 +408,7 @@ def test_a_result_that_is_lost_with_all_workers_is_not_waited_for(lab: Lab, dask
         if future.status == "finished":
             with pytest.raises(RunsAgain):
                 cluster.result(future, lambda: False)
-        assert future.status == "pending"
+        assert future.status in ("pending", "lost")
         again = threading.Event()
         future.add_done_callback(lambda _: again.set())
         dask.add_worker()

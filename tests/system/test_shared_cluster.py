@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import operator
 import queue
 import signal
 from collections import Counter
@@ -287,10 +286,9 @@ def test_who_waits_to_be_alone_is_not_blamed_for_what_another_job_does(
         Client(dask.address, set_as_default=False) as client,
     ):
         dask.add_worker("--nanny")
-        notes, cause, carried = (lambda _: {}), (lambda *_: UNKNOWN), (lambda order: order)
-        result = operator.methodcaller("result")
-        cluster: Any = SimpleNamespace(client=client, notes=notes, cause=cause, carried=carried, result=result)
-        with contextlib.closing(Dispatch(cluster, lambda *_: None, events.put)) as dispatch:
+        given = {"notes": lambda *_: {}, "cause": lambda *_: UNKNOWN, "carried": lambda order: order}
+        cluster: Any = SimpleNamespace(client=client, alive=True, result=lambda future, _: future.result(), **given)
+        with contextlib.closing(Dispatch(cluster, lambda *_: None, events.put, 1 << 20)) as dispatch:
             order: Any = SimpleNamespace(key="sim-job-1-1")
             dispatch.send(Submit(1, (0,), alone=True), order)
             event = events.get(timeout=60)

@@ -5,13 +5,21 @@ import json
 import os
 import signal
 
+import psutil
+
 
 def simulate(params, seed):
     """Return a row; with `kills`, kill the worker in the first replicate."""
     if params["kills"] and seed == first_seed(params):
-        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(worker(), signal.SIGKILL)
         signal.pause()
     return {"x": [seed]}
+
+
+def worker():
+    """Return the process of the Dask worker: the nearest one above that mops has not started for simulations."""
+    above = psutil.Process().parents()
+    return next(process.pid for process in above if not any("mops.worker" in word for word in process.cmdline()))
 
 
 def first_seed(params):
