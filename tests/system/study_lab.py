@@ -209,7 +209,7 @@ class Lab:
         path.write_text(json.dumps(self.study))
         return path
 
-    def start(self, *arguments: str, program: Sequence[str] = (str(MOPS), "jobs"), **settings: object) -> Runner:
+    def start(self, *arguments: str, program: Sequence[str] = (), **settings: object) -> Runner:
         """Start ``mops jobs ...``, or another program; settings are MODELOPS_JOB_ variables without that prefix."""
         number = len(self.runners) + 1
         calls = self.folder / f"calls-{number}.txt"
@@ -229,7 +229,7 @@ class Lab:
         stderr = self.folder / f"stderr-{number}.txt"
         with stderr.open("wb") as err, (self.folder / f"stdout-{number}.txt").open("wb") as out:
             process = subprocess.Popen(
-                [*program, *arguments],
+                [*(program or (MOPS, "jobs")), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
