@@ -6,9 +6,10 @@ loses or cuts off), the threads (calls that a test makes one by one) and the che
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,6 +117,8 @@ class SimClient:
     def __init__(self) -> None:
         self.status = "running"
         self.futures: dict[str, SimFuture] = {}
+        self.scatter_errors: list[Exception] = []
+        self.scatter_seconds = 0.0
 
     def must_be_open(self) -> None:
         if self.status != "running":
@@ -127,16 +130,26 @@ class SimClient:
         self.futures[key] = SimFuture(self, key, order)
         return self.futures[key]
 
-    def scatter(self, data: dict[str, Any], *, hash: bool) -> dict[str, SimFuture]:  # noqa: A002 - Dask's name for it
+    async def scatter(
+        self,
+        data: dict[str, Any],
+        *,
+        hash: bool,  # noqa: A002 - Dask's name for it
+        asynchronous: bool,
+    ) -> dict[str, SimFuture]:
         self.must_be_open()
+        if self.scatter_errors:
+            raise self.scatter_errors.pop()
+        await asyncio.sleep(self.scatter_seconds)
         return {key: SimFuture(self, key) for key in data}
 
     def get_metadata(self, keys: list[str], default: Any) -> dict[str, bool]:
         self.must_be_open()
         return {"one": True, "two": True}
 
-    def sync(self, *_: Any) -> None:
-        """As Dask's: a turn of the loop."""
+    def sync(self, call: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
+        """As Dask's."""
+        return asyncio.run(call(*arguments))
 
 
 class SimCluster:
@@ -155,6 +168,10 @@ class SimCluster:
     @property
     def workers(self) -> int:
         return len([worker for worker in self.all_workers if worker not in self.avoided])
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        return frozenset(self.all_workers)
 
     @property
     def slots(self) -> int:

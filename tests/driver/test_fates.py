@@ -34,6 +34,18 @@ def targets_of(lab: RunnerLab) -> list[SimFuture]:
             lab.answer(future)
 
 
+def at_giving(lab: RunnerLab) -> RunnerLab:
+    """Run until data for targets wait to be given."""
+    while not lab.lanes.waiting["give"]:
+        for future in lab.cluster.running:
+            lab.answer(future)
+        for lane in lab.lanes.due:
+            if lane != "give":
+                lab.lanes.step(lane)
+        lab.turn()
+    return lab
+
+
 def test_targets_that_come_back_empty_are_sent_again(tmp_path: Path) -> None:
     """Their pool had been replaced: the job waited for ever."""
     lab = RunnerLab(tmp_path, [3])
@@ -77,16 +89,30 @@ def test_targets_that_come_back_empty_after_a_stop_are_not_sent_again(tmp_path: 
 
 def test_data_that_cannot_be_given_while_dask_connects_again_do_not_leave_their_task_in_flight(tmp_path: Path) -> None:
     """Dask raised AttributeError in the executor, which nobody looked at."""
-    lab = started(RunnerLab(tmp_path, [2]))
-    while not lab.lanes.waiting["give"]:
-        for future in lab.cluster.running:
-            lab.answer(future)
-        for lane in lab.lanes.due:
-            if lane != "give":
-                lab.lanes.step(lane)
-        lab.turn()
+    lab = at_giving(started(RunnerLab(tmp_path, [2])))
     lab.cluster.client.status = "connecting"
     lab.lanes.step("give")
+    lab.finish()
+    assert lab.kept.done == [0]
+
+
+@pytest.mark.parametrize("error", [KeyError("tcp://gone:1"), ValueError("no worker"), RuntimeError("closed")], ids=repr)
+def test_a_worker_that_goes_while_it_is_given_data_is_a_loss(tmp_path: Path, error: Exception) -> None:
+    """The scheduler's KeyError came back to the runner, and ended it."""
+    lab = at_giving(started(RunnerLab(tmp_path, [2])))
+    lab.cluster.client.scatter_errors.append(error)
+    lab.finish()
+    assert lab.cluster.alive
+    assert lab.kept.done == [0]
+
+
+def test_a_worker_that_takes_data_and_never_answers_is_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one thread that gives data waited for ever, and all targets with it."""
+    monkeypatch.setattr("mops.driver.dispatch.FETCH_SECONDS", 0.1)
+    lab = at_giving(started(RunnerLab(tmp_path, [2])))
+    lab.cluster.client.scatter_seconds = 3600.0
+    lab.lanes.step("give")
+    lab.cluster.client.scatter_seconds = 0.0
     lab.finish()
     assert lab.kept.done == [0]
 
@@ -279,3 +305,14 @@ def test_a_model_that_no_worker_can_import_ends_the_job_after_three_of_them(tmp_
     with pytest.raises(ModelError):
         all_raise(lab, ModelError("the model cannot be imported"))
     assert lab.runner._faults._at_first == {*lab.cluster.all_workers[:3]}
+
+
+def test_what_is_given_up_is_nothing_good(tmp_path: Path) -> None:
+    """Its outcome is the runner's own: it ended a row of losses, and told that something could run."""
+    lab = started(RunnerLab(tmp_path, [1] * 8))
+    lab.runner._n_lost, lab.runner._faults._anything_good = 7, False
+    submit = lab.runner._plan.flying[min(lab.runner._plan.flying)]
+    lab.runner._came(submit, "", is_empty=False)
+    assert (lab.runner._n_lost, lab.runner._faults._anything_good) == (7, False)
+    lab.runner._came(submit, "tcp://worker-0", is_empty=False)
+    assert (lab.runner._n_lost, lab.runner._faults._anything_good) == (0, True)

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import dask.config
 from dask.system import cpu_count
 from distributed import CancelledError, Client, Future, Scheduler, SchedulerPlugin, SpecCluster, Worker
+from distributed.client import ClosedClientError
 from distributed.protocol.pickle import dumps
 from distributed.versions import VersionMismatchWarning
 
@@ -78,7 +79,7 @@ FETCH_SECONDS = 300.0
 """For a result to come from the worker that has it; after that it is computed elsewhere."""
 
 _FETCH_LOOK_SECONDS = 0.25
-_LOST = (OSError, TimeoutError, ValueError, CancelledError)
+GONE = (ClosedClientError, CancelledError, OSError, TimeoutError, ValueError)
 """What Dask raises where a connection ends, or a worker on the other side of it, whether or not it has noted that."""
 
 _LOOK_SECONDS = 2.0
@@ -110,7 +111,11 @@ class Cluster(Protocol):
 
     @property
     def workers(self) -> int:
-        """Workers, as last counted."""
+        """Workers, as last counted, without those that are avoided."""
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """The addresses of all workers, as last counted, also of those that are avoided."""
 
     @property
     def pool(self) -> str:
@@ -217,6 +222,7 @@ class Embedded:
 
     def __init__(self, client: Client, worker: Worker, run: str, slots: int):
         self.client, self._worker, self.slots, self.pool = client, worker, slots, run
+        self.addresses = frozenset({worker.address})
 
     def others(self, claim: Claim) -> list[Claim]:
         """As :meth:`Cluster.others`: there are none."""
@@ -460,6 +466,7 @@ class External:
         self._over = threading.Event()
         self._slots = self._workers = self._n_connections = 0
         self._avoided: frozenset[str] = frozenset()
+        self._addresses: frozenset[str] = frozenset()
         self._client: Client | None = None
         self._stream: object = None
         self._nannies = Nannies()
@@ -489,6 +496,11 @@ class External:
     def workers(self) -> int:
         """As :attr:`Cluster.workers`."""
         return self._workers
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """As :attr:`Cluster.addresses`."""
+        return self._addresses
 
     def others(self, claim: Claim) -> list[Claim]:
         """As :meth:`Cluster.others`."""
@@ -561,7 +573,7 @@ class External:
                 set_as_default=False,
                 direct_to_workers=True,  # results need not pass through the scheduler; where they must, Dask knows
             )
-        except _LOST:
+        except GONE:
             return False
         self._n_connections += 1
         self._stream = client.scheduler_comm
@@ -589,7 +601,7 @@ class External:
         try:
             return ask()
         except Exception as error:
-            if self._client is client and self.alive and not isinstance(error, _LOST):
+            if self._client is client and self.alive and not isinstance(error, GONE):
                 raise
             logger.debug("the cluster does not answer: %r", error)
             return None
@@ -624,6 +636,7 @@ class External:
         threads = self._asked(lambda: self.client.nthreads())
         if threads is not None:
             counted = [n for worker, n in threads.items() if worker not in self._avoided]
+            self._addresses = frozenset(threads)
             self._slots, self._workers = sum(max(n // self._threads, 1) for n in counted), len(counted)
 
     def _meet(self) -> None:

@@ -13,21 +13,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from dask.base import annotate
 from distributed import CancelledError, Client, Future, KilledWorker
-from distributed.client import ClosedClientError
 
-from mops.driver.cluster import DEATHS, Cluster, RunsAgain
+from mops.driver.cluster import DEATHS, FETCH_SECONDS, GONE, Cluster, RunsAgain
 from mops.driver.departures import UNKNOWN, Cause
 from mops.driver.lanes import FetchRoom, Lanes
 from mops.driver.plan import Submit
 from mops.worker.order import ArrowPart, Order, Outcome
 from mops.worker.task import run_order
 
-_GONE = (ClosedClientError, CancelledError, OSError, TimeoutError)
-"""What Dask raises where the connection ends, or a worker on the other side of it."""
+_NOT_GIVEN = (*GONE, KeyError, RuntimeError)
+"""What Dask raises where data cannot be given, also as the scheduler's error: for a worker that has just left."""
 
 
 @dataclass
@@ -181,11 +180,16 @@ class Dispatch:
         """Tell whether the connection stands on which an order was sent."""
         return self._cluster.client is flight.client and self._cluster.alive
 
-    def _failed(self, flight: _Flight, error: Exception) -> None:
+    def _failed(self, flight: _Flight, error: Exception, losses: tuple[type[Exception], ...] = GONE) -> None:
         """Settle an order for which Dask could not be asked.
 
         While a connection does not stand, whatever Dask raises is the loss of it: of a client that connects again by
         itself, or is closed, any attribute may be missing.
+
+        Parameters
+        ----------
+        losses
+            What says that a worker is gone, while the connection stands.
 
         Raises
         ------
@@ -193,7 +197,7 @@ class Dispatch:
             It is something else: a defect, which the lane brings to the loop.
         """
         connected = self._stands(flight)
-        if connected and not isinstance(error, _GONE):
+        if connected and not isinstance(error, losses):
             raise error
         self._settle(flight, Lost(flight.submit, repr(error), connected=connected))
 
@@ -212,11 +216,10 @@ class Dispatch:
         """Bring a group's replicates to a worker, then have its targets run."""
         if not self._is_here(flight):
             return  # taken back, and to be sent anew
-        key = flight.order.given_key
         try:
-            flight.futures.append(flight.client.scatter({key: parts}, hash=False)[key])
+            flight.futures.append(flight.client.sync(_given, flight.client, flight.order.given_key, parts))
         except Exception as error:  # noqa: BLE001 - sorted there
-            self._failed(flight, error)
+            self._failed(flight, error, _NOT_GIVEN)
         else:
             self._submit(flight)
 
@@ -304,6 +307,18 @@ class Dispatch:
         return Lost(submit, died, blamed=True, cause=cause)
 
 
+async def _given(client: Client, key: str, parts: list[ArrowPart]) -> Future[Any]:
+    """Bring data to a worker. Runs in the client's loop; one that takes it and does not answer holds up all others.
+
+    Raises
+    ------
+    TimeoutError
+        It takes as long as no result may.
+    """
+    given = await asyncio.wait_for(client.scatter({key: parts}, hash=False, asynchronous=True), FETCH_SECONDS)
+    return cast("Future[Any]", given[key])
+
+
 def _release(future: Future[Any]) -> None:
     """Give a result up on the cluster.
 
@@ -315,5 +330,5 @@ def _release(future: Future[Any]) -> None:
         future.client.sync(asyncio.sleep, 0)
     except Exception as error:
         # Closed, or connecting again: nothing is there any more.
-        if future.client.status == "running" and not isinstance(error, _GONE):
+        if future.client.status == "running" and not isinstance(error, GONE):
             raise
