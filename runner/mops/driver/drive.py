@@ -517,12 +517,14 @@ class Runner:
 
     def _came(self, submit: Submit, worker: str, *, is_empty: bool) -> None:
         """Note that a task has come back: what it gave counts for its worker, and for what it ran."""
-        self._n_lost = 0
+        if worker:  # none has run what was given up
+            self._n_lost = 0
         if not is_empty:
             if self._n_empty:
                 for step in steps_of(submit):
                     self._n_empty.pop(step, None)
-            self._faults.good(worker)
+            if worker:
+                self._faults.good(worker)
 
     def _is_empty_again(self, submit: Submit) -> bool:
         """Count a task that has come back without anything; blame it for that where it has again and again.
@@ -638,7 +640,7 @@ class Runner:
             Nothing can run anywhere; what is finished is committed.
         """
         submit, before = event.submit, len(self._faults.avoided)
-        then = self._faults.raised(submit, event.worker, event.error, self._cluster.workers)
+        then = self._faults.raised(submit, event.worker, event.error, self._cluster.addresses)
         said = f"{type(event.error).__name__}: {' '.join(str(event.error).split())}"[:_ERROR_CHARACTERS]
         what = (described(submit), event.worker or "no worker")
         logger.warning("%s: %s raised on %s, %s: %s", self._record.job, *what, then.value, said)

@@ -1,15 +1,16 @@
 """Workers on which tasks raise: whether the worker is faulty, or the task, or nothing can run anywhere. Pure.
 
 A task that raises is first a fault of its worker (a full disk, no descriptors left, a missing package): it runs on
-another one. A worker is faulty after :data:`FAULTS` in a row, and nothing more is sent there. A task that has raised as
-often is cut down like one that has taken down its workers (:mod:`mops.driver.lost`), and failed by name at the end,
-where workers on which it has raised have come good with others since. Where no worker is left, nothing can run.
+another one. A worker is faulty after :data:`FAULTS` in a row, and nothing more is sent there; what has raised elsewhere
+before, or runs alone, says nothing of it. A task that has raised as often is cut down like one that has taken down its
+workers (:mod:`mops.driver.lost`), and failed by name at the end, where workers on which it has raised have come good
+with others since. Where all workers are faulty, nothing can run; without any, the cluster is waited for.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -60,31 +61,32 @@ class Faults:
         self.avoided: set[str] = set()
         """Workers that are faulty."""
 
-    def raised(self, submit: Submit, worker: str, error: BaseException, n_workers: int) -> Then:
+    def raised(self, submit: Submit, worker: str, error: BaseException, workers: Set[str]) -> Then:
         """Take a task that has raised; its worker may be faulty from now on.
 
         Parameters
         ----------
         worker
             Its address; empty: it came to none.
-        n_workers
-            How many workers there are, without those that are avoided already.
+        workers
+            The addresses of all workers that there are now, as far as it is known.
         """
         if not self._anything_good and isinstance(error, MopsError):
             self._at_first.add(worker)
-            if len(self._at_first) >= min(WITNESSES, n_workers):
+            if len(self._at_first) >= min(WITNESSES, max(len(workers - self.avoided), 1)):
                 return Then.END
         past = [self._raised.setdefault(group, _Raised()) for group in submit.groups]
+        raised_elsewhere = any(one.on - {worker} for one in past)
         for one in past:
             one.times += 1
             one.on.update([worker] if worker else ())
-        self._in_a_row[worker] += 1
+        if not worker or not (submit.alone or raised_elsewhere):
+            self._in_a_row[worker] += 1
         if worker not in self.avoided and self._in_a_row[worker] >= FAULTS:
             if not worker:  # it does not come as far as a worker: the scheduler cannot read it
                 return Then.END
             self.avoided.add(worker)
-            n_workers -= 1
-        if n_workers <= 0:
+        if workers and workers <= self.avoided:
             return Then.END
         if min(one.times for one in past) < FAULTS:
             return Then.ELSEWHERE
