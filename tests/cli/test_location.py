@@ -154,7 +154,8 @@ def test_a_detached_local_job_ends_as_it_should(connected: Lab) -> None:
 def test_a_folder_that_is_named_is_part_of_the_command(connected: Lab) -> None:
     ran = here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local", "--storage", "other")
     assert "mops jobs results mine --storage other --local\n" in ran.err
-    assert here(connected, "jobs", "results", "mine", "--storage", "other", "--local").code == 0
+    said = here(connected, "jobs", "results", "mine", "--storage", "other", "--local").err
+    assert "in Python: mops.open_job('mine', 'other', local=True)\n" in said
 
 
 def test_a_job_of_this_machine_that_is_looked_for_on_the_service(connected: Lab) -> None:

@@ -23,11 +23,23 @@ def counted(n: int, what: str) -> str:
 
 def command(verb: str, job: Job) -> str:
     """Return the command that does something with a job, from the working directory."""
-    url, found, here = job.files.url, locate(), locate(local=True)
-    options = "" if url in (found.url(), here.url()) else f" --storage {shlex.quote(nearby(url))}"
-    if url != found.url() and found.profile is not None and not found.seen_from_pods(url):
-        options += " --local"
+    storage, local = _named(job)
+    options = (f" --storage {shlex.quote(storage)}" if storage else "") + (" --local" if local else "")
     return f"mops jobs {verb} {job.name}{options}"
+
+
+def in_python(job: Job) -> str:
+    """Return the Python expression that opens a job, from the working directory."""
+    storage, local = _named(job)
+    options = (f", {storage!r}" if storage else "") + (", local=True" if local else "")
+    return f"mops.open_job({job.name!r}{options})"
+
+
+def _named(job: Job) -> tuple[str, bool]:
+    """Return the storage that has to be named to find a job (empty: none), and whether this machine has to be."""
+    url, found, here = job.files.url, locate(), locate(local=True)
+    storage = "" if url in (found.url(), here.url()) else nearby(url)
+    return storage, url != found.url() and found.profile is not None and not found.seen_from_pods(url)
 
 
 def nearby(url: str) -> str:

@@ -40,7 +40,8 @@ def results(
     if not as_json:
         if found.record.parent is not None:
             terminal.say("parts of the jobs that it was derived from are among these: --json names them")
-        terminal.say(f"all of it as files: {describe.command('results', found)} --to FOLDER")
+        as_files = f"{describe.command('results', found)} --to FOLDER"
+        terminal.say(f"all of it as files: {as_files}; in Python: {describe.in_python(found)}")
 
 
 def _show_tables(tables: list[Table], *, as_json: bool) -> None:
