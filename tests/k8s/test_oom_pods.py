@@ -20,7 +20,7 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
     with contextlib.suppress(OSError):  # what is gone, or as good as gone
         (process / "oom_score_adj").write_text(as_it_was)
 pathlib.Path("/proc", sys.argv[1], "oom_score_adj").write_text("1000")
-pathlib.Path("/proc/self/oom_score_adj").write_text("999")
+pathlib.Path("/proc/self/oom_score_adj").write_text("990")
 dead = os.pidfd_open(int(sys.argv[1]))
 full = os.memfd_create("full")
 block = bytes(16 << 20)
@@ -33,7 +33,8 @@ while not ends.poll(1):
 (process 1) all others end.
 
 Where what it has killed is not gone within 40 ms the kernel kills the next: this one, with which all of that memory
-is free again.
+is free again. A point of oom_score_adj is a thousandth of the container's memory. Ten points are more than this process
+takes, which is larger than a container's init process.
 """
 
 MEMORY = "2560Mi"
