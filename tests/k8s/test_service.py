@@ -147,20 +147,26 @@ def test_a_job_that_fits_on_no_node_says_why(service: Service) -> None:
 
 
 def test_a_wrong_image_says_so(service: Service) -> None:
-    service.values["image"] = {**service.values["image"], "tag": "no-such-tag"}
-    profile = Path(service.env["XDG_CONFIG_HOME"]) / "mops" / "profile.json"
-    right = profile.read_text()
-    profile.write_text(right.replace(service.env["MOPS_TEST_SIR_IMAGE"], "localhost/mops:no-such-tag"))
+    """The service's ConfigMap names the image: a client reads it again at each submit."""
+    (config,) = service.objects("configmaps", "app.kubernetes.io/component=client")
+    right = config["data"]["client.json"]
+    wrong = right.replace(service.env["MOPS_TEST_SIR_IMAGE"], "localhost/mops:absent")
+
+    def says(text: str) -> None:
+        service.kubectl(
+            "patch", "configmap", config["metadata"]["name"], "-p", json.dumps({"data": {"client.json": text}})
+        )
+
+    study = write_study(service, "unpulled", sets=2, seconds=0)
+    says(wrong)
     try:
-        study = write_study(service, "unpulled", sets=2, seconds=0)
         service.submit(study, "unpulled")
         found = phase(service, "unpulled", "stuck")
         assert "ErrImageNeverPull" in found["reason"]
         assert "imagePullPolicy" in found["hint"]
         service.mops("jobs", "cancel", "unpulled")
     finally:
-        profile.write_text(right)
-        service.values["image"]["tag"] = service.env["MOPS_TEST_SIR_IMAGE"].rpartition(":")[2]
+        says(right)
 
 
 def test_a_missing_secret_says_so(service: Service) -> None:
