@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import json
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+import mops
 from mops.errors import SettingsError
 from mops.settings import PREFIX, Settings
 
+PACKAGE = Path(mops.__file__).parent
 BYTES = "write bytes, or a number and a unit, like 64MiB"
 
 
@@ -277,3 +282,55 @@ def test_what_the_command_line_gives_counts_more_than_a_variable() -> None:
     assert Settings.from_environment(environ, priority="high") == Settings(priority="high", retries=3)
     assert Settings.from_environment(environ, priority=None) == Settings(priority="low", retries=3)
     assert Settings.from_environment({}, priority="high").to_environment() == {"MODELOPS_JOB_PRIORITY": "high"}
+
+
+# every setting has a reader
+
+
+def attributes_read(tree: ast.AST, name: str) -> set[str]:
+    """Return the attributes that code reads of objects called ``name`` or ``_name``, and of new ``Settings``."""
+
+    def is_called_so(node: ast.AST) -> bool:
+        match node:
+            case ast.Name(id=found) | ast.Attribute(attr=found):
+                return found in (name, f"_{name}")
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="Settings"), attr="from_environment")):
+                return True
+        return False
+
+    reads = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)]
+    return {node.attr for node in reads if is_called_so(node.value)}
+
+
+@functools.cache
+def settings_read() -> set[str]:
+    """Return what mops reads of settings; a method of ``Settings`` reads for the modules that call the method."""
+    home = PACKAGE / "settings.py"
+    read: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        if path != home:
+            read |= attributes_read(ast.parse(path.read_text()), "settings")
+    methods = [node for node in ast.walk(ast.parse(home.read_text())) if isinstance(node, ast.FunctionDef)]
+    return read.union(*(attributes_read(method, "self") for method in methods if method.name in read))
+
+
+@pytest.mark.parametrize("field", Settings.model_fields)
+def test_a_setting_has_a_reader(field: str) -> None:
+    """A setting that nothing reads is worse than none: its user believes that it holds.
+
+    The test looks for a read of the attribute in the syntax tree of a module other than ``settings.py``. Names in
+    comments, texts and assignments do not count, nor does the list that ``mops settings`` shows. A run of a study would
+    not do: no single run reads all settings. Modules call the object ``settings``; by another name, the test fails.
+    """
+    assert field in settings_read()
+
+
+def test_only_a_read_of_a_settings_object_counts_as_its_reader() -> None:
+    code = """
+        # settings.in_a_comment
+        "settings.in_a_text"
+        settings.written = other.of_another = 1
+        Limits(settings.plain, self._settings.of_an_object, Settings.from_environment(a=1).of_a_new_one)
+    """
+    tree = ast.parse("if True:" + code)
+    assert attributes_read(tree, "settings") == {"plain", "of_an_object", "of_a_new_one"}

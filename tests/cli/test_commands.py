@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-import mops
 from mops.cli.main import VERBS, app
 from mops.settings import Settings
 from programs import Ran
@@ -26,7 +25,6 @@ from waiting import until
 
 from .conftest import MOPS, Lab
 
-PACKAGE = Path(mops.__file__).parent
 PATIENCE_S = 120.0
 
 
@@ -250,14 +248,6 @@ def test_settings_are_a_line_each_when_piped(lab: Lab) -> None:
     assert len(out) == 2 + len(Settings.model_fields)  # the head, and MODELOPS_PROFILE
     assert re.search(r"MODELOPS_JOB_BATCH_SIZE +7 +environment +\w", "\n".join(out))
     assert re.search(r"MODELOPS_JOB_CHECKPOINT_BYTES +64 MiB +default", "\n".join(out))
-
-
-@pytest.mark.parametrize("field", Settings.model_fields)
-def test_a_setting_has_a_reader(field: str) -> None:
-    """Settings that nothing reads promise what nobody keeps."""
-    used = re.compile(rf"settings(\(\)|\.from_environment\(\))?\.(effective_)?{field}\b", re.IGNORECASE)
-    readers = [path for path in PACKAGE.rglob("*.py") if path.name != "settings.py" and used.search(path.read_text())]
-    assert readers
 
 
 def test_check_says_what_would_run_and_stores_nothing(lab: Lab) -> None:
