@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import mops
 from mops.cli.main import VERBS, app
 from mops.settings import Settings
 from programs import Ran
