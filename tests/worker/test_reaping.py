@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -16,10 +17,11 @@ import pytest
 from pool_lab import SEEN, Lab, values
 
 from mops.worker.order import Outcome
+from mops.worker.process import Grandchild
 from mops.worker.reaper import _Reaper
 from mops.worker.reaping import Reaper
 from mops.worker.tree import children_of
-from mops.worker.wire import Channel
+from mops.worker.wire import Channel, Message
 from waiting import until
 
 # Starts a program in a session of its own and without its environment, and a daemon by the double fork that only forks:
@@ -199,6 +201,99 @@ def test_a_reaper_that_cannot_start_a_program_leaves_the_others_alone() -> None:
         assert reaper.lives
     finally:
         reaper.close()
+
+
+@pytest.fixture
+def reaper() -> Iterator[Reaper]:
+    made = Reaper()
+    yield made
+    made.close()
+
+
+def spawn(reaper: Reaper, *argv: str) -> int:
+    with Path(os.devnull).open("wb") as null:
+        return reaper.spawn([*argv], dict(os.environ), [null.fileno()] * 4)
+
+
+@pytest.mark.parametrize("n_free", range(6))
+def test_a_reaper_without_room_for_descriptors_says_so_and_leaves_the_others_alone(reaper: Reaper, n_free: int) -> None:
+    """It ended by the error, and killed what ran in the pool's other slots."""
+    pid = spawn(reaper, "sleep", "600")
+    limits = resource.prlimit(reaper.pid, resource.RLIMIT_NOFILE)
+    taken = {int(fd.name) for fd in Path(f"/proc/{reaper.pid}/fd").iterdir()}
+    free = [number for number in range(len(taken) + n_free + 1) if number not in taken]
+    resource.prlimit(reaper.pid, resource.RLIMIT_NOFILE, (free[n_free], limits[1]))
+    with pytest.raises(OSError, match="Too many open files"):
+        spawn(reaper, "true")
+    resource.prlimit(reaper.pid, resource.RLIMIT_NOFILE, limits)
+    assert reaper.lives
+    assert alive([pid]) == [pid]
+    other = spawn(reaper, "sh", "-c", "exit 7")
+    until(lambda: not alive([other]))
+    assert reaper.wait(other) == 7, "every message was taken for what it was"
+
+
+def test_a_reaper_learns_how_processes_end_where_its_worker_ignores_that() -> None:
+    """The kernel freed their numbers at once: a signal could have reached another process."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        reaper = Reaper()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    try:
+        pid = spawn(reaper, "sh", "-c", "exit 7")
+        until(lambda: not alive([pid]))
+        assert reaper.wait(pid) == 7
+    finally:
+        reaper.close()
+
+
+def orphan(reaper: Reaper, folder: Path, then: str) -> int:
+    """Return a process whose parent has ended, so that it is the reaper's."""
+    pid = spawn(reaper, "sh", "-c", f"({then}) & echo $! > {folder}/pid")
+    until(lambda: not alive([pid]))
+    return int((folder / "pid").read_text())
+
+
+def test_an_ended_process_that_an_import_has_left_is_waited_for(reaper: Reaper, tmp_path: Path) -> None:
+    """Each stayed in the system's table until the pool was closed."""
+    left = orphan(reaper, tmp_path, "sleep 600")
+    reaper.keep()
+    other = spawn(reaper, "true")
+    os.kill(left, signal.SIGKILL)
+    until(lambda: not alive([left, other]))
+    reaper.wait(other)
+    assert not psutil.pid_exists(left)
+
+
+def test_no_other_wait_takes_the_return_code_of_a_forked_process(
+    reaper: Reaper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that ended after their template, the second one had none."""
+    forked = orphan(reaper, tmp_path, "exit 7")
+    reaper.forked(forked)
+    other = spawn(reaper, "true")
+    until(lambda: not alive([forked, other]))
+    ask = reaper._ask
+
+    def ask_later(question: Message) -> Message:
+        monkeypatch.undo()
+        reaper.wait(other)  # another thread's, which comes first
+        return ask(question)
+
+    monkeypatch.setattr(reaper, "_ask", ask_later)
+    assert reaper.wait(forked) == 7
+
+
+def test_a_process_that_has_ended_and_was_waited_for_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be another's."""
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    asked: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: pytest.fail(f"signal {number} to {pid}"))
+    with Path(os.devnull).open("rb", buffering=0) as output, pytest.raises(ProcessLookupError):
+        Grandchild(ended.pid, output, lambda pid: asked.append(pid))
+    assert asked == [ended.pid], "nobody is to count it as living"
 
 
 class Sweeps:

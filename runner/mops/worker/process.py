@@ -88,8 +88,10 @@ class Grandchild:
         self.returncode: int | None = None
         try:
             self._pidfd = os.pidfd_open(pid)
-        except OSError:  # there is no descriptor left: nobody would notice its end
-            os.kill(pid, signal.SIGKILL)
+        except OSError as refused:
+            # There is no descriptor left: nobody would notice its end. One that is gone has no number any more.
+            if not isinstance(refused, ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             ask_status(pid)
             raise
 

@@ -9,7 +9,8 @@ only, and a process keeps its number until its parent has waited for it: no sign
 ::
 
     worker (reaping.py)                                reaper (this file)
-      spawn {argv, env} + socket, lifeline, page, output  ──►
+      spawn {argv, env}                                   ──►
+        + socket, lifeline, page, output                  ──►  (a message for each)
                                                           ◄──  spawned {pid} | not_spawned {errno, message}
       wait {pid, living}                                  ──►  (ends what the process has left, too)
                                                           ◄──  status {returncode}
@@ -38,7 +39,7 @@ from mops.worker.wire import Channel, Message
 
 _SWEEP_SECONDS = 2.0  # no later sweep waits for a process that the kernel cannot end in this time
 _END_SECONDS = 10.0
-_MORE_DESCRIPTORS = 3
+_DESCRIPTORS = 4
 
 
 def main() -> None:
@@ -49,6 +50,7 @@ def main() -> None:
         # The socket's end ends this process: who stops a whole service signals it too, before it has ended the others.
         # A handler, and not SIG_IGN, which the processes that it starts would inherit.
         signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as the worker may have it, it would free every number
     adopt_orphans()
     reaper = _Reaper(Channel(socket.socket(fileno=fd)))
     try:
@@ -70,21 +72,23 @@ class _Reaper:
 
     def serve(self) -> None:
         """Do one thing that the worker asks for."""
-        request, fd = self._channel.receive()
+        request, _ = self._channel.receive()
         if request["kind"] == "spawn":
-            fds = [fd, *(self._channel.receive()[1] for _ in range(_MORE_DESCRIPTORS))]
-            self._channel.send(self._spawn(request, [fd for fd in fds if fd is not None]))
+            self._channel.send(self._spawn(request))
         elif request["kind"] == "keep":
             self._kept = {*children_of(os.getpid())} - self._started.keys()
             self._channel.send({"kind": "kept"})
         else:
             returncode = self._wait(request["pid"])
+            self._kept = {pid for pid in self._kept.difference(request["living"]) if not _take_status(pid)}
             self.end_leftovers(but={*request["living"], *self._started, *self._kept}, within_s=_SWEEP_SECONDS)
             self._channel.send({"kind": "status", "returncode": returncode})
 
-    def _spawn(self, request: Message, fds: list[int]) -> Message:
-        *passed, output = fds
+    def _spawn(self, request: Message) -> Message:
+        fds: list[int] = []
         try:
+            self._take_descriptors(fds)
+            *passed, output = fds
             process = subprocess.Popen(  # noqa: S603 - our own program, no shell
                 [*request["argv"], *map(str, passed)],
                 stdin=subprocess.DEVNULL,
@@ -103,6 +107,20 @@ class _Reaper:
                 os.close(fd)
         self._started[process.pid] = process
         return {"kind": "spawned", "pid": process.pid}
+
+    def _take_descriptors(self, fds: list[int]) -> None:
+        """Receive all messages that carry one, so that the next is a request also where there is no room for them."""
+        refused: OSError | None = None
+        for _ in range(_DESCRIPTORS):
+            try:
+                _, fd = self._channel.receive()
+            except OSError as error:
+                refused = error
+            else:
+                assert fd is not None
+                fds.append(fd)
+        if refused is not None:
+            raise refused
 
     def _wait(self, pid: int) -> int | None:
         """Return the return code of a process that has ended; None: another process has taken it."""

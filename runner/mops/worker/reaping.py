@@ -84,15 +84,20 @@ class Reaper:
 
     def wait(self, pid: int) -> int | None:
         """Take the return code of a process that has ended, and end all that it has left; None: nobody can tell."""
-        self._forked.discard(pid)
         try:
             found: int | None = self._ask({"kind": "wait", "pid": pid, "living": list(self._forked)})["returncode"]
         except OSError:  # the reaper has ended
             return None
+        finally:
+            self._forked.discard(pid)  # not before: what others wait for meanwhile would take its return code
         return found
 
     def keep(self) -> None:
-        """Leave alone what the import of a model has left running: its simulations may use it."""
+        """Leave alone what the import of a model has left running: its simulations may use it.
+
+        Where it comes in the moment between another process's end and its :meth:`wait`, what that one has left stays,
+        too, until the pool is closed: the kernel does not say who has left a process.
+        """
         with contextlib.suppress(OSError):  # it has ended
             self._ask({"kind": "keep"})
 
@@ -101,9 +106,9 @@ class Reaper:
         if not self._asking.acquire(timeout=ANSWER_SECONDS):
             raise ConnectionError("the reaper does not answer")
         try:
-            for fd in fds or (None,):
-                self._channel.send(question, fd)
-                question = {}
+            self._channel.send(question)
+            for fd in fds:
+                self._channel.send({}, fd)
             return self._answer(deadline)
         except (ConnectionError, EOFError) as ended:
             self._broken = True
