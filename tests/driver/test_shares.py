@@ -77,5 +77,10 @@ def test_shares_of_a_normal_job(slots: int, others: list[Claim], expected: Share
     assert share_of(slots, 2, Claim(NORMAL, 1.0), others) == expected
 
 
+def test_a_share_has_its_part_of_the_workers_also_if_that_is_a_whole_number() -> None:
+    assert share_of(12, 6, Claim(NORMAL, 1.0), [Claim(NORMAL, 1.0)] * 2) == Share(4, 2, 8)
+    assert share_of(9, 9, Claim(NORMAL, 1.0), [Claim(HIGH, 1.0)]) == Share(2, 1, 3)
+
+
 def test_a_job_near_its_end_is_given_what_it_can_use() -> None:
     assert share_of(8, 2, Claim(NORMAL, 2 / 8), [Claim(HIGH, 1.0), Claim(NORMAL, 1.0)]) == Share(2, 1, 2)

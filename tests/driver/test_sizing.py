@@ -39,8 +39,27 @@ def test_heavy_simulations_run_fewer_at_once() -> None:
 def test_large_results_bound_the_window() -> None:
     sizes = reckoned([replace(TASK, result_bytes=50 * MIB)], ROOM)
     assert sizes.groups == 5
-    assert "50 MiB of 256 MiB for results: 5 in flight" in sizes.said
+    assert "50 MiB of 256 MiB for results: 5 in flight, 1 to a task" in sizes.said
     assert reckoned([replace(TASK, result_bytes=GIB)], ROOM).groups == 1
+
+
+def test_a_window_that_results_bound_has_smaller_tasks_so_that_every_slot_has_two() -> None:
+    sizes = reckoned([replace(TASK, result_bytes=5 * MIB)], ROOM)
+    assert sizes.said.endswith("51 in flight, 3 to a task")
+
+
+def test_a_group_without_results_counts_as_a_byte() -> None:
+    assert reckoned([replace(TASK, result_bytes=0)], replace(ROOM, result_bytes=10)).groups == 10
+
+
+def test_a_task_of_many_groups_is_measured_by_the_group() -> None:
+    fused = replace(TASK, result_bytes=10 * TASK.result_bytes, seconds=10 * TASK.seconds, groups=10)
+    assert reckoned([fused], ROOM) == reckoned([TASK], ROOM)
+
+
+def test_a_worker_that_takes_more_than_it_may_has_no_room_and_runs_one() -> None:
+    sizes = reckoned([replace(TASK, own_bytes=9 * GIB)], ROOM)
+    assert "a worker has 0 B: 1 at once" in sizes.said
 
 
 def test_results_have_what_workers_may_hold_and_a_quarter_of_the_runners_room() -> None:
@@ -63,6 +82,19 @@ def test_one_greedy_set_among_many_costs_the_others_nothing() -> None:
     assert reckoned([TASK] * 4 + [greedy] * 4, ROOM).per_worker == 1
 
 
+def test_a_simulation_is_given_what_nine_in_ten_need() -> None:
+    greedy = replace(TASK, peak_bytes=6 * GIB)
+    assert reckoned([TASK] * 9 + [greedy], ROOM).per_worker == 4
+    assert reckoned([TASK] * 8 + [greedy] * 2, ROOM).per_worker == 1
+
+
+def test_tasks_of_long_ago_are_forgotten() -> None:
+    sizer = Sizer()
+    for task in [replace(TASK, peak_bytes=6 * GIB)] * 64 + [TASK] * 64:
+        sizer.measured(task)
+    assert sizer.sizes(ROOM) == reckoned([TASK], ROOM)
+
+
 def test_it_is_reckoned_after_the_first_task_and_then_ever_less_often() -> None:
     sizer, due = Sizer(), []
     assert sizer.sizes(ROOM) is None
@@ -83,7 +115,8 @@ def test_the_same_measured_anew_is_no_other_plan() -> None:
     sizes = Sizes(100, 4, "")
     assert sizes.differs(None)
     assert not replace(sizes, groups=108, said="other figures").differs(sizes)
-    assert replace(sizes, groups=115).differs(sizes)
+    assert not replace(sizes, groups=110).differs(sizes)
+    assert replace(sizes, groups=111).differs(sizes)
     assert replace(sizes, per_worker=3).differs(sizes)
 
 

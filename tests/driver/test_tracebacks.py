@@ -21,9 +21,10 @@ def test_equal_tracebacks_are_one_text():
 def test_so_many_are_kept_whole_and_later_ones_lose_their_middle():
     tracebacks = Tracebacks(most_whole=2)
     texts = [f"{i} begins {'x' * 8000} ends {i}" for i in range(4)]
-    found = [one.traceback for one in tracebacks.shared(failures(*texts, "short", texts[1]))]
+    short = "x" * 700  # as much as is left of a long one
+    found = [one.traceback for one in tracebacks.shared(failures(*texts, short, texts[1]))]
     assert found[:2] == texts[:2]
-    assert found[4:] == ["short", texts[1]]
+    assert found[4:] == [short, texts[1]]
     for i in (2, 3):
         assert found[i].startswith(f"{i} begins")
         assert found[i].endswith(f"ends {i}")

@@ -60,6 +60,7 @@ def test_one_that_has_grown_to_its_most_follows_a_larger_most() -> None:
     [
         (900, 200, False, 100),
         (900, 1, False, 1),
+        (900, 5, False, 2),  # whole groups
         (800, 200, False, None),  # it had room: somebody killed it
         (900, 200, True, None),
         (900, 0, False, None),  # it had not begun

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.study.ids import canonical_json, param_id, replicate_seed
+from mops.study.ids import canonical_json, param_id, replicate_seed, target_seed
 
 # The table of docs/STUDY: parameters as JSON text, param_id, seeds of replicates 0, 1, 2.
 VECTORS = [
@@ -58,6 +58,12 @@ params = st.dictionaries(st.text(min_size=1), values, max_size=5)
 def test_the_vectors_of_the_contract_hold(text: str, identity: str, seeds: tuple[int, ...]) -> None:
     assert param_id(json.loads(text)) == identity
     assert tuple(replicate_seed(identity, i) for i in range(3)) == seeds
+
+
+def test_a_target_has_a_seed_of_its_parameter_set_and_its_name() -> None:
+    identity = VECTORS[0][1]
+    assert target_seed(identity, "model:final_size") == 1416796502
+    assert target_seed(identity, "model:peak") == 4062598133
 
 
 def test_seeds_are_not_the_replicate_numbers() -> None:

@@ -55,11 +55,11 @@ class Share:
 def parts(claims: Sequence[Claim]) -> list[float]:
     """Return the part of all slots that each claim gets: by weight, but none more than it wants (max-min fairness)."""
     left, weights = 1.0, sum(claim.weight for claim in claims)
-    given = [0.0] * len(claims)
+    given: dict[int, float] = {}
     for i in sorted(range(len(claims)), key=lambda i: claims[i].wants / claims[i].weight):
         given[i] = min(claims[i].wants, left * claims[i].weight / weights)
         left, weights = left - given[i], weights - claims[i].weight
-    return given
+    return [given[i] for i in range(len(claims))]
 
 
 def tasks_in_flight(slots: int, mine: Claim, others: Sequence[Claim]) -> int:

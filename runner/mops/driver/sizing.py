@@ -24,7 +24,7 @@ MARGIN = 1.25
 """What a simulation is given of what nine in ten need: the others differ."""
 
 CHANGE = 0.1
-"""A change by less is none: what is measured moves by as much."""
+"""A change by no more than this is none: what is measured moves by as much."""
 
 _RECENT = 64
 _PEAK_QUANTILE = 0.9

@@ -36,4 +36,4 @@ def target_seed(identity: str, target: str) -> int:
 
 
 def _seed(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") % 2**32
+    return int(blake2b(text.encode(), digest_size=8).hexdigest(), 16) % 2**32
