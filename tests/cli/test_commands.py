@@ -24,7 +24,7 @@ from mops.settings import Settings
 from programs import Ran
 from waiting import until
 
-from .conftest import MOPS, Lab
+from .command_lab import MOPS, CommandLab
 
 PATIENCE_S = 120.0
 
@@ -32,7 +32,7 @@ PATIENCE_S = 120.0
 # submit
 
 
-def test_submit_prints_the_name_on_stdout_and_talks_on_stderr(lab: Lab) -> None:
+def test_submit_prints_the_name_on_stdout_and_talks_on_stderr(lab: CommandLab) -> None:
     ran = lab.submit()
     assert ran.code == 0
     assert re.fullmatch(r"project-\d{6}-[0-9a-f]{4}\n", ran.out)
@@ -41,7 +41,7 @@ def test_submit_prints_the_name_on_stdout_and_talks_on_stderr(lab: Lab) -> None:
     assert "a model prints" not in ran.out + ran.err
 
 
-def test_submit_as_json_holds_the_end(lab: Lab) -> None:
+def test_submit_as_json_holds_the_end(lab: CommandLab) -> None:
     ran = lab.submit("--json", "--name", "as-json")
     end = ran.json
     assert (end["job"], end["state"], end["groups"], end["n_groups"]) == ("as-json", "succeeded", 2, 2)
@@ -57,7 +57,7 @@ def test_submit_as_json_holds_the_end(lab: Lab) -> None:
     assert end["reasons"] == []
 
 
-def test_the_command_that_is_named_works_where_it_is_named(lab: Lab, tmp_path: Path) -> None:
+def test_the_command_that_is_named_works_where_it_is_named(lab: CommandLab, tmp_path: Path) -> None:
     """The results of a project lay in the project, and `mops jobs results JOB` looked in the working directory."""
     ran = lab.submit(MODELOPS_STORAGE="")
     named = re.search(r"results +mops (jobs results .*)", ran.err)
@@ -66,7 +66,7 @@ def test_the_command_that_is_named_works_where_it_is_named(lab: Lab, tmp_path: P
     assert (lab.project / "mops-storage").is_dir()
 
 
-def test_two_jobs_at_once_say_nothing_of_ports(lab: Lab) -> None:
+def test_two_jobs_at_once_say_nothing_of_ports(lab: CommandLab) -> None:
     """Dask's HTTP server warned that port 8787 is in use."""
     lab.write_study(parameter_sets=[{"x": 1, "sleep": 1}])
     both = [lab.start("jobs", "submit", lab.study) for _ in range(2)]
@@ -75,7 +75,7 @@ def test_two_jobs_at_once_say_nothing_of_ports(lab: Lab) -> None:
     assert not any("arning" in text or "ort " in text for text in said)
 
 
-def test_a_job_with_failures_is_partial_and_says_why(lab: Lab) -> None:
+def test_a_job_with_failures_is_partial_and_says_why(lab: CommandLab) -> None:
     lab.write_study(parameter_sets=[{"x": 1}, {"x": -1}], targets=["model:score"])
     ran = lab.submit("--name", "partly")
     assert ran.code == 3
@@ -91,7 +91,7 @@ def test_a_job_with_failures_is_partial_and_says_why(lab: Lab) -> None:
 # stopped, killed, resumed
 
 
-def test_a_killed_job_is_interrupted_and_resumes(lab: Lab) -> None:
+def test_a_killed_job_is_interrupted_and_resumes(lab: CommandLab) -> None:
     lab.write_study(parameter_sets=[{"x": x, "sleep": 1} for x in range(40)], n_replicates=1)
     with lab.start("jobs", "submit", lab.study, "--name", "killed", MODELOPS_JOB_CHECKPOINT_SECONDS="0") as runner:
         wait_for(lab, "killed", lambda status: status["groups"] >= 1)
@@ -115,7 +115,7 @@ def test_a_killed_job_is_interrupted_and_resumes(lab: Lab) -> None:
     assert (end["state"], end["attempt"], end["groups"]) == ("succeeded", 2, 40)
 
 
-def test_ctrl_c_commits_what_is_finished_and_ends_with_130(lab: Lab) -> None:
+def test_ctrl_c_commits_what_is_finished_and_ends_with_130(lab: CommandLab) -> None:
     lab.write_study(parameter_sets=[{"x": x, "sleep": 0.4} for x in range(4000)], n_replicates=1)
     with lab.start("jobs", "submit", lab.study, "--name", "stopped") as runner:
         wait_for(lab, "stopped", lambda status: status["state"] == "running" and status["live"] is not None)
@@ -129,7 +129,7 @@ def test_ctrl_c_commits_what_is_finished_and_ends_with_130(lab: Lab) -> None:
     assert lab.run("jobs", "status", "stopped", "--json").json["state"] == "cancelled"
 
 
-def test_cancel_stops_a_job_from_elsewhere(lab: Lab) -> None:
+def test_cancel_stops_a_job_from_elsewhere(lab: CommandLab) -> None:
     lab.write_study(parameter_sets=[{"x": x, "sleep": 0.4} for x in range(4000)], n_replicates=1)
     with lab.start("jobs", "submit", lab.study, "--name", "called-off") as runner:
         wait_for(lab, "called-off", lambda status: status["live"] is not None)
@@ -140,7 +140,7 @@ def test_cancel_stops_a_job_from_elsewhere(lab: Lab) -> None:
     assert lab.run("jobs", "status", "called-off", "--json").json["state"] == "cancelled"
 
 
-def test_ctrl_c_while_the_model_is_imported_leaves_nothing(lab: Lab) -> None:
+def test_ctrl_c_while_the_model_is_imported_leaves_nothing(lab: CommandLab) -> None:
     lab.write("slow.py", "import time\ntime.sleep(600)\ndef run(p, s): return 1\n")
     lab.write_study(model="slow:run")
     with lab.start("jobs", "submit", lab.study) as runner:
@@ -157,7 +157,7 @@ def test_ctrl_c_while_the_model_is_imported_leaves_nothing(lab: Lab) -> None:
 # results
 
 
-def test_results_are_a_table_for_people(finished: tuple[Lab, str]) -> None:
+def test_results_are_a_table_for_people(finished: tuple[CommandLab, str]) -> None:
     lab, job = finished
     ran = lab.run("jobs", "results", job)
     rows = {line.split()[0]: line.split() for line in ran.out.splitlines()}
@@ -168,7 +168,7 @@ def test_results_are_a_table_for_people(finished: tuple[Lab, str]) -> None:
     assert f"mops.open_job('{job}')" in ran.err
 
 
-def test_results_as_json_name_every_part(finished: tuple[Lab, str]) -> None:
+def test_results_as_json_name_every_part(finished: tuple[CommandLab, str]) -> None:
     lab, job = finished
     tables = {(table["kind"], table["name"]): table for table in lab.run("jobs", "results", job, "--json").json}
     assert set(tables) == {
@@ -183,7 +183,7 @@ def test_results_as_json_name_every_part(finished: tuple[Lab, str]) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_an_export_holds_what_the_job_holds(finished: tuple[Lab, str], tmp_path: Path, file_format: str) -> None:
+def test_an_export_holds_what_the_job_holds(finished: tuple[CommandLab, str], tmp_path: Path, file_format: str) -> None:
     lab, job = finished
     ran = lab.run("jobs", "results", job, "--to", tmp_path / "new" / "folder", "--format", file_format, "--json")
     files = {file["name"]: file for file in ran.json}
@@ -211,7 +211,7 @@ def read(path: str) -> Iterator[tuple[str, int, int, int, float]]:
         yield row["param_id"], int(row["replicate"]), int(row["seed"]), int(row["day"]), float(row["y"])
 
 
-def test_outputs_may_have_any_name(lab: Lab, tmp_path: Path) -> None:
+def test_outputs_may_have_any_name(lab: CommandLab, tmp_path: Path) -> None:
     """An output named losses replaced the losses."""
     lab.write("odd.py", "def run(p, s):\n    return {'losses': {'a': [1]}, 'b%é': {'a': [2]}, 'a b': {'a': [3]}}\n")
     lab.write_study(model="odd:run")
@@ -229,7 +229,7 @@ def test_outputs_may_have_any_name(lab: Lab, tmp_path: Path) -> None:
 # settings and check
 
 
-def test_settings_lists_each_with_value_source_and_meaning(lab: Lab) -> None:
+def test_settings_lists_each_with_value_source_and_meaning(lab: CommandLab) -> None:
     lines = {line["name"]: line for line in lab.run("settings", "--json", MODELOPS_JOB_BATCH_SIZE="7").json}
     lines.pop("MODELOPS_PROFILE")  # a place and no setting: tests/cli/test_location.py
     shared = {
@@ -244,14 +244,14 @@ def test_settings_lists_each_with_value_source_and_meaning(lab: Lab) -> None:
     assert all(line["meaning"] for line in lines.values())
 
 
-def test_settings_are_a_line_each_when_piped(lab: Lab) -> None:
+def test_settings_are_a_line_each_when_piped(lab: CommandLab) -> None:
     out = lab.run("settings", MODELOPS_JOB_BATCH_SIZE="7").out.splitlines()
     assert len(out) == 2 + len(Settings.model_fields)  # the head, and MODELOPS_PROFILE
     assert re.search(r"MODELOPS_JOB_BATCH_SIZE +7 +environment +\w", "\n".join(out))
     assert re.search(r"MODELOPS_JOB_CHECKPOINT_BYTES +64 MiB +default", "\n".join(out))
 
 
-def test_check_says_what_would_run_and_stores_nothing(lab: Lab) -> None:
+def test_check_says_what_would_run_and_stores_nothing(lab: CommandLab) -> None:
     lab.write_study(targets=["model:score"], note="kept")
     ran = lab.run("study", "check", lab.study)
     assert ran.code == 0
@@ -267,14 +267,14 @@ def test_check_says_what_would_run_and_stores_nothing(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("command", [[], ["jobs"], ["jobs", "submit"], ["jobs", "results"], ["study", "check"]])
-def test_help_is_on_stdout_and_fits_a_terminal(lab: Lab, command: list[str]) -> None:
+def test_help_is_on_stdout_and_fits_a_terminal(lab: CommandLab, command: list[str]) -> None:
     ran = lab.run(*command, "--help", COLUMNS="80")
     assert (ran.code, ran.err) == (0, "")
     assert "..." not in ran.out.partition("\n\n")[2], "a summary that is cut says too little: make it shorter"
     assert all(len(line) <= 80 for line in ran.out.splitlines())
 
 
-def test_version(lab: Lab) -> None:
+def test_version(lab: CommandLab) -> None:
     assert lab.run("--version").out == f"mops {mops.__version__}\n"
 
 
@@ -283,7 +283,7 @@ def imported(ran: Ran) -> set[str]:
     return set(re.findall(r"^import time:.*\| +(\S+)$", ran.err, re.MULTILINE))
 
 
-def test_a_command_imports_what_it_needs(lab: Lab) -> None:
+def test_a_command_imports_what_it_needs(lab: CommandLab) -> None:
     """Dask takes a third of a second, and reading results half of one."""
     lab.run("jobs", "submit", lab.study, "--name", "there")
     version = imported(lab.run("--version", PYTHONPROFILEIMPORTTIME="1"))
@@ -294,7 +294,7 @@ def test_a_command_imports_what_it_needs(lab: Lab) -> None:
     assert "distributed" not in status
 
 
-def test_mops_does_without_pandas_and_models_have_it(lab: Lab) -> None:
+def test_mops_does_without_pandas_and_models_have_it(lab: CommandLab) -> None:
     """What pyarrow would import at its first value, in a process that never sees a frame."""
     lab.write("model.py", "import pandas as pd\n\ndef run(params, seed):\n    return pd.DataFrame({'n': [seed]})\n")
     ran = lab.run("jobs", "submit", lab.study, "--name", "framed", PYTHONPROFILEIMPORTTIME="1")
@@ -305,12 +305,12 @@ def test_mops_does_without_pandas_and_models_have_it(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("group", VERBS)
-def test_every_verb_of_the_table_is_a_command(lab: Lab, group: str) -> None:
+def test_every_verb_of_the_table_is_a_command(lab: CommandLab, group: str) -> None:
     for verb in VERBS[group]:
         assert lab.run(*group.split(), verb, "--help").out.startswith(f"Usage: mops {f'{group} {verb}'.strip()} ")
 
 
-def test_progress_on_a_terminal_names_all_figures(lab: Lab) -> None:
+def test_progress_on_a_terminal_names_all_figures(lab: CommandLab) -> None:
     """On a real pseudo-terminal of 80 columns."""
     lab.write_study(parameter_sets=[{"x": x, "sleep": 0.2} for x in range(10)], n_replicates=1)
     shown = on_a_terminal(lab, ["jobs", "submit", str(lab.study)])
@@ -318,7 +318,7 @@ def test_progress_on_a_terminal_names_all_figures(lab: Lab) -> None:
     assert "succeeded in" in shown
 
 
-def on_a_terminal(lab: Lab, arguments: list[str]) -> str:
+def on_a_terminal(lab: CommandLab, arguments: list[str]) -> str:
     """Run a command on a pseudo-terminal; return all that it showed."""
     ours, theirs = os.openpty()
     environment = lab.environment | {"COLUMNS": "80", "TERM": "xterm"}
@@ -335,7 +335,7 @@ def on_a_terminal(lab: Lab, arguments: list[str]) -> str:
     return shown.decode()
 
 
-def wait_for(lab: Lab, job: str, true: Callable[[dict[str, Any]], bool]) -> None:
+def wait_for(lab: CommandLab, job: str, true: Callable[[dict[str, Any]], bool]) -> None:
     """Wait until a job's status, read in this process, is as it should be."""
     there = lab.storage / "jobs" / job / "job.json"
     until(lambda: there.exists() and true(asdict(mops.open_job(job, str(lab.storage)).status())), PATIENCE_S)

@@ -16,13 +16,13 @@ import pytest
 import mops
 from waiting import until
 
-from .conftest import MOPS, Lab
+from .command_lab import MOPS, CommandLab
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
 
 
 @contextmanager
-def running(lab: Lab, name: str = "runs") -> Iterator[subprocess.Popen[str]]:
+def running(lab: CommandLab, name: str = "runs") -> Iterator[subprocess.Popen[str]]:
     """A job that runs until the body ends, at least one group committed."""
     sets = [{"x": x, "sleep": 0.3} for x in range(4000)]  # far more than any test waits for
     lab.write_study(parameter_sets=sets, n_replicates=1)
@@ -35,12 +35,12 @@ def running(lab: Lab, name: str = "runs") -> Iterator[subprocess.Popen[str]]:
             runner.communicate()
 
 
-def wait_until(lab: Lab, name: str, true) -> None:
+def wait_until(lab: CommandLab, name: str, true) -> None:
     job = lab.storage / "jobs" / name / "job.json"
     until(lambda: job.exists() and true(mops.open_job(name, str(lab.storage)).status()))
 
 
-def leave_a_part(lab: Lab, job: str, name: str = "1-99.parquet") -> Path:
+def leave_a_part(lab: CommandLab, job: str, name: str = "1-99.parquet") -> Path:
     """Write what a runner leaves that is killed between a part and its commit."""
     path = lab.storage / "jobs" / job / "outputs" / "daily" / name
     path.write_bytes(b"left")
@@ -50,7 +50,7 @@ def leave_a_part(lab: Lab, job: str, name: str = "1-99.parquet") -> Path:
 # list
 
 
-def test_a_list_has_a_line_for_each_job_and_the_newest_first(lab: Lab) -> None:
+def test_a_list_has_a_line_for_each_job_and_the_newest_first(lab: CommandLab) -> None:
     lab.write_study(parameter_sets=[{"x": 1}, {"x": -1}])
     lab.submit("--name", "a-old")
     lab.write_study()
@@ -66,14 +66,14 @@ def test_a_list_has_a_line_for_each_job_and_the_newest_first(lab: Lab) -> None:
     assert [job["job"] for job in lab.run("jobs", "list", "-n", "1", "--json").json] == ["b-new"]
 
 
-def test_an_empty_list_is_empty_and_says_where_it_looked(lab: Lab) -> None:
+def test_an_empty_list_is_empty_and_says_where_it_looked(lab: CommandLab) -> None:
     ran = lab.run("jobs", "list")
     assert (ran.code, ran.out, ran.err) == (0, "", f"no jobs in {lab.storage}\n")
     assert lab.run("jobs", "list", "--json").json == []
     assert lab.run("jobs", "list", "--state", "running").err == f"no running jobs in {lab.storage}\n"
 
 
-def test_a_job_that_cannot_be_read_is_listed_with_its_error(lab: Lab) -> None:
+def test_a_job_that_cannot_be_read_is_listed_with_its_error(lab: CommandLab) -> None:
     lab.submit("--name", "good")
     lab.submit("--name", "bad")
     record = lab.storage / "jobs" / "bad" / "job.json"
@@ -98,7 +98,9 @@ CHILDREN = re.compile(
 )
 
 
-def test_the_log_is_when_an_attempt_began_and_ended_and_what_the_models_printed(finished: tuple[Lab, str]) -> None:
+def test_the_log_is_when_an_attempt_began_and_ended_and_what_the_models_printed(
+    finished: tuple[CommandLab, str],
+) -> None:
     lab, job = finished
     ran = lab.run("jobs", "logs", job)
     children, first, *printed, last = ran.out.splitlines(keepends=True)
@@ -112,7 +114,7 @@ def test_the_log_is_when_an_attempt_began_and_ended_and_what_the_models_printed(
     assert (followed.out, followed.err) == (ran.out, "job done is succeeded\n")
 
 
-def test_following_a_log_ends_with_the_job(lab: Lab) -> None:
+def test_following_a_log_ends_with_the_job(lab: CommandLab) -> None:
     with running(lab) as runner:
         with lab.start("jobs", "logs", "runs", "--follow") as follower:
             assert CHILDREN.fullmatch(follower.stdout.readline())
@@ -127,7 +129,7 @@ def test_following_a_log_ends_with_the_job(lab: Lab) -> None:
     assert follower.returncode == 0
 
 
-def test_ctrl_c_ends_following_and_not_the_job(lab: Lab) -> None:
+def test_ctrl_c_ends_following_and_not_the_job(lab: CommandLab) -> None:
     with running(lab):
         with lab.start("jobs", "logs", "runs", "-f", "-n", "1") as follower:
             assert follower.stdout.readline() == "a model prints\n"
@@ -138,7 +140,7 @@ def test_ctrl_c_ends_following_and_not_the_job(lab: Lab) -> None:
         assert mops.open_job("runs", str(lab.storage)).status().state == "running"
 
 
-def test_a_reader_of_the_log_may_leave_early(finished: tuple[Lab, str]) -> None:
+def test_a_reader_of_the_log_may_leave_early(finished: tuple[CommandLab, str]) -> None:
     lab, job = finished
     pieces = lab.storage / "jobs" / job / "logs"
     (pieces / "1-99.txt").write_text("a line of some length\n" * 100_000)
@@ -150,7 +152,7 @@ def test_a_reader_of_the_log_may_leave_early(finished: tuple[Lab, str]) -> None:
     assert ran.stderr == ""
 
 
-def test_why_a_job_failed_is_in_its_log_and_status_says_so(lab: Lab) -> None:
+def test_why_a_job_failed_is_in_its_log_and_status_says_so(lab: CommandLab) -> None:
     lab.write_study(outputs=["dayly"])
     assert lab.submit("--name", "bad").code == 2
     assert re.search(r"\nwhy +mops jobs logs bad\n", lab.run("jobs", "status", "bad").out)
@@ -163,7 +165,7 @@ def test_why_a_job_failed_is_in_its_log_and_status_says_so(lab: Lab) -> None:
 # verify
 
 
-def test_a_sound_job_is_said_to_be_and_a_changed_part_is_named(lab: Lab) -> None:
+def test_a_sound_job_is_said_to_be_and_a_changed_part_is_named(lab: CommandLab) -> None:
     lab.submit("--name", "job")
     ran = lab.run("jobs", "verify", "job")
     assert (ran.code, ran.out, ran.err) == (0, "", "job job is sound\n")
@@ -179,7 +181,7 @@ def test_a_sound_job_is_said_to_be_and_a_changed_part_is_named(lab: Lab) -> None
 # clean
 
 
-def test_cleaning_lists_what_it_removes(lab: Lab) -> None:
+def test_cleaning_lists_what_it_removes(lab: CommandLab) -> None:
     lab.submit("--name", "job")
     left = leave_a_part(lab, "job")
     name = left.relative_to(lab.storage).as_posix()
@@ -194,7 +196,7 @@ def test_cleaning_lists_what_it_removes(lab: Lab) -> None:
     assert ran.json == {"job": "job", "paths": [], "bytes": 0, "kept": 0, "dry_run": False}
 
 
-def test_cleaning_a_killed_job_keeps_what_may_count_and_says_how_it_goes(lab: Lab) -> None:
+def test_cleaning_a_killed_job_keeps_what_may_count_and_says_how_it_goes(lab: CommandLab) -> None:
     with running(lab):
         leave_a_part(lab, "runs", "1-9999.parquet")
         ran = lab.run("jobs", "clean", "runs", "--last-attempt")
@@ -217,7 +219,7 @@ def test_cleaning_a_killed_job_keeps_what_may_count_and_says_how_it_goes(lab: La
 # delete
 
 
-def test_a_deletion_asks_at_a_terminal_and_no_is_no(lab: Lab) -> None:
+def test_a_deletion_asks_at_a_terminal_and_no_is_no(lab: CommandLab) -> None:
     lab.submit("--name", "job")
     before = lab.stored()
     for answer in ("n\n", "\n", "\x04"):
@@ -232,7 +234,7 @@ def test_a_deletion_asks_at_a_terminal_and_no_is_no(lab: Lab) -> None:
     assert lab.submit("--name", "job").code == 0
 
 
-def at_a_terminal(lab: Lab, arguments: list[str], typed: str) -> tuple[int, str]:
+def at_a_terminal(lab: CommandLab, arguments: list[str], typed: str) -> tuple[int, str]:
     ours, theirs = os.openpty()
     environment = lab.environment | {"TERM": "xterm"}
     with subprocess.Popen([MOPS, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
@@ -251,7 +253,7 @@ def at_a_terminal(lab: Lab, arguments: list[str], typed: str) -> tuple[int, str]
     return process.returncode, shown.decode()
 
 
-def test_where_nobody_can_answer_nothing_is_deleted(lab: Lab) -> None:
+def test_where_nobody_can_answer_nothing_is_deleted(lab: CommandLab) -> None:
     lab.submit("--name", "job")
     before = lab.stored()
     with subprocess.Popen(
@@ -270,7 +272,7 @@ def test_where_nobody_can_answer_nothing_is_deleted(lab: Lab) -> None:
     assert lab.stored() == before
 
 
-def test_several_jobs_are_deleted_at_once(lab: Lab) -> None:
+def test_several_jobs_are_deleted_at_once(lab: CommandLab) -> None:
     for name in ("one", "two"):
         lab.submit("--name", name)
     ran = lab.run("jobs", "delete", "one", "two", "--yes", "--json")
@@ -279,7 +281,7 @@ def test_several_jobs_are_deleted_at_once(lab: Lab) -> None:
     assert lab.run("jobs", "list", "--json").json == []
 
 
-def test_a_running_job_is_not_deleted_and_a_killed_one_is(lab: Lab) -> None:
+def test_a_running_job_is_not_deleted_and_a_killed_one_is(lab: CommandLab) -> None:
     with running(lab):
         ran = lab.run("jobs", "delete", "runs", "--yes")
         assert (ran.code, ran.out) == (2, "")
@@ -293,7 +295,7 @@ def test_a_running_job_is_not_deleted_and_a_killed_one_is(lab: Lab) -> None:
     assert [name.partition("/")[0] for name in lab.stored()] == ["bundles"]
 
 
-def test_a_parent_is_not_deleted(lab: Lab) -> None:
+def test_a_parent_is_not_deleted(lab: CommandLab) -> None:
     for name in ("parent", "child"):
         lab.submit("--name", name)
     record = lab.storage / "jobs" / "child" / "job.json"
@@ -310,7 +312,7 @@ def test_a_parent_is_not_deleted(lab: Lab) -> None:
 # resume
 
 
-def test_a_running_job_is_resumed_only_by_taking_it_over(lab: Lab) -> None:
+def test_a_running_job_is_resumed_only_by_taking_it_over(lab: CommandLab) -> None:
     with running(lab) as runner:
         ran = lab.run("jobs", "resume", "runs")
         assert ran.code == 2
@@ -360,7 +362,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG)
-def test_wrong_input_is_answered_in_three_lines(finished: tuple[Lab, str], arguments: list[str], said: str) -> None:
+def test_wrong_input_is_answered_in_three_lines(
+    finished: tuple[CommandLab, str], arguments: list[str], said: str
+) -> None:
     lab, _ = finished
     before = lab.stored()
     ran = lab.run("jobs", *arguments)
@@ -369,14 +373,14 @@ def test_wrong_input_is_answered_in_three_lines(finished: tuple[Lab, str], argum
 
 
 @pytest.mark.parametrize("arguments", [["list", "-n", "0"], ["logs", "done", "--tail", "-1"], ["delete"]])
-def test_arguments_that_cannot_be_read(lab: Lab, arguments: list[str]) -> None:
+def test_arguments_that_cannot_be_read(lab: CommandLab, arguments: list[str]) -> None:
     ran = lab.run("jobs", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert "Error: " in ran.err
 
 
 @pytest.mark.parametrize("verb", ["list", "clean"])
-def test_help_fits_a_terminal(lab: Lab, verb: str) -> None:
+def test_help_fits_a_terminal(lab: CommandLab, verb: str) -> None:
     ran = lab.run("jobs", verb, "--help", COLUMNS="80")
     assert (ran.code, ran.err) == (0, "")
     assert all(len(line) <= 80 for line in ran.out.splitlines())

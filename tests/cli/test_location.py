@@ -20,7 +20,7 @@ from mops.profile import Profile, Service, save
 from mops.settings import Settings
 from mops.storage.files import Files, canonical_url
 
-from .conftest import Lab, Ran
+from .command_lab import CommandLab, Ran
 from .test_service_options import SERVICE
 
 STORAGE = "abfs://studies/mops"
@@ -33,14 +33,14 @@ def save_profile(environ: dict[str, str], **changes: Any) -> None:
 
 
 @pytest.fixture
-def connected(lab: Lab) -> Lab:
+def connected(lab: CommandLab) -> CommandLab:
     """A person who is connected to a service, and whose jobs on this machine go to the project's own folder."""
     save_profile(lab.environment)
     lab.environment.pop("MODELOPS_STORAGE")
     return lab
 
 
-def here(lab: Lab, *arguments: object, **variables: str) -> Ran:
+def here(lab: CommandLab, *arguments: object, **variables: str) -> Ran:
     return lab.run(*arguments, cwd=lab.project, **variables)
 
 
@@ -115,7 +115,7 @@ def test_a_url_that_is_no_storage(url: str) -> None:
 COMMANDS = ("status", "results", "logs", "verify", "watch", "clean")
 
 
-def test_a_local_job_is_run_and_read_on_this_machine(connected: Lab) -> None:
+def test_a_local_job_is_run_and_read_on_this_machine(connected: CommandLab) -> None:
     """It ran, said `succeeded`, and then failed with exit code 2, because it asked the service's storage."""
     ran = here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local")
     assert (ran.code, ran.out) == (0, "mine\n"), ran.err
@@ -127,7 +127,7 @@ def test_a_local_job_is_run_and_read_on_this_machine(connected: Lab) -> None:
     assert here(connected, "jobs", "delete", "mine", "--local", "--yes").code == 0
 
 
-def test_a_local_job_is_retried_and_cancelled_on_this_machine(connected: Lab) -> None:
+def test_a_local_job_is_retried_and_cancelled_on_this_machine(connected: CommandLab) -> None:
     connected.write_study(parameter_sets=[{"x": 1}, {"x": -1}])
     assert here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local").code == 3
     retried = here(connected, "jobs", "retry", "mine", "--verdict", "all", "--name", "again", "--local")
@@ -137,7 +137,7 @@ def test_a_local_job_is_retried_and_cancelled_on_this_machine(connected: Lab) ->
     assert "nothing to resume" in here(connected, "jobs", "resume", "again", "--local").err
 
 
-def test_a_detached_local_job_ends_as_it_should(connected: Lab) -> None:
+def test_a_detached_local_job_ends_as_it_should(connected: CommandLab) -> None:
     """Its runner ended with exit code 2 after the job had succeeded."""
     ran = here(connected, "jobs", "submit", connected.study, "--name", "mine", "--detach")
     assert ran.code == 0, ran.err
@@ -151,14 +151,14 @@ def test_a_detached_local_job_ends_as_it_should(connected: Lab) -> None:
     assert "mops jobs results mine --local" in log.read_text()
 
 
-def test_a_folder_that_is_named_is_part_of_the_command(connected: Lab) -> None:
+def test_a_folder_that_is_named_is_part_of_the_command(connected: CommandLab) -> None:
     ran = here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local", "--storage", "other")
     assert "mops jobs results mine --storage other --local\n" in ran.err
     said = here(connected, "jobs", "results", "mine", "--storage", "other", "--local").err
     assert "in Python: mops.open_job('mine', 'other', local=True)\n" in said
 
 
-def test_a_job_of_this_machine_that_is_looked_for_on_the_service(connected: Lab) -> None:
+def test_a_job_of_this_machine_that_is_looked_for_on_the_service(connected: CommandLab) -> None:
     save_profile(connected.environment, storage=str(connected.root / "service"))
     assert here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local").code == 0
     ran = here(connected, "jobs", "status", "mine")
@@ -169,7 +169,7 @@ def test_a_job_of_this_machine_that_is_looked_for_on_the_service(connected: Lab)
 # Python
 
 
-def test_python_and_the_command_line_look_in_the_same_place(connected: Lab) -> None:
+def test_python_and_the_command_line_look_in_the_same_place(connected: CommandLab) -> None:
     """`mops.submit` wrote to the project's folder, and `mops.open_job` looked in the service's storage."""
     program = """
 import mops
@@ -191,7 +191,7 @@ def lines(ran: Ran) -> dict[str, tuple[Any, str]]:
     return {line["name"]: (line["value"], line["source"]) for line in ran.json}
 
 
-def test_settings_show_the_service_that_commands_work_on(connected: Lab) -> None:
+def test_settings_show_the_service_that_commands_work_on(connected: CommandLab) -> None:
     shown = lines(here(connected, "settings", "--json"))
     profile = str(Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json"))
     assert shown["MODELOPS_PROFILE"] == ("mops in namespace studies", profile)
@@ -208,7 +208,7 @@ def test_settings_show_the_service_that_commands_work_on(connected: Lab) -> None
     ],
 )
 def test_settings_show_what_keeps_commands_on_this_machine(
-    connected: Lab, option: str | None, variables: dict[str, str], value: str | None, source: str
+    connected: CommandLab, option: str | None, variables: dict[str, str], value: str | None, source: str
 ) -> None:
     shown = lines(here(connected, "settings", "--json", *([option] if option else []), **variables))
     assert shown["MODELOPS_PROFILE"] == (value, source)
@@ -216,7 +216,7 @@ def test_settings_show_what_keeps_commands_on_this_machine(
     assert shown["MODELOPS_SCHEDULER"][0] == variables.get("MODELOPS_SCHEDULER")
 
 
-def test_settings_without_a_service(lab: Lab) -> None:
+def test_settings_without_a_service(lab: CommandLab) -> None:
     shown = lines(here(lab, "settings", "--json"))
     assert shown["MODELOPS_PROFILE"] == (None, "default")
     assert shown["MODELOPS_STORAGE"] == (str(lab.storage), "environment")

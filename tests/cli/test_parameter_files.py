@@ -18,7 +18,7 @@ import pytest
 from mops.study.ids import param_id, replicate_seed
 from mops.study.schema import parse_study
 
-from .conftest import Lab
+from .command_lab import CommandLab
 
 EMPTY_CELL = "write one, or leave the cell empty where the parameter is absent"
 SEED = "is not an integer from 0 to 2^64 - 1"
@@ -30,7 +30,7 @@ AS_TEXT = (
 )
 
 
-def message(lab: Lab, *problems: str) -> str:
+def message(lab: CommandLab, *problems: str) -> str:
     listed = "".join(f"  {problem}\n" for problem in problems)
     return f"error: the study is not valid\n{listed}  at: {lab.study}\n"
 
@@ -112,7 +112,7 @@ BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize(("content", "problems"), BAD_CSV.values(), ids=BAD_CSV)
-def test_a_csv_that_is_wrong(lab: Lab, content: str | bytes, problems: list[str]) -> None:
+def test_a_csv_that_is_wrong(lab: CommandLab, content: str | bytes, problems: list[str]) -> None:
     (lab.project / "sets.csv").write_bytes(content.encode() if isinstance(content, str) else content)
     lab.write_study(parameter_sets="sets.csv")
     ran = lab.submit()
@@ -183,7 +183,7 @@ BAD_PARQUET: dict[str, tuple[pa.Table, list[str]]] = {
 
 
 @pytest.mark.parametrize(("table", "problems"), BAD_PARQUET.values(), ids=BAD_PARQUET)
-def test_a_parquet_file_that_is_wrong(lab: Lab, table: pa.Table, problems: list[str]) -> None:
+def test_a_parquet_file_that_is_wrong(lab: CommandLab, table: pa.Table, problems: list[str]) -> None:
     pq.write_table(table, lab.project / "sets.parquet")
     lab.write_study(parameter_sets="sets.parquet")
     ran = lab.submit()
@@ -191,7 +191,7 @@ def test_a_parquet_file_that_is_wrong(lab: Lab, table: pa.Table, problems: list[
     assert lab.stored() == []
 
 
-def test_what_is_no_parquet_file(lab: Lab) -> None:
+def test_what_is_no_parquet_file(lab: CommandLab) -> None:
     lab.write("sets.parquet", "a,b\n1,2\n")
     lab.write_study(parameter_sets="sets.parquet")
     ran = lab.submit()
@@ -201,7 +201,7 @@ def test_what_is_no_parquet_file(lab: Lab) -> None:
     assert ran.err.count("\n") == 3
 
 
-def test_a_parquet_file_that_was_cut_off_in_the_middle(lab: Lab) -> None:
+def test_a_parquet_file_that_was_cut_off_in_the_middle(lab: CommandLab) -> None:
     pq.write_table(pa.table({"a": [i / 7 for i in range(1000)]}), lab.project / "sets.parquet")
     content = (lab.project / "sets.parquet").read_bytes()
     (lab.project / "sets.parquet").write_bytes(content[:8] + bytes(4000) + content[4008:])
@@ -212,27 +212,27 @@ def test_a_parquet_file_that_was_cut_off_in_the_middle(lab: Lab) -> None:
     assert lab.stored() == []
 
 
-def no_file(lab: Lab) -> tuple[str, str]:
+def no_file(lab: CommandLab) -> tuple[str, str]:
     return "sets.csv", f"there is no file 'sets.csv' beside the study; it is looked for as {lab.project}/sets.csv"
 
 
-def a_folder(lab: Lab) -> tuple[str, str]:
+def a_folder(lab: CommandLab) -> tuple[str, str]:
     (lab.project / "sets.csv").mkdir()
     return "sets.csv", "'sets.csv' is a folder; name a file in it"
 
 
-def a_workbook(lab: Lab) -> tuple[str, str]:
+def a_workbook(lab: CommandLab) -> tuple[str, str]:
     lab.write("sets.xlsx", "PK")
     ending = "is neither .csv nor .parquet; save the sets as one of them, or write them as a list"
     return "sets.xlsx", f"'sets.xlsx' {ending}"
 
 
-def no_name(_lab: Lab) -> tuple[str, str]:
+def no_name(_lab: CommandLab) -> tuple[str, str]:
     return "", "'' is neither .csv nor .parquet; save the sets as one of them, or write them as a list"
 
 
 @pytest.mark.parametrize("case", [no_file, a_folder, a_workbook, no_name])
-def test_a_name_that_leads_to_no_file_of_sets(lab: Lab, case: Callable[[Lab], tuple[str, str]]) -> None:
+def test_a_name_that_leads_to_no_file_of_sets(lab: CommandLab, case: Callable[[CommandLab], tuple[str, str]]) -> None:
     name, said = case(lab)
     lab.write_study(parameter_sets=name)
     ran = lab.submit()
@@ -240,7 +240,7 @@ def test_a_name_that_leads_to_no_file_of_sets(lab: Lab, case: Callable[[Lab], tu
     assert lab.stored() == []
 
 
-def test_problems_of_the_study_and_of_its_file_are_said_at_once(lab: Lab) -> None:
+def test_problems_of_the_study_and_of_its_file_are_said_at_once(lab: CommandLab) -> None:
     lab.write("sets.csv", "a\nnan\n")
     lab.write_study(parameter_sets="sets.csv", n_replicates=0)
     assert lab.submit().err == message(
@@ -359,7 +359,7 @@ def test_csv_parquet_and_a_list_of_the_same_sets_are_the_same_study(tmp_path: Pa
         assert read(tmp_path, name, n_replicates=2) == (wanted, ()), name
 
 
-def test_a_study_of_a_file_runs_as_one_of_a_list_does(lab: Lab) -> None:
+def test_a_study_of_a_file_runs_as_one_of_a_list_does(lab: CommandLab) -> None:
     lab.write("deep/sets.csv", "x,seed\n1,\n2.5,7\n")
     lab.write_study(parameter_sets="deep/sets.csv")
     ran = lab.submit("--name", "file", "--json")
@@ -371,14 +371,14 @@ def test_a_study_of_a_file_runs_as_one_of_a_list_does(lab: Lab) -> None:
     assert params["seeds"].to_pylist()[1] == [7]
 
 
-def test_check_counts_what_a_file_holds(lab: Lab) -> None:
+def test_check_counts_what_a_file_holds(lab: CommandLab) -> None:
     lab.write("sets.csv", "x\n" + "".join(f"{i}\n" for i in range(50)))
     lab.write_study(parameter_sets="sets.csv")
     ran = lab.run("study", "check", lab.study, "--json")
     assert (ran.code, ran.json["parameter_sets"], ran.json["simulations"]) == (0, 50, 100)
 
 
-def test_a_killed_submit_does_not_lend_its_sets_to_another_file(lab: Lab) -> None:
+def test_a_killed_submit_does_not_lend_its_sets_to_another_file(lab: CommandLab) -> None:
     """The study's text is the same; what its file holds is not."""
     lab.write("sets.csv", "x\n1\n")
     lab.write_study(parameter_sets="sets.csv")

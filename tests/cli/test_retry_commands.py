@@ -14,7 +14,7 @@ import mops
 from mops.storage.log import JobLog
 from mops.storage.paths import JobPaths
 
-from .conftest import Lab, make_lab
+from .command_lab import CommandLab, make_lab
 
 MODEL = """
 import os
@@ -33,7 +33,7 @@ def score(params, replicates):
 
 
 @pytest.fixture(scope="module")
-def partly(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Lab:
+def partly(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> CommandLab:
     """A job ``partly`` of five sets in one commit: one ended with an error, one crashed; both are well by now."""
     lab = make_lab(tmp_path_factory.mktemp("partly"), cache)
     ward = lab.root / "ward"
@@ -47,20 +47,20 @@ def partly(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def mended(partly: Lab) -> Lab:
+def mended(partly: CommandLab) -> CommandLab:
     """The same, and a job ``mended`` derived from it in which nothing failed."""
     assert partly.run("jobs", "retry", "partly", "--verdict", "all", "--name", "mended").code == 0
     return partly
 
 
 @pytest.fixture
-def copied(mended: Lab, tmp_path: Path) -> Lab:
+def copied(mended: CommandLab, tmp_path: Path) -> CommandLab:
     """A copy of their storage, to be harmed."""
     shutil.copytree(mended.storage, tmp_path / "storage")
-    return Lab(tmp_path, mended.environment | {"MODELOPS_STORAGE": str(tmp_path / "storage")})
+    return CommandLab(tmp_path, mended.environment | {"MODELOPS_STORAGE": str(tmp_path / "storage")})
 
 
-def test_retry_says_what_runs_again_and_a_retry_of_it_completes_the_study(partly: Lab) -> None:
+def test_retry_says_what_runs_again_and_a_retry_of_it_completes_the_study(partly: CommandLab) -> None:
     ran = partly.run("jobs", "retry", "partly", "--verdict", "error", MODELOPS_JOB_BATCH_SIZE="9")
     assert ran.code == 3
     assert re.fullmatch(r"partly-retry-\d{6}-[0-9a-f]{4}", ran.name)
@@ -90,7 +90,7 @@ def test_retry_says_what_runs_again_and_a_retry_of_it_completes_the_study(partly
     assert re.search(r"simulations +10 good, 0 failed, of 10\n", status)
 
 
-def test_results_of_a_derived_job_are_those_of_the_whole_study(mended: Lab, tmp_path: Path) -> None:
+def test_results_of_a_derived_job_are_those_of_the_whole_study(mended: CommandLab, tmp_path: Path) -> None:
     assert mended.submit("--name", "whole").code == 0
     listed = mended.run("jobs", "results", "mended")
     assert re.search(r"daily +20 +4 ", listed.out), "each attempt commits its first group by itself"
@@ -103,7 +103,7 @@ def test_results_of_a_derived_job_are_those_of_the_whole_study(mended: Lab, tmp_
         assert one == other
 
 
-def test_json_names_the_parts_and_the_groups_in_them_that_do_not_count(mended: Lab) -> None:
+def test_json_names_the_parts_and_the_groups_in_them_that_do_not_count(mended: CommandLab) -> None:
     daily, _losses, failures = mended.run("jobs", "results", "mended", "--json").json
     assert sorted(span for part in daily["filtered"] for span in part["without"]) == [[1, 2], [3, 4]]
     assert "/jobs/partly/outputs/daily/" in daily["filtered"][0]["path"]
@@ -113,7 +113,9 @@ def test_json_names_the_parts_and_the_groups_in_them_that_do_not_count(mended: L
     assert failures["filtered"]
 
 
-def test_in_python_verdicts_are_names_and_the_job_comes_back(partly: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_python_verdicts_are_names_and_the_job_comes_back(
+    partly: CommandLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in partly.environment.items():
         monkeypatch.setenv(name, value)
     job = mops.retry(mops.open_job("partly"), ["error", "crashed"], name="in-python")
@@ -124,7 +126,7 @@ def test_in_python_verdicts_are_names_and_the_job_comes_back(partly: Lab, monkey
 # what cannot be
 
 
-def assert_says(lab: Lab, *arguments: object, error: str, at: object, hint: str) -> None:
+def assert_says(lab: CommandLab, *arguments: object, error: str, at: object, hint: str) -> None:
     jobs = sorted(path.name for path in lab.storage.joinpath("jobs").iterdir())
     ran = lab.run("jobs", "retry", *arguments)
     assert (ran.code, ran.out) == (2, "")
@@ -133,7 +135,7 @@ def assert_says(lab: Lab, *arguments: object, error: str, at: object, hint: str)
 
 
 @pytest.fixture(scope="module")
-def read_only(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Lab:
+def read_only(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> CommandLab:
     """A job ``partly`` with an error and one ``done`` without, from which nothing may be derived."""
     lab = make_lab(tmp_path_factory.mktemp("retry"), cache)
     assert lab.submit("--name", "done").code == 0
@@ -151,18 +153,18 @@ def read_only(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Lab:
         ("", "no verdict is named"),
     ],
 )
-def test_a_verdict_that_does_not_exist(read_only: Lab, verdict: str, error: str) -> None:
+def test_a_verdict_that_does_not_exist(read_only: CommandLab, verdict: str, error: str) -> None:
     hint = "there are: oom, crashed, timeout, error, invalid_output, lost; and all, for any of them"
     assert_says(read_only, "partly", "--verdict", verdict, error=error, at="the verdicts to retry", hint=hint)
 
 
-def test_no_verdict_option(read_only: Lab) -> None:
+def test_no_verdict_option(read_only: CommandLab) -> None:
     ran = read_only.run("jobs", "retry", "partly")
     assert ran.code == 2
     assert "Missing option '--verdict'" in ran.err
 
 
-def test_a_job_without_such_a_failure(read_only: Lab) -> None:
+def test_a_job_without_such_a_failure(read_only: CommandLab) -> None:
     assert_says(
         read_only,
         *("partly", "--verdict", "timeout,oom"),
@@ -172,7 +174,7 @@ def test_a_job_without_such_a_failure(read_only: Lab) -> None:
     )
 
 
-def test_a_job_without_failures(read_only: Lab) -> None:
+def test_a_job_without_failures(read_only: CommandLab) -> None:
     assert_says(
         read_only,
         *("done", "--verdict", "all"),
@@ -182,7 +184,7 @@ def test_a_job_without_failures(read_only: Lab) -> None:
     )
 
 
-def test_a_name_that_is_taken(read_only: Lab) -> None:
+def test_a_name_that_is_taken(read_only: CommandLab) -> None:
     assert_says(
         read_only,
         *("partly", "--verdict", "all", "--name", "done"),
@@ -192,7 +194,7 @@ def test_a_name_that_is_taken(read_only: Lab) -> None:
     )
 
 
-def test_a_name_that_no_job_can_have(read_only: Lab) -> None:
+def test_a_name_that_no_job_can_have(read_only: CommandLab) -> None:
     assert_says(
         read_only,
         *("partly", "--verdict", "all", "--name", "My Job"),
@@ -202,7 +204,7 @@ def test_a_name_that_no_job_can_have(read_only: Lab) -> None:
     )
 
 
-def test_a_job_that_does_not_exist(read_only: Lab) -> None:
+def test_a_job_that_does_not_exist(read_only: CommandLab) -> None:
     assert_says(
         read_only,
         *("party", "--verdict", "all"),
@@ -212,7 +214,7 @@ def test_a_job_that_does_not_exist(read_only: Lab) -> None:
     )
 
 
-def test_a_job_that_is_not_complete(copied: Lab) -> None:
+def test_a_job_that_is_not_complete(copied: CommandLab) -> None:
     log = copied.storage / "jobs" / "partly" / "log"
     max(log.iterdir()).unlink()  # as if its runner had been killed before the end
     assert_says(
@@ -224,13 +226,13 @@ def test_a_job_that_is_not_complete(copied: Lab) -> None:
     )
 
 
-def test_a_setting_that_cannot_be_is_said_before_anything_is_written(read_only: Lab) -> None:
+def test_a_setting_that_cannot_be_is_said_before_anything_is_written(read_only: CommandLab) -> None:
     ran = read_only.run("jobs", "retry", "partly", "--verdict", "all", MODELOPS_JOB_RETIRES="2")
     assert ran.code == 2
     assert "MODELOPS_JOB_RETIRES: unknown setting; did you mean MODELOPS_JOB_RETRIES?" in ran.err
 
 
-def test_a_derived_job_whose_parent_was_removed_by_hand(copied: Lab) -> None:
+def test_a_derived_job_whose_parent_was_removed_by_hand(copied: CommandLab) -> None:
     shutil.rmtree(copied.storage / "jobs" / "partly")
     ran = copied.run("jobs", "results", "mended")
     assert (ran.code, ran.out) == (4, "")

@@ -11,7 +11,7 @@ import pytest
 
 from mops.study.schema import parse_study
 
-from .conftest import Lab
+from .command_lab import CommandLab
 
 SPACE = {
     "x": {"min": 0.5, "max": 2, "points": 3},
@@ -23,7 +23,7 @@ SPACE = {
 
 
 @pytest.fixture
-def space(lab: Lab) -> Path:
+def space(lab: CommandLab) -> Path:
     return lab.write("space.json", json.dumps(SPACE))
 
 
@@ -33,7 +33,7 @@ def sets_of(path: Path, **fields: Any) -> list[dict[str, Any]]:
     return [group.params for group in groups.groups(range(len(groups)))]
 
 
-def test_every_file_holds_the_same_sets(lab: Lab, space: Path) -> None:
+def test_every_file_holds_the_same_sets(lab: CommandLab, space: Path) -> None:
     """Text that looks like a number stays text in CSV."""
     for name, more in (("s.json", ["--model", "model:run"]), ("s.parquet", []), ("s.csv", [])):
         out = lab.project / name
@@ -47,7 +47,7 @@ def test_every_file_holds_the_same_sets(lab: Lab, space: Path) -> None:
     assert about == {"method": "lhs", "seed": 3, "n": 50, "space": SPACE}
 
 
-def test_a_sampled_study_runs(lab: Lab, space: Path) -> None:
+def test_a_sampled_study_runs(lab: CommandLab, space: Path) -> None:
     out = lab.project / "sampled.json"
     arguments = ["--model", "model:run", "--target", "model:score", "--replicates", 2, "--out", out]
     ran = lab.run("study", "sample", space, "-n", 8, *arguments)
@@ -59,7 +59,7 @@ def test_a_sampled_study_runs(lab: Lab, space: Path) -> None:
     assert (ran.code, ran.json["n_groups"], ran.json["n_simulations"]) == (0, 8, 16), ran.err
 
 
-def test_a_study_is_sampled_anew_and_keeps_its_other_fields(lab: Lab, space: Path) -> None:
+def test_a_study_is_sampled_anew_and_keeps_its_other_fields(lab: CommandLab, space: Path) -> None:
     lab.write_study(metadata={"author": "x"}, outputs=["daily"], n_replicates=4)
     ran = lab.run("study", "sample", space, "--method", "grid", "--study", lab.study, "--out", lab.study, "--overwrite")
     assert ran.code == 0, ran.err
@@ -69,7 +69,7 @@ def test_a_study_is_sampled_anew_and_keeps_its_other_fields(lab: Lab, space: Pat
     assert study["metadata"]["author"] == "x"
 
 
-def test_json_is_printed_on_request(lab: Lab, space: Path) -> None:
+def test_json_is_printed_on_request(lab: CommandLab, space: Path) -> None:
     out = lab.project / "s.csv"
     ran = lab.run("study", "sample", space, "-n", 100, "--out", out, "--json")
     assert ran.json == {
@@ -124,14 +124,14 @@ WRONG: dict[str, tuple[list[object], str]] = {
 
 
 @pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG)
-def test_arguments_that_cannot_be(lab: Lab, space: Path, arguments: list[object], said: str) -> None:
+def test_arguments_that_cannot_be(lab: CommandLab, space: Path, arguments: list[object], said: str) -> None:
     before = sorted(lab.root.rglob("*"))
     ran = lab.run("study", "sample", space, *arguments)
     assert (ran.code, ran.out, ran.err) == (4 if "nowhere" in said else 2, "", f"error: {said}\n")
     assert sorted(lab.root.rglob("*")) == before
 
 
-def test_a_space_that_is_wrong_is_answered_with_every_problem(lab: Lab) -> None:
+def test_a_space_that_is_wrong_is_answered_with_every_problem(lab: CommandLab) -> None:
     space = lab.write("space.json", '{"a": {"min": 2, "max": 1}, "b": {"mim": 0, "max": 1}, "c": [1]}')
     ran = lab.run("study", "sample", space, "-n", 3, "--out", "s.csv")
     forms = 'write a value, {"values": [...]} or {"min": ..., "max": ...}'
@@ -146,7 +146,7 @@ def test_a_space_that_is_wrong_is_answered_with_every_problem(lab: Lab) -> None:
     )
 
 
-def test_a_space_file_that_is_not_there_or_not_json(lab: Lab) -> None:
+def test_a_space_file_that_is_not_there_or_not_json(lab: CommandLab) -> None:
     ran = lab.run("study", "sample", "space.json", "-n", 3, "--out", "s.csv")
     assert ran.err == "error: there is no such space file\n  at: space.json\nhint: name a space file, like space.json\n"
     space = lab.write("space.json", '{"a": 1, "a": 2}')
@@ -154,7 +154,7 @@ def test_a_space_file_that_is_not_there_or_not_json(lab: Lab) -> None:
     assert ran.err == f"error: the space file is not JSON\n  $: the key 'a' stands twice; keep one\n  at: {space}\n"
 
 
-def test_nothing_is_replaced_unasked(lab: Lab, space: Path) -> None:
+def test_nothing_is_replaced_unasked(lab: CommandLab, space: Path) -> None:
     out = lab.write("s.csv", "mine")
     ran = lab.run("study", "sample", space, "-n", 4, "--out", out)
     assert (ran.code, ran.err) == (

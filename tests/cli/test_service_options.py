@@ -18,7 +18,7 @@ import yaml
 
 from mops.profile import Profile, Service, save
 
-from .conftest import Lab, Ran
+from .command_lab import CommandLab, Ran
 
 SERVICE = {
     "format": 1,
@@ -87,7 +87,7 @@ def described() -> dict[str, str]:
 
 
 @pytest.fixture
-def server(lab: Lab, described: dict[str, str]) -> Iterator[str]:
+def server(lab: CommandLab, described: dict[str, str]) -> Iterator[str]:
     """Run the API server that allows everything; the lab's person has a kubeconfig for it."""
     handler = type("Handler", (Yes,), {"posted": [], "described": described})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
@@ -100,14 +100,14 @@ def server(lab: Lab, described: dict[str, str]) -> Iterator[str]:
 
 
 @pytest.fixture
-def connected(lab: Lab, server: str) -> Lab:
+def connected(lab: CommandLab, server: str) -> CommandLab:
     """A person who is connected to a service."""
     save(Profile(namespace="studies", service=Service.parse(json.dumps(SERVICE), "here")), lab.environment)
     lab.environment.pop("MODELOPS_STORAGE")
     return lab
 
 
-def refused(lab: Lab, ran: Ran, *lines: str, code: int = 2) -> None:
+def refused(lab: CommandLab, ran: Ran, *lines: str, code: int = 2) -> None:
     """Assert the whole of what is said, and that nothing was written."""
     assert ran.err.splitlines() == [f"error: {lines[0]}", f"  at: {lines[1]}", f"hint: {lines[2]}"]
     assert (ran.code, ran.out) == (code, "")
@@ -124,7 +124,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_this_machine_has_no_such_option(lab: Lab, option: str) -> None:
+def test_this_machine_has_no_such_option(lab: CommandLab, option: str) -> None:
     refused(
         lab,
         lab.submit(option, OPTIONS[option]),
@@ -134,7 +134,7 @@ def test_this_machine_has_no_such_option(lab: Lab, option: str) -> None:
     )
 
 
-def test_all_such_options_are_named_at_once(lab: Lab) -> None:
+def test_all_such_options_are_named_at_once(lab: CommandLab) -> None:
     refused(
         lab,
         lab.submit(*(part for option in OPTIONS.items() for part in option)),
@@ -145,7 +145,7 @@ def test_all_such_options_are_named_at_once(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("here", ["--local", "--detach"])
-def test_what_keeps_the_job_on_this_machine_is_named(connected: Lab, here: str) -> None:
+def test_what_keeps_the_job_on_this_machine_is_named(connected: CommandLab, here: str) -> None:
     refused(
         connected,
         connected.submit(here, "--queue", "small"),
@@ -155,7 +155,7 @@ def test_what_keeps_the_job_on_this_machine_is_named(connected: Lab, here: str) 
     )
 
 
-def test_a_scheduler_of_ones_own_keeps_it_too(connected: Lab) -> None:
+def test_a_scheduler_of_ones_own_keeps_it_too(connected: CommandLab) -> None:
     ran = connected.submit("--queue", "small", MODELOPS_SCHEDULER="tcp://127.0.0.1:1")
     note, *rest = ran.err.splitlines()
     assert note.startswith("note: MODELOPS_SCHEDULER is set")
@@ -164,12 +164,12 @@ def test_a_scheduler_of_ones_own_keeps_it_too(connected: Lab) -> None:
     refused(connected, Ran(ran.code, ran.out, "\n".join(rest)), what, "the command line", hint)
 
 
-def test_local_runs_here_also_if_a_service_is_connected(connected: Lab) -> None:
+def test_local_runs_here_also_if_a_service_is_connected(connected: CommandLab) -> None:
     assert connected.submit("--local", "--storage", connected.storage).code == 0
 
 
 @pytest.mark.parametrize("here", [[], ["--local"]])
-def test_a_profile_that_is_broken_is_said_before_anything_is_written(connected: Lab, here: list[str]) -> None:
+def test_a_profile_that_is_broken_is_said_before_anything_is_written(connected: CommandLab, here: list[str]) -> None:
     """With --local it was said when the job was there, which did not run."""
     profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json")
     profile.write_text("{}")
@@ -191,7 +191,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("option", WRONG)
-def test_what_kubernetes_would_refuse_is_refused_before_anything_is_written(connected: Lab, option: str) -> None:
+def test_what_kubernetes_would_refuse_is_refused_before_anything_is_written(connected: CommandLab, option: str) -> None:
     """The API server refused the Job when the study was in the storage already."""
     value, right = WRONG[option]
     refused(
@@ -199,7 +199,7 @@ def test_what_kubernetes_would_refuse_is_refused_before_anything_is_written(conn
     )
 
 
-def test_a_folder_of_this_machine_is_no_storage_for_a_service(connected: Lab) -> None:
+def test_a_folder_of_this_machine_is_no_storage_for_a_service(connected: CommandLab) -> None:
     refused(
         connected,
         connected.submit("--storage", connected.storage),
@@ -209,7 +209,7 @@ def test_a_folder_of_this_machine_is_no_storage_for_a_service(connected: Lab) ->
     )
 
 
-def test_an_interpreter_of_this_machine_is_none_for_a_service(connected: Lab) -> None:
+def test_an_interpreter_of_this_machine_is_none_for_a_service(connected: CommandLab) -> None:
     ran = connected.submit("--python", "/usr/bin/python3")
     assert ran.err.splitlines() == [
         "error: simulations cannot be started with these options",
@@ -219,7 +219,7 @@ def test_an_interpreter_of_this_machine_is_none_for_a_service(connected: Lab) ->
     assert (ran.code, ran.out, connected.stored()) == (2, "", [])
 
 
-def test_a_service_that_is_out_of_reach(connected: Lab) -> None:
+def test_a_service_that_is_out_of_reach(connected: CommandLab) -> None:
     path = kubeconfig(connected.root, "https://127.0.0.1:1")
     refused(
         connected,
@@ -234,7 +234,7 @@ def test_a_service_that_is_out_of_reach(connected: Lab) -> None:
 # The service since it was connected
 
 
-def test_a_submit_begins_with_what_the_chart_says_now(connected: Lab, described: dict[str, str]) -> None:
+def test_a_submit_begins_with_what_the_chart_says_now(connected: CommandLab, described: dict[str, str]) -> None:
     """The profile was that of the day of 'mops connect': after an upgrade jobs went to the old storage, with the old
     image, until somebody connected again."""
     described["studies"] = json.dumps(SERVICE | {"storage": "/elsewhere"})
@@ -245,7 +245,7 @@ def test_a_submit_begins_with_what_the_chart_says_now(connected: Lab, described:
     assert "warning:" not in connected.submit("--storage", connected.storage).err
 
 
-def test_a_profile_that_cannot_be_written_stops_no_job(connected: Lab, described: dict[str, str]) -> None:
+def test_a_profile_that_cannot_be_written_stops_no_job(connected: CommandLab, described: dict[str, str]) -> None:
     """It may be mounted read-only. Here a folder has the name of the file that would replace it."""
     described["studies"] = json.dumps(SERVICE | {"storage": "/elsewhere"})
     profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json")
@@ -268,7 +268,7 @@ def test_a_profile_that_cannot_be_written_stops_no_job(connected: Lab, described
     assert profile.read_text() == kept
 
 
-def test_a_service_that_was_removed_is_said_so(connected: Lab, server: str, described: dict[str, str]) -> None:
+def test_a_service_that_was_removed_is_said_so(connected: CommandLab, server: str, described: dict[str, str]) -> None:
     described.clear()
     refused(
         connected,
@@ -280,7 +280,9 @@ def test_a_service_that_was_removed_is_said_so(connected: Lab, server: str, desc
     )
 
 
-def test_a_description_of_a_newer_mops_is_said_so(connected: Lab, server: str, described: dict[str, str]) -> None:
+def test_a_description_of_a_newer_mops_is_said_so(
+    connected: CommandLab, server: str, described: dict[str, str]
+) -> None:
     described["studies"] = json.dumps(SERVICE | {"format": 2, "version": "9.0"})
     refused(
         connected,
@@ -294,7 +296,7 @@ def test_a_description_of_a_newer_mops_is_said_so(connected: Lab, server: str, d
 # connect
 
 
-def test_connect_to_an_unknown_context(lab: Lab, server: str) -> None:
+def test_connect_to_an_unknown_context(lab: CommandLab, server: str) -> None:
     refused(
         lab,
         lab.run("connect", "--context", "elsewhere"),
@@ -305,7 +307,7 @@ def test_connect_to_an_unknown_context(lab: Lab, server: str) -> None:
     assert not_connected(lab)
 
 
-def test_connect_without_a_kubeconfig(lab: Lab) -> None:
+def test_connect_without_a_kubeconfig(lab: CommandLab) -> None:
     refused(
         lab,
         lab.run("connect", "--kubeconfig", lab.root / "nothing"),
@@ -316,7 +318,7 @@ def test_connect_without_a_kubeconfig(lab: Lab) -> None:
     assert not_connected(lab)
 
 
-def test_connect_to_a_namespace_without_a_service(lab: Lab, server: str) -> None:
+def test_connect_to_a_namespace_without_a_service(lab: CommandLab, server: str) -> None:
     refused(
         lab,
         lab.run("connect", "--namespace", "empty"),
@@ -328,7 +330,7 @@ def test_connect_to_a_namespace_without_a_service(lab: Lab, server: str) -> None
     assert not_connected(lab)
 
 
-def test_connect_looks_in_the_namespace_of_the_context(lab: Lab, server: str, described: dict[str, str]) -> None:
+def test_connect_looks_in_the_namespace_of_the_context(lab: CommandLab, server: str, described: dict[str, str]) -> None:
     """Of the one that is named: kr8s takes that of the current one."""
     described.clear()
     path = Path(lab.environment["KUBECONFIG"])
@@ -339,13 +341,13 @@ def test_connect_looks_in_the_namespace_of_the_context(lab: Lab, server: str, de
     assert f"at: {server}, namespace theirs\n" in lab.run("connect", "--context", "other").err
 
 
-def test_to_forget_a_service(connected: Lab) -> None:
+def test_to_forget_a_service(connected: CommandLab) -> None:
     assert connected.run("connect", "--off").err == "jobs run on this machine again\n"
     assert connected.run("connect", "--off").err == "there was no service connected\n"
     assert not_connected(connected)
 
 
-def not_connected(lab: Lab) -> bool:
+def not_connected(lab: CommandLab) -> bool:
     return not Path(lab.environment["XDG_CONFIG_HOME"], "mops").is_dir() or not list(
         Path(lab.environment["XDG_CONFIG_HOME"], "mops").iterdir()
     )

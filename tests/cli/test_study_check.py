@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Lab, Ran
+from .command_lab import CommandLab, Ran
 
 MODEL = """
 import ctypes, os, random, time
@@ -92,7 +92,7 @@ def cannot_score(params, replicates):
 
 
 @pytest.fixture
-def check(lab: Lab) -> Any:
+def check(lab: CommandLab) -> Any:
     lab.write("model.py", MODEL)
 
     def check(model: str, *arguments: object, fields: dict[str, Any] | None = None, **variables: str) -> Ran:
@@ -102,7 +102,7 @@ def check(lab: Lab) -> Any:
     return check
 
 
-def test_a_seeded_model_is_reproducible(check: Any, lab: Lab) -> None:
+def test_a_seeded_model_is_reproducible(check: Any, lab: CommandLab) -> None:
     ran = check("seeded", fields={"targets": ["model:draws"]})
     assert (ran.code, "warning" in ran.err) == (0, False), ran.err
     assert re.search(r"^reproducible +yes$", ran.out, re.MULTILINE)
@@ -202,7 +202,7 @@ def test_a_target_that_scores_the_same_tables_differently_is_named(check: Any) -
     assert "target 'model:draws'," not in ran.err
 
 
-def test_a_simulation_that_fails_is_said_as_it_will_be_recorded(check: Any, lab: Lab) -> None:
+def test_a_simulation_that_fails_is_said_as_it_will_be_recorded(check: Any, lab: CommandLab) -> None:
     ran = check("fails", "--json")
     assert ran.code == 1
     trial = ran.json["trial"]
@@ -261,7 +261,7 @@ def test_an_unknown_output_is_refused_before_any_job(check: Any) -> None:
     ]
 
 
-def test_the_simulation_runs_twice_in_one_fresh_process_and_once_in_another(check: Any, lab: Lab) -> None:
+def test_the_simulation_runs_twice_in_one_fresh_process_and_once_in_another(check: Any, lab: CommandLab) -> None:
     notes = lab.root / "notes"
     assert check("noted", "--env", f"NOTES={notes}").code == 0
     (a, *first), (b, *again), (c, *other), (d, *after) = map(str.split, notes.read_text().splitlines())
@@ -270,7 +270,7 @@ def test_the_simulation_runs_twice_in_one_fresh_process_and_once_in_another(chec
     assert (first[0], other[0]) == ("1", "2")
 
 
-def test_no_run_imports_the_model_only(check: Any, lab: Lab) -> None:
+def test_no_run_imports_the_model_only(check: Any, lab: CommandLab) -> None:
     notes = lab.root / "notes"
     ran = check("noted", "--no-run", "--json", "--env", f"NOTES={notes}")
     assert (ran.code, ran.json["trial"]) == (0, None)

@@ -18,7 +18,7 @@ import mops
 from mops.settings import Settings
 from mops.storage.options import read_options
 
-from .conftest import Lab
+from .command_lab import CommandLab
 from .test_commands import wait_for
 from .test_wrong_input import refused, refused_and_nothing_written
 
@@ -56,28 +56,28 @@ def score(params, replicates):
 
 
 @pytest.fixture
-def model(lab: Lab) -> Lab:
+def model(lab: CommandLab) -> CommandLab:
     lab.write("model.py", MODEL)
     lab.write_study(parameter_sets=[{"x": 0}])
     return lab
 
 
-def table(lab: Lab, job: str) -> pyarrow.Table:
+def table(lab: CommandLab, job: str) -> pyarrow.Table:
     return mops.open_job(job, str(lab.storage)).outputs("output").to_table()
 
 
-def row(lab: Lab, job: str) -> dict[str, Any]:
+def row(lab: CommandLab, job: str) -> dict[str, Any]:
     """Return one row of a job, which are all the same but for the seed."""
     return table(lab, job).to_pylist()[0]
 
 
-def options_of(lab: Lab, job: str = "j") -> dict[str, Any]:
+def options_of(lab: CommandLab, job: str = "j") -> dict[str, Any]:
     """Return the options that a job's record keeps."""
     found: dict[str, Any] = json.loads((lab.storage / "jobs" / job / "job.json").read_text())["options"]
     return found
 
 
-def killed_half_way(lab: Lab, *arguments: object, **variables: str) -> None:
+def killed_half_way(lab: CommandLab, *arguments: object, **variables: str) -> None:
     """Submit a job 'j' of two sets, and kill it when the first is committed; without the sign the second waits."""
     one_by_one = {"MODELOPS_JOB_CHECKPOINT_SECONDS": "0", "MODELOPS_JOB_SLOTS": "1"}
     submit = ("jobs", "submit", lab.study, "--name", "j", "--env", f"GO={lab.root / 'go'}", *arguments)
@@ -90,7 +90,7 @@ def killed_half_way(lab: Lab, *arguments: object, **variables: str) -> None:
 # --env
 
 
-def test_variables_reach_the_model_and_their_values_are_kept_or_not(model: Lab) -> None:
+def test_variables_reach_the_model_and_their_values_are_kept_or_not(model: CommandLab) -> None:
     ran = model.submit("--name", "j", "--env", "MODE=a=b c", "--env", "API_TOKEN", "--env", "EMPTY=", API_TOKEN=SECRET)
     assert ran.code == 0, ran.err
     found = row(model, "j")
@@ -102,7 +102,7 @@ def test_variables_reach_the_model_and_their_values_are_kept_or_not(model: Lab) 
     assert SECRET not in ran.out + ran.err
 
 
-def test_a_resume_has_kept_values_and_takes_the_others_from_its_own_environment(model: Lab) -> None:
+def test_a_resume_has_kept_values_and_takes_the_others_from_its_own_environment(model: CommandLab) -> None:
     model.write_study(parameter_sets=[{"x": 0}, {"x": 1}])
     killed_half_way(model, "--env", "MODE=slow", "--env", "API_TOKEN", API_TOKEN=SECRET)
     committed = model.stored()
@@ -120,7 +120,7 @@ def test_a_resume_has_kept_values_and_takes_the_others_from_its_own_environment(
     assert set(table(model, "j")["MODE"].to_pylist()) == {"slow"}
 
 
-def test_a_resume_changes_a_variable_from_then_on_and_a_retry_has_it(model: Lab) -> None:
+def test_a_resume_changes_a_variable_from_then_on_and_a_retry_has_it(model: CommandLab) -> None:
     """resume and retry had no --env: a wrong value, once submitted, was the job's for ever."""
     model.write_study(parameter_sets=[{"x": 0}, {"x": 1}])
     killed_half_way(model, "--env", "MODE=slow", API_TOKEN=SECRET)
@@ -139,7 +139,7 @@ def test_a_resume_changes_a_variable_from_then_on_and_a_retry_has_it(model: Lab)
     }
 
 
-def test_python_callers_give_a_mapping(model: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_callers_give_a_mapping(model: CommandLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_TOKEN", SECRET)
     settings = Settings(slots=1, storage=str(model.storage))
     job = mops.submit(model.study, env={"MODE": "x", "API_TOKEN": None}, settings=settings)
@@ -186,19 +186,19 @@ BAD_ENV: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize(("given", "said"), BAD_ENV.values(), ids=BAD_ENV)
-def test_a_variable_that_cannot_be(lab: Lab, given: list[str], said: list[str]) -> None:
+def test_a_variable_that_cannot_be(lab: CommandLab, given: list[str], said: list[str]) -> None:
     ran = lab.submit(*(part for text in given for part in ("--env", text)))
     refused_and_nothing_written(lab, ran, where="hint: ")
     assert ran.err.splitlines() == [NO_OPTIONS, *(f"  {line}" for line in said), ENV_HINT]
     assert SECRET not in ran.err
 
 
-def test_check_refuses_what_submit_refuses(lab: Lab) -> None:
+def test_check_refuses_what_submit_refuses(lab: CommandLab) -> None:
     ran = lab.run("study", "check", lab.study, "--env", "MODE", "--env", f"TOKEN={SECRET}")
     refused(ran, "--env MODE: it is not set", "--env TOKEN: values of such names", where="hint: ")
 
 
-def test_values_in_python_are_strings(lab: Lab) -> None:
+def test_values_in_python_are_strings(lab: CommandLab) -> None:
     with pytest.raises(mops.errors.OptionsError) as raised:
         mops.submit(lab.study, env={"N": 3, "NUL": "a\0b"}, settings=Settings(storage=str(lab.storage)))  # type: ignore[dict-item]
     assert [str(problem) for problem in raised.value.problems] == [
@@ -233,14 +233,16 @@ def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def elsewhere(lab: Lab) -> Lab:
+def elsewhere(lab: CommandLab) -> CommandLab:
     lab.write("model.py", IN_ANOTHER)
     ours = str(Path(pyarrow.__file__).parents[1])
     lab.write_study(parameter_sets=[{"ours": ours}, {"ours": ours, "x": 0}], targets=["model:score"])
     return lab
 
 
-def test_simulations_run_in_another_interpreter_without_our_libraries(elsewhere: Lab, other_python: Path) -> None:
+def test_simulations_run_in_another_interpreter_without_our_libraries(
+    elsewhere: CommandLab, other_python: Path
+) -> None:
     ran = elsewhere.submit("--name", "j", "--python", other_python, PYTHONPATH=os.pathsep.join(sys.path))
     assert ran.code == 0, ran.err
     found = row(elsewhere, "j")
@@ -252,7 +254,7 @@ def test_simulations_run_in_another_interpreter_without_our_libraries(elsewhere:
     assert options_of(elsewhere)["python"] == str(other_python)
 
 
-def test_the_interpreter_is_kept_for_a_resume_as_an_absolute_path(elsewhere: Lab, other_python: Path) -> None:
+def test_the_interpreter_is_kept_for_a_resume_as_an_absolute_path(elsewhere: CommandLab, other_python: Path) -> None:
     elsewhere.write_study(parameter_sets=[{"ours": "/nowhere", "x": x} for x in range(2)], n_replicates=1)
     killed_half_way(elsewhere, "--python", os.path.relpath(other_python, elsewhere.root))
     resumed = elsewhere.run("jobs", "resume", "j")
@@ -264,7 +266,7 @@ def test_the_interpreter_is_kept_for_a_resume_as_an_absolute_path(elsewhere: Lab
 
 
 def test_variables_that_tell_one_python_its_libraries_reach_another_when_named(
-    elsewhere: Lab, other_python: Path, tmp_path: Path
+    elsewhere: CommandLab, other_python: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "lib").mkdir()
     ran = elsewhere.submit("--name", "j", "--python", other_python, "--env", f"PYTHONPATH={tmp_path / 'lib'}")
@@ -272,7 +274,7 @@ def test_variables_that_tell_one_python_its_libraries_reach_another_when_named(
     assert row(elsewhere, "j")["pythonpath"] == str(tmp_path / "lib")
 
 
-def test_check_runs_in_the_other_interpreter(elsewhere: Lab, other_python: Path) -> None:
+def test_check_runs_in_the_other_interpreter(elsewhere: CommandLab, other_python: Path) -> None:
     without = elsewhere.run("study", "check", elsewhere.study)
     refused(without, "No module named 'only_there'", f"installed for {sys.executable}, or for another that --python")
     ran = elsewhere.run("study", "check", elsewhere.study, "--python", other_python, "--env", "MODE=x", "--json")
@@ -281,7 +283,7 @@ def test_check_runs_in_the_other_interpreter(elsewhere: Lab, other_python: Path)
     assert ran.json["trial"]["reproducible"] is True
 
 
-def test_an_interpreter_that_is_gone_is_said_at_resume(elsewhere: Lab, other_python: Path) -> None:
+def test_an_interpreter_that_is_gone_is_said_at_resume(elsewhere: CommandLab, other_python: Path) -> None:
     elsewhere.write_study(parameter_sets=[{"ours": "/nowhere", "x": x} for x in range(2)], n_replicates=1)
     environment = elsewhere.root / "venv"
     environment.symlink_to(other_python.parents[1])
@@ -370,7 +372,7 @@ BAD_PYTHONS = [
 
 
 @pytest.mark.parametrize("bad", BAD_PYTHONS, ids=[case.__name__ for case in BAD_PYTHONS])
-def test_an_interpreter_that_cannot_be(lab: Lab, tmp_path: Path, bad: Any) -> None:
+def test_an_interpreter_that_cannot_be(lab: CommandLab, tmp_path: Path, bad: Any) -> None:
     folder = tmp_path / "pythons"
     folder.mkdir()
     path, said = bad(folder)
@@ -379,7 +381,7 @@ def test_an_interpreter_that_cannot_be(lab: Lab, tmp_path: Path, bad: Any) -> No
     assert ran.err.splitlines() == [NO_OPTIONS, f"  --python {path}: {said}"]
 
 
-def test_an_interpreter_without_numpy_and_pyarrow(lab: Lab, bare_python: Path) -> None:
+def test_an_interpreter_without_numpy_and_pyarrow(lab: CommandLab, bare_python: Path) -> None:
     ran = lab.run("study", "check", lab.study, "--python", bare_python)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.splitlines() == [
@@ -388,19 +390,19 @@ def test_an_interpreter_without_numpy_and_pyarrow(lab: Lab, bare_python: Path) -
     ]
 
 
-def test_a_folder_of_an_environment_names_its_interpreter(lab: Lab, bare_python: Path) -> None:
+def test_a_folder_of_an_environment_names_its_interpreter(lab: CommandLab, bare_python: Path) -> None:
     ran = lab.submit("--python", bare_python.parents[1])
     assert ran.err.splitlines()[1].endswith(f"it is a folder; name the interpreter in it: {bare_python}")
 
 
-def test_a_near_name_and_a_commands_name_are_advised(lab: Lab, bare_python: Path) -> None:
+def test_a_near_name_and_a_commands_name_are_advised(lab: CommandLab, bare_python: Path) -> None:
     misspelled = bare_python.with_name("pyhton")
     assert lab.submit("--python", misspelled).err.splitlines()[1].endswith(f"; did you mean {bare_python}?")
     named = lab.submit("--python", "sh").err.splitlines()[1]
     assert named.startswith(f"  --python {lab.root / 'sh'}: there is no such file; did you mean /")
 
 
-def test_an_interpreter_and_an_environment_that_is_made_exclude_each_other(lab: Lab) -> None:
+def test_an_interpreter_and_an_environment_that_is_made_exclude_each_other(lab: CommandLab) -> None:
     for command in ("jobs", "submit"), ("study", "check"):
         ran = lab.run(*command, lab.study, "--python", sys.executable, MODELOPS_JOB_INSTALL="always")
         refused_and_nothing_written(lab, ran, where="MODELOPS_JOB_INSTALL=always")
@@ -413,7 +415,7 @@ def test_an_interpreter_and_an_environment_that_is_made_exclude_each_other(lab: 
         ]
 
 
-def test_problems_of_variables_and_interpreter_are_said_at_once(lab: Lab, tmp_path: Path) -> None:
+def test_problems_of_variables_and_interpreter_are_said_at_once(lab: CommandLab, tmp_path: Path) -> None:
     ran = lab.submit("--env", "MODE", "--python", tmp_path / "nothing")
     assert ran.err.splitlines() == [
         NO_OPTIONS,

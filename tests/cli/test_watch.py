@@ -27,7 +27,7 @@ from mops.storage.paths import JobPaths
 from mops.worker.wire import readable
 from waiting import until
 
-from .conftest import MOPS, Lab
+from .command_lab import MOPS, CommandLab
 
 PATIENCE_SECONDS = 60.0
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -48,7 +48,7 @@ def run(params, seed):
 class Terminal:
     """A command on a terminal of 100 columns."""
 
-    def __init__(self, lab: Lab, *arguments: str):
+    def __init__(self, lab: CommandLab, *arguments: str):
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         env = {name: value for name, value in lab.environment.items() if name != "COLUMNS"} | {"TERM": "xterm"}
@@ -104,7 +104,7 @@ class Terminal:
 
 
 @pytest.fixture
-def gated(lab: Lab) -> Iterator[Lab]:
+def gated(lab: CommandLab) -> Iterator[CommandLab]:
     """A study of three sets, of which two wait while the file ``gate`` is there."""
     gate = lab.root / "gate"
     gate.touch()
@@ -119,7 +119,7 @@ def gated(lab: Lab) -> Iterator[Lab]:
 def terminals() -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def start(lab: Lab, *arguments: str) -> Terminal:
+    def start(lab: CommandLab, *arguments: str) -> Terminal:
         opened.append(Terminal(lab, *arguments))
         return opened[-1]
 
@@ -129,7 +129,7 @@ def terminals() -> Iterator[Callable[..., Terminal]]:
 
 
 @pytest.fixture
-def running(gated: Lab) -> Iterator[subprocess.Popen[str]]:
+def running(gated: CommandLab) -> Iterator[subprocess.Popen[str]]:
     """A job named ``job``, of which one set is committed and two wait."""
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
         until(lambda: exists(gated) and open_job("job", str(gated.storage)).status().groups >= 1)
@@ -137,15 +137,15 @@ def running(gated: Lab) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def exists(lab: Lab) -> bool:
+def exists(lab: CommandLab) -> bool:
     return (lab.storage / "jobs" / "job" / "job.json").is_file()
 
 
-def open_gate(lab: Lab) -> None:
+def open_gate(lab: CommandLab) -> None:
     (lab.root / "gate").unlink()
 
 
-def submit_only(lab: Lab) -> None:
+def submit_only(lab: CommandLab) -> None:
     """Write the job's records; nobody runs it."""
     prepared = prepare(lab.study)
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -154,7 +154,7 @@ def submit_only(lab: Lab) -> None:
 
 
 def test_a_job_that_waits_is_watched_until_it_starts_and_ends(
-    gated: Lab, terminals: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
+    gated: CommandLab, terminals: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", gated.environment["XDG_CACHE_HOME"])
     submit_only(gated)
@@ -172,7 +172,7 @@ def test_a_job_that_waits_is_watched_until_it_starts_and_ends(
 
 
 @pytest.mark.usefixtures("running")
-def test_what_a_model_prints_is_shown_and_steers_nothing(gated: Lab, terminals: Callable[..., Terminal]) -> None:
+def test_what_a_model_prints_is_shown_and_steers_nothing(gated: CommandLab, terminals: Callable[..., Terminal]) -> None:
     screen = terminals(gated, "jobs", "watch", "job")
     screen.wait_for("the model says 1")
     assert "\x1b[2J" not in screen.raw
@@ -181,7 +181,7 @@ def test_what_a_model_prints_is_shown_and_steers_nothing(gated: Lab, terminals: 
 
 
 def test_ctrl_c_ends_the_watching_and_not_the_job(
-    gated: Lab, running: subprocess.Popen[str], terminals: Callable[..., Terminal]
+    gated: CommandLab, running: subprocess.Popen[str], terminals: Callable[..., Terminal]
 ) -> None:
     screen = terminals(gated, "jobs", "watch", "job")
     screen.wait_for("running, attempt 1")
@@ -194,7 +194,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_job(
 
 
 def test_a_job_whose_runner_was_killed_is_interrupted_and_named_with_what_to_do(
-    gated: Lab, running: subprocess.Popen[str]
+    gated: CommandLab, running: subprocess.Popen[str]
 ) -> None:
     running.send_signal(signal.SIGKILL)
     running.wait()
@@ -207,7 +207,7 @@ def test_a_job_whose_runner_was_killed_is_interrupted_and_named_with_what_to_do(
 
 
 def test_a_runner_that_ended_before_its_first_sign_of_life_is_not_waited_for(
-    gated: Lab, monkeypatch: pytest.MonkeyPatch
+    gated: CommandLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a disk that was full behind the claim: the job counted as running for ever."""
     monkeypatch.setenv("XDG_CACHE_HOME", gated.environment["XDG_CACHE_HOME"])
@@ -219,7 +219,7 @@ def test_a_runner_that_ended_before_its_first_sign_of_life_is_not_waited_for(
     assert job.status().state == "running"
 
 
-def test_through_a_pipe_each_line_is_a_change(gated: Lab, running: subprocess.Popen[str]) -> None:
+def test_through_a_pipe_each_line_is_a_change(gated: CommandLab, running: subprocess.Popen[str]) -> None:
     with gated.start("jobs", "watch", "job") as watching:
         assert watching.stdout is not None
         assert watching.stdout.readline().startswith("running: 1 of 3 simulations, 0 failed, 1 durable")
@@ -231,7 +231,7 @@ def test_through_a_pipe_each_line_is_a_change(gated: Lab, running: subprocess.Po
     assert running.wait(PATIENCE_SECONDS) == 0
 
 
-def test_as_json_each_line_is_an_object_and_the_last_one_says_how_it_ended(gated: Lab) -> None:
+def test_as_json_each_line_is_an_object_and_the_last_one_says_how_it_ended(gated: CommandLab) -> None:
     gated.write_study(parameter_sets=[{"x": x, "fails": True} for x in (1, 2, 3)], n_replicates=1)
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
         until(lambda: exists(gated) and open_job("job", str(gated.storage)).status().groups >= 1)
@@ -249,7 +249,7 @@ def test_as_json_each_line_is_an_object_and_the_last_one_says_how_it_ended(gated
     assert last["peak_bytes"] > 0
 
 
-def test_a_job_that_has_ended_is_summed_up_at_once(finished: tuple[Lab, str]) -> None:
+def test_a_job_that_has_ended_is_summed_up_at_once(finished: tuple[CommandLab, str]) -> None:
     lab, name = finished
     ran = lab.run("jobs", "watch", name)
     assert ran.code == 0
@@ -257,7 +257,7 @@ def test_a_job_that_has_ended_is_summed_up_at_once(finished: tuple[Lab, str]) ->
     assert f"mops jobs results {name}" in ran.out
 
 
-def test_an_unknown_job_is_an_error_that_names_the_nearest(finished: tuple[Lab, str]) -> None:
+def test_an_unknown_job_is_an_error_that_names_the_nearest(finished: tuple[CommandLab, str]) -> None:
     lab, name = finished
     ran = lab.run("jobs", "watch", name + "e")
     assert ran.code == 2
@@ -265,7 +265,7 @@ def test_an_unknown_job_is_an_error_that_names_the_nearest(finished: tuple[Lab, 
     assert name in ran.err
 
 
-def test_status_of_a_running_job_shows_slots_memory_and_what_is_not_durable(gated: Lab) -> None:
+def test_status_of_a_running_job_shows_slots_memory_and_what_is_not_durable(gated: CommandLab) -> None:
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
         until(
             lambda: (

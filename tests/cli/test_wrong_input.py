@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import MOPS, Lab, Ran
+from .command_lab import MOPS, CommandLab, Ran
 
 SETS = [{"x": 1}]
 
@@ -29,7 +29,9 @@ def refused(ran: Ran, *said: object, code: int = 2, where: object = "at: ") -> N
     assert "pydantic" not in ran.err
 
 
-def refused_and_nothing_written(lab: Lab, ran: Ran, *said: object, code: int = 2, where: object = "at: ") -> None:
+def refused_and_nothing_written(
+    lab: CommandLab, ran: Ran, *said: object, code: int = 2, where: object = "at: "
+) -> None:
     refused(ran, *said, code=code, where=where)
     assert lab.stored() == []
 
@@ -46,7 +48,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize(("text", "said"), BAD_FILES.values(), ids=BAD_FILES)
-def test_a_study_file_that_is_no_study(lab: Lab, text: str, said: list[str]) -> None:
+def test_a_study_file_that_is_no_study(lab: CommandLab, text: str, said: list[str]) -> None:
     lab.write("study.json", text)
     refused_and_nothing_written(lab, lab.submit(), *said, where=f"at: {lab.study}")
 
@@ -68,12 +70,12 @@ BAD_FIELDS = {
 
 
 @pytest.mark.parametrize(("fields", "said"), BAD_FIELDS.values(), ids=BAD_FIELDS)
-def test_a_field_of_the_study_that_cannot_be(lab: Lab, fields: dict[str, object], said: list[str]) -> None:
+def test_a_field_of_the_study_that_cannot_be(lab: CommandLab, fields: dict[str, object], said: list[str]) -> None:
     lab.write_study(**fields)
     refused_and_nothing_written(lab, lab.submit(), *said, where=f"at: {lab.study}")
 
 
-def test_all_problems_of_a_study_are_said_at_once(lab: Lab) -> None:
+def test_all_problems_of_a_study_are_said_at_once(lab: CommandLab) -> None:
     lab.write_study(n_replicates=0, scenario=3, parameter_sets=[{"x": None}])
     refused_and_nothing_written(lab, lab.submit(), "$.n_replicates", "$.scenario", "$.parameter_sets[0].x")
 
@@ -111,7 +113,7 @@ BAD_MODELS = {
 
 @pytest.mark.parametrize(("files", "fields", "said"), BAD_MODELS.values(), ids=BAD_MODELS)
 def test_a_model_that_cannot_be_loaded(
-    lab: Lab, files: dict[str, str], fields: dict[str, object], said: list[str]
+    lab: CommandLab, files: dict[str, str], fields: dict[str, object], said: list[str]
 ) -> None:
     for name, text in files.items():
         lab.write(name, text)
@@ -119,12 +121,12 @@ def test_a_model_that_cannot_be_loaded(
     refused_and_nothing_written(lab, lab.submit(), *said)
 
 
-def test_check_finds_what_submit_finds(lab: Lab) -> None:
+def test_check_finds_what_submit_finds(lab: CommandLab) -> None:
     lab.write_study(model="nowhere:run")
     refused_and_nothing_written(lab, lab.run("study", "check", lab.study), "No module named 'nowhere'")
 
 
-def test_an_unknown_output_is_known_with_the_first_result(lab: Lab) -> None:
+def test_an_unknown_output_is_known_with_the_first_result(lab: CommandLab) -> None:
     """Before it no one knows the names; the job exists then, and says that it failed."""
     lab.write_study(outputs=["dayly"])
     ran = lab.submit("--name", "outputs")
@@ -136,31 +138,31 @@ def test_an_unknown_output_is_known_with_the_first_result(lab: Lab) -> None:
 
 
 # Arguments of submit, and what is said of them.
-def missing_file(lab: Lab) -> list[object]:
+def missing_file(lab: CommandLab) -> list[object]:
     return ["jobs", "submit", lab.project / "nothing.json"]
 
 
-def a_folder(lab: Lab) -> list[object]:
+def a_folder(lab: CommandLab) -> list[object]:
     return ["jobs", "submit", lab.project]
 
 
-def no_such_project(lab: Lab) -> list[object]:
+def no_such_project(lab: CommandLab) -> list[object]:
     return ["jobs", "submit", lab.study, "--project", lab.root / "nothing"]
 
 
-def bad_name(lab: Lab) -> list[object]:
+def bad_name(lab: CommandLab) -> list[object]:
     return ["jobs", "submit", lab.study, "--name", "My job"]
 
 
-def unknown_job(_lab: Lab) -> list[object]:
+def unknown_job(_lab: CommandLab) -> list[object]:
     return ["jobs", "status", "nothing"]
 
 
-def invalid_job(_lab: Lab) -> list[object]:
+def invalid_job(_lab: CommandLab) -> list[object]:
     return ["jobs", "status", "../x"]
 
 
-BAD_ARGUMENTS: dict[Callable[[Lab], list[object]], list[str]] = {
+BAD_ARGUMENTS: dict[Callable[[CommandLab], list[object]], list[str]] = {
     missing_file: ["no such study file", "nothing.json", "hint: "],
     a_folder: ["a folder, not a study file", "study.json in it"],
     no_such_project: ["no such project folder", "hint: "],
@@ -171,12 +173,14 @@ BAD_ARGUMENTS: dict[Callable[[Lab], list[object]], list[str]] = {
 
 
 @pytest.mark.parametrize(("arguments", "said"), BAD_ARGUMENTS.items(), ids=[case.__name__ for case in BAD_ARGUMENTS])
-def test_an_argument_that_cannot_be(lab: Lab, arguments: Callable[[Lab], list[object]], said: list[str]) -> None:
+def test_an_argument_that_cannot_be(
+    lab: CommandLab, arguments: Callable[[CommandLab], list[object]], said: list[str]
+) -> None:
     refused_and_nothing_written(lab, lab.run(*arguments(lab)), *said)
 
 
 @pytest.mark.parametrize("arguments", [["jobs", "submit"], ["jobs", "nothing"], ["settings", "--nothing"]])
-def test_a_command_that_cannot_be_read(lab: Lab, arguments: list[str]) -> None:
+def test_a_command_that_cannot_be_read(lab: CommandLab, arguments: list[str]) -> None:
     ran = lab.run(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert "Error: " in ran.err
@@ -196,7 +200,7 @@ BAD_SETTINGS = {
 
 
 @pytest.mark.parametrize(("variables", "said"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
-def test_a_setting_that_cannot_be(lab: Lab, variables: dict[str, str], said: list[str]) -> None:
+def test_a_setting_that_cannot_be(lab: CommandLab, variables: dict[str, str], said: list[str]) -> None:
     ran = lab.submit(**variables)
     refused_and_nothing_written(lab, ran, *said, where="hint: ")
 
@@ -210,31 +214,31 @@ BAD_STORAGES = {
 
 
 @pytest.mark.parametrize(("url", "said"), BAD_STORAGES.items(), ids=BAD_STORAGES)
-def test_a_storage_that_cannot_be(lab: Lab, url: str, said: list[str]) -> None:
+def test_a_storage_that_cannot_be(lab: CommandLab, url: str, said: list[str]) -> None:
     ran = lab.submit("--storage", url)
     refused_and_nothing_written(lab, ran, *said)
     assert "SECRET" not in ran.err
 
 
-def test_a_storage_that_is_a_file(lab: Lab) -> None:
+def test_a_storage_that_is_a_file(lab: CommandLab) -> None:
     (lab.root / "taken").write_text("mine")
     ran = lab.submit("--storage", lab.root / "taken")
     refused(ran, "a file and a folder are in each other's way", "hint: ", code=4, where=f"at: {lab.root / 'taken'}")
     assert (lab.root / "taken").read_text() == "mine"
 
 
-def test_a_storage_that_cannot_be_written(lab: Lab) -> None:
+def test_a_storage_that_cannot_be_written(lab: CommandLab) -> None:
     """In /proc nobody makes folders, not even root."""
     refused(lab.submit("--storage", "/proc/mops"), "hint: ", code=4, where="at: /proc/mops")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_storage_folder_of_another_user(lab: Lab) -> None:
+def test_a_storage_folder_of_another_user(lab: CommandLab) -> None:
     lab.storage.mkdir(mode=0o500)
     refused_and_nothing_written(lab, lab.submit(), "refuses access", "its owner and mode", code=4)
 
 
-def test_a_storage_that_is_full(lab: Lab) -> None:
+def test_a_storage_that_is_full(lab: CommandLab) -> None:
     """A file system of 64 KiB that only this process sees."""
     script = (
         "mount -t tmpfs -o size=64k tmpfs {storage} && head -c 60000 /dev/zero > {storage}/filler && exec {command}"
@@ -244,7 +248,7 @@ def test_a_storage_that_is_full(lab: Lab) -> None:
     refused(ran, "the storage is full", "free space", code=4, where=f"at: {lab.storage}")
 
 
-def in_own_mounts(lab: Lab, script: str) -> Ran:
+def in_own_mounts(lab: CommandLab, script: str) -> Ran:
     """Run a shell script where it may mount; skip where nobody may."""
     unshare = [shutil.which("unshare") or "unshare", "--mount", "--map-root-user"]
     try:
@@ -256,7 +260,7 @@ def in_own_mounts(lab: Lab, script: str) -> Ran:
     return Ran(ran.returncode, ran.stdout, ran.stderr)
 
 
-def test_azure_out_of_reach(lab: Lab) -> None:
+def test_azure_out_of_reach(lab: CommandLab) -> None:
     """An answer to who waits at a terminal before the lab's patience ends, not after the minutes of a running job."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound and not listening: every connection is refused
@@ -267,31 +271,31 @@ def test_azure_out_of_reach(lab: Lab) -> None:
     assert "c2VjcmV0" not in ran.err
 
 
-def test_a_symlink_out_of_the_project(lab: Lab) -> None:
+def test_a_symlink_out_of_the_project(lab: CommandLab) -> None:
     (lab.root / "secret.txt").write_text("")
     (lab.project / "link.txt").symlink_to(lab.root / "secret.txt")
     refused_and_nothing_written(lab, lab.submit(), "link.txt", "out of the project", ".mopsignore")
 
 
-def test_a_file_too_big_to_be_sent(lab: Lab) -> None:
+def test_a_file_too_big_to_be_sent(lab: CommandLab) -> None:
     with (lab.project / "big.bin").open("wb") as sparse:
         sparse.truncate(300 << 20)
     refused_and_nothing_written(lab, lab.submit(), "big.bin", "300.0 MiB", "200.0 MiB", ".mopsignore")
 
 
-def test_a_name_that_is_taken(finished: tuple[Lab, str]) -> None:
+def test_a_name_that_is_taken(finished: tuple[CommandLab, str]) -> None:
     lab, job = finished
     before = lab.stored()
     refused(lab.submit("--name", job), "'done' already", "choose another name", where=f"at: {lab.storage}")
     assert lab.stored() == before
 
 
-def test_a_job_that_is_not_there_names_the_nearest(finished: tuple[Lab, str]) -> None:
+def test_a_job_that_is_not_there_names_the_nearest(finished: tuple[CommandLab, str]) -> None:
     lab, _ = finished
     refused(lab.run("jobs", "results", "dome"), "no job 'dome'", "there are: done", where=f"at: {lab.storage}")
 
 
-def test_resume_of_a_complete_job(finished: tuple[Lab, str]) -> None:
+def test_resume_of_a_complete_job(finished: tuple[CommandLab, str]) -> None:
     lab, job = finished
     before = lab.stored()
     ran = lab.run("jobs", "resume", job)
@@ -299,7 +303,7 @@ def test_resume_of_a_complete_job(finished: tuple[Lab, str]) -> None:
     assert lab.stored() == before
 
 
-def test_an_export_replaces_nothing_unasked(finished: tuple[Lab, str], tmp_path: Path) -> None:
+def test_an_export_replaces_nothing_unasked(finished: tuple[CommandLab, str], tmp_path: Path) -> None:
     lab, job = finished
     (tmp_path / "daily.csv").write_text("mine")
     ran = lab.run("jobs", "results", job, "--to", tmp_path, "--format", "csv")
@@ -312,14 +316,14 @@ def test_an_export_replaces_nothing_unasked(finished: tuple[Lab, str], tmp_path:
 
 
 @pytest.mark.parametrize(("to", "code"), [("file", 2), ("file/inner", 2), ("/proc/mops", 4)])
-def test_an_export_into_what_is_no_folder(finished: tuple[Lab, str], tmp_path: Path, to: str, code: int) -> None:
+def test_an_export_into_what_is_no_folder(finished: tuple[CommandLab, str], tmp_path: Path, to: str, code: int) -> None:
     """A file where the folder should be gave a traceback."""
     lab, job = finished
     (tmp_path / "file").write_text("mine")
     refused(lab.run("jobs", "results", job, "--to", tmp_path / to), "hint: ", code=code)
 
 
-def test_a_table_that_no_csv_can_hold(lab: Lab, tmp_path: Path) -> None:
+def test_a_table_that_no_csv_can_hold(lab: CommandLab, tmp_path: Path) -> None:
     lab.write("lists.py", "import pyarrow as pa\ndef run(p, s):\n    return pa.table({'v': [[1, 2]]})\n")
     lab.write_study(model="lists:run")
     job = lab.submit().name
@@ -328,7 +332,7 @@ def test_a_table_that_no_csv_can_hold(lab: Lab, tmp_path: Path) -> None:
     assert not list(folder.glob("*partial*"))
 
 
-def test_a_record_of_a_newer_mops(lab: Lab) -> None:
+def test_a_record_of_a_newer_mops(lab: CommandLab) -> None:
     """Refused with the version to install, before anything is read in a wrong way."""
     job = lab.submit().name
     record = lab.storage / "jobs" / job / "job.json"

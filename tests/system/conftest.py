@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from study_lab import Lab, lab_in
+from study_lab import StudyLab, lab_in
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path) -> Iterator[StudyLab]:
     with lab_in(tmp_path) as found:
         yield found

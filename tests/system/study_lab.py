@@ -182,7 +182,7 @@ def rows_of(job: Job) -> Rows:
 
 
 @dataclass
-class Lab:
+class StudyLab:
     """A project folder with a study, and a storage, of one test."""
 
     folder: Path
@@ -314,9 +314,9 @@ class Lab:
 
 
 @contextmanager
-def lab_in(folder: Path) -> Iterator[Lab]:
+def lab_in(folder: Path) -> Iterator[StudyLab]:
     """Make a lab; end what a failed test leaves running."""
-    lab = Lab(folder)
+    lab = StudyLab(folder)
     try:
         yield lab
     finally:

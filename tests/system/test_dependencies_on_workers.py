@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from dask_processes import DaskProcesses, dask_in
-from study_lab import Lab, Runner, wait_for
+from study_lab import Runner, StudyLab, wait_for
 from wheels import wheel
 
 HOST = socket.gethostname()
@@ -27,7 +27,7 @@ def run(params, seed):
 
 
 @pytest.fixture
-def lab(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
+def lab(lab: StudyLab, monkeypatch: pytest.MonkeyPatch) -> StudyLab:
     """Leave out how pip is configured on this machine; wheels are in the bundle."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
@@ -40,22 +40,22 @@ def lab(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 @pytest.fixture
-def dask(lab: Lab, tmp_path: Path) -> Iterator[DaskProcesses]:
+def dask(lab: StudyLab, tmp_path: Path) -> Iterator[DaskProcesses]:
     """Two workers of one machine: they share a cache."""
     with dask_in(tmp_path / "dask", XDG_CACHE_HOME=str(tmp_path / "pod")) as processes:
         lab.more_env = {"MODELOPS_SCHEDULER": processes.address}
         yield processes
 
 
-def ask_for(lab: Lab, *lines: str) -> None:
+def ask_for(lab: StudyLab, *lines: str) -> None:
     (lab.project / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
-def values(lab: Lab, column: str) -> set[str]:
+def values(lab: StudyLab, column: str) -> set[str]:
     return set(lab.job().outputs("output").to_table()[column].to_pylist())
 
 
-def log_of(lab: Lab) -> str:
+def log_of(lab: StudyLab) -> str:
     return "".join(path.read_text() for path in lab.storage.glob("jobs/job/logs/*.txt"))
 
 
@@ -65,7 +65,7 @@ def error_of(runner: Runner) -> list[str]:
 
 
 def test_a_model_runs_with_what_the_workers_have_not_and_two_of_a_machine_make_it_once(
-    lab: Lab, dask: DaskProcesses
+    lab: StudyLab, dask: DaskProcesses
 ) -> None:
     ask_for(lab, "--no-index", "--find-links wheels", "tiny", "pathspec>=99")
     lab.run(CHECKPOINT_SECONDS=0, TASK_SECONDS=0.1)
@@ -79,7 +79,7 @@ def test_a_model_runs_with_what_the_workers_have_not_and_two_of_a_machine_make_i
     assert [made] == list(dask.folder.parent.glob("pod/mops/environments/*/")), again.said
 
 
-def test_a_worker_that_cannot_install_ends_the_job(lab: Lab, dask: DaskProcesses) -> None:
+def test_a_worker_that_cannot_install_ends_the_job(lab: StudyLab, dask: DaskProcesses) -> None:
     """The runner can: it knows where the packages are."""
     ask_for(lab, "tiny")
     lab.more_env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(lab.project / "wheels")}
@@ -104,7 +104,7 @@ def test_a_worker_that_cannot_install_ends_the_job(lab: Lab, dask: DaskProcesses
     assert "No matching distribution found for tiny" in log_of(lab)
 
 
-def test_what_cannot_be_installed_is_said_before_a_job_is_made(lab: Lab, dask: DaskProcesses) -> None:
+def test_what_cannot_be_installed_is_said_before_a_job_is_made(lab: StudyLab, dask: DaskProcesses) -> None:
     ask_for(lab, "--no-index", "nosuch-package")
     runner = lab.submit()
     assert runner.wait() == 2, runner.said
@@ -112,7 +112,7 @@ def test_what_cannot_be_installed_is_said_before_a_job_is_made(lab: Lab, dask: D
     assert not lab.exists()
 
 
-def test_without_an_install_the_model_lacks_a_library(lab: Lab, dask: DaskProcesses) -> None:
+def test_without_an_install_the_model_lacks_a_library(lab: StudyLab, dask: DaskProcesses) -> None:
     ask_for(lab, "--no-index", "--find-links wheels", "tiny")
     runner = lab.submit(INSTALL="never")
     assert runner.wait() == 2, runner.said
@@ -120,7 +120,7 @@ def test_without_an_install_the_model_lacks_a_library(lab: Lab, dask: DaskProces
     assert "or for another that --python names" in runner.said
 
 
-def test_a_library_that_is_not_asked_for_is_an_error_of_the_model(lab: Lab, dask: DaskProcesses) -> None:
+def test_a_library_that_is_not_asked_for_is_an_error_of_the_model(lab: StudyLab, dask: DaskProcesses) -> None:
     ask_for(lab, "--no-index", "--find-links wheels", "pathspec>=99")
     runner = lab.submit()
     assert runner.wait() == 2, runner.said
@@ -128,7 +128,7 @@ def test_a_library_that_is_not_asked_for_is_an_error_of_the_model(lab: Lab, dask
     assert "a library must be named in its requirements.txt, uv.lock or pyproject.toml" in runner.said
 
 
-def test_an_embedded_worker_installs_where_that_is_asked_for(lab: Lab) -> None:
+def test_an_embedded_worker_installs_where_that_is_asked_for(lab: StudyLab) -> None:
     ask_for(lab, "--no-index", "--find-links wheels", "tiny")
     refused = lab.submit()
     assert refused.wait() == 2, refused.said
@@ -137,7 +137,7 @@ def test_an_embedded_worker_installs_where_that_is_asked_for(lab: Lab) -> None:
     assert f"for requirements.txt on {HOST}: tiny 1.0" in log_of(lab)
 
 
-def test_ctrl_c_ends_an_install_on_a_worker(lab: Lab, dask: DaskProcesses) -> None:
+def test_ctrl_c_ends_an_install_on_a_worker(lab: StudyLab, dask: DaskProcesses) -> None:
     ask_for(lab, "tiny")
     lab.more_env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(lab.project / "wheels")}
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from study_lab import MOPS, Lab, Runner, betas, rows_of, wait_for
+from study_lab import MOPS, Runner, StudyLab, betas, rows_of, wait_for
 
 import mops
 from mops.settings import Settings
@@ -34,12 +34,12 @@ def simulate(params, seed):
 
 
 @pytest.fixture
-def study(lab: Lab) -> Lab:
+def study(lab: StudyLab) -> StudyLab:
     lab.write("held:simulate", betas(60), n_replicates=2, targets=["scores:order"])
     return lab
 
 
-def detached(lab: Lab, *arguments: str, **settings: object) -> tuple[Runner, int]:
+def detached(lab: StudyLab, *arguments: str, **settings: object) -> tuple[Runner, int]:
     """Submit with --detach; return the command, which has ended, and the process id of the runner."""
     submit = lab.start("submit", str(lab.project / "study.json"), "--name", "job", "--detach", *arguments, **settings)
     assert submit.wait() == 0, submit.said
@@ -48,11 +48,11 @@ def detached(lab: Lab, *arguments: str, **settings: object) -> tuple[Runner, int
     return submit, pids[0]
 
 
-def printed(lab: Lab) -> str:
+def printed(lab: StudyLab) -> str:
     return (lab.folder / "state" / "mops" / "job.log").read_text()
 
 
-def test_the_command_returns_when_the_runner_has_claimed(study: Lab) -> None:
+def test_the_command_returns_when_the_runner_has_claimed(study: StudyLab) -> None:
     submit, pid = detached(study, hold=0)
     assert (study.folder / "stdout-1.txt").read_text() == "job\n"
     for said in ("60 parameter sets", f"process {pid} runs it", "mops jobs watch job", "mops jobs cancel job"):
@@ -71,7 +71,7 @@ def test_the_command_returns_when_the_runner_has_claimed(study: Lab) -> None:
 
 
 @pytest.mark.parametrize("how", ["typed", "closed"])
-def test_neither_ctrl_c_nor_the_terminals_end_reaches_the_runner(study: Lab, how: str) -> None:
+def test_neither_ctrl_c_nor_the_terminals_end_reaches_the_runner(study: StudyLab, how: str) -> None:
     """A real terminal: a shell on it detaches a job, then ^C is typed, or the terminal is closed (SIGHUP)."""
     lab = study.start("status", "nothing", hold=0)  # for the environment of this lab's commands
     lab.wait()
@@ -106,7 +106,7 @@ def test_neither_ctrl_c_nor_the_terminals_end_reaches_the_runner(study: Lab, how
     assert "SIG" not in printed(study)
 
 
-def test_cancel_stops_it_and_resume_detached_goes_on(study: Lab) -> None:
+def test_cancel_stops_it_and_resume_detached_goes_on(study: StudyLab) -> None:
     submit, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
     wait_for(lambda: len(study.view().committed) >= 1)
     assert study.start("cancel", "job").wait() == 0
@@ -131,7 +131,7 @@ def test_cancel_stops_it_and_resume_detached_goes_on(study: Lab) -> None:
     study.assert_sound()
 
 
-def test_kill_of_a_detached_runner_leaves_nothing_and_resume_goes_on(study: Lab) -> None:
+def test_kill_of_a_detached_runner_leaves_nothing_and_resume_goes_on(study: StudyLab) -> None:
     submit, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
     wait_for(lambda: len(study.view().committed) >= 1)
     os.kill(pid, signal.SIGKILL)
@@ -144,7 +144,7 @@ def test_kill_of_a_detached_runner_leaves_nothing_and_resume_goes_on(study: Lab)
     assert rows_of(study.job()) == study.serial()
 
 
-def test_as_json_it_is_a_name_a_process_and_a_file(study: Lab) -> None:
+def test_as_json_it_is_a_name_a_process_and_a_file(study: StudyLab) -> None:
     submit, pid = detached(study, "--json", hold=0)
     told = json.loads((study.folder / "stdout-1.txt").read_text())
     assert told == {"job": "job", "pid": pid, "log": str(study.folder / "state" / "mops" / "job.log")}
@@ -152,7 +152,7 @@ def test_as_json_it_is_a_name_a_process_and_a_file(study: Lab) -> None:
     wait_for(lambda: not submit.alive())
 
 
-def test_a_runner_that_dies_before_it_has_begun_is_shown_with_its_exit_code(study: Lab) -> None:
+def test_a_runner_that_dies_before_it_has_begun_is_shown_with_its_exit_code(study: StudyLab) -> None:
     """The model could be imported here, and not in the runner: the job stands, and is resumed when that is mended."""
     flag = str(study.folder / "flag")
     text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="raise OSError('the licence server is gone')")
@@ -171,7 +171,7 @@ def test_a_runner_that_dies_before_it_has_begun_is_shown_with_its_exit_code(stud
     assert study.resume(SLOTS=1).wait() == 0
 
 
-def test_in_a_pod_a_model_that_cannot_be_imported_ends_the_job_and_it_resumes_when_it_can(study: Lab) -> None:
+def test_in_a_pod_a_model_that_cannot_be_imported_ends_the_job_and_it_resumes_when_it_can(study: StudyLab) -> None:
     """Nobody sees what a pod says before it has claimed, and Kubernetes takes its own records away."""
     flag = study.folder / "flag"
     text = FAILS_AT_SECOND_IMPORT.format(flag=str(flag), what="raise OSError('the licence server is gone')")
@@ -193,7 +193,7 @@ def test_in_a_pod_a_model_that_cannot_be_imported_ends_the_job_and_it_resumes_wh
     study.assert_sound()
 
 
-def test_ctrl_c_while_the_runner_begins_leaves_no_runner(study: Lab) -> None:
+def test_ctrl_c_while_the_runner_begins_leaves_no_runner(study: StudyLab) -> None:
     flag = str(study.folder / "flag")
     text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="__import__('time').sleep(600)")
     (study.project / "fickle.py").write_text(text)
@@ -206,7 +206,7 @@ def test_ctrl_c_while_the_runner_begins_leaves_no_runner(study: Lab) -> None:
     assert study.job().status().state == "submitted"
 
 
-def test_what_is_wrong_is_said_here_and_nothing_is_written(study: Lab) -> None:
+def test_what_is_wrong_is_said_here_and_nothing_is_written(study: StudyLab) -> None:
     study.write("held:nothing", betas(2))
     submit = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach")
     assert submit.wait() == 2
@@ -215,7 +215,7 @@ def test_what_is_wrong_is_said_here_and_nothing_is_written(study: Lab) -> None:
     assert not submit.alive()
 
 
-def test_retry_detaches_too(study: Lab) -> None:
+def test_retry_detaches_too(study: StudyLab) -> None:
     study.write("ill:simulate", [{"beta": 0.3, "ward": str(study.folder / "ward")}])
     (study.folder / "ward").write_text("0.3 error\n")
     study.run(exit_code=3)
@@ -227,7 +227,7 @@ def test_retry_detaches_too(study: Lab) -> None:
 
 
 def test_in_python_the_job_comes_at_once_and_runs_with_the_settings_given(
-    study: Lab, monkeypatch: pytest.MonkeyPatch
+    study: StudyLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A runner of its own reads the environment: settings that were given as an object were lost."""
     folders = {"XDG_STATE_HOME": study.folder / "state", "XDG_CACHE_HOME": study.folder / "cache"}
@@ -257,7 +257,7 @@ def test_in_python_the_job_comes_at_once_and_runs_with_the_settings_given(
             os.kill(runners[0], signal.SIGKILL)
 
 
-def test_memory_cannot_be_detached_from(study: Lab) -> None:
+def test_memory_cannot_be_detached_from(study: StudyLab) -> None:
     submit = study.start("submit", str(study.project / "study.json"), "--detach", "--storage", "memory://here")
     assert submit.wait() == 2
     assert submit.said == (
@@ -267,7 +267,7 @@ def test_memory_cannot_be_detached_from(study: Lab) -> None:
     )
 
 
-def test_a_state_folder_that_cannot_be_written_is_said_before_the_job_is_created(study: Lab) -> None:
+def test_a_state_folder_that_cannot_be_written_is_said_before_the_job_is_created(study: StudyLab) -> None:
     (study.folder / "state").write_text("a file in the way")
     submit = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach")
     assert submit.wait() == 2
@@ -279,7 +279,7 @@ def test_a_state_folder_that_cannot_be_written_is_said_before_the_job_is_created
     assert not study.exists()
 
 
-def test_a_runner_of_a_complete_job_ends_with_its_state(study: Lab) -> None:
+def test_a_runner_of_a_complete_job_ends_with_its_state(study: StudyLab) -> None:
     """Rule 5: a restarted pod of a job that is over does nothing and says so by the same exit code."""
     study.write("counted:simulate", betas(1))
     study.run()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from dask_processes import dask_in, free_port
-from study_lab import MOPS, Lab, betas, wait_for
+from study_lab import MOPS, StudyLab, betas, wait_for
 
 
 def doctor(*options: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -64,7 +64,7 @@ def test_this_machine(start: str) -> None:
     assert told["simulation_bytes"] < told["memory_bytes"]
 
 
-def test_a_job_says_at_its_start_what_is_off(lab: Lab, tmp_path: Path) -> None:
+def test_a_job_says_at_its_start_what_is_off(lab: StudyLab, tmp_path: Path) -> None:
     with dask_in(tmp_path / "dask", DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION="1.1") as dask:
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
         lab.write("counted:simulate", betas(2))
@@ -75,7 +75,7 @@ def test_a_job_says_at_its_start_what_is_off(lab: Lab, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "expected"), [("auto", "forked from a process"), ("spawn", "MODELOPS_JOB_START=spawn")]
 )
-def test_how_the_children_of_a_job_were_started(lab: Lab, start: str, expected: str) -> None:
+def test_how_the_children_of_a_job_were_started(lab: StudyLab, start: str, expected: str) -> None:
     lab.write("counted:simulate", betas(2))
     runner = lab.run(START=start)
     storage = {"MODELOPS_STORAGE": str(lab.storage)}

@@ -16,7 +16,7 @@ from cut import way_to
 from dask.base import annotate
 from dask_processes import DaskProcesses, dask_in, free_port, gone
 from distributed import Client, Scheduler
-from study_lab import GONE_SECONDS, MOPS, Lab, Runner, betas, rows_of, wait_for
+from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, rows_of, wait_for
 
 from mops.driver.cluster import RunsAgain, external
 from mops.driver.plan import TASKS_PER_SLOT, Submit
@@ -27,13 +27,13 @@ JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, repeats(30), repeats(5)
 
 
 @pytest.fixture
-def dask(lab: Lab, tmp_path: Path) -> Iterator[DaskProcesses]:
+def dask(lab: StudyLab, tmp_path: Path) -> Iterator[DaskProcesses]:
     with dask_in(tmp_path / "dask") as processes:
         lab.more_env = {"MODELOPS_SCHEDULER": processes.address}
         yield processes
 
 
-def test_whole_and_split_groups_give_the_same_rows_as_a_plain_loop(lab: Lab, dask: DaskProcesses) -> None:
+def test_whole_and_split_groups_give_the_same_rows_as_a_plain_loop(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("counted:simulate", betas(24, sleep=0.01), n_replicates=4, targets=["scores:order", "targets:number"])
     expected = lab.serial()
     for name, settings in {"fused": {"BATCH_SIZE": 7}, "split": {"TASK_SECONDS": 0.025}}.items():
@@ -47,7 +47,7 @@ def test_whole_and_split_groups_give_the_same_rows_as_a_plain_loop(lab: Lab, das
     wait_for(lambda: dask.children() == [])
 
 
-def test_the_scheduler_keeps_nothing_of_a_jobs_tasks_for_good(lab: Lab, dask: DaskProcesses) -> None:
+def test_the_scheduler_keeps_nothing_of_a_jobs_tasks_for_good(lab: StudyLab, dask: DaskProcesses) -> None:
     """Its spans would, for its whole life; what others have submitted stays."""
 
     def kept(dask_scheduler: Scheduler) -> tuple[int, int, int]:
@@ -67,7 +67,7 @@ def test_the_scheduler_keeps_nothing_of_a_jobs_tasks_for_good(lab: Lab, dask: Da
     assert submitted > 80, "there was nothing to keep"
 
 
-def places(lab: Lab) -> dict[int, int]:
+def places(lab: StudyLab) -> dict[int, int]:
     """Return each seed's group."""
     return {seed: group for group, seeds in enumerate(lab.seeds()) for seed in seeds}
 
@@ -75,7 +75,7 @@ def places(lab: Lab) -> dict[int, int]:
 class Committed:
     """Watches that no group runs again once it is committed."""
 
-    def __init__(self, lab: Lab, dask: DaskProcesses, name: str):
+    def __init__(self, lab: StudyLab, dask: DaskProcesses, name: str):
         self.lab, self.dask, self.name = lab, dask, name
         self.groups: set[int] = set()
         self.n_calls = len(dask.tally)
@@ -91,7 +91,7 @@ class Committed:
 
 
 @pytest.mark.timeout(280)
-def test_kills_of_workers_lose_nothing_and_repeat_nothing_that_is_committed(lab: Lab, dask: DaskProcesses) -> None:
+def test_kills_of_workers_lose_nothing_and_repeat_nothing_that_is_committed(lab: StudyLab, dask: DaskProcesses) -> None:
     rng = generator(20261121)
     lab.write("counted:simulate", betas(200, sleep=0.03), n_replicates=3, targets=["scores:order"])
     expected = lab.serial()
@@ -118,7 +118,7 @@ def test_kills_of_workers_lose_nothing_and_repeat_nothing_that_is_committed(lab:
 
 
 @pytest.mark.timeout(280)
-def test_kills_of_the_scheduler_are_survived_by_one_runner(lab: Lab, dask: DaskProcesses) -> None:
+def test_kills_of_the_scheduler_are_survived_by_one_runner(lab: StudyLab, dask: DaskProcesses) -> None:
     rng = generator(20261122)
     lab.write("counted:simulate", betas(150, sleep=0.02), n_replicates=3, targets=["scores:order"])
     runner = lab.submit(CHECKPOINT_SECONDS=1, TASK_SECONDS=0.05)
@@ -144,7 +144,7 @@ def test_kills_of_the_scheduler_are_survived_by_one_runner(lab: Lab, dask: DaskP
     assert "connected again" in runner.said
 
 
-def test_a_connection_that_is_cut_is_made_anew_and_the_workers_go_on(lab: Lab, dask: DaskProcesses) -> None:
+def test_a_connection_that_is_cut_is_made_anew_and_the_workers_go_on(lab: StudyLab, dask: DaskProcesses) -> None:
     """The scheduler lives on and ends the children of the old connection; those of the new one are others."""
     lab.write("held:simulate", betas(40), targets=["scores:order"])
     with way_to(dask.port) as way:
@@ -174,7 +174,7 @@ main()
 
 @pytest.mark.timeout(240)
 def test_a_cut_with_four_hundred_tasks_in_flight_is_no_reason_to_give_up(
-    lab: Lab, dask: DaskProcesses, monkeypatch: pytest.MonkeyPatch
+    lab: StudyLab, dask: DaskProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dask cancels all futures at once: a hundred tasks lost in a row ended the attempt."""
 
@@ -202,7 +202,7 @@ def test_a_cut_with_four_hundred_tasks_in_flight_is_no_reason_to_give_up(
 
 
 def test_a_worker_that_cannot_unpack_the_bundle_any_more_is_avoided_and_its_tasks_run_elsewhere(
-    lab: Lab, dask: DaskProcesses
+    lab: StudyLab, dask: DaskProcesses
 ) -> None:
     """One faulty worker ended the job, and what was finished was thrown away."""
     lab.write("counted:simulate", betas(60, sleep=0.05), targets=["scores:order"])
@@ -239,7 +239,7 @@ def test_a_task_that_finds_no_worker_but_those_that_it_avoids_runs_on_one_of_the
 
 
 def test_when_every_worker_is_faulty_what_is_finished_is_committed_and_resume_goes_on(
-    lab: Lab, dask: DaskProcesses
+    lab: StudyLab, dask: DaskProcesses
 ) -> None:
     lab.write("counted:simulate", betas(300, sleep=0.1), targets=["scores:order"])
     runner = lab.submit()
@@ -271,7 +271,7 @@ def test_a_connection_that_dask_makes_anew_by_itself_is_a_lost_one(dask: DaskPro
         assert cluster.pool != pool
 
 
-def test_the_children_of_a_killed_runner_end_though_their_workers_live(lab: Lab, dask: DaskProcesses) -> None:
+def test_the_children_of_a_killed_runner_end_though_their_workers_live(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("counted:simulate", betas(20, sleep=600))
     runner = lab.submit()
     children = wait_for(lambda: len(dask.tally) >= 1 and dask.children(), of=runner)
@@ -280,7 +280,7 @@ def test_the_children_of_a_killed_runner_end_though_their_workers_live(lab: Lab,
     assert all(worker.poll() is None for worker in dask.workers)
 
 
-def test_ctrl_c_ends_what_runs_on_workers_and_resume_goes_on(lab: Lab, dask: DaskProcesses) -> None:
+def test_ctrl_c_ends_what_runs_on_workers_and_resume_goes_on(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("held:simulate", betas(60), targets=["scores:order"])
     dask.hold_after(10)
     runner = lab.submit(CHECKPOINT_SECONDS=0)
@@ -296,7 +296,7 @@ def test_ctrl_c_ends_what_runs_on_workers_and_resume_goes_on(lab: Lab, dask: Das
     assert len(dask.tally) == 60, "what was finished was committed"
 
 
-def test_slots_follow_the_workers_that_come(lab: Lab, dask: DaskProcesses) -> None:
+def test_slots_follow_the_workers_that_come(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("held:simulate", betas(60))
     dask.hold_after(2)
     runner = lab.start("submit", str(lab.project / "study.json"), "--name", "job", BATCH_SIZE=40, CHECKPOINT_SECONDS=0)
@@ -312,7 +312,9 @@ def test_slots_follow_the_workers_that_come(lab: Lab, dask: DaskProcesses) -> No
 
 
 @pytest.mark.timeout(240)
-def test_a_simulation_that_kills_its_workers_is_found_and_the_others_have_their_rows(lab: Lab, tmp_path: Path) -> None:
+def test_a_simulation_that_kills_its_workers_is_found_and_the_others_have_their_rows(
+    lab: StudyLab, tmp_path: Path
+) -> None:
     with dask_in(tmp_path / "dask", n_workers=0) as dask:
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
         for _ in range(2):
@@ -343,7 +345,7 @@ def test_a_simulation_that_kills_its_workers_is_found_and_the_others_have_their_
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("mib", [385, 900])
 def test_a_result_that_no_worker_can_hold_is_out_of_memory_and_the_window_is_halved(
-    lab: Lab, tmp_path: Path, mib: int
+    lab: StudyLab, tmp_path: Path, mib: int
 ) -> None:
     """Nannies restart the workers for what their own processes take: it is said so, and the others have their rows.
 
@@ -369,7 +371,7 @@ def test_a_result_that_no_worker_can_hold_is_out_of_memory_and_the_window_is_hal
     assert set(lab.job().outputs("output").to_table(columns=["group"])["group"].to_pylist()) == {*range(8)} - {3}
 
 
-def test_a_cluster_without_workers_is_waited_for(lab: Lab, tmp_path: Path) -> None:
+def test_a_cluster_without_workers_is_waited_for(lab: StudyLab, tmp_path: Path) -> None:
     with dask_in(tmp_path / "dask", n_workers=0) as dask:
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
         lab.write("counted:simulate", betas(4))
@@ -379,7 +381,7 @@ def test_a_cluster_without_workers_is_waited_for(lab: Lab, tmp_path: Path) -> No
         assert runner.wait() == 0, runner.said
 
 
-def test_workers_that_all_go_for_good_end_the_attempt_and_resume_goes_on(lab: Lab, dask: DaskProcesses) -> None:
+def test_workers_that_all_go_for_good_end_the_attempt_and_resume_goes_on(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("held:simulate", betas(100), targets=["scores:order"])
     dask.hold_after(10)
     runner = lab.submit(CHECKPOINT_SECONDS=0, CLUSTER_TIMEOUT=3)
@@ -396,7 +398,7 @@ def test_workers_that_all_go_for_good_end_the_attempt_and_resume_goes_on(lab: La
     assert rows_of(lab.job()) == lab.serial()
 
 
-def test_a_result_that_is_lost_with_all_workers_is_not_waited_for(lab: Lab, dask: DaskProcesses) -> None:
+def test_a_result_that_is_lost_with_all_workers_is_not_waited_for(lab: StudyLab, dask: DaskProcesses) -> None:
     """Its task had finished: it is to run again, there is nobody to run it, and Dask's gathering waits for that."""
     with external(dask.address, "run", Settings()) as cluster:
         future = cluster.client.submit(int, 7, key="sim-job-1-1", pure=False)
@@ -458,7 +460,7 @@ def error_of(runner: Runner) -> list[str]:
     ],
 )
 def test_a_cluster_that_cannot_be_is_said_before_anything_is_written(
-    lab: Lab, scheduler: str, storage: str | None, exit_code: int, expected: list[str]
+    lab: StudyLab, scheduler: str, storage: str | None, exit_code: int, expected: list[str]
 ) -> None:
     free = str(free_port())
     lab.more_env = {"MODELOPS_SCHEDULER": scheduler.format(free=free)}
@@ -470,7 +472,7 @@ def test_a_cluster_that_cannot_be_is_said_before_anything_is_written(
     assert not lab.exists()
 
 
-def test_a_storage_that_workers_cannot_read_is_named(lab: Lab, dask: DaskProcesses) -> None:
+def test_a_storage_that_workers_cannot_read_is_named(lab: StudyLab, dask: DaskProcesses) -> None:
     """The runner's folder is under a mount of its own, as a laptop's is for a cluster."""
     lab.write("counted:simulate", betas(4))
     lab.storage.mkdir()
@@ -489,7 +491,7 @@ def test_a_storage_that_workers_cannot_read_is_named(lab: Lab, dask: DaskProcess
     assert "give a storage that every worker reaches under this name" in ran.stderr
 
 
-def test_what_children_take_shows_in_the_workers_metrics(lab: Lab, dask: DaskProcesses) -> None:
+def test_what_children_take_shows_in_the_workers_metrics(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("counted:simulate", betas(8, sleep=1.0))
     runner = lab.submit()
     with Client(dask.address, set_as_default=False) as client:

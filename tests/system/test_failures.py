@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from study_lab import Lab, rows_of
+from study_lab import StudyLab, rows_of
 
 TIMEOUT = "ran for more than 2 s (MODELOPS_JOB_SIM_TIMEOUT)"
 # What the parameter `what` of nasty.py is expected to give: reason, a part of the message, attempts.
@@ -39,7 +39,7 @@ SICK, REPLICATES = 1, 3
 
 
 @pytest.fixture
-def study(lab: Lab) -> Lab:
+def study(lab: StudyLab) -> StudyLab:
     seedless = [{"what": what, "place": place} for place, what in enumerate(GOOD)]
     bad: list[dict[str, Any]] = [{"what": what, "place": len(GOOD) + at} for at, what in enumerate(BAD)]
     # A set's seeds follow from its parameters, so which of them is to be the sick one is said by its number.
@@ -49,7 +49,7 @@ def study(lab: Lab) -> Lab:
 
 
 @pytest.mark.timeout(180)
-def test_each_failure_is_named_and_costs_no_other_row(study: Lab) -> None:
+def test_each_failure_is_named_and_costs_no_other_row(study: StudyLab) -> None:
     runner = study.run(exit_code=3, SIM_TIMEOUT=2)
     job = study.job()
     assert job.status().state == "partial"
@@ -87,7 +87,7 @@ def test_each_failure_is_named_and_costs_no_other_row(study: Lab) -> None:
     assert f"{len(BAD)} failed" in " ".join(runner.said.split())
 
 
-def test_a_target_that_fails_costs_its_own_losses_only(lab: Lab) -> None:
+def test_a_target_that_fails_costs_its_own_losses_only(lab: StudyLab) -> None:
     targets = ["targets:number", "targets:raising", "targets:loss_nan", "targets:exiting", "targets:mapping"]
     lab.write("counted:simulate", [{"beta": 0.3}], n_replicates=2, targets=targets)
     lab.run(exit_code=3)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from study_lab import Lab, Runner, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
 from mops.driver.observe import sample_of
 from mops.driver.progress import Progress
@@ -26,12 +26,12 @@ AT_ONCE_SECONDS = 10.0
 
 
 @pytest.fixture
-def disk(lab: Lab) -> Iterator[SmallDisk]:
+def disk(lab: StudyLab) -> Iterator[SmallDisk]:
     with small_disk(lab.storage, 16) as found:
         yield found
 
 
-def assert_stopped_for_want_of_room(lab: Lab, runner: Runner) -> None:
+def assert_stopped_for_want_of_room(lab: StudyLab, runner: Runner) -> None:
     assert runner.wait() == 4, runner.said  # before a storage that does not answer would have been given up
     assert "error: the storage is full (No space left on device)" in runner.said
     assert "mops jobs resume" in runner.said
@@ -41,7 +41,7 @@ def assert_stopped_for_want_of_room(lab: Lab, runner: Runner) -> None:
 
 @pytest.mark.parametrize("seconds", [0, 1, 3600], ids=["each-group", "each-second", "at-the-end"])
 def test_a_disk_that_fills_up_stops_the_job_which_resumes_when_there_is_room(
-    lab: Lab, disk: SmallDisk, seconds: int
+    lab: StudyLab, disk: SmallDisk, seconds: int
 ) -> None:
     lab.write("held:simulate", betas(40), targets=["scores:order"])
     runner = lab.submit(SLOTS=2, CHECKPOINT_SECONDS=seconds, hold=20)
@@ -68,7 +68,7 @@ def test_a_disk_that_fills_up_stops_the_job_which_resumes_when_there_is_room(
 
 
 def test_a_disk_too_small_for_what_is_expected_is_said_before_the_run_and_resume_goes_on(
-    lab: Lab, disk: SmallDisk
+    lab: StudyLab, disk: SmallDisk
 ) -> None:
     lab.write("large:simulate", [{"x": x} for x in range(60)], n_replicates=1)  # 60 x 0.5 MiB on 16 MiB
     runner = lab.submit(SLOTS=2)
@@ -122,7 +122,7 @@ WRITES: dict[str, Callable[[Files, JobPaths], object]] = {
 
 @pytest.mark.parametrize("what", WRITES)
 def test_each_kind_of_write_says_at_once_that_the_disk_is_full_and_leaves_what_was_there(
-    lab: Lab, disk: SmallDisk, what: str
+    lab: StudyLab, disk: SmallDisk, what: str
 ) -> None:
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
     write_live(files, paths, 1, live(1.0))
@@ -145,7 +145,7 @@ def test_each_kind_of_write_says_at_once_that_the_disk_is_full_and_leaves_what_w
     assert list(JobLog(files, paths).read().committed) == [0]
 
 
-def test_a_commit_that_finds_the_disk_full_is_made_by_the_next_attempt(lab: Lab, disk: SmallDisk) -> None:
+def test_a_commit_that_finds_the_disk_full_is_made_by_the_next_attempt(lab: StudyLab, disk: SmallDisk) -> None:
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
     log = JobLog(files, paths)
     log.claim(by="person")
@@ -167,7 +167,7 @@ Files.open(sys.argv[1]).put("part", b"x" * 20_000)
 """
 
 
-def test_a_limit_on_the_size_of_files_counts_as_a_full_disk(lab: Lab) -> None:
+def test_a_limit_on_the_size_of_files_counts_as_a_full_disk(lab: StudyLab) -> None:
     """Where nothing can be mounted this is the one that runs."""
     ran = subprocess.run([sys.executable, "-c", LIMITED, lab.storage], capture_output=True, text=True, timeout=60)
     assert "StorageError: the storage is full (File too large)" in ran.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from study_lab import Lab, Runner, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
 HELD = 9
 CELL = """
@@ -68,12 +68,12 @@ say("over")
 
 
 @pytest.fixture
-def study(lab: Lab) -> Lab:
+def study(lab: StudyLab) -> StudyLab:
     lab.write("held:simulate", betas(30), targets=["scores:order"])
     return lab
 
 
-def started(study: Lab, where: str = "main") -> Runner:
+def started(study: StudyLab, where: str = "main") -> Runner:
     """Run the cell until each of its two slots is held in a simulation."""
     cell = study.folder / "cell.py"
     cell.write_text(CELL)
@@ -83,11 +83,11 @@ def started(study: Lab, where: str = "main") -> Runner:
     return runner
 
 
-def hang(study: Lab) -> Path:
+def hang(study: StudyLab) -> Path:
     return study.folder / "hang"
 
 
-def assert_alive_and_resumed(study: Lab, runner: Runner, state: str) -> None:
+def assert_alive_and_resumed(study: StudyLab, runner: Runner, state: str) -> None:
     assert runner.wait() == 0, runner.said
     assert "the next line" not in runner.said, "a cell went on with a stopped job"
     assert f"alive: {state}\n" in runner.said
@@ -97,7 +97,7 @@ def assert_alive_and_resumed(study: Lab, runner: Runner, state: str) -> None:
     study.assert_nothing_lives(runner)
 
 
-def test_an_interrupt_is_raised_behind_the_commit(study: Lab) -> None:
+def test_an_interrupt_is_raised_behind_the_commit(study: StudyLab) -> None:
     runner = started(study)
     runner.signal(signal.SIGINT)
     wait_for(lambda: "SIGINT" in runner.said, of=runner)
@@ -107,7 +107,7 @@ def test_an_interrupt_is_raised_behind_the_commit(study: Lab) -> None:
     assert_alive_and_resumed(study, runner, "cancelled")
 
 
-def test_a_second_interrupt_stops_at_once(study: Lab) -> None:
+def test_a_second_interrupt_stops_at_once(study: StudyLab) -> None:
     runner = started(study)
     for said in ("SIGINT: ", "SIGINT again"):
         runner.signal(signal.SIGINT)
@@ -115,7 +115,7 @@ def test_a_second_interrupt_stops_at_once(study: Lab) -> None:
     assert_alive_and_resumed(study, runner, "cancelled")
 
 
-def test_a_third_interrupt_gives_the_job_up_and_the_kernel_lives(study: Lab) -> None:
+def test_a_third_interrupt_gives_the_job_up_and_the_kernel_lives(study: StudyLab) -> None:
     runner = started(study)
     hang(study).touch()
     children = runner.children()
@@ -128,7 +128,7 @@ def test_a_third_interrupt_gives_the_job_up_and_the_kernel_lives(study: Lab) -> 
     assert_alive_and_resumed(study, runner, "interrupted")
 
 
-def test_in_another_thread_a_job_runs_on_and_the_interrupt_is_the_programs(study: Lab) -> None:
+def test_in_another_thread_a_job_runs_on_and_the_interrupt_is_the_programs(study: StudyLab) -> None:
     runner = started(study, "thread")
     runner.signal(signal.SIGINT)
     wait_for(lambda: "interrupted: " in runner.said, of=runner)

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from study_lab import Lab, Runner, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
 from soak import generator, repeats
 
@@ -29,7 +29,7 @@ def kill_one(runner: Runner, rng: random.Random) -> bool:
 
 
 @pytest.mark.timeout(240)
-def test_kills_of_children_change_no_row_and_are_explained(lab: Lab) -> None:
+def test_kills_of_children_change_no_row_and_are_explained(lab: StudyLab) -> None:
     lab.write("held:simulate", betas(160, sleep=0.005), n_replicates=2, targets=["scores:order"])
     rng = generator(20260715)
     runner = lab.submit(RETRIES=5, SLOTS=2, hold=20)
@@ -55,7 +55,7 @@ def test_kills_of_children_change_no_row_and_are_explained(lab: Lab) -> None:
     ), runner.said
 
 
-def test_a_crash_in_a_long_group_costs_only_the_simulation_that_crashed(lab: Lab) -> None:
+def test_a_crash_in_a_long_group_costs_only_the_simulation_that_crashed(lab: StudyLab) -> None:
     # 0.3 s: longer than a child keeps finished simulations to itself.
     params = {"beta": 0.3, "sleep": 0.3, "crash_at_call": 4}
     lab.write("held:crashes_once", [params], n_replicates=6, targets=["scores:order"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from study_lab import Lab, Runner, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
 from mops.listing import list_jobs
 from mops.storage.files import Files
@@ -14,7 +14,7 @@ N_FILES = 3000
 """Samples beside the job's own files, so that removing them takes long enough to be killed in it."""
 
 
-def test_a_deletion_killed_in_the_middle_is_no_job_and_is_finished_by_another(lab: Lab) -> None:
+def test_a_deletion_killed_in_the_middle_is_no_job_and_is_finished_by_another(lab: StudyLab) -> None:
     lab.write("counted:simulate", betas(6), n_replicates=1)
     lab.run()
     first = rows_of(lab.job())
@@ -47,7 +47,7 @@ def test_a_deletion_killed_in_the_middle_is_no_job_and_is_finished_by_another(la
     assert in_the_middle
 
 
-def kill_it(lab: Lab, deleter: Runner, kill: int) -> None:
+def kill_it(lab: StudyLab, deleter: Runner, kill: int) -> None:
     """Kill a deletion: once as soon as it has begun, else somewhere in it."""
     root = lab.storage / "jobs" / "job"
     if kill == 0:

@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from study_lab import Lab, Runner, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
 from mops.storage.log import Claim
 from soak import generator, repeats
@@ -21,7 +21,7 @@ CALLS_AFTER = 15
 
 
 @pytest.mark.timeout(240)
-def test_kills_of_a_runner_lose_nothing_and_repeat_nothing(lab: Lab) -> None:
+def test_kills_of_a_runner_lose_nothing_and_repeat_nothing(lab: StudyLab) -> None:
     n_groups = (MOST_CALLS + CALLS_AFTER + 2) * KILLS // 2 + 40
     lab.write("held:simulate", betas(n_groups, sleep=0.004), n_replicates=2, targets=["scores:order"])
     rng = generator(SEED)
@@ -48,14 +48,14 @@ def test_kills_of_a_runner_lose_nothing_and_repeat_nothing(lab: Lab) -> None:
     assert claims > KILLS - moments.count("any time")
 
 
-def start(lab: Lab, rng: random.Random, moment: str) -> Runner:
+def start(lab: StudyLab, rng: random.Random, moment: str) -> Runner:
     seconds = 0 if moment == "commits" else rng.choice([0, 1])
     settings = {"CHECKPOINT_SECONDS": seconds, "BATCH_SIZE": rng.choice([4, 200]), "hold": MOST_CALLS + CALLS_AFTER}
     # Taken over: who is killed between its claim and its first sign of life counts as running for some time.
     return lab.resume(take_over=True, **settings) if lab.exists() else lab.submit(**settings)
 
 
-def wait_for_the_moment(lab: Lab, runner: Runner, rng: random.Random, moment: str, committed: int) -> None:
+def wait_for_the_moment(lab: StudyLab, runner: Runner, rng: random.Random, moment: str, committed: int) -> None:
     """Wait until the runner is to be killed; of what it then does, nothing is known but that it cannot be done."""
     if moment == "any time":
         time.sleep(rng.uniform(0, 2.5))
@@ -68,7 +68,7 @@ def wait_for_the_moment(lab: Lab, runner: Runner, rng: random.Random, moment: st
     time.sleep(rng.uniform(0, 0.1))
 
 
-def test_a_submit_killed_before_the_job_stood_can_be_repeated(lab: Lab) -> None:
+def test_a_submit_killed_before_the_job_stood_can_be_repeated(lab: StudyLab) -> None:
     lab.write("counted:simulate", betas(3))
     lab.run()
     for path in sorted(lab.storage.joinpath("jobs", "job").rglob("*"), reverse=True):

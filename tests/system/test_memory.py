@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from study_lab import MOPS, Lab, Runner, wait_for
+from study_lab import MOPS, Runner, StudyLab, wait_for
 
 import mops
 from mops.storage.paths import JobPaths
@@ -37,14 +37,14 @@ def log_of(runner: Runner, name: str = "job") -> str:
 
 
 @pytest.fixture
-def study(lab: Lab) -> Lab:
+def study(lab: StudyLab) -> StudyLab:
     lab.write("takes:run", [{"mib": 1200 if i == GREEDY else 8, "i": i} for i in range(N)])
     (lab.project / "takes.py").write_text(TAKES)
     return lab
 
 
 @pytest.mark.timeout(180)
-def test_a_greedy_set_is_out_of_memory_and_every_other_is_there(study: Lab) -> None:
+def test_a_greedy_set_is_out_of_memory_and_every_other_is_there(study: StudyLab) -> None:
     runner = study.run(exit_code=3, SIM_MEMORY=f"{LIMIT}MiB", SLOTS=2)
     job = study.job()
     assert job.status().state == "partial"
@@ -60,7 +60,7 @@ def test_a_greedy_set_is_out_of_memory_and_every_other_is_there(study: Lab) -> N
 
 
 @pytest.mark.timeout(180)
-def test_with_room_it_succeeds_alone(study: Lab) -> None:
+def test_with_room_it_succeeds_alone(study: StudyLab) -> None:
     runner = study.run(SIM_MEMORY=f"{LIMIT}MiB", SLOTS=4)
     job = study.job()
     assert job.status().state == "succeeded"
@@ -71,7 +71,7 @@ def test_with_room_it_succeeds_alone(study: Lab) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_without_retries_it_is_not_tried_again(study: Lab) -> None:
+def test_without_retries_it_is_not_tried_again(study: StudyLab) -> None:
     study.run(exit_code=3, SIM_MEMORY=f"{LIMIT}MiB", SLOTS=2, RETRIES=0)
     (failure,) = study.job().failures().to_pylist()
     assert (failure["reason"], failure["attempts"], failure["limit_bytes"]) == ("oom", 1, LIMIT * MIB)
@@ -79,7 +79,7 @@ def test_without_retries_it_is_not_tried_again(study: Lab) -> None:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("most", ["5", "10%"])
-def test_a_hopeless_job_ends_early_and_keeps_what_is_there(lab: Lab, most: str) -> None:
+def test_a_hopeless_job_ends_early_and_keeps_what_is_there(lab: StudyLab, most: str) -> None:
     lab.write("fails:run", [{"i": i} for i in range(2000)])
     code = (
         "import time\n\ndef run(params, seed):\n    time.sleep(0.02)\n    if params['i'] % 2:\n"
@@ -97,7 +97,7 @@ def test_a_hopeless_job_ends_early_and_keeps_what_is_there(lab: Lab, most: str) 
 
 @pytest.mark.timeout(180)
 def test_an_attempt_after_one_that_ran_out_of_memory_begins_with_half_the_window(
-    lab: Lab, cgroup_of: Callable[[int], Path]
+    lab: StudyLab, cgroup_of: Callable[[int], Path]
 ) -> None:
     lab.write("fills:run", [{"i": i} for i in range(12)])
     code = (
@@ -130,7 +130,7 @@ def test_an_attempt_after_one_that_ran_out_of_memory_begins_with_half_the_window
 
 
 @pytest.mark.timeout(180)
-def test_auto_runs_as_much_at_once_as_its_memory_holds(lab: Lab, cgroup_of: Callable[[int], Path]) -> None:
+def test_auto_runs_as_much_at_once_as_its_memory_holds(lab: StudyLab, cgroup_of: Callable[[int], Path]) -> None:
     """Four simulations at once would take 1.6 GiB and there are 1.3: shared by four, each would be too large."""
     lab.write("heavy:run", [{"i": i} for i in range(40)])
     code = (
@@ -157,7 +157,7 @@ def test_auto_runs_as_much_at_once_as_its_memory_holds(lab: Lab, cgroup_of: Call
 
 
 @pytest.mark.timeout(180)
-def test_a_model_that_leaks_runs_to_its_end_in_children_that_leave(lab: Lab) -> None:
+def test_a_model_that_leaks_runs_to_its_end_in_children_that_leave(lab: StudyLab) -> None:
     lab.write("leaks:run", [{"i": i} for i in range(60)])
     code = (
         "import ctypes, time\nlibc = ctypes.CDLL(None)\nlibc.malloc.restype = ctypes.c_void_p\n\n"

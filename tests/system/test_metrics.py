@@ -21,7 +21,7 @@ from dask_processes import DaskProcesses, dask_in, free_port
 from distributed import Client
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from study_lab import Lab, betas, wait_for
+from study_lab import StudyLab, betas, wait_for
 
 import mops
 from mops.driver.progress import Snapshot
@@ -94,7 +94,7 @@ class Watch:
 class Runs:
     """Runs jobs in this process, so that a scrape comes after the last commit and before the runner's end."""
 
-    lab: Lab
+    lab: StudyLab
 
     def submit(self, name: str = "job", **settings: Any) -> tuple[Watch, mops.Job]:
         """Run a study; return what was scraped of its runner, and the job."""
@@ -111,21 +111,21 @@ class Runs:
 
 
 @pytest.fixture
-def runs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Runs:
+def runs(lab: StudyLab, monkeypatch: pytest.MonkeyPatch) -> Runs:
     monkeypatch.setenv("XDG_CACHE_HOME", str(lab.folder / "cache"))
     for name in ("MODELOPS_SCHEDULER", "MODELOPS_STORAGE", "MOPS_TEST_CALLS", "MOPS_TEST_HOLD"):
         monkeypatch.delenv(name, raising=False)
     return Runs(lab)
 
 
-def write_ill(lab: Lab) -> None:
+def write_ill(lab: StudyLab) -> None:
     """Write a study of good sets, and of sets that fail in one replicate, each in its own way."""
     good: list[dict[str, Any]] = [{"what": "good", "place": place, "sleep": 0.02} for place in range(12)]
     bad = [{"what": what, "place": 100 + at, "sick": SICK} for at, what in enumerate(BAD)]
     lab.write("sometimes:simulate", [*good, *bad], n_replicates=REPLICATES, targets=["scores:rows"])
 
 
-def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: Lab) -> None:
+def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: StudyLab) -> None:
     """Hold the last scrape of a job's only attempt against what is in its storage."""
     status = job.status()
     ended = by(families, "mops_simulations_total", "verdict")
@@ -148,7 +148,7 @@ def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: Lab) -
 
 
 @pytest.mark.timeout(180)
-def test_an_embedded_runner_shows_its_job_and_its_children(lab: Lab, runs: Runs) -> None:
+def test_an_embedded_runner_shows_its_job_and_its_children(lab: StudyLab, runs: Runs) -> None:
     write_ill(lab)
     before = Counter(turnover.counts()[1])  # of other tests in this process
     watch, job = runs.submit(tasks_per_child=1, slots=2, checkpoint_seconds=1.0, task_seconds=0.1)
@@ -172,7 +172,7 @@ def test_an_embedded_runner_shows_its_job_and_its_children(lab: Lab, runs: Runs)
     assert value(watch.last, "process_resident_memory_bytes") > 0
 
 
-def test_the_next_attempt_counts_from_nothing_and_its_gauges_tell_of_the_job(lab: Lab, runs: Runs) -> None:
+def test_the_next_attempt_counts_from_nothing_and_its_gauges_tell_of_the_job(lab: StudyLab, runs: Runs) -> None:
     lab.write("held:simulate", betas(30), targets=["scores:order"])
     port = free_port()
     lab.more_env = {"MODELOPS_METRICS_PORT": str(port)}
@@ -204,7 +204,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_the_server_ends_with_its_runner_and_one_process_runs_several(lab: Lab, runs: Runs) -> None:
+def test_the_server_ends_with_its_runner_and_one_process_runs_several(lab: StudyLab, runs: Runs) -> None:
     lab.write("counted:simulate", betas(3))
     port = free_port()
     for number in range(3):
@@ -215,7 +215,7 @@ def test_the_server_ends_with_its_runner_and_one_process_runs_several(lab: Lab, 
         assert not [thread for thread in threading.enumerate() if "serve_forever" in thread.name]
 
 
-def test_a_port_that_somebody_has_is_a_warning_in_the_jobs_log(lab: Lab, runs: Runs) -> None:
+def test_a_port_that_somebody_has_is_a_warning_in_the_jobs_log(lab: StudyLab, runs: Runs) -> None:
     lab.write("counted:simulate", betas(3))
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
@@ -226,12 +226,12 @@ def test_a_port_that_somebody_has_is_a_warning_in_the_jobs_log(lab: Lab, runs: R
     assert f"there are no metrics: port {port} (MODELOPS_METRICS_PORT) cannot be had" in text_log(lab)
 
 
-def text_log(lab: Lab, name: str = "job") -> str:
+def text_log(lab: StudyLab, name: str = "job") -> str:
     return "".join(path.read_text() for path in sorted(lab.storage.glob(f"jobs/{name}/logs/*.txt")))
 
 
 def test_without_a_port_nothing_listens_and_with_0_a_free_one_is_named(
-    lab: Lab, runs: Runs, caplog: pytest.LogCaptureFixture
+    lab: StudyLab, runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "mops")
     lab.write("counted:simulate", betas(3))
@@ -277,7 +277,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.mark.timeout(180)
 def test_on_a_cluster_the_runner_shows_the_job_and_the_workers_their_children(
-    lab: Lab, runs: Runs, service: Service
+    lab: StudyLab, runs: Runs, service: Service
 ) -> None:
     """And everything that the dashboard asks for is shown by one of them."""
     write_ill(lab)
@@ -387,7 +387,7 @@ def test_the_dashboard_is_whole() -> None:
             assert set(re.findall(r"\$(\w+)", json.dumps(panel))) <= variables | {"__rate_interval", "__range"}
 
 
-def test_a_worker_without_prometheus_runs_jobs_and_the_log_says_so(lab: Lab, runs: Runs, tmp_path: Path) -> None:
+def test_a_worker_without_prometheus_runs_jobs_and_the_log_says_so(lab: StudyLab, runs: Runs, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['prometheus_client'] = None\n")

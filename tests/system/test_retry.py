@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from study_lab import Lab, betas, rows_of, wait_for
+from study_lab import StudyLab, betas, rows_of, wait_for
 
 from mops.storage.derived import verify_job
 
@@ -13,18 +13,18 @@ ILL = {3: "error", 4: "error", 9: "crashed", 10: "timeout", 15: "target", 23: "e
 LIMITS = {"SIM_TIMEOUT": 2, "RETRIES": 0, "CHECKPOINT_SECONDS": 0}
 
 
-def admit(lab: Lab, ill: dict[int, str]) -> None:
+def admit(lab: StudyLab, ill: dict[int, str]) -> None:
     """Let these groups be ill."""
     lines = [f"{lab.study['parameter_sets'][group]['beta']} {how}\n" for group, how in ill.items()]
     (lab.folder / "ward.txt").write_text("".join(lines))
 
 
-def write(lab: Lab) -> None:
+def write(lab: StudyLab) -> None:
     sets = [{**params, "ward": str(lab.folder / "ward.txt")} for params in betas(N)]
     lab.write("ill:simulate", sets, n_replicates=2, targets=["ill:score"])
 
 
-def test_retries_of_retries_end_with_the_rows_of_a_study_that_never_failed(lab: Lab) -> None:
+def test_retries_of_retries_end_with_the_rows_of_a_study_that_never_failed(lab: StudyLab) -> None:
     write(lab)
     admit(lab, ILL)
     lab.run("first", exit_code=3, **LIMITS)

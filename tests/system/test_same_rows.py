@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from study_lab import Lab, Rows, betas, rows_of
+from study_lab import Rows, StudyLab, betas, rows_of
 
 from mops.job import Job
 
@@ -15,12 +15,12 @@ SETTINGS = [(batch, slots) for batch in (1, 7, 200) for slots in (1, 2)]
 
 
 @pytest.fixture
-def study(lab: Lab) -> Lab:
+def study(lab: StudyLab) -> StudyLab:
     lab.write("counted:simulate", betas(40), n_replicates=3, targets=["scores:order", "targets:number"])
     return lab
 
 
-def test_batch_size_and_slots_do_not_change_a_row(study: Lab) -> None:
+def test_batch_size_and_slots_do_not_change_a_row(study: StudyLab) -> None:
     expected = study.serial()
     assert expected.outputs["daily"].num_rows == 40 * 3 * 50
     assert expected.losses.num_rows == 40 * 3
@@ -33,7 +33,7 @@ def test_batch_size_and_slots_do_not_change_a_row(study: Lab) -> None:
     assert {setting: rows == expected for setting, rows in given.items()} == dict.fromkeys(SETTINGS, True)
 
 
-def test_groups_run_in_pieces_give_the_rows_of_whole_ones_and_so_does_a_shuffled_study(lab: Lab) -> None:
+def test_groups_run_in_pieces_give_the_rows_of_whole_ones_and_so_does_a_shuffled_study(lab: StudyLab) -> None:
     sets = betas(12, sleep=0.02)
     lab.write("counted:simulate", sets, n_replicates=5, targets=["scores:order", "targets:number"], outputs=["daily"])
     expected = lab.serial()
@@ -64,7 +64,7 @@ def by_param_id(job: Job) -> list[list[dict[str, Any]]]:
     ]
 
 
-def test_failures_in_groups_run_in_pieces_are_those_of_whole_ones(lab: Lab) -> None:
+def test_failures_in_groups_run_in_pieces_are_those_of_whole_ones(lab: StudyLab) -> None:
     whats = ("good", "raises", "system_exit", "os_exit", "segfault", "returns_none", "good")
     sets = [{"what": what, "place": place, "sick": 1, "sleep": 0.02} for place, what in enumerate(whats)]
     lab.write("sometimes:simulate", sets, n_replicates=4, targets=["scores:rows"])

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from dask_processes import DaskProcesses, dask_in
 from distributed import Client
-from study_lab import Lab, Runner, betas, lab_in, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, lab_in, rows_of, wait_for
 
 from mops.driver.departures import UNKNOWN
 from mops.driver.dispatch import Dispatch, Lost
@@ -40,7 +40,7 @@ def dask(tmp_path: Path) -> Iterator[DaskProcesses]:
 
 
 @pytest.fixture
-def labs(tmp_path: Path, dask: DaskProcesses) -> Iterator[tuple[Lab, Lab]]:
+def labs(tmp_path: Path, dask: DaskProcesses) -> Iterator[tuple[StudyLab, StudyLab]]:
     """Two users: each has a project, a storage and a bundle of its own."""
     with lab_in(tmp_path / "one") as one, lab_in(tmp_path / "two") as two:
         (two.project / "more.py").write_text("# a bundle of its own\n")
@@ -138,7 +138,7 @@ def meet(watch: Watch, *, of: Runner) -> int:
 
 
 def test_a_short_job_beside_a_long_one_has_its_share_and_ends_first(
-    labs: tuple[Lab, Lab], dask: DaskProcesses, watch: Watch
+    labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch
 ) -> None:
     """The tasks of the long job take ten times as long: first in, first out, they would have all slots."""
     one, two = labs
@@ -174,7 +174,7 @@ def test_a_short_job_beside_a_long_one_has_its_share_and_ends_first(
 
 
 def test_a_job_of_high_priority_has_most_and_a_normal_one_goes_on(
-    labs: tuple[Lab, Lab], dask: DaskProcesses, watch: Watch
+    labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch
 ) -> None:
     one, two = labs
     one.write("paced:simulate", sets(1000, "one", seconds=0.2))
@@ -197,7 +197,7 @@ def test_a_job_of_high_priority_has_most_and_a_normal_one_goes_on(
 
 @pytest.mark.parametrize("way", ["killed", "cancelled"])
 def test_a_job_that_ends_before_its_time_leaves_the_rows_and_the_share_of_another(
-    labs: tuple[Lab, Lab], dask: DaskProcesses, watch: Watch, way: str
+    labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch, way: str
 ) -> None:
     one, two = labs
     one.write("paced:simulate", sets(600, "one", seconds=0.1), n_replicates=2, targets=["scores:order"])

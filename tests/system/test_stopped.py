@@ -7,7 +7,7 @@ import time
 
 import psutil
 import pytest
-from study_lab import Lab, Runner, betas, rows_of, wait_for
+from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
 from mops.driver.drive import GRACE_SECONDS
 
@@ -15,19 +15,19 @@ HELD = 21
 
 
 @pytest.fixture
-def study(lab: Lab) -> Lab:
+def study(lab: StudyLab) -> StudyLab:
     lab.write("held:simulate", betas(60), n_replicates=2, targets=["scores:order"])
     return lab
 
 
-def started(study: Lab) -> Runner:
+def started(study: StudyLab) -> Runner:
     """Start a job of two slots, of which each is held in a simulation; nothing is committed yet."""
     runner = study.submit(SLOTS=2, CHECKPOINT_SECONDS=3600, hold=HELD)
     wait_for(lambda: len(runner.calls) >= HELD + 2, of=runner)
     return runner
 
 
-def assert_stopped_and_resumable(study: Lab, runner: Runner) -> None:
+def assert_stopped_and_resumable(study: StudyLab, runner: Runner) -> None:
     """Check that the job was cancelled with all that had finished committed, and that resume completes it."""
     committed = set(study.view().committed)
     called = study.called(runner)
@@ -45,7 +45,7 @@ def assert_stopped_and_resumable(study: Lab, runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("whole_group", [False, True], ids=["runner", "foreground-group"])
-def test_ctrl_c_commits_what_is_finished(study: Lab, whole_group: bool) -> None:
+def test_ctrl_c_commits_what_is_finished(study: StudyLab, whole_group: bool) -> None:
     runner = started(study)
     children = runner.children()
     assert len(children) == 2
@@ -57,7 +57,7 @@ def test_ctrl_c_commits_what_is_finished(study: Lab, whole_group: bool) -> None:
     assert_stopped_and_resumable(study, runner)
 
 
-def test_a_second_ctrl_c_ends_at_once(study: Lab) -> None:
+def test_a_second_ctrl_c_ends_at_once(study: StudyLab) -> None:
     runner = started(study)
     runner.signal(signal.SIGINT)
     wait_for(lambda: "SIGINT" in runner.said, of=runner)
@@ -76,7 +76,7 @@ def test_a_second_ctrl_c_ends_at_once(study: Lab) -> None:
     assert rows_of(study.job()) == study.serial()
 
 
-def test_sigterm_commits_what_is_finished_and_leaves_the_job_to_the_next_runner(study: Lab) -> None:
+def test_sigterm_commits_what_is_finished_and_leaves_the_job_to_the_next_runner(study: StudyLab) -> None:
     runner = started(study)
     runner.signal(signal.SIGTERM)
     wait_for(lambda: "SIGTERM" in runner.said, of=runner)
@@ -104,7 +104,7 @@ def test_sigterm_commits_what_is_finished_and_leaves_the_job_to_the_next_runner(
     study.assert_sound()
 
 
-def test_cancel_from_another_process_stops_the_job(study: Lab) -> None:
+def test_cancel_from_another_process_stops_the_job(study: StudyLab) -> None:
     runner = started(study)
     cancel = study.start("cancel", "job")
     assert cancel.wait() == 0, cancel.said
@@ -117,7 +117,7 @@ def test_cancel_from_another_process_stops_the_job(study: Lab) -> None:
     assert_stopped_and_resumable(study, runner)
 
 
-def test_cancel_of_a_complete_job_says_so(study: Lab) -> None:
+def test_cancel_of_a_complete_job_says_so(study: StudyLab) -> None:
     study.write("counted:simulate", betas(1))
     study.run()
     cancel = study.start("cancel", "job")

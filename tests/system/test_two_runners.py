@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 
 import pytest
-from study_lab import Lab, betas, rows_of, wait_for
+from study_lab import StudyLab, betas, rows_of, wait_for
 
 from mops.storage.files import Entry, Files
 from mops.storage.paths import JobPaths
 from mops.tidy import clean
 
 
-def test_a_runner_that_comes_back_after_another_took_over_commits_nothing_more(lab: Lab) -> None:
+def test_a_runner_that_comes_back_after_another_took_over_commits_nothing_more(lab: StudyLab) -> None:
     """As on a node that did not answer for a while: its runner has finished work, and believes that the job is its."""
     lab.write("held:simulate", betas(60, sleep=0.002), n_replicates=2, targets=["scores:order"])
     older = lab.submit(CHECKPOINT_SECONDS=0, hold=30)
@@ -32,7 +32,7 @@ def test_a_runner_that_comes_back_after_another_took_over_commits_nothing_more(l
         lab.assert_nothing_lives(runner)
 
 
-def test_two_runners_at_once_give_one_set_of_rows(lab: Lab) -> None:
+def test_two_runners_at_once_give_one_set_of_rows(lab: StudyLab) -> None:
     lab.write("held:simulate", betas(60, sleep=0.002), n_replicates=2, targets=["scores:order"])
     killed = lab.submit(CHECKPOINT_SECONDS=0, hold=30)
     wait_for(lambda: len(lab.view().committed) >= 5 if lab.exists() else False, of=killed)
@@ -56,7 +56,7 @@ def test_two_runners_at_once_give_one_set_of_rows(lab: Lab) -> None:
 
 
 def test_a_runner_that_takes_over_while_the_job_is_cleaned_loses_nothing(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: StudyLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cleaner had claimed, and took the runner that came behind its claim for the dead one: its parts went."""
     lab.write("held:simulate", betas(40, sleep=0.002), n_replicates=2, targets=["scores:order"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from distributed import SchedulerPlugin
-from study_lab import Lab, betas
+from study_lab import StudyLab, betas
 
 from mops.driver.attempt import children, context_of
 from mops.driver.cluster import embedded
@@ -57,7 +57,7 @@ class Watch(SchedulerPlugin):
 
 @pytest.mark.parametrize("checkpoint_seconds", [0.0, 30.0])
 def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_scheduler(
-    lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, checkpoint_seconds: float
+    lab: StudyLab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, checkpoint_seconds: float
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(lab.folder / "cache"))
     caplog.set_level(logging.DEBUG, "mops")
@@ -93,7 +93,7 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
 class following:  # noqa: N801 - a context manager
     """Reads the job's log beside its runner; gives the durable batches of which a key lives on."""
 
-    def __init__(self, lab: Lab, watch: Watch):
+    def __init__(self, lab: StudyLab, watch: Watch):
         self._lab, self._watch, self._over = lab, watch, threading.Event()
         self._left: list[str] = []
         self._thread = threading.Thread(target=self._follow)

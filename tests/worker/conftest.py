@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pool_lab import Lab
+from pool_lab import PoolLab
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    made = Lab(tmp_path)
+def lab(tmp_path: Path) -> Iterator[PoolLab]:
+    made = PoolLab(tmp_path)
     yield made
     for pool in made.pools:
         pool.close()

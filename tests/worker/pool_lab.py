@@ -47,7 +47,7 @@ def values(outcome: Outcome, column: str) -> dict[tuple[int, int], list[Any]]:
     return found
 
 
-class Lab:
+class PoolLab:
     """Makes pools on small models, and closes them."""
 
     def __init__(self, folder: Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pool_lab import Lab
+from pool_lab import PoolLab
 
 from mops.worker.order import Outcome, failures_bytes
 from mops.worker.parts import read_segment
@@ -21,7 +21,7 @@ def run(params, seed):
 """
 
 
-def test_a_model_that_always_raises_gives_each_traceback_once(lab: Lab) -> None:
+def test_a_model_that_always_raises_gives_each_traceback_once(lab: PoolLab) -> None:
     """Failures with their tracebacks counted for nothing: 10 KB for each of 1,000 replicates of each group."""
     outcome = lab.run(lab.pool(RAISES.format(message=10)), [{"a": 1}], n_replicates=1000)
     assert outcome.done == {0}
@@ -31,7 +31,7 @@ def test_a_model_that_always_raises_gives_each_traceback_once(lab: Lab) -> None:
     assert outcome.nbytes == failures_bytes(outcome.failures) < 1_000_000
 
 
-def test_an_order_of_failures_ends_by_its_bytes(lab: Lab) -> None:
+def test_an_order_of_failures_ends_by_its_bytes(lab: PoolLab) -> None:
     """An order that brings nothing but failures had no bound in bytes."""
     sets = [{"a": i} for i in range(50)]
     outcome = lab.run(lab.pool(RAISES.format(message=1500)), sets, n_replicates=10, bytes=100_000)
@@ -39,7 +39,7 @@ def test_an_order_of_failures_ends_by_its_bytes(lab: Lab) -> None:
     assert outcome.nbytes < 200_000
 
 
-def test_a_message_of_any_length_is_cut_in_the_child(lab: Lab) -> None:
+def test_a_message_of_any_length_is_cut_in_the_child(lab: PoolLab) -> None:
     """A model may raise an exception with a message of 100 MB."""
     outcome = lab.run(lab.pool(RAISES.format(message=20_000_000)), [{"a": 1}])
     (failure,) = outcome.failures
@@ -48,7 +48,7 @@ def test_a_message_of_any_length_is_cut_in_the_child(lab: Lab) -> None:
     assert len(failure.traceback) <= 8_000
 
 
-def test_results_of_a_group_without_targets_are_not_held_until_it_is_done(lab: Lab) -> None:
+def test_results_of_a_group_without_targets_are_not_held_until_it_is_done(lab: PoolLab) -> None:
     """A child kept every replicate of a group that it ran a piece of, or that nothing was to score."""
     code = (
         "import numpy as np\n\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pool_lab import Lab, values
+from pool_lab import PoolLab, values
 
 from mops.worker.order import Outcome
 from mops.worker.wear import Wear
@@ -21,7 +21,7 @@ def pids_of(outcome: Outcome) -> list[int]:
 
 
 @pytest.mark.parametrize(("most", "n_processes"), [(0, 1), (1, 6), (2, 3), (4, 2), (100, 1)])
-def test_a_child_is_replaced_after_so_many_simulations(lab: Lab, most: int, n_processes: int) -> None:
+def test_a_child_is_replaced_after_so_many_simulations(lab: PoolLab, most: int, n_processes: int) -> None:
     outcome = lab.run(lab.pool(PIDS, tasks_per_child=most), [{"a": 0}, {"a": 1}], n_replicates=3)
     assert (outcome.done, outcome.failures) == ({0, 1}, [])
     pids = pids_of(outcome)
@@ -29,7 +29,7 @@ def test_a_child_is_replaced_after_so_many_simulations(lab: Lab, most: int, n_pr
     assert len(set(pids)) == n_processes
 
 
-def test_targets_see_what_earlier_processes_made(lab: Lab) -> None:
+def test_targets_see_what_earlier_processes_made(lab: PoolLab) -> None:
     code = (
         PIDS
         + "\ndef score(p, replicates):\n    return float(len({r['output']['pid'][0].as_py() for r in replicates}))\n"
@@ -40,7 +40,7 @@ def test_targets_see_what_earlier_processes_made(lab: Lab) -> None:
     assert len(values(outcome, "pid")) == 4
 
 
-def test_a_replicate_that_fails_counts_as_a_simulation(lab: Lab) -> None:
+def test_a_replicate_that_fails_counts_as_a_simulation(lab: PoolLab) -> None:
     code = (
         "import os\n\ndef run(p, s):\n    if p['a'] == 1:\n        raise ValueError\n    return {'pid': os.getpid()}\n"
     )
@@ -50,20 +50,20 @@ def test_a_replicate_that_fails_counts_as_a_simulation(lab: Lab) -> None:
     assert [(failure.group, failure.attempts) for failure in outcome.failures] == [(1, 1)]
 
 
-def test_the_pieces_of_a_long_group_go_on_in_a_fresh_process(lab: Lab) -> None:
+def test_the_pieces_of_a_long_group_go_on_in_a_fresh_process(lab: PoolLab) -> None:
     outcome = lab.run(lab.pool(PIDS, tasks_per_child=2), [{"a": 0}], n_replicates=5, replicates=(0, 2, 4))
     assert outcome.replicates == {0, 2, 4}
     assert len(set(pids_of(outcome))) == 2
 
 
-def test_an_order_over_its_budget_still_ends_at_a_groups_border(lab: Lab) -> None:
+def test_an_order_over_its_budget_still_ends_at_a_groups_border(lab: PoolLab) -> None:
     pool = lab.pool(PIDS, tasks_per_child=1)
     outcome = lab.run(pool, [{"a": i} for i in range(3)], n_replicates=2, seconds=0.0)
     assert outcome.done == {0}
     assert sorted(values(outcome, "pid")) == [(0, 0), (0, 1)]
 
 
-def test_a_child_that_leaks_leaves_before_it_is_too_large(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_child_that_leaks_leaves_before_it_is_too_large(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     outcome = lab.run(lab.pool(LEAKS, growth_bytes=100 << 20), [{"a": i} for i in range(20)])
     assert len(outcome.done) == 20
@@ -73,12 +73,12 @@ def test_a_child_that_leaks_leaves_before_it_is_too_large(lab: Lab, caplog: pyte
     assert "has grown by" in caplog.text
 
 
-def test_without_a_limit_a_child_may_grow(lab: Lab) -> None:
+def test_without_a_limit_a_child_may_grow(lab: PoolLab) -> None:
     outcome = lab.run(lab.pool(LEAKS, growth_bytes=0), [{"a": i} for i in range(20)])
     assert len(set(pids_of(outcome))) == 1
 
 
-def test_what_a_collection_gives_back_is_no_growth(lab: Lab) -> None:
+def test_what_a_collection_gives_back_is_no_growth(lab: PoolLab) -> None:
     code = (
         "import os\n\ndef run(p, s):\n    cycle = [bytearray(20 << 20)]\n    cycle.append(cycle)\n"
         "    return {'pid': os.getpid()}\n"
@@ -87,7 +87,7 @@ def test_what_a_collection_gives_back_is_no_growth(lab: Lab) -> None:
     assert len(set(pids_of(outcome))) == 1
 
 
-def test_results_that_are_held_are_no_growth(lab: Lab) -> None:
+def test_results_that_are_held_are_no_growth(lab: PoolLab) -> None:
     code = "import os\nimport numpy as np\n\ndef run(p, s):\n    return {'pid': np.full(5 << 20, os.getpid())}\n"
     outcome = lab.run(lab.pool(code, growth_bytes=150 << 20), [{"a": 0}], n_replicates=8)
     assert len({pid for held in values(outcome, "pid").values() for pid in held[:1]}) == 1

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pool_lab import Lab, groups_of, order_of, values
+from pool_lab import PoolLab, groups_of, order_of, values
 
 from mops.worker import memory
 from mops.worker.heap import resident_bytes
@@ -37,7 +37,7 @@ def run(p, s):
 
 
 def test_a_simulation_over_its_limit_is_ended_and_the_others_are_there(
-    lab: Lab, caplog: pytest.LogCaptureFixture
+    lab: PoolLab, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = lab.pool(TAKES, memory_bytes=LIMIT, retries=0)
     outcome = lab.run(pool, [{"mib": 8}, {"mib": 1200}, {"mib": 16}])
@@ -53,7 +53,7 @@ def test_a_simulation_over_its_limit_is_ended_and_the_others_are_there(
     assert "MODELOPS_JOB_SIM_MEMORY" in caplog.text
 
 
-def test_what_a_simulation_starts_counts(lab: Lab) -> None:
+def test_what_a_simulation_starts_counts(lab: PoolLab) -> None:
     code = (
         "import subprocess, sys\n\ndef run(p, s):\n"
         "    take = \"import time; x = b'x' * (500 << 20); time.sleep(60)\"\n"
@@ -63,14 +63,14 @@ def test_what_a_simulation_starts_counts(lab: Lab) -> None:
     assert [failure.reason for failure in outcome.failures] == ["oom"]
 
 
-def test_one_that_does_not_end_by_itself_is_killed(lab: Lab) -> None:
+def test_one_that_does_not_end_by_itself_is_killed(lab: PoolLab) -> None:
     code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + TAKES
     outcome = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"mib": 2000}])
     (failure,) = outcome.failures
     assert (failure.reason, failure.signals) == ("oom", "ended by the worker (memory); return code -9")
 
 
-def test_a_target_over_the_limit_fails_as_a_target(lab: Lab) -> None:
+def test_a_target_over_the_limit_fails_as_a_target(lab: PoolLab) -> None:
     code = TAKES + "\ndef score(p, replicates):\n    run({'mib': 1200}, 0)\n    return 1.0\n"
     pool = lab.pool(code, targets=("model:score",), memory_bytes=LIMIT, retries=0)
     outcome = lab.run(pool, [{"mib": 8}])
@@ -78,7 +78,7 @@ def test_a_target_over_the_limit_fails_as_a_target(lab: Lab) -> None:
     assert sorted(values(outcome, "x")) == [(0, 0)]
 
 
-def test_other_deaths_say_what_they_took_too(lab: Lab) -> None:
+def test_other_deaths_say_what_they_took_too(lab: PoolLab) -> None:
     code = "import os, time\n\ndef run(p, s):\n    held = b'x' * (100 << 20)\n    time.sleep(3)\n    os.abort()\n"
     outcome = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"a": 1}])
     (failure,) = outcome.failures
@@ -87,7 +87,7 @@ def test_other_deaths_say_what_they_took_too(lab: Lab) -> None:
     assert 100 * MIB < failure.peak_bytes < LIMIT
 
 
-def test_with_retries_it_is_left_to_an_order_of_its_own(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_with_retries_it_is_left_to_an_order_of_its_own(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     pool = lab.pool(TAKES, memory_bytes=LIMIT, retries=1, slots=2)
     sets = [{"mib": 8}, {"mib": 600, "holds": 2}, {"mib": 16}]
     outcome = lab.run(pool, sets)
@@ -115,7 +115,9 @@ def run(p, s):
 """
 
 
-def test_what_earlier_simulations_left_is_not_blamed_on_the_next(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_earlier_simulations_left_is_not_blamed_on_the_next(
+    lab: PoolLab, caplog: pytest.LogCaptureFixture
+) -> None:
     """A process grows by less than CHILD_GROWTH in each, and the limit leaves no room for two."""
     caplog.set_level("INFO", "mops")
     pool = lab.pool(LEAKS, memory_bytes=250 * MIB, growth_bytes=300 * MIB, retries=0)
@@ -130,14 +132,14 @@ def test_what_earlier_simulations_left_is_not_blamed_on_the_next(lab: Lab, caplo
     assert "which leaves too little for a simulation" in caplog.text
 
 
-def test_without_recycling_it_is_blamed_on_the_next(lab: Lab) -> None:
+def test_without_recycling_it_is_blamed_on_the_next(lab: PoolLab) -> None:
     outcome = lab.run(lab.pool(LEAKS, memory_bytes=250 * MIB, retries=0), [{"mib": 110, "i": i} for i in range(8)])
     assert outcome.done == {*range(8)}
     assert {failure.reason for failure in outcome.failures} == {"oom"}
 
 
 def test_a_greedy_simulation_gets_a_fresh_process_once_and_no_other_one_has_to_leave_for_it(
-    lab: Lab, caplog: pytest.LogCaptureFixture
+    lab: PoolLab, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "mops")
     pool = lab.pool(TAKES, memory_bytes=LIMIT, growth_bytes=300 * MIB, retries=0)
@@ -149,7 +151,7 @@ def test_a_greedy_simulation_gets_a_fresh_process_once_and_no_other_one_has_to_l
     assert "are replaced from now on" not in caplog.text
 
 
-def test_alone_its_peak_is_that_of_the_kernels_own_count(lab: Lab) -> None:
+def test_alone_its_peak_is_that_of_the_kernels_own_count(lab: PoolLab) -> None:
     code = TAKES.replace(
         'return {"x": s}', "import resource\n    return {'x': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}"
     )
@@ -159,7 +161,7 @@ def test_alone_its_peak_is_that_of_the_kernels_own_count(lab: Lab) -> None:
     assert outcome.peak_bytes == pytest.approx(600 * MIB, rel=0.1), "without what it shares with its template"
 
 
-def test_a_replicate_of_a_group_in_pieces_is_postponed_by_itself(lab: Lab) -> None:
+def test_a_replicate_of_a_group_in_pieces_is_postponed_by_itself(lab: PoolLab) -> None:
     code = TAKES + "\nsmall = run\n\ndef run(p, s):\n    return small({'mib': p['mib'] if s == p['ill'] else 8}, s)\n"
     params = {"mib": 1200, "ill": 0}
     pool = lab.pool(code, memory_bytes=LIMIT, retries=1)
@@ -169,7 +171,7 @@ def test_a_replicate_of_a_group_in_pieces_is_postponed_by_itself(lab: Lab) -> No
     assert (outcome.replicates, outcome.postponed, outcome.failures) == ({0, 2}, {1}, [])
 
 
-def test_while_one_runs_alone_no_other_does(lab: Lab) -> None:
+def test_while_one_runs_alone_no_other_does(lab: PoolLab) -> None:
     code = (
         "import time\n\ndef run(p, s):\n    began = time.monotonic()\n    time.sleep(0.5)\n"
         "    return {'x': [began, time.monotonic()]}\n"
@@ -208,7 +210,7 @@ def run(p, s):
 """
 
 
-def test_pages_that_forked_processes_share_with_their_template_are_not_counted_in_each(lab: Lab) -> None:
+def test_pages_that_forked_processes_share_with_their_template_are_not_counted_in_each(lab: PoolLab) -> None:
     """Four slots in 1.5 GiB ended every simulation of a model whose import takes 300 MiB as `oom`."""
     pool = lab.pool(LARGE_IMPORT, slots=4, worker_limit=resident_bytes() + 1200 * MIB, retries=0)
     pool.check()
@@ -223,7 +225,7 @@ def test_pages_that_forked_processes_share_with_their_template_are_not_counted_i
     assert "of their own, more than the" in failure.message
 
 
-def test_what_is_shared_keeps_no_simulation_waiting(lab: Lab) -> None:
+def test_what_is_shared_keeps_no_simulation_waiting(lab: PoolLab) -> None:
     """The sum of resident memory counts the import once for each process, and only one at a time was started."""
     pool = lab.pool(LARGE_IMPORT, slots=3, worker_limit=resident_bytes() + 1200 * MIB)
     pool.check()
@@ -239,7 +241,7 @@ def test_what_is_shared_keeps_no_simulation_waiting(lab: Lab) -> None:
     assert min(outcome.own_bytes for outcome in got) > resident_bytes() + 300 * MIB, "the template's are there once"
 
 
-def test_memory_that_a_process_and_what_it_starts_share_counts_once_and_whole(lab: Lab) -> None:
+def test_memory_that_a_process_and_what_it_starts_share_counts_once_and_whole(lab: PoolLab) -> None:
     """Private pages alone would hide what a model allocates before it forks workers of its own."""
     code = (
         "import os, time\n\ndef run(p, s):\n    held = b'x' * (600 << 20)\n    if not os.fork():\n"
@@ -252,7 +254,7 @@ def test_memory_that_a_process_and_what_it_starts_share_counts_once_and_whole(la
     assert failure.peak_bytes < 750 * MIB
 
 
-def test_pages_that_are_no_longer_shared_count(lab: Lab) -> None:
+def test_pages_that_are_no_longer_shared_count(lab: PoolLab) -> None:
     """Resident memory stays as it is while a forked process makes the template's pages its own."""
     code = (
         "import time\nballast = bytearray(500 << 20)\n\ndef run(p, s):\n    time.sleep(p['early'])\n"
@@ -263,7 +265,7 @@ def test_pages_that_are_no_longer_shared_count(lab: Lab) -> None:
 
 
 def test_memory_is_looked_at_by_the_clock_and_not_for_each_line_that_is_printed(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look takes 20 us or more: at 20 lines each simulation of a microsecond took 75."""
     n_looks = 0
@@ -300,7 +302,7 @@ def run(p, s):
 
 
 def test_nothing_more_starts_while_the_worker_is_full(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mops.worker.pool._SAY_SECONDS", 0.0)
     used = resident_bytes()
@@ -322,7 +324,7 @@ def test_nothing_more_starts_while_the_worker_is_full(
 
 
 def test_pausing_follows_what_others_leave(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two jobs on a laptop each took what was there when they began, and the kernel chose among both."""
     monkeypatch.setattr("mops.worker.pool._SAY_SECONDS", 0.0)
@@ -344,7 +346,7 @@ def test_pausing_follows_what_others_leave(
     assert [outcome.done for outcome in got] == [{0}, {0}]
 
 
-def test_one_may_always_run(lab: Lab) -> None:
+def test_one_may_always_run(lab: PoolLab) -> None:
     pool = lab.pool(HOLDS, slots=2, worker_limit=1, memory_bytes=2 << 30)
     assert lab.run(pool, [{"mib": 1}, {"mib": 2}]).done == {0, 1}
 
@@ -355,8 +357,8 @@ from pathlib import Path
 import os
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 sys.path.insert(0, sys.argv[3])
-from pool_lab import Lab
-lab = Lab(Path(sys.argv[2]))
+from pool_lab import PoolLab
+lab = PoolLab(Path(sys.argv[2]))
 pool = lab.pool(Path(sys.argv[2], "model.py").read_text(), retries=0, memory_bytes=8 << 30, slots=2)
 try:
     outcome = lab.run(pool, json.loads(sys.argv[4]))
@@ -401,7 +403,7 @@ def test_what_the_kernel_kills_is_out_of_memory_and_not_crashed(
 
 
 def test_a_template_that_the_kernel_kills_costs_a_slot_too(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lab: PoolLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ran no simulation, so that nothing was said, and as many as before ran at once."""
     counter = tmp_path / "vmstat"

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from pool_lab import PATIENCE_S, SEEN, Lab, order_of, values
+from pool_lab import PATIENCE_S, SEEN, PoolLab, order_of, values
 
 from mops.errors import ClusterError
 from mops.study.groups import Group
@@ -25,24 +25,24 @@ from mops.worker.pool import Pool
 from waiting import until
 
 
-def nasty(lab: Lab, *ways: str, **fields: Any) -> Outcome:
+def nasty(lab: PoolLab, *ways: str, **fields: Any) -> Outcome:
     return lab.run(lab.pool(model="nasty:simulate", **fields), [{"what": way} for way in ways])
 
 
-def test_each_simulation_starts_in_its_working_folder(lab: Lab) -> None:
+def test_each_simulation_starts_in_its_working_folder(lab: PoolLab) -> None:
     code = "import os\n\ndef run(p, s):\n    n = len(os.listdir())\n    os.chdir('/')\n    return {'n': n}\n"
     outcome = lab.run(lab.pool(code), [{"a": 1}], n_replicates=3)
     assert values(outcome, "n") == {(0, i): [1] for i in range(3)}
 
 
-def test_a_model_that_closes_every_descriptor_is_blamed_itself(lab: Lab) -> None:
+def test_a_model_that_closes_every_descriptor_is_blamed_itself(lab: PoolLab) -> None:
     outcome = nasty(lab, "good", "closes_descriptors", "good", retries=0)
     assert outcome.done == {0, 1, 2}
     (failure,) = outcome.failures
     assert (failure.group, failure.reason) == (1, "crashed")
 
 
-def test_prints_of_every_kind_reach_the_outcome(lab: Lab) -> None:
+def test_prints_of_every_kind_reach_the_outcome(lab: PoolLab) -> None:
     code = (
         "import os, subprocess, sys\n\ndef run(p, s):\n    print('by print')\n    os.write(1, b'by write\\n')\n"
         "    subprocess.run(['echo', 'by another'], check=True)\n    print('an error', file=sys.stderr)\n"
@@ -60,7 +60,7 @@ def test_prints_of_every_kind_reach_the_outcome(lab: Lab) -> None:
     ]
 
 
-def test_of_much_printing_the_last_part_is_kept_with_a_note(lab: Lab) -> None:
+def test_of_much_printing_the_last_part_is_kept_with_a_note(lab: PoolLab) -> None:
     code = "def run(p, s):\n    print('x' * 500_000)\n    print('the end')\n    return {'x': 1}\n"
     prints = lab.run(lab.pool(code), [{"a": 1}]).prints
     assert "bytes of output left out" in prints.split("\n")[0]
@@ -68,13 +68,13 @@ def test_of_much_printing_the_last_part_is_kept_with_a_note(lab: Lab) -> None:
     assert len(prints) < 70_000
 
 
-def test_standard_input_is_empty(lab: Lab) -> None:
+def test_standard_input_is_empty(lab: PoolLab) -> None:
     code = "import sys\n\ndef run(p, s):\n    return {'read': sys.stdin.read()}\n"
     assert values(lab.run(lab.pool(code), [{"a": 1}]), "read") == {(0, 0): [""]}
 
 
 @pytest.mark.parametrize("way", ["endless", "endless_holding_gil", "endless_ignoring_sigterm"])
-def test_a_simulation_over_its_time_is_ended_and_its_line_named(lab: Lab, way: str) -> None:
+def test_a_simulation_over_its_time_is_ended_and_its_line_named(lab: PoolLab, way: str) -> None:
     outcome = nasty(lab, way, "good", timeout_s=3.0)
     (failure,) = outcome.failures
     assert (failure.group, failure.reason, failure.attempts) == (0, "timeout", 1)
@@ -83,7 +83,7 @@ def test_a_simulation_over_its_time_is_ended_and_its_line_named(lab: Lab, way: s
     assert outcome.done == {0, 1}
 
 
-def test_each_simulation_has_its_own_seeded_generators(lab: Lab) -> None:
+def test_each_simulation_has_its_own_seeded_generators(lab: PoolLab) -> None:
     code = (
         "import random\nimport numpy as np\n\ndef run(p, s):\n"
         "    drawn = [random.gauss(0, 1), np.random.standard_normal()]  # each keeps a second one for the next call\n"
@@ -98,7 +98,7 @@ def test_each_simulation_has_its_own_seeded_generators(lab: Lab) -> None:
     assert len({tuple(drawn) for drawn in there.values()}) == 3
 
 
-def test_a_child_has_its_thread_limits_and_is_the_first_to_go(lab: Lab) -> None:
+def test_a_child_has_its_thread_limits_and_is_the_first_to_go(lab: PoolLab) -> None:
     names = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS", "PYTHONHASHSEED"
     code = (
         f"import os\n\ndef run(p, s):\n    found = [os.environ[name] for name in {names!r}]\n"
@@ -108,7 +108,7 @@ def test_a_child_has_its_thread_limits_and_is_the_first_to_go(lab: Lab) -> None:
     assert values(outcome, "found") == {(0, 0): ["3", "3", "3", "3", "0", "1000"]}
 
 
-def test_a_models_processes_inherit_no_descriptor_of_ours(lab: Lab) -> None:
+def test_a_models_processes_inherit_no_descriptor_of_ours(lab: PoolLab) -> None:
     code = (
         "import os, subprocess\n\ndef run(p, s):\n"
         "    listed = subprocess.run(['ls', '-l', '/proc/self/fd'], capture_output=True, text=True, close_fds=False)\n"
@@ -123,7 +123,7 @@ def test_a_models_processes_inherit_no_descriptor_of_ours(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("budget", [{"seconds": 0.0}, {"bytes": 1}])
-def test_an_order_over_its_budget_ends_after_a_whole_group(lab: Lab, budget: dict[str, Any]) -> None:
+def test_an_order_over_its_budget_ends_after_a_whole_group(lab: PoolLab, budget: dict[str, Any]) -> None:
     outcome = lab.run(lab.pool("def run(p, s):\n    return {'x': s}\n"), [{"a": i} for i in range(3)], 2, **budget)
     assert outcome.done == {0}
     assert sorted(values(outcome, "x")) == [(0, 0), (0, 1)]
@@ -143,7 +143,7 @@ def run(p, s):
 """
 
 
-def stopped(lab: Lab, grace_s: float, *, go: bool) -> Outcome:
+def stopped(lab: PoolLab, grace_s: float, *, go: bool) -> Outcome:
     pool = lab.pool(HELD)
     got: list[Outcome] = []
     thread = threading.Thread(target=lambda: got.append(lab.run(pool, [{"a": i} for i in range(3)])))
@@ -157,18 +157,18 @@ def stopped(lab: Lab, grace_s: float, *, go: bool) -> Outcome:
     return got[0]
 
 
-def test_a_stop_lets_the_running_simulation_end_and_starts_no_other(lab: Lab) -> None:
+def test_a_stop_lets_the_running_simulation_end_and_starts_no_other(lab: PoolLab) -> None:
     assert stopped(lab, 600.0, go=True).done == {0, 1}
     assert not (lab.folder / "started-2").exists()
 
 
-def test_a_stop_without_grace_blames_nobody_and_loses_no_group_that_was_done(lab: Lab) -> None:
+def test_a_stop_without_grace_blames_nobody_and_loses_no_group_that_was_done(lab: PoolLab) -> None:
     outcome = stopped(lab, 0.0, go=False)
     assert (outcome.done, outcome.failures) == ({0}, [])
     assert values(outcome, "x") == {(0, 0): [0]}
 
 
-def test_a_stop_ends_a_simulation_deep_in_c_when_its_grace_is_over(lab: Lab) -> None:
+def test_a_stop_ends_a_simulation_deep_in_c_when_its_grace_is_over(lab: PoolLab) -> None:
     code = (
         "import ctypes\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / 'started').touch()\n"
         "    while True:\n        ctypes.PyDLL(None).pause()\n"
@@ -181,7 +181,7 @@ def test_a_stop_ends_a_simulation_deep_in_c_when_its_grace_is_over(lab: Lab) -> 
     assert (got[0].done, got[0].failures) == (set(), [])
 
 
-def started(lab: Lab, pool: Pool, sets: list[dict[str, Any]]) -> list[Outcome]:
+def started(lab: PoolLab, pool: Pool, sets: list[dict[str, Any]]) -> list[Outcome]:
     """Run an order in a thread; its outcome will be in the list."""
     got: list[Outcome] = []
     threading.Thread(target=lambda: got.append(lab.run(pool, sets)), daemon=True).start()
@@ -189,7 +189,7 @@ def started(lab: Lab, pool: Pool, sets: list[dict[str, Any]]) -> list[Outcome]:
 
 
 def test_an_order_waits_while_too_much_is_held_and_goes_on_when_it_is_given_up(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mops.worker.held._SAY_SECONDS", 0.01)
     code = "from pathlib import Path\n\ndef run(p, s):\n    (HERE / f'ran-{p[\"a\"]}').touch()\n    return {'x': s}\n"
@@ -204,7 +204,7 @@ def test_an_order_waits_while_too_much_is_held_and_goes_on_when_it_is_given_up(
     assert got[0].done == {0}
 
 
-def test_an_order_that_waits_for_room_comes_back_empty_when_stopped(lab: Lab) -> None:
+def test_an_order_that_waits_for_room_comes_back_empty_when_stopped(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", held_bytes=held_bytes())
     first = lab.run(pool, [{"a": 1}])
     got = started(lab, pool, [{"a": 2}])
@@ -213,7 +213,7 @@ def test_an_order_that_waits_for_room_comes_back_empty_when_stopped(lab: Lab) ->
     assert (first.done, got[0].done) == ({0}, set())
 
 
-def test_a_simulation_over_its_time_takes_its_processes_along(lab: Lab) -> None:
+def test_a_simulation_over_its_time_takes_its_processes_along(lab: PoolLab) -> None:
     code = (
         "import subprocess, time\nfrom pathlib import Path\n\ndef run(p, s):\n"
         "    (HERE / 'sleeper').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n    time.sleep(600)\n"
@@ -223,7 +223,7 @@ def test_a_simulation_over_its_time_takes_its_processes_along(lab: Lab) -> None:
     until(lambda: not alive(int((lab.folder / "sleeper").read_text())))
 
 
-def test_a_child_killed_from_outside_is_replaced_and_explained(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_child_killed_from_outside_is_replaced_and_explained(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     code = (
         "import os, signal\nfrom pathlib import Path\n\ndef run(p, s):\n    if not (HERE / 'killed').exists():\n"
         "        (HERE / 'killed').touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n    return {'x': 1}\n"
@@ -236,7 +236,7 @@ def test_a_child_killed_from_outside_is_replaced_and_explained(lab: Lab, caplog:
         assert word in record.getMessage()
 
 
-def test_closing_leaves_no_process_and_no_descriptor(lab: Lab) -> None:
+def test_closing_leaves_no_process_and_no_descriptor(lab: PoolLab) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     code = "import subprocess\n\ndef run(p, s):\n    return {'pid': subprocess.Popen(['sleep', '600']).pid}\n"
     pool = lab.pool(code)
@@ -249,7 +249,7 @@ def test_closing_leaves_no_process_and_no_descriptor(lab: Lab) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_closing_while_children_start_leaves_none_and_no_descriptor(lab: Lab) -> None:
+def test_closing_while_children_start_leaves_none_and_no_descriptor(lab: PoolLab) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3, start="spawn")
     pool.warm()
@@ -260,7 +260,7 @@ def test_closing_while_children_start_leaves_none_and_no_descriptor(lab: Lab) ->
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_closed_pool_starts_no_child(lab: Lab) -> None:
+def test_a_closed_pool_starts_no_child(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n")
     pool.close()
     pool.warm()
@@ -268,7 +268,7 @@ def test_a_closed_pool_starts_no_child(lab: Lab) -> None:
     assert pool.pids() == []
 
 
-def test_who_starts_a_child_too_late_makes_nothing_that_nobody_closes(lab: Lab) -> None:
+def test_who_starts_a_child_too_late_makes_nothing_that_nobody_closes(lab: PoolLab) -> None:
     """One held up for longer than a closing waits made a new reaper, and a new folder to work in."""
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn")
     assert lab.run(pool, [{"a": 1}]).done == {0}
@@ -280,7 +280,7 @@ def test_who_starts_a_child_too_late_makes_nothing_that_nobody_closes(lab: Lab) 
         _ = pool._scratch.path
 
 
-def test_who_closes_a_pool_that_another_closes_waits_until_no_child_is_left(lab: Lab) -> None:
+def test_who_closes_a_pool_that_another_closes_waits_until_no_child_is_left(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=4, start="spawn")
     pool.warm()
     children = pool.pids()
@@ -300,7 +300,7 @@ def test_who_closes_a_pool_that_another_closes_waits_until_no_child_is_left(lab:
     assert left == [[], []]
 
 
-def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab: Lab) -> None:
+def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     pool._living_reaper()  # which stays, whatever it is asked to start
@@ -331,7 +331,7 @@ def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab:
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_children_work_where_more_than_a_thousand_files_are_open(lab: Lab, start: str) -> None:
+def test_children_work_where_more_than_a_thousand_files_are_open(lab: PoolLab, start: str) -> None:
     """select(2) takes no descriptor above 1,023: with 1,100 open files every child died."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
@@ -348,7 +348,7 @@ def test_children_work_where_more_than_a_thousand_files_are_open(lab: Lab, start
     assert (outcome.done, outcome.failures) == ({0, 1}, [])
 
 
-def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: Lab) -> None:
+def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': list(range(1000))}\n")
     before = held_bytes()
     outcome = lab.run(pool, [{"a": i} for i in range(5)])
@@ -360,7 +360,7 @@ def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: Lab) -
     assert held_bytes() == before
 
 
-def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: Lab) -> None:
+def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: PoolLab) -> None:
     code = (
         "import os, time\nfrom pathlib import Path\nfrom mops.worker.child import HANDOVER_SECONDS\n\n"
         "def run(p, s):\n    first = not (HERE / 'first').exists()\n"
@@ -379,7 +379,7 @@ def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: Lab) -> No
 
 
 @pytest.mark.parametrize("fails", ["raise ValueError", "os._exit(1)"])
-def test_the_first_good_simulation_in_order_makes_the_reference(lab: Lab, fails: str) -> None:
+def test_the_first_good_simulation_in_order_makes_the_reference(lab: PoolLab, fails: str) -> None:
     code = f"import os\n\ndef run(p, s):\n    if p['a'] == 0:\n        {fails}\n    return {{'x': 1, 'y': 'text'}}\n"
     outcome = lab.run(lab.pool(code), [{"a": 0}, {"a": 1}])
     assert outcome.reference == {"output": {"x": "number", "y": "string"}}
@@ -400,7 +400,7 @@ pool.run(Order(context, 1, (Group(0, "a", {"a": 1}, (1,)),), None, 600.0, 1 << 4
 """
 
 
-def test_a_child_deep_in_c_ends_with_its_killed_parent_and_so_do_its_processes(lab: Lab) -> None:
+def test_a_child_deep_in_c_ends_with_its_killed_parent_and_so_do_its_processes(lab: PoolLab) -> None:
     (lab.folder / "model.py").write_text(
         SEEN + "import ctypes, subprocess\nfrom pathlib import Path\n\ndef run(p, s):\n"
         "    (HERE / 'sleeper').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from pool_lab import SEEN, Lab, values
+from pool_lab import SEEN, PoolLab, values
 
 from mops.worker.order import Outcome
 from mops.worker.process import Grandchild
@@ -90,7 +90,7 @@ def _leave_none(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_what_a_simulation_started_ends_with_its_process_however_that_ends(lab: Lab, start: str) -> None:
+def test_what_a_simulation_started_ends_with_its_process_however_that_ends(lab: PoolLab, start: str) -> None:
     """Processes in sessions of their own went on after a timeout, an `oom` and a crash, until the machine was full."""
     pool = lab.pool(STARTS + WAYS, start=start, retries=0, timeout_s=5.0, memory_bytes=500 << 20)
     outcome = lab.run(pool, [{"then": then} for then in ("dies", "takes", "hangs", "returns")])
@@ -103,7 +103,7 @@ def test_what_a_simulation_started_ends_with_its_process_however_that_ends(lab: 
     assert alive(pids) == []
 
 
-def test_a_process_that_leaves_after_its_simulations_leaves_nothing(lab: Lab) -> None:
+def test_a_process_that_leaves_after_its_simulations_leaves_nothing(lab: PoolLab) -> None:
     lab.run(lab.pool(STARTS + WAYS, tasks_per_child=1), [{"then": "returns"}])
     assert len(noted(lab.folder)) == 2
     assert alive(noted(lab.folder)) == []
@@ -120,7 +120,7 @@ Pool(context, sys.argv[1], 1).run(Order(context, 1, (Group(0, "a", {"then": "han
 """
 
 
-def test_after_kill_9_of_the_runner_no_process_is_alive(lab: Lab) -> None:
+def test_after_kill_9_of_the_runner_no_process_is_alive(lab: PoolLab) -> None:
     (lab.folder / "model.py").write_text(SEEN + STARTS + WAYS)
     with subprocess.Popen([sys.executable, "-c", PARENT, str(lab.folder)], start_new_session=True) as parent:
         until(lambda: len(noted(lab.folder)) == 2, 60)
@@ -130,7 +130,7 @@ def test_after_kill_9_of_the_runner_no_process_is_alive(lab: Lab) -> None:
     until(lambda: not alive(below))
 
 
-def test_what_the_import_of_a_model_left_running_stays_for_its_simulations(lab: Lab) -> None:
+def test_what_the_import_of_a_model_left_running_stays_for_its_simulations(lab: PoolLab) -> None:
     code = (
         STARTS + "\nstart()\n\ndef run(p, s):\n    if p['dies']:\n        os.abort()\n"
         "    return {'x': [int(line) for line in (HERE / 'pids').read_text().split()]}\n"
@@ -144,7 +144,7 @@ def test_what_the_import_of_a_model_left_running_stays_for_its_simulations(lab: 
     assert alive(pids) == []
 
 
-def test_processes_whose_template_was_killed_run_to_their_end_and_are_told_how(lab: Lab) -> None:
+def test_processes_whose_template_was_killed_run_to_their_end_and_are_told_how(lab: PoolLab) -> None:
     """The reaper ends what a dead process has left: a template has left the processes that run simulations."""
     code = (
         "import os, time\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / f'in-{p[\"a\"]}').touch()\n"
@@ -173,7 +173,7 @@ def test_processes_whose_template_was_killed_run_to_their_end_and_are_told_how(l
     assert "ended by itself with exit code 7" in failure.message
 
 
-def test_a_reaper_that_is_killed_is_replaced(lab: Lab) -> None:
+def test_a_reaper_that_is_killed_is_replaced(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn", tasks_per_child=1)
     assert lab.run(pool, [{"a": 1}]).done == {0}
     assert pool._reaper is not None
@@ -368,7 +368,7 @@ def run(p, s):
 
 
 @pytest.mark.parametrize("growth_bytes", [0, 1 << 30])
-def test_a_process_with_many_orphans_that_have_ended_is_replaced(lab: Lab, growth_bytes: int) -> None:
+def test_a_process_with_many_orphans_that_have_ended_is_replaced(lab: PoolLab, growth_bytes: int) -> None:
     """Nobody waited for them while it lived, until the system had no number for another process."""
     pool = lab.pool(ORPHANS, growth_bytes=growth_bytes)
     outcome = lab.run(pool, [{"a": a} for a in range(3)])

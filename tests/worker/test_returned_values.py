@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from pool_lab import Lab, values
+from pool_lab import PoolLab, values
 
 import mops
 from mops.settings import Settings
@@ -35,7 +35,7 @@ REUSED = """
 """
 
 
-def test_a_model_may_fill_one_workspace_for_all_its_simulations(lab: Lab) -> None:
+def test_a_model_may_fill_one_workspace_for_all_its_simulations(lab: PoolLab) -> None:
     """Every row had the values of the last simulation, and so had every replicate that a target saw."""
     sets = [{"form": form} for form in ("numpy", "table", "slice", "array", "reader")]
     pool = lab.pool(textwrap.dedent(REUSED), targets=("model:seen",))

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from pool_lab import Lab, n_waiting, order_of, values
+from pool_lab import PoolLab, n_waiting, order_of, values
 
 from mops.study.groups import Group
 from mops.worker import turnover
@@ -38,7 +38,7 @@ def children() -> Children:
     return Children()
 
 
-def begun(lab: Lab, pool: Pool, **params: Any) -> tuple[threading.Thread, list[Outcome]]:
+def begun(lab: PoolLab, pool: Pool, **params: Any) -> tuple[threading.Thread, list[Outcome]]:
     """Run one simulation in a thread; its outcome will be in the list."""
     got: list[Outcome] = []
     thread = threading.Thread(target=lambda: got.append(lab.run(pool, [params])), daemon=True)
@@ -46,14 +46,14 @@ def begun(lab: Lab, pool: Pool, **params: Any) -> tuple[threading.Thread, list[O
     return thread, got
 
 
-def held(lab: Lab, pool: Pool, name: str) -> tuple[threading.Thread, list[Outcome]]:
+def held(lab: PoolLab, pool: Pool, name: str) -> tuple[threading.Thread, list[Outcome]]:
     """Have a simulation run that ends when it is let go."""
     found = begun(lab, pool, a=name, holds=True)
     until((lab.folder / f"started-{name}").exists)
     return found
 
 
-def let_go(lab: Lab, name: str, thread: threading.Thread) -> None:
+def let_go(lab: PoolLab, name: str, thread: threading.Thread) -> None:
     (lab.folder / f"go-{name}").touch()
     thread.join(30)
     assert not thread.is_alive()
@@ -102,7 +102,7 @@ def living(process: psutil.Process) -> bool:
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_there_are_never_more_children_than_slots_whatever_the_number_of_pools(
-    lab: Lab, children: Children, start: str
+    lab: PoolLab, children: Children, start: str
 ) -> None:
     others = processes()
     pools = [lab.pool(HOLDS, slots=2, children=children, start=start, job=f"job-{i}") for i in range(3)]
@@ -120,7 +120,7 @@ def test_there_are_never_more_children_than_slots_whatever_the_number_of_pools(
     assert most == [2]
 
 
-def test_the_child_that_has_idled_longest_makes_room(lab: Lab, children: Children) -> None:
+def test_the_child_that_has_idled_longest_makes_room(lab: PoolLab, children: Children) -> None:
     one, two, three = (lab.pool(HOLDS, slots=2, children=children, job=f"job-{i}") for i in range(3))
     for pool in (one, two, three):
         pool.check()
@@ -133,7 +133,7 @@ def test_the_child_that_has_idled_longest_makes_room(lab: Lab, children: Childre
     assert not psutil.pid_exists(second)
 
 
-def test_a_job_of_more_threads_takes_more_of_the_worker(lab: Lab, children: Children) -> None:
+def test_a_job_of_more_threads_takes_more_of_the_worker(lab: PoolLab, children: Children) -> None:
     """On a worker of four threads, one simulation of two threads leaves room for two of one, and for no third."""
     wide = lab.pool(HOLDS, slots=2, threads=2, children=children, job="wide")
     narrow = lab.pool(HOLDS, slots=4, children=children, job="narrow")
@@ -147,7 +147,7 @@ def test_a_job_of_more_threads_takes_more_of_the_worker(lab: Lab, children: Chil
         let_go(lab, name, thread)
 
 
-def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: Lab, children: Children) -> None:
+def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: PoolLab, children: Children) -> None:
     other = lab.pool(HOLDS, slots=2, children=children, job="other")
     pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=8 << 30)
     runs, _ = held(lab, other, "o")
@@ -173,7 +173,9 @@ def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: Lab, chi
 
 
 @pytest.mark.parametrize("way", ["stop", "close"])
-def test_a_stopped_pool_does_not_wait_for_the_simulations_of_another(lab: Lab, children: Children, way: str) -> None:
+def test_a_stopped_pool_does_not_wait_for_the_simulations_of_another(
+    lab: PoolLab, children: Children, way: str
+) -> None:
     other, pool = (lab.pool(HOLDS, slots=1, children=children, job=job) for job in ("other", "job"))
     runs, _ = held(lab, other, "o")
     waits, got = begun(lab, pool, a="w")
@@ -184,7 +186,7 @@ def test_a_stopped_pool_does_not_wait_for_the_simulations_of_another(lab: Lab, c
     let_go(lab, "o", runs)
 
 
-def test_a_job_whose_results_are_not_fetched_keeps_no_other_waiting(lab: Lab, children: Children) -> None:
+def test_a_job_whose_results_are_not_fetched_keeps_no_other_waiting(lab: PoolLab, children: Children) -> None:
     idle = lab.pool(HOLDS, children=children, job="idle")
     unfetched = lab.run(idle, [{"a": 1}])
     pool = lab.pool(HOLDS, children=children, job="busy", held_bytes=0)
@@ -193,7 +195,7 @@ def test_a_job_whose_results_are_not_fetched_keeps_no_other_waiting(lab: Lab, ch
     del unfetched
 
 
-def test_templates_of_jobs_that_run_nothing_make_room_and_come_again(lab: Lab, children: Children) -> None:
+def test_templates_of_jobs_that_run_nothing_make_room_and_come_again(lab: PoolLab, children: Children) -> None:
     pools = [lab.pool(HOLDS, slots=1, children=children, start="fork", job=f"job-{i}") for i in range(4)]
     for pool in pools:
         lab.run(pool, [{"a": 1}])
@@ -202,7 +204,7 @@ def test_templates_of_jobs_that_run_nothing_make_room_and_come_again(lab: Lab, c
     assert pools[0]._template is not None
 
 
-def test_memory_of_another_pools_template_is_not_given_to_simulations(lab: Lab, children: Children) -> None:
+def test_memory_of_another_pools_template_is_not_given_to_simulations(lab: PoolLab, children: Children) -> None:
     large = "ballast = bytes(range(256)) * (200 << 12)\n" + HOLDS
     (lab.folder / "large.py").write_text(large)
     pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=8 << 30, start="fork")
@@ -212,7 +214,7 @@ def test_memory_of_another_pools_template_is_not_given_to_simulations(lab: Lab, 
     assert 90 * MIB < before - pool._limit_bytes(alone=False) < 300 * MIB
 
 
-def test_a_full_worker_ends_idle_children_of_every_pool(lab: Lab, children: Children) -> None:
+def test_a_full_worker_ends_idle_children_of_every_pool(lab: PoolLab, children: Children) -> None:
     idle = lab.pool(HOLDS, slots=2, children=children, job="idle")
     lab.run(idle, [{"a": 1}])
     pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=1, memory_bytes=2 << 30)

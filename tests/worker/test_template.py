@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from pool_lab import Lab, values
+from pool_lab import PoolLab, values
 
 from mops.errors import ModelError
 from mops.worker.lifeline import can_watch
@@ -43,7 +43,7 @@ def reaper_of(pool: Pool) -> int:
     return pool._reaper.pid
 
 
-def test_the_model_is_imported_once_and_children_are_forked(lab: Lab) -> None:
+def test_the_model_is_imported_once_and_children_are_forked(lab: PoolLab) -> None:
     pool = lab.pool(COUNTS, tasks_per_child=1)
     found = processes(lab.run(pool, [{"a": i} for i in range(5)]))
     assert len({pid for pid, _ in found}) == 5
@@ -52,14 +52,14 @@ def test_the_model_is_imported_once_and_children_are_forked(lab: Lab) -> None:
     assert (lab.folder / "imports").read_text() == "x"
 
 
-def test_spawned_children_import_each_by_itself(lab: Lab) -> None:
+def test_spawned_children_import_each_by_itself(lab: PoolLab) -> None:
     pool = lab.pool(COUNTS, tasks_per_child=1, start="spawn")
     found = processes(lab.run(pool, [{"a": i} for i in range(3)]))
     assert {parent for _, parent in found} == {reaper_of(pool)}
     assert (lab.folder / "imports").read_text() == "xxx"
 
 
-def test_the_example_forks(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_example_forks(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     pool = lab.pool(model="models.sir:SIR", root=str(EXAMPLE))
     pool.warm()
@@ -77,7 +77,7 @@ def test_the_example_forks(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
         ("os.killpg(0, signal.SIGKILL)", "was ended by SIGKILL"),
     ],
 )
-def test_how_a_forked_process_ended_is_known(lab: Lab, ends: str, how: str) -> None:
+def test_how_a_forked_process_ended_is_known(lab: PoolLab, ends: str, how: str) -> None:
     code = f"import os, signal\n\ndef run(p, s):\n    if p['a'] == 1:\n        {ends}\n    return {{'x': s}}\n"
     outcome = lab.run(lab.pool(code, retries=0), [{"a": i} for i in range(3)])
     assert sorted(values(outcome, "x")) == [(0, 0), (2, 0)]
@@ -86,21 +86,21 @@ def test_how_a_forked_process_ended_is_known(lab: Lab, ends: str, how: str) -> N
     assert how in failure.message
 
 
-def test_a_model_that_cannot_be_imported_is_said_once(lab: Lab) -> None:
+def test_a_model_that_cannot_be_imported_is_said_once(lab: PoolLab) -> None:
     pool = lab.pool("raise ValueError('not today')\n")
     pool.warm()
     with pytest.raises(ModelError, match="not today"):
         pool.check()
 
 
-def test_a_model_whose_import_ends_the_process_is_said(lab: Lab) -> None:
+def test_a_model_whose_import_ends_the_process_is_said(lab: PoolLab) -> None:
     pool = lab.pool("import os\nos._exit(3)\n")
     pool.warm()
     with pytest.raises(ModelError, match="exit code 3"):
         pool.check()
 
 
-def test_threads_of_the_models_import_are_not_forked(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_threads_of_the_models_import_are_not_forked(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     start = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     pool = lab.pool(f"import threading, time\n{start}{COUNTS}")
@@ -110,7 +110,7 @@ def test_threads_of_the_models_import_are_not_forked(lab: Lab, caplog: pytest.Lo
     assert (lab.folder / "imports").read_text() == "x", "the process that was to be the template is the first child"
 
 
-def test_a_library_that_does_not_survive_a_fork_is_not_forked(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_library_that_does_not_survive_a_fork_is_not_forked(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     (lab.folder / "torch.py").write_text("")  # stands for the library, which is 2 GB: only its name counts
     pool = lab.pool(f"import torch\n{COUNTS}")
@@ -119,7 +119,7 @@ def test_a_library_that_does_not_survive_a_fork_is_not_forked(lab: Lab, caplog: 
     assert f"the model imports torch: {UNSAFE['torch']}" in caplog.text
 
 
-def test_a_template_that_dies_is_replaced(lab: Lab) -> None:
+def test_a_template_that_dies_is_replaced(lab: PoolLab) -> None:
     pool = lab.pool(COUNTS, tasks_per_child=1)
     ((_, template),) = processes(lab.run(pool, [{"a": 1}]))
     os.kill(template, signal.SIGKILL)
@@ -130,7 +130,7 @@ def test_a_template_that_dies_is_replaced(lab: Lab) -> None:
 
 
 def test_a_forked_process_that_hangs_at_once_is_replaced_by_a_spawned_one(
-    lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    lab: PoolLab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mops.worker.parent.START_SECONDS", 1.0)
     code = (
@@ -144,7 +144,7 @@ def test_a_forked_process_that_hangs_at_once_is_replaced_by_a_spawned_one(
     assert "MODELOPS_JOB_START=spawn" in caplog.text
 
 
-def test_closing_leaves_no_process_and_no_descriptor(lab: Lab) -> None:
+def test_closing_leaves_no_process_and_no_descriptor(lab: PoolLab) -> None:
     before, others = len(list(Path("/proc/self/fd").iterdir())), set(psutil.Process().children(recursive=True))
     pool = lab.pool(COUNTS, slots=2, tasks_per_child=2)
     for _ in range(3):
@@ -154,7 +154,7 @@ def test_closing_leaves_no_process_and_no_descriptor(lab: Lab) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_prints_of_forked_processes_are_their_own(lab: Lab) -> None:
+def test_prints_of_forked_processes_are_their_own(lab: PoolLab) -> None:
     code = "print('imported', end='')\n\ndef run(p, s):\n    print('ran', p['a'])\n    return {'x': s}\n"
     outcome = lab.run(lab.pool(code, tasks_per_child=1), [{"a": 1}, {"a": 2}])
     assert outcome.prints.count("ran 1") == outcome.prints.count("ran 2") == 1
@@ -177,7 +177,7 @@ def test_what_is_forked(threads: list[str], modules: list[str], why: str | None)
 
 @pytest.mark.parametrize("refusal", [errno.ENOSYS, errno.EPERM])
 def test_simulations_run_where_the_kernel_refuses_pidfd_open(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, refusal: int
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
     """Python has the function there: each process was started, killed again, and no simulation began."""
 
@@ -195,7 +195,7 @@ def test_simulations_run_where_the_kernel_refuses_pidfd_open(
     assert pool._reaper is None
 
 
-def test_whoever_asks_a_template_that_is_closed_meanwhile_learns_that_it_has_ended(lab: Lab) -> None:
+def test_whoever_asks_a_template_that_is_closed_meanwhile_learns_that_it_has_ended(lab: PoolLab) -> None:
     """ValueError, of a closed epoll descriptor, was not expected; the process's own descriptor stayed open."""
     pool = lab.pool(COUNTS)
     pool.check()
@@ -211,7 +211,7 @@ def test_whoever_asks_a_template_that_is_closed_meanwhile_learns_that_it_has_end
     assert len(list(Path("/proc/self/fd").iterdir())) == before - 1  # without the selector's
 
 
-def test_a_process_that_was_just_forked_can_be_ended_at_once(lab: Lab) -> None:
+def test_a_process_that_was_just_forked_can_be_ended_at_once(lab: PoolLab) -> None:
     """A signal to its group, before it had one, reached nobody, and closing waited for ever."""
     pool = lab.pool(COUNTS)
     pool.check()
@@ -240,7 +240,7 @@ def run(p, s):
 
 
 def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an ordinary child it would run an order, and be asked for a status, in two threads at once."""
     monkeypatch.setattr("mops.worker.parent.START_SECONDS", 1.0)
@@ -266,7 +266,7 @@ def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
     assert "ended by itself with exit code 7" in failure.message
 
 
-def test_a_model_that_is_refused_is_refused_again(lab: Lab) -> None:
+def test_a_model_that_is_refused_is_refused_again(lab: PoolLab) -> None:
     pool = lab.pool("raise ValueError('not today')\n")
     for _ in range(3):
         with pytest.raises(ModelError, match="not today"):
@@ -275,7 +275,7 @@ def test_a_model_that_is_refused_is_refused_again(lab: Lab) -> None:
 
 @pytest.mark.parametrize(("start", "level"), [("auto", "INFO"), ("fork", "WARNING")])
 def test_each_outcome_says_how_children_start_and_a_refused_wish_is_a_warning(
-    lab: Lab, caplog: pytest.LogCaptureFixture, start: str, level: str
+    lab: PoolLab, caplog: pytest.LogCaptureFixture, start: str, level: str
 ) -> None:
     caplog.set_level("INFO", "mops")
     code = f"import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n{COUNTS}"
@@ -286,12 +286,12 @@ def test_each_outcome_says_how_children_start_and_a_refused_wish_is_a_warning(
     assert lab.run(lab.pool(COUNTS, start="spawn"), [{"a": 1}]).children.endswith("MODELOPS_JOB_START=spawn")
 
 
-def test_what_a_model_prints_when_it_is_imported_comes_with_the_first_order(lab: Lab) -> None:
+def test_what_a_model_prints_when_it_is_imported_comes_with_the_first_order(lab: PoolLab) -> None:
     pool = lab.pool(f"print('imported here')\n{COUNTS}")
     assert [lab.run(pool, [{"a": 1}]).prints for _ in range(2)] == ["imported here\n", ""]
 
 
-def test_a_model_may_put_anything_in_the_place_of_stdout(lab: Lab) -> None:
+def test_a_model_may_put_anything_in_the_place_of_stdout(lab: PoolLab) -> None:
     pool = lab.pool(f"import sys\nsys.stdout = None\n{COUNTS}")
     ((_, parent),) = processes(lab.run(pool, [{"a": 1}]))
     assert parent != reaper_of(pool)
@@ -323,7 +323,7 @@ def run(p, s):
     "handler",
     ["before=prints", "after_in_parent=prints", "after_in_child=prints", "before=raises", "after_in_child=raises"],
 )
-def test_what_a_model_prints_or_raises_when_it_is_forked_stops_nothing(lab: Lab, handler: str) -> None:
+def test_what_a_model_prints_or_raises_when_it_is_forked_stops_nothing(lab: PoolLab, handler: str) -> None:
     """Nobody read it: the pipe was full after 64 KiB, and every slot waited for ever for the process that forks."""
     pool = lab.pool(AT_FORK.format(handler=handler), tasks_per_child=1)
     outcome = lab.run(pool, [{"a": 1}, {"a": 2}])
@@ -334,7 +334,7 @@ def test_what_a_model_prints_or_raises_when_it_is_forked_stops_nothing(lab: Lab,
 
 @pytest.mark.parametrize("handler", ["before=sleeps", "after_in_parent=lock.acquire", "after_in_child=lock.acquire"])
 def test_a_model_that_hangs_when_it_is_forked_is_spawned(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, handler: str
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, handler: str
 ) -> None:
     """The worker waited for ever for the process that forks."""
     monkeypatch.setattr("mops.worker.parent.ANSWER_SECONDS", 1.0)
@@ -348,7 +348,9 @@ def test_a_model_that_hangs_when_it_is_forked_is_spawned(
 
 
 @pytest.mark.parametrize("way", ["stop", "close"])
-def test_a_pool_stops_while_its_template_hangs_in_a_fork(lab: Lab, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_a_pool_stops_while_its_template_hangs_in_a_fork(
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     """The fork was made under the pool's lock, for which a stop waited."""
     monkeypatch.setattr("mops.worker.parent.ANSWER_SECONDS", 600.0)
     others = set(psutil.Process().children(recursive=True))

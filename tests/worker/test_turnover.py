@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pool_lab import Lab
+from pool_lab import PoolLab
 
 from mops.worker import parent, turnover
 
@@ -34,14 +34,14 @@ LEAKS = (
     ],
 )
 def test_each_replacement_has_its_reason(
-    lab: Lab, code: str, fields: dict[str, Any], n_simulations: int, expected: dict[str, int]
+    lab: PoolLab, code: str, fields: dict[str, Any], n_simulations: int, expected: dict[str, int]
 ) -> None:
     before = Counter(turnover.counts()[1])
     lab.run(lab.pool(code, **fields), [{"a": i} for i in range(n_simulations)])
     assert Counter(turnover.counts()[1]) - before == expected
 
 
-def test_a_child_that_grows_is_counted_so(lab: Lab) -> None:
+def test_a_child_that_grows_is_counted_so(lab: PoolLab) -> None:
     before = Counter(turnover.counts()[1])
     lab.run(lab.pool(LEAKS, growth_bytes=100 << 20), [{"a": i} for i in range(20)])
     more = Counter(turnover.counts()[1]) - before
@@ -50,7 +50,7 @@ def test_a_child_that_grows_is_counted_so(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("start", "expected"), [("fork", {"spawned": 1, "forked": 3}), ("spawn", {"spawned": 3})])
-def test_processes_are_counted_by_how_they_start(lab: Lab, start: str, expected: dict[str, int]) -> None:
+def test_processes_are_counted_by_how_they_start(lab: PoolLab, start: str, expected: dict[str, int]) -> None:
     """The one that forks the others is a process that is spawned, too."""
     before = Counter(turnover.counts()[0])
     lab.run(lab.pool(GOOD, start=start, tasks_per_child=1), [{"a": i} for i in range(3)])

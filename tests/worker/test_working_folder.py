@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pool_lab import Lab, groups_of, order_of, values
+from pool_lab import PoolLab, groups_of, order_of, values
 
 from mops.folders import make_read_only
 from mops.worker.order import Outcome
@@ -31,7 +31,7 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def pool_of(lab: Lab, project: Path, code: str, **fields: Any) -> Pool:
+def pool_of(lab: PoolLab, project: Path, code: str, **fields: Any) -> Pool:
     (project / "model.py").write_text(code)
     make_read_only(project)
     return lab.pool(root=str(project), **fields)
@@ -65,7 +65,7 @@ def run(params, seed):
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_a_simulation_does_not_see_what_another_wrote(lab: Lab, project: Path, start: str) -> None:
+def test_a_simulation_does_not_see_what_another_wrote(lab: PoolLab, project: Path, start: str) -> None:
     """A counter in a file gave 1 to 8 in one job and 9 to 16 in the next: the folder was the bundle cache."""
     pool = pool_of(lab, project, COUNTS, start=start)
     before = content(project)
@@ -77,7 +77,7 @@ def test_a_simulation_does_not_see_what_another_wrote(lab: Lab, project: Path, s
     assert content(project) == before
 
 
-def test_two_slots_do_not_share(lab: Lab, project: Path) -> None:
+def test_two_slots_do_not_share(lab: PoolLab, project: Path) -> None:
     """Two long simulations at once wrote into one file."""
     code = """
 import time
@@ -101,7 +101,7 @@ def run(params, seed):
     assert [values(outcome, "x") for outcome in outcomes] == [{(0, 0): [0]}, {(1, 0): [1]}]
 
 
-def test_targets_do_not_see_what_simulations_wrote(lab: Lab, project: Path) -> None:
+def test_targets_do_not_see_what_simulations_wrote(lab: PoolLab, project: Path) -> None:
     code = """
 from pathlib import Path
 
@@ -186,7 +186,7 @@ REFUSED = {
 ALLOWED = ("by_replacing", "by_removing", "by_moving", "by_content", "by_closing")
 
 
-def test_project_files_stay_as_they_are_also_for_root(lab: Lab, project: Path) -> None:
+def test_project_files_stay_as_they_are_also_for_root(lab: PoolLab, project: Path) -> None:
     """Modes do not keep root from writing into the files of the bundle, which links lead to."""
     pool = pool_of(lab, project, CHANGES)
     before = content(project)
@@ -244,7 +244,7 @@ def run(params, seed):
 
 
 @pytest.mark.parametrize("way", ["by_link", "by_link_for_all", "by_copied_time", "by_kept_time", "by_mode"])
-def test_the_folder_is_made_again_whatever_time_or_link_is_left(lab: Lab, project: Path, way: str) -> None:
+def test_the_folder_is_made_again_whatever_time_or_link_is_left(lab: PoolLab, project: Path, way: str) -> None:
     """A link in place of a folder had files outside the job removed; a copied time hid a file from mops."""
     elsewhere = project.parent / "elsewhere"
     (elsewhere / "data" / "deep").mkdir(parents=True)
@@ -271,7 +271,9 @@ def test_the_names_that_were_written_are_not_looked_for_behind_a_link(tmp_path: 
     assert folder.written() == ["data"]
 
 
-def test_what_the_import_writes_is_there_for_every_simulation_and_for_none_to_change(lab: Lab, project: Path) -> None:
+def test_what_the_import_writes_is_there_for_every_simulation_and_for_none_to_change(
+    lab: PoolLab, project: Path
+) -> None:
     code = """
 import os
 from pathlib import Path
@@ -297,14 +299,14 @@ def run(params, seed):
     assert values(outcome, "rates") == {(0, 0): ["0.5\n"], (3, 0): ["0.5\n"]}
 
 
-def test_an_import_leaves_no_compiled_files_in_the_bundle(lab: Lab, project: Path) -> None:
+def test_an_import_leaves_no_compiled_files_in_the_bundle(lab: PoolLab, project: Path) -> None:
     (project / "helper.py").write_text("X = 1\n")
     pool = pool_of(lab, project, "from helper import X\n\ndef run(params, seed):\n    return {'x': X}\n")
     assert values(lab.run(pool, [{}]), "x") == {(0, 0): [1]}
     assert not list(project.rglob("__pycache__"))
 
 
-def test_the_command_line_is_that_of_a_script_without_arguments(lab: Lab, project: Path) -> None:
+def test_the_command_line_is_that_of_a_script_without_arguments(lab: PoolLab, project: Path) -> None:
     """The numbers of mops's descriptors were there: a model that reads its arguments on import could not be loaded."""
     code = """
 import argparse, sys
@@ -333,7 +335,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 WRITES = "from pathlib import Path\n\ndef run(p, s):\n    Path('out').mkdir()\n    return {'x': 1}\n"
 
 
-def test_nothing_is_left_of_a_child_or_of_a_pool(lab: Lab, project: Path, temporary: Path) -> None:
+def test_nothing_is_left_of_a_child_or_of_a_pool(lab: PoolLab, project: Path, temporary: Path) -> None:
     dies = WRITES.replace("    return", "    if p['x'] == 1: import os; os._exit(3)\n    return")
     pool = pool_of(lab, project, dies, tasks_per_child=1, start="spawn", retries=0)
     assert [failure.reason for failure in lab.run(pool, SETS[:3]).failures] == ["crashed"]
@@ -342,7 +344,7 @@ def test_nothing_is_left_of_a_child_or_of_a_pool(lab: Lab, project: Path, tempor
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_worker_left_is_removed_by_the_next_start(lab: Lab, project: Path, temporary: Path) -> None:
+def test_what_a_killed_worker_left_is_removed_by_the_next_start(lab: PoolLab, project: Path, temporary: Path) -> None:
     """Also where it made its folders read-only; and never what a worker has that lives."""
     program = "import sys; from mops.worker.scratch import Scratch; print(Scratch().path, flush=True); sys.stdin.read()"
     with subprocess.Popen(

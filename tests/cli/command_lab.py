@@ -1,0 +1,123 @@
+"""What the tests of commands work with: the real command in a real process, as a user runs it, on a project."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from programs import Ran, environment
+
+from .warm import Warm
+
+MOPS = Path(sys.executable).with_name("mops")
+MODEL = """
+import time
+
+def run(params, seed):
+    print("a model prints")
+    time.sleep(params.get("sleep", 0))
+    if params["x"] < 0:
+        raise ValueError("x is negative")
+    return {"daily": {"day": [0, 1], "y": [params["x"], params["x"] + 1.5]}, "summary": {"total": [seed]}}
+
+def two_candidates(params, seed):
+    return 1
+
+NOT_A_FUNCTION = 3
+
+def no_arguments():
+    return {}
+
+def score(params, replicates):
+    return {"rmse": params["x"] * len(replicates)}
+"""
+
+
+@dataclass
+class CommandLab:
+    """A project folder, a storage, and the command."""
+
+    root: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def project(self) -> Path:
+        return self.root / "project"
+
+    @property
+    def storage(self) -> Path:
+        return self.root / "storage"
+
+    @property
+    def study(self) -> Path:
+        return self.project / "study.json"
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def write_study(self, **fields: Any) -> Path:
+        study = {"model": "model:run", "parameter_sets": [{"x": 1}, {"x": 2}], "n_replicates": 2} | fields
+        return self.write("study.json", json.dumps({key: value for key, value in study.items() if value is not ...}))
+
+    def start(self, *arguments: object, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [MOPS, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd or self.root,
+            env=self.environment | variables,
+        )
+
+    def run(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Ran:
+        """Run a command to its end; what Python reads at its start (``PYTHON*``) needs one that is not warm."""
+        if any(name.startswith("PYTHON") for name in variables):
+            return self.run_cold(*arguments, cwd=cwd, **variables)
+        where = (self.environment | variables, cwd or self.root)
+        return Ran(*warm().run([str(argument) for argument in arguments], *where, timeout_s=60))
+
+    def run_cold(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Ran:
+        """Run a command as a shell does."""
+        with self.start(*arguments, cwd=cwd, **variables) as process:
+            try:
+                out, err = process.communicate(timeout=60)
+            finally:
+                process.kill()
+        return Ran(process.returncode, out, err)
+
+    def submit(self, *arguments: object, **variables: str) -> Ran:
+        return self.run("jobs", "submit", self.study, *arguments, **variables)
+
+    def stored(self) -> list[str]:
+        """Return every file in the storage."""
+        return sorted(path.relative_to(self.storage).as_posix() for path in self.storage.rglob("*") if path.is_file())
+
+
+@functools.cache
+def warm() -> Warm:
+    """Return the process that has imported the commands: a start takes 0.03 s of it instead of a second."""
+    return Warm(environment())
+
+
+def make_lab(root: Path, cache: Path) -> CommandLab:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MODELOPS_", "AZURE_", "MOPS_"))}
+    # A width, so that what is asserted does not depend on the terminal that tests run in.
+    folders = {
+        "XDG_CACHE_HOME": str(cache),
+        "XDG_STATE_HOME": str(root / "state"),
+        "XDG_CONFIG_HOME": str(root / "config"),  # whoever runs the tests may be connected to a service
+    }
+    lab = CommandLab(root, clean | folders | {"MODELOPS_STORAGE": str(root / "storage"), "COLUMNS": "100"})
+    lab.write("mops.toml", "")
+    lab.write("model.py", MODEL)
+    lab.write_study()
+    return lab
