@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import Hooked
 
-from mops.errors import CorruptRecord, JobError, NewerFormat, StorageUnavailable, Superseded
+from mops.errors import CorruptRecord, NewerFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
 from mops.storage.log import (
     Asked,
@@ -38,7 +38,7 @@ from mops.storage.log import (
     read_whole,
     verify,
 )
-from mops.storage.paths import JobPaths, bundle_path, table_of
+from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 
 PATHS = JobPaths("job")
@@ -60,28 +60,6 @@ def owner(files: Files, by: str = "person", host: str = "here") -> JobLog:
     log = opened(files, host)
     log.claim(by)
     return log
-
-
-# paths
-
-
-def test_every_path_lies_in_the_jobs_folder_and_a_parts_path_names_its_table():
-    assert PATHS.log_record(12) == "jobs/job/log/00000012.json"
-    assert bundle_path("ab12") == "bundles/ab12.zip"
-    for output in ("daily", "a/b", "..", ".", "50%", "Größe", "x."):
-        path = PATHS.part("outputs", output, 2, 7)
-        assert path.startswith("jobs/job/outputs/")
-        assert path.count("/") == 4
-        assert "/./" not in path
-        assert "/../" not in path
-        assert table_of(path) == ("outputs", output)
-    assert table_of(PATHS.part("losses", None, 2, 7)) == ("losses", None)
-
-
-@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 64, "a b", "dot."])
-def test_a_name_that_no_job_can_have_is_refused(name):
-    with pytest.raises(JobError, match="no job can be named"):
-        JobPaths(name)
 
 
 # records
