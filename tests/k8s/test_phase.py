@@ -179,10 +179,34 @@ def test_pods_that_ended_before_are_counted() -> None:
 
 
 def test_the_newest_pod_counts() -> None:
-    young = pod("Running", "study-1-young", "2026-11-21T11:00:00Z")
+    young = pod("Running", "study-1-a", "2026-11-21T11:00:00Z")
     assert phase_of(job(failed=1), [young, OOM]).word == "running"
-    assert phase_of(job(failed=1), [young, OOM]).pod == "study-1-young"
+    assert phase_of(job(failed=1), [young, OOM]).pod == "study-1-a"
     assert newest([]) is None
+    assert newest([{"metadata": {"name": "without a time"}}, young]) is young
+
+
+def test_a_job_without_labels_waits_in_no_queue() -> None:
+    suspended = job(True)
+    del suspended["metadata"]["labels"]
+    assert phase_of(suspended, []).word == "suspended"
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_is_not_lost_however_long_it_stays(phase: str) -> None:
+    """A finalizer keeps its record: Kubernetes' own Job controller sets one."""
+    assert phase_of(job(), [{**NODE_DEAD, "status": {"phase": phase}}], now=NOW).word == "retrying"
+
+
+@pytest.mark.parametrize(("until", "word"), [("2026-11-21T11:59:00Z", "lost"), ("2026-11-21T11:59:01Z", "running")])
+def test_a_pod_is_lost_a_minute_after_its_grace_period(until: str, word: str) -> None:
+    late = {**NODE_DEAD, "metadata": {**NODE_DEAD["metadata"], "deletionTimestamp": until}}
+    assert phase_of(job(), [late], now=NOW).word == word
+    assert phase_of(job(), [{**late, "spec": {}}], now=NOW).word == "running", "on no node that could not answer"
+
+
+def test_who_waits_for_a_pod_has_nothing_to_do() -> None:
+    assert phase_of(job(), []) == Phase("pending")
 
 
 def test_of_a_suspended_job_the_pod_may_still_be_ending() -> None:
@@ -228,6 +252,9 @@ def test_a_pod_whose_fields_are_not_there_yet_is_starting() -> None:
     """Kubelet fills a status piece by piece."""
     bare = {"metadata": {"name": "study-1-x7k2p"}}
     assert pending(bare) == Phase("starting")
+    assert phase_of(job(), [bare], now=NOW).word == "starting"
+    ending = {"metadata": {**bare["metadata"], "deletionTimestamp": "2026-11-21T11:00:00Z"}}
+    assert phase_of(job(), [ending], now=NOW).word == "starting"
     assert pending({**bare, "status": {"containerStatuses": [{"name": "runner"}]}}) == Phase("starting")
     assert waiting({"status": {"containerStatuses": [{"state": {"waiting": {"message": "m"}}}]}}) == [("", "m")]
     assert waiting(waits("ErrImagePull")) == [("ErrImagePull", "")]

@@ -142,9 +142,9 @@ def _lost(pod: Object | None, now: datetime | None) -> Phase | None:
     if pod is None or now is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return None
     until = pod["metadata"].get("deletionTimestamp")  # when its grace period is over
-    if until is None or (now - datetime.fromisoformat(until)).total_seconds() < _LOST_S:
+    node = pod.get("spec", {}).get("nodeName")
+    if until is None or node is None or (now - datetime.fromisoformat(until)).total_seconds() < _LOST_S:
         return None
-    node = pod.get("spec", {}).get("nodeName", "")
     return Phase("lost", f"its node {node} does not answer: the pod was to end at {until}", _REPLACED)
 
 
@@ -203,14 +203,13 @@ def _containers(pod: Object) -> Iterator[Object]:
 
 def _said(events: Sequence[Object], kind: str, name: str, reasons: Sequence[str]) -> str:
     """Return the last message of these reasons about an object; empty: there is none."""
-    about = (
-        event
-        for event in events
-        if event.get("reason") in reasons
-        and event.get("involvedObject", {}).get("kind") == kind
-        and event.get("involvedObject", {}).get("name") == name
-    )
-    return str(max(about, key=when, default={}).get("message", ""))
+    said = (event for event in events if event.get("reason") in reasons and _is_about(event, kind, name))
+    return str(max(said, key=when, default={}).get("message", ""))
+
+
+def _is_about(event: Object, kind: str, name: str) -> bool:
+    about = event.get("involvedObject", {})
+    return (about.get("kind"), about.get("name")) == (kind, name)
 
 
 def when(event: Object) -> str:
@@ -228,7 +227,7 @@ def last_end(pods: Iterable[Object]) -> str:
     if not ended:
         return ""
     last = max(ended, key=lambda end: end.get("finishedAt") or "")
-    code, reason = last.get("exitCode", 0), last.get("reason", "")
+    code, reason = last.get("exitCode", 0), last.get("reason")
     if code == 0:
         return ""
     how = f"{reason}, exit code {code}" if reason and reason != "Error" else f"exit code {code}"
