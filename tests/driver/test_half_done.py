@@ -113,6 +113,7 @@ def test_a_group_that_is_taken_and_what_is_dropped_give_their_room_back():
     pieces = half_done(1)
     kept = pieces.keep(piece(0, 0, size=MIB))
     pieces.drop(kept)
+    pieces.drop(pieces.keep(piece(0)))  # without rows
     assert add(pieces, 1, piece(1, 0, size=MIB))
     pieces.take(1)
     assert pieces._shelf.file_bytes == 0

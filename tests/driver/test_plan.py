@@ -286,6 +286,41 @@ def test_targets_that_are_lost_are_sent_again() -> None:
     assert p.over
 
 
+def in_pieces_and_all_there() -> Plan:
+    """A plan of one group, all of whose replicates have come back."""
+    p = plan(1, replicates=lambda _: 2)
+    for order in p.fill(pilot=False):
+        p.piece_finished(order.number, frozenset(order.replicates or ()), 5.0)
+    return p
+
+
+def test_a_stopped_plan_is_not_over_while_a_group_is_on_its_way_into_the_checkpoint() -> None:
+    p = in_pieces_and_all_there()
+    p.closing(0)
+    p.stop()
+    assert not p.over
+    p.closed(0)
+    assert p.over
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_targets_that_came_back_without_their_input_are_sent_again(alone: bool) -> None:
+    p = in_pieces_and_all_there()
+    p.targets_again(0, alone=alone)
+    (again,) = p.fill(pilot=False)
+    assert (again.groups, again.replicates, again.alone) == ((0,), (), alone)
+    assert p.fill(pilot=False) == []
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_targets_that_come_back_after_a_stop_are_not_sent_again(alone: bool) -> None:
+    p = in_pieces_and_all_there()
+    p.stop()
+    p.targets_again(0, alone=alone)
+    assert p.fill(pilot=False) == []
+    assert p.over
+
+
 def test_a_stopped_plan_sends_nothing_and_is_over_when_the_last_task_is_back() -> None:
     p = plan(100)
     order, *others = p.fill(pilot=False)
@@ -369,6 +404,8 @@ def test_batches_are_counted_off_with_the_keys_of_their_commits() -> None:
     assert batches.rest() == (2, ["c"])
     assert batches.rest() is None
     assert batches.add(21, ["d"]) == (4, ["d"])
+    assert batches.add(9, ["e"]) is None
+    assert batches.add(1, ["f"]) == (5, ["e", "f"]), "as many as the window has are a batch"
 
 
 def test_what_took_too_much_memory_runs_alone_when_nothing_else_does() -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from mops.storage.spool import Spool
 from mops.storage.tables import encode_groups, read_groups
 from mops.study import groups as groups_module
-from mops.study.groups import Group, GroupTable, bounds_of
+from mops.study.groups import IDENTITY_FIELDS, Group, GroupPart, GroupTable, bounds_of
 from mops.study.ids import param_id, replicate_seed
 from mops.study.schema import Study, parse_study
 
@@ -76,6 +77,43 @@ def test_identity_spans_pieces_in_any_order(table: GroupTable) -> None:
     assert list(zip(groups.to_pylist(), replicates.to_pylist(), strict=True)) == rows
     assert ids.to_pylist() == [param_id({"x": group}) for group, _ in rows]
     assert seeds.to_pylist() == [replicate_seed(param_id({"x": group}), replicate) for group, replicate in rows]
+
+
+def test_identity_within_one_piece_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups_module, "PIECE_GROUPS", 5)
+    table = stored(parse([{"x": i} for i in range(10)], 2))
+    ids, groups, replicates, seeds = table.identity([(9, 1), (6, 0), (9, 0)], [1, 2, 1])
+    assert (groups.to_pylist(), replicates.to_pylist()) == ([9, 6, 6, 9], [1, 0, 0, 0])
+    nine, six = param_id({"x": 9}), param_id({"x": 6})
+    assert ids.to_pylist() == [nine, six, six, nine]
+    assert seeds.to_pylist() == [replicate_seed(one, i) for one, i in ((nine, 1), (six, 0), (six, 0), (nine, 0))]
+
+
+@pytest.mark.parametrize("piece_groups", [1, 2])
+def test_a_seed_of_64_bits_stands_in_the_rows_as_it_is(monkeypatch: pytest.MonkeyPatch, piece_groups: int) -> None:
+    monkeypatch.setattr(groups_module, "PIECE_GROUPS", piece_groups)
+    table = stored(parse([{"params": {"x": i}, "seed": 2**64 - 1 - i} for i in range(2)]))
+    *_, seeds = table.identity([(1, 0), (0, 0)], [1, 1])
+    assert seeds.to_pylist() == [2**64 - 2, 2**64 - 1]
+
+
+def test_a_table_is_identified_by_columns_in_front_of_its_own(table: GroupTable) -> None:
+    found = table.identify(pa.table({"y": [0.5, 1.5]}), [(8, 1), (0, 0)], [1, 1])
+    assert found.column_names == ["param_id", "group", "replicate", "seed", "y"]
+    assert [found.schema.field(i).nullable for i in range(5)] == [False] * 4 + [True]
+    assert [str(kind) for kind in found.schema.types[1:]] == ["int32", "int32", "uint64", "double"]
+    assert found.schema.types[0] == pa.dictionary(pa.int32(), pa.string())
+    assert [f.name for f in IDENTITY_FIELDS] == found.column_names[:4]
+    eight = param_id({"x": 8})
+    assert found.slice(0, 1).to_pylist() == [
+        {"param_id": eight, "group": 8, "replicate": 1, "seed": replicate_seed(eight, 1), "y": 0.5}
+    ]
+    assert table.identify(pa.table({"y": []}), [], []).schema.types[:4] == found.schema.types[:4]
+
+
+def test_a_part_of_a_group_has_the_seeds_of_its_replicates_and_no_other(table: GroupTable) -> None:
+    identity = param_id({"x": 500})
+    assert table.part(500, [1]) == GroupPart(500, identity, {"x": 500}, 2, {1: replicate_seed(identity, 1)})
 
 
 def test_ids_come_in_the_order_that_was_asked_for(table: GroupTable) -> None:

@@ -165,7 +165,7 @@ class GroupTable:
 
     def param_ids(self, indices: Sequence[int]) -> pa.Array:
         """Return the param_id of each index."""
-        groups, codes = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
+        groups, codes = np.unique(np.asarray(indices), return_inverse=True)
         return self._ids(groups).take(pa.array(codes))
 
     def identity(self, simulations: Sequence[tuple[int, int]], rows: Sequence[int]) -> list[pa.Array]:
@@ -176,7 +176,7 @@ class GroupTable:
         list of pyarrow.Array
             param_id (dictionary-encoded), group, replicate, seed, each of length ``sum(rows)``.
         """
-        pairs = np.asarray(simulations, dtype=np.int64).reshape(-1, 2)
+        pairs = np.asarray(simulations).reshape(len(simulations), 2)
         groups, codes = np.unique(pairs[:, 0], return_inverse=True)
         ids, seeds = self._ids_and_seeds(groups, codes, pairs)
         return [
