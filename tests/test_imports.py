@@ -166,6 +166,10 @@ def test_importing_mops_loads_nothing_heavy() -> None:
     assert ran.stdout.split() == []
 
 
+def test_the_public_names_are_listed_for_completion() -> None:
+    assert set(mops.__all__) <= set(dir(mops))
+
+
 def layer_of(module: str) -> str:
     """Return the layer of a file of the package."""
     first = module.split("/")[0].removesuffix(".py")

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
 
-from mops.errors import JobError, without_numbers
+from mops.errors import CorruptRecord, JobError, without_numbers
 from mops.location import locate
 from mops.storage.derived import Rows, Source, ancestors, families_of, parts, verify_job
 from mops.storage.files import Files
@@ -286,6 +287,8 @@ class Job:
         ------
         JobError
             The job has no such output; its outputs are named.
+        CorruptRecord
+            A part is gone, or is no Parquet file any more. Damage within a part is found by ``mops jobs verify`` only.
         """
         sources = self._sources_of(output)
         families = families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
@@ -305,7 +308,7 @@ class Job:
         filesystem, _ = self.files.arrow(rows[0].part.path)
         paths = [self.files.arrow(some.part.path)[1] for some in rows]
         with ThreadPoolExecutor(_READERS) as pool:
-            schemas = list(pool.map(lambda path: pq.read_schema(path, filesystem=filesystem), paths))
+            schemas = list(pool.map(lambda path: self._schema_of(path, filesystem), paths))
         whole = unified(schemas, f"{self.files.url}/{rows[0].part.path}", families)
         schema, file_format = (
             with_dictionaries(whole, dictionaries),
@@ -315,6 +318,19 @@ class Job:
             files = [FilteredFile(path, some.job, some.without) for path, some in zip(paths, rows, strict=True)]
             return filtered(files, schema, filesystem, file_format)
         return ds.dataset(paths, schema=schema, format=file_format, filesystem=filesystem)
+
+    def _schema_of(self, path: str, filesystem: FileSystem) -> pa.Schema:
+        """Return the schema of a part; CorruptRecord: it is gone, or damaged."""
+        try:
+            return pq.read_schema(path, filesystem=filesystem)
+        except (FileNotFoundError, pa.ArrowInvalid) as bad:
+            what = "is not there" if isinstance(bad, FileNotFoundError) else "is not the Parquet file that was written"
+            raise CorruptRecord(
+                f"a part that job {self.name!r} has committed {what}",
+                where=path,
+                hint=f"mops jobs verify {self.name} names every part that is damaged; restore them from a backup, "
+                "or submit the study again under another name",
+            ) from bad
 
     def losses(self, *, params: bool = False) -> pa.Table:
         """Return param_id, group, target, name, loss and n_replicates; with ``params`` the parameters too."""

@@ -13,7 +13,7 @@ from made import created
 
 import mops
 from mops.driver.progress import Snapshot
-from mops.errors import JobError
+from mops.errors import CorruptRecord, JobError
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.log import verify
@@ -66,6 +66,19 @@ def test_a_job_is_written_read_and_verified(study: Path, storage: Any) -> None:
     assert verify(files, JobPaths(job.name), N_SETS) == []
     with pytest.raises(JobError, match="complete"):
         mops.resume(mops.open_job(job.name, storage.url))
+
+
+def test_a_part_that_is_gone_or_damaged_is_named(study: Path, tmp_path: Path) -> None:
+    job = mops.submit(study, storage=str(tmp_path / "storage"), settings=Settings(slots=1))
+    (part,) = (tmp_path / "storage").rglob("*losses*.parquet")
+    part.write_bytes(b"no Parquet")
+    with pytest.raises(CorruptRecord, match="is not the Parquet file") as raised:
+        job.losses()
+    assert f"mops jobs verify {job.name}" in str(raised.value.hint)
+    part.unlink()
+    with pytest.raises(CorruptRecord, match="is not there") as raised:
+        job.losses()
+    assert str(raised.value.where) == str(part)
 
 
 class PulledPlug(BaseException):
