@@ -14,6 +14,7 @@ from mops.study.families import (
     NULL,
     UNITS,
     Family,
+    join_columns,
     join_families,
     joined,
     misfits,
@@ -66,6 +67,69 @@ def test_what_does_not_fit_is_said(one: Family, other: Family) -> None:
     assert said(one)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("number float", "number negative", "number float negative"),
+        ("number float", "number large", MIXED),
+        ("number huge large", "number negative", MIXED),
+        ("decimal 10 2", "decimal 3 5", "decimal 10 5"),
+        ("decimal 60 0", "decimal 0 16", "decimal 60 16"),
+        ("decimal 60 0", "decimal 0 17", MIXED),  # more than 76 digits
+        ("timestamp ms ns", "timestamp us us", "timestamp us us"),
+        ("duration ms us", "duration us ns", "duration us us"),
+        ("timestamp ns ns", "timestamp us us", MIXED),  # what needs nanoseconds, and what they do not reach
+        ("timestamp ms ns", "zoned_timestamp ms ns", MIXED),
+        ("other interval", "other fixed", MIXED),
+        ("string", ["list", "string"], MIXED),
+        (["list", "number"], ["list", "number float"], ["list", "number float"]),
+        (["list", "number"], ["list", "string"], MIXED),
+        (["list", "number"], ["map", "number", "number"], MIXED),
+        (["map", "string", NULL], ["map", "string", "date"], ["map", "string", "date"]),
+        (
+            ["struct", {"a": NULL, "b": "date"}],
+            ["struct", {"b": NULL, "a": "time"}],
+            ["struct", {"a": "time", "b": "date"}],
+        ),
+        (["struct", {"a": "date"}], ["struct", {"a": "time"}], MIXED),
+        (["struct", {"a": "date"}], ["struct", {"a": "date", "b": "date"}], MIXED),
+    ],
+)
+def test_what_holds_the_values_of_two_families(one: Family, other: Family, both: Family) -> None:
+    assert joined(one, other) == joined(other, one) == both
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("number float large", "number"),
+        ("decimal 3 2", "decimal"),
+        ("timestamp ms ns", "timestamp without a time zone"),
+        ("zoned_timestamp ms ns", "timestamp with a time zone"),
+        ("time", "time of day"),
+        ("other month_day_nano interval", "month_day_nano interval"),
+        (["list", "time"], "list of time of day"),
+        (["map", "string", "number"], "map of string to number"),
+        (["struct", {"a": "date", "b": ["list", "number"]}], "struct of a: date, b: list of number"),
+    ],
+)
+def test_a_family_has_a_name_for_people(family: Family, words: str) -> None:
+    assert said(family) == words
+
+
+def test_columns_stay_in_the_order_in_which_they_were_known() -> None:
+    known = {"b": "number", "a": NULL}
+    assert list(join_columns(known, {"c": "date", "a": "time"}).items()) == [
+        ("b", "number"),
+        ("a", "time"),
+        ("c", "date"),
+    ]
+
+
+def test_only_columns_that_do_not_fit_are_misfits() -> None:
+    assert misfits({"a": "number", "b": "date"}, {"a": "number float", "b": "time", "c": "string"}) == ["b"]
+
+
 @given(st.dictionaries(st.sampled_from("xyz"), FAMILIES))
 def test_families_survive_their_journey_as_json(columns: dict[str, Family]) -> None:
     assert parse_families(json.loads(json.dumps({"out": columns}))) == {"out": columns}
@@ -97,6 +161,20 @@ def test_what_is_news_completes_what_is_known(several: list[dict[str, Family]]) 
         (["list", "number"], ["list", "string"], "is the type, not a list of number"),
         (["struct", {"a": "number"}], ["struct", {"b": "number"}], "is the type, not a struct of a: number"),
         ("decimal 60 0", "decimal 0 30", "needs more than 76 digits"),
+        ("boolean", "date", "is the type, not a boolean"),
+        ("number", "timestamp us ms", "holds a timestamp without a time zone that milliseconds do not reach"),
+        ("number", ["list", "number"], "is the type, not a number"),
+        (["list", "number"], ["map", "number", "number"], "is the type, not a list of number"),
+        (
+            ["map", "string", "number float"],
+            ["map", "string", "number large"],
+            "holds an integer beyond 2^53 in a column that also holds floats",
+        ),
+        (
+            ["struct", {"a": "date", "b": "number negative"}],
+            ["struct", {"a": "date", "b": "number huge large"}],
+            "holds an integer beyond 2^63-1 in a column",
+        ),
     ],
 )
 def test_a_refusal_names_the_value_or_the_types(known: Family, found: Family, words: str) -> None:
@@ -104,9 +182,36 @@ def test_a_refusal_names_the_value_or_the_types(known: Family, found: Family, wo
     assert words in refusal(known, found, "the type")
 
 
+@pytest.mark.parametrize("wrong", ["text", {"out": "number"}, {"in": {}, "out": ["number"]}])
+def test_what_maps_no_outputs_to_columns_is_refused(wrong: object) -> None:
+    with pytest.raises(TypeError, match="does not map outputs to columns"):
+        parse_families(wrong)
+
+
 @pytest.mark.parametrize(
-    "wrong", ["text", {"out": "number"}, {"out": {"x": "nested"}}, {"out": {"x": ["list"]}}, {"out": {"x": 1}}]
+    "wrong",
+    [
+        1,
+        "nested",
+        "boolean float",
+        "number fast",
+        "decimal 3",
+        "decimal 3 2 1",
+        "decimal 3 x",
+        "timestamp ms",
+        "timestamp ms ns ns",
+        "timestamp ms minutes",
+        [],
+        ["set", "number"],
+        ["list"],
+        ["list", "number", "number"],
+        ["map", "number"],
+        ["struct"],
+        ["struct", ["number"]],
+        ["struct", {}, {}],
+        ["list", ["struct", {"a": "number", "b": "nested"}]],
+    ],
 )
 def test_what_is_no_family_is_refused(wrong: object) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        parse_families(wrong)
+    with pytest.raises(ValueError, match="no family of types"):
+        parse_families({"out": {"right": "number", "x": wrong}})

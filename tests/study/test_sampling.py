@@ -152,7 +152,16 @@ def test_a_grid_has_every_combination_and_the_last_varies_fastest() -> None:
 def test_points_of_integers_are_integers_and_none_twice() -> None:
     drawn = sets({"n": {"min": 1, "max": 1000, "type": "int", "scale": "log", "points": 7}}, "grid")
     assert [each["n"] for each in drawn] == [1, 3, 10, 32, 100, 316, 1000]
-    assert len(sets({"n": {"min": 1, "max": 3, "type": "int", "points": 50}}, "grid")) == 3
+    few = sets({"n": {"min": 1, "max": 3, "type": "int", "points": 50}}, "grid")
+    assert [repr(each["n"]) for each in few] == ["1", "2", "3"]
+    assert [each["n"] for each in sets({"n": {"min": 3, "max": 5, "type": "int"}}, "grid")] == [3, 4, 5]
+
+
+def test_the_largest_grid_is_as_large_as_a_study_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mops.study.sampling.SETS_LIMIT", 4)
+    assert len(sets({"a": {"values": [1, 2]}, "b": {"values": [1, 2]}}, "grid")) == 4
+    with pytest.raises(StudyError, match="cannot be sampled by 'grid'"):
+        sets({"a": {"values": [1, 2, 3, 4, 5]}}, "grid")
 
 
 def test_numbers_among_floats_are_floats() -> None:
@@ -195,7 +204,9 @@ def test_a_space_in_which_nothing_varies_has_no_sample() -> None:
     [
         (SPACE, "sobol", 1024, []),
         (SPACE, "sobol", 1000, ["1,000 is no power of two; Sobol sets are balanced for 512 or 1,024"]),
+        (SPACE, "sobol", 1, []),
         (SPACE, "lhs", 1000, []),
+        ({"a": {"values": [1, 2]}}, "lhs", 2, []),
         (
             {"a": {"values": [1, 2]}, "b": {"min": 1, "max": 2, "type": "int"}},
             "lhs",
