@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 # How long an example takes says how busy the machine is.
 settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("nightly", settings.get_profile("ci"), max_examples=2_000)
+# The same examples for each change of a module, so that a change decides whether a test fails: tests/mutation.py.
+settings.register_profile("mutation", settings.get_profile("ci"), max_examples=30, derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

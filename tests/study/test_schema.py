@@ -302,6 +302,11 @@ def test_a_file_that_is_no_object_is_refused(data: object, called: str) -> None:
             "'models.sir' does not name a class; write 'Class' or 'package.module:Class'",
         ),
         (
+            {"metadata": {"model_class": "the model"}},
+            "$.metadata.model_class",
+            "'the model' does not name a class; write 'Class' or 'package.module:Class'",
+        ),
+        (
             {"kind": "Simulation"},
             "$.kind",
             "'Simulation' is not a kind that mops runs; leave it out or write 'SimulationStudy'",

@@ -1,0 +1,202 @@
+"""Which family the values of an Arrow column have, and which type stores columns of several types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mops.study.columns import families_of, family_of, least_of, most_of, storage_type, type_said
+from mops.study.families import MIXED, NULL, Family
+
+BERN = "Europe/Zurich"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "family"),
+    [
+        ([None], pa.int8(), NULL),
+        ([], pa.string(), NULL),
+        ([0, None], pa.int8(), "number"),
+        ([2**53], pa.int64(), "number"),
+        ([2**53 + 1], pa.int64(), "number large"),
+        ([-(2**53), 1], pa.int64(), "number negative"),
+        ([-(2**53) - 1], pa.int64(), "number large negative"),
+        ([2**63 - 1], pa.uint64(), "number large"),
+        ([2**63], pa.uint64(), "number huge large"),
+        ([1.0], pa.float32(), "number float"),
+        (["a", "b"], pa.dictionary(pa.int8(), pa.string()), "string"),
+        ([[1], [-1]], pa.list_(pa.int8()), ["list", "number negative"]),
+        (
+            [{"a": 1, "b": None}],
+            pa.struct([("a", pa.int8()), ("b", pa.string())]),
+            ["struct", {"a": "number", "b": NULL}],
+        ),
+        ([[("k", 1)]], pa.map_(pa.string(), pa.int8()), ["map", "string", "number"]),
+    ],
+)
+def test_the_family_of_a_column_is_that_of_its_values(values: list[Any], kind: pa.DataType, family: Family) -> None:
+    column = pa.array(values, kind)
+    assert family_of(column) == family
+    assert families_of({"out": pa.table({"x": column})}) == {"out": {"x": family}}
+    assert family_of(pa.chunked_array([column, column[:0], column], kind)) == family
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "span"),
+    [
+        (1, "s", "ms ns"),  # no seconds in Parquet
+        (1, "ms", "ms ns"),
+        (1, "us", "us ns"),
+        (1, "ns", "ns ns"),
+        (1_000, "ns", "us ns"),
+        (-1_000_000, "ns", "ms ns"),
+        (10**9, "ns", "ms ns"),
+        ((2**63 - 1) // 10**9, "s", "ms ns"),
+        ((2**63 - 1) // 10**9 + 1, "s", "ms us"),
+        (-((2**63 - 1) // 10**6) - 1, "s", "ms ms"),
+        ((2**63 - 1) // 10**3 + 1, "s", "ms s"),
+    ],
+)
+def test_times_tell_the_units_that_hold_them_exactly(value: int, unit: str, span: str) -> None:
+    def of(kind: pa.DataType) -> Family:
+        return family_of(pa.array([0, value, None], pa.int64()).view(kind))
+
+    assert of(pa.timestamp(unit)) == f"timestamp {span}"
+    assert of(pa.timestamp(unit, BERN)) == f"zoned_timestamp {span}"
+    assert of(pa.duration(unit)) == f"duration {span}"
+
+
+PLAIN: list[tuple[pa.DataType, Family]] = [
+    (pa.null(), NULL),
+    (pa.bool_(), "boolean"),
+    (pa.string(), "string"),
+    (pa.large_string(), "string"),
+    (pa.string_view(), "string"),
+    (pa.binary(), "binary"),
+    (pa.large_binary(), "binary"),
+    (pa.binary_view(), "binary"),
+    (pa.binary(4), "binary"),
+    (pa.date32(), "date"),
+    (pa.date64(), "date"),
+    (pa.time32("s"), "time"),
+    (pa.time64("ns"), "time"),
+    (pa.decimal128(10, 2), "decimal 8 2"),
+    (pa.decimal128(5, -2), "decimal 7 0"),
+    (pa.month_day_nano_interval(), "other month_day_nano_interval"),
+    (pa.float16(), "number float"),
+    (pa.dictionary(pa.int8(), pa.string()), "string"),
+    (pa.uuid(), "binary"),
+    (pa.list_(pa.bool_()), ["list", "boolean"]),
+    (pa.large_list(pa.bool_()), ["list", "boolean"]),
+    (pa.list_(pa.bool_(), 2), ["list", "boolean"]),
+    (pa.list_view(pa.bool_()), ["list", "boolean"]),
+    (pa.large_list_view(pa.bool_()), ["list", "boolean"]),
+    (pa.map_(pa.string(), pa.bool_()), ["map", "string", "boolean"]),
+    (pa.struct([("a", pa.bool_()), ("b", pa.date32())]), ["struct", {"a": "boolean", "b": "date"}]),
+    (pa.struct([("a", pa.bool_()), ("a", pa.date32())]), "other struct<a: bool, a: date32[day]>"),
+]
+
+
+@pytest.mark.parametrize(("kind", "family"), PLAIN, ids=str)
+def test_of_most_types_every_value_has_the_same_family(kind: pa.DataType, family: Family) -> None:
+    assert least_of(kind) == most_of(kind) == family
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "most"),
+    [
+        (pa.int8(), "number", "number negative"),
+        (pa.uint32(), "number", "number"),
+        (pa.int64(), "number", "number large negative"),
+        (pa.uint64(), "number", "number huge large"),
+        (pa.list_(pa.int64()), ["list", "number"], ["list", "number large negative"]),
+        (pa.timestamp("us"), "timestamp ms ns", "timestamp us us"),
+        (pa.duration("ms"), "duration ms ns", "duration ms ms"),
+        (pa.timestamp("s", BERN), "zoned_timestamp ms ns", MIXED),  # those that milliseconds do not reach
+        (pa.list_(pa.timestamp("s")), ["list", "timestamp ms ns"], MIXED),
+    ],
+)
+def test_of_numbers_and_times_a_type_says_the_least_and_the_most(
+    kind: pa.DataType, least: Family, most: Family
+) -> None:
+    assert (least_of(kind), most_of(kind)) == (least, most)
+
+
+@pytest.mark.parametrize(
+    ("types", "family", "stored"),
+    [
+        ([], NULL, pa.null()),
+        ([pa.null()], NULL, pa.null()),
+        ([pa.null(), pa.int8(), pa.int8()], NULL, pa.int8()),
+        ([pa.int8(), pa.int32(), pa.int16()], NULL, pa.int32()),
+        ([pa.uint8(), pa.uint16()], NULL, pa.uint16()),
+        ([pa.uint8(), pa.int8()], NULL, pa.int64()),
+        ([pa.uint64(), pa.int8()], "number huge large", pa.uint64()),
+        ([pa.float32()], NULL, pa.float32()),
+        ([pa.float32(), pa.float64(), pa.float16()], NULL, pa.float64()),
+        ([pa.float32(), pa.int8()], NULL, pa.float64()),
+        ([pa.int8()], "number float", pa.float64()),
+        ([pa.timestamp("s")], NULL, pa.timestamp("ms")),
+        ([pa.timestamp("us"), pa.timestamp("ms")], NULL, pa.timestamp("us")),
+        ([pa.timestamp("ns"), pa.timestamp("s")], "timestamp ms us", pa.timestamp("us")),
+        ([pa.timestamp("ms")], "timestamp us ns", pa.timestamp("us")),
+        ([pa.timestamp("ms", BERN)], NULL, pa.timestamp("ms", BERN)),
+        ([pa.timestamp("ms", BERN), pa.timestamp("us", "Asia/Tokyo")], NULL, pa.timestamp("us", "UTC")),
+        ([pa.duration("s"), pa.duration("us")], NULL, pa.duration("us")),
+        ([pa.decimal128(10, 2)], NULL, pa.decimal128(10, 2)),
+        ([pa.decimal128(10, 2), pa.decimal128(5, 4)], NULL, pa.decimal128(12, 4)),
+        ([pa.decimal128(38, 0), pa.decimal128(2, 0)], NULL, pa.decimal128(38, 0)),
+        ([pa.decimal128(38, 0), pa.decimal128(1, 1)], NULL, pa.decimal256(39, 1)),
+        ([pa.time32("s"), pa.time32("ms")], NULL, pa.time32("ms")),
+        ([pa.time32("s")], NULL, pa.time32("ms")),
+        ([pa.time32("s"), pa.time64("us")], NULL, pa.time64("us")),
+        ([pa.time64("ns"), pa.time64("us")], NULL, pa.time64("ns")),
+        ([pa.large_string()], NULL, pa.string()),
+        ([pa.date64()], NULL, pa.date32()),
+        ([pa.binary(4)], NULL, pa.binary(4)),
+        ([pa.binary(4), pa.binary(8)], NULL, pa.binary()),
+        ([pa.bool_()], NULL, pa.bool_()),
+        ([pa.large_list(pa.int8()), pa.list_(pa.int16())], NULL, pa.list_(pa.int16())),
+        (
+            [pa.map_(pa.string(), pa.int8()), pa.map_(pa.large_string(), pa.int16())],
+            NULL,
+            pa.map_(pa.string(), pa.int16()),
+        ),
+        (
+            [pa.struct([("b", pa.int8()), ("a", pa.null())]), pa.struct([("a", pa.date64()), ("b", pa.int16())])],
+            NULL,
+            pa.struct([("b", pa.int16()), ("a", pa.date32())]),
+        ),
+        ([pa.list_(pa.int8())], ["list", "number float"], pa.list_(pa.float64())),
+    ],
+)
+def test_the_type_that_stores_columns_of_several_types(
+    types: list[pa.DataType], family: Family, stored: pa.DataType
+) -> None:
+    assert storage_type(types, family) == stored
+
+
+@pytest.mark.parametrize(
+    ("types", "family", "words"),
+    [
+        ([pa.int8(), pa.string()], NULL, r"no type holds int8 and string$"),
+        ([pa.string()], "number", r"no type holds string in a column that holds number values$"),
+    ],
+)
+def test_types_of_different_families_have_none_in_common(types: list[pa.DataType], family: Family, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        storage_type(types, family)
+
+
+def test_a_family_says_a_type_only_where_no_value_can_change_it() -> None:
+    families: list[Family] = ["number float", "boolean", "string", "date", "number", ["list", "string"]]
+    assert [type_said(family) for family in families] == [
+        pa.float64(),
+        pa.bool_(),
+        pa.string(),
+        pa.date32(),
+        pa.null(),
+        pa.null(),
+    ]
