@@ -38,7 +38,7 @@ test-k8s: setup
 soak: setup
 	MOPS_SOAK=1 HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n 3 --dist worksteal -m 'not k8s' --timeout 3600
 	$(BIN)/pip install --quiet --disable-pip-version-check mutmut==3.8.1
-	$(BIN)/python tests/mutation.py --least 80
+	$(BIN)/python tests/mutation.py --least 90
 
 lint: setup
 	$(BIN)/ruff check .
