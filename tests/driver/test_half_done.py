@@ -69,6 +69,46 @@ def test_failures_come_in_study_order_with_the_reason_why_there_are_no_losses():
     assert [(row.replicate, row.target) for row in pieces.take(0).failures] == [(1, None), (2, None), (None, "*")]
 
 
+def test_failures_of_replicates_and_of_targets_keep_the_study_order():
+    pieces = half_done(2)
+    add(pieces, 0, piece(0, 1, failures=[failure(0, 1)]))
+    add(pieces, 0, piece(0, 0, failures=[failure(0, 0)]))
+    assert [row.replicate for row in pieces.take(0).failures] == [0, 1]
+    pieces = half_done(1, has_targets=True)
+    add(pieces, 0, piece(0, 0))
+    add(pieces, 0, piece(0, failures=[failure(0, None, "t:second"), failure(0, None, "t:first")]))
+    assert [row.target for row in pieces.take(0).failures] == ["t:second", "t:first"]
+
+
+def test_a_failed_replicate_counts_whatever_comes_after_it():
+    pieces = half_done(2, has_targets=True)
+    add(pieces, 0, piece(0, 0, failures=[failure(0, 0)]))
+    assert add(pieces, 0, piece(0, 1)), "nothing is left to do: the group is not scored"
+    assert not pieces.targets_due(0)
+
+
+def test_a_piece_on_its_way_holds_no_rows_in_memory():
+    kept = half_done(1).keep(piece(0, 0, failures=[failure(0, 0)], losses=[Loss(0, "t:f", "loss", 0.5, 1)]))
+    assert (kept.outcome.parts, kept.outcome.failures, kept.outcome.losses) == ([], [], [])
+    assert kept.failed
+
+
+def test_a_group_may_have_pieces_without_rows():
+    pieces = half_done(3)
+    add(pieces, 0, piece(0, 0))
+    add(pieces, 0, piece(0, 1, parts=[]))
+    assert len(pieces.parts(0)) == 1
+    assert add(pieces, 0, piece(0, 2))
+    assert len(pieces.take(0).parts) == 2
+
+
+def test_groups_differ_in_their_numbers_of_replicates():
+    pieces = HalfDone({0: 2, 1: 1}.__getitem__, has_targets=False, spool=Spool)
+    assert add(pieces, 1, piece(1, 0))
+    assert not add(pieces, 0, piece(0, 0))
+    assert add(pieces, 0, piece(0, 1))
+
+
 def test_half_done_groups_take_no_memory_for_results_and_failures():
     """Half-done long groups were exempt from every bound: 10 replicates of 1 MB of 280 groups took 2.8 GB."""
     pieces = half_done(10)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from mops.worker.verdict import Death, shown, verdict_of
+from mops.worker.verdict import Death, Report, shown, verdict_of
 from mops.worker.wire import Unit
 
 KILLED = -signal.SIGKILL
@@ -52,6 +52,52 @@ def test_the_signals_say_who_ended_it_and_what_the_kernel_counts(found: Death, s
 @pytest.mark.parametrize(("own", "took"), [(True, "took 300 MiB of their own, more"), (False, "took 300 MiB, more")])
 def test_a_breach_says_whether_shared_pages_are_in_what_was_taken(took: str, *, own: bool) -> None:
     assert took in verdict_of(death(KILLED, "memory", own=own), None).happened
+
+
+@pytest.mark.parametrize(
+    ("found", "cause"),
+    [
+        (death(KILLED, "timeout"), "more than 5 s"),
+        (death(KILLED, "memory"), "more than the 200 MiB"),
+        (death(KILLED, "silence"), "closed the socket"),
+        (death(KILLED), "was ended by SIGKILL (Killed) after 1.0 s"),
+        (death(3), "exit code 3"),
+        (death(None), "nobody can tell"),
+        (death(-100), "was ended by signal 100"),
+    ],
+)
+def test_what_happened_names_who_or_what_ended_it(found: Death, cause: str) -> None:
+    assert cause in verdict_of(found, 5.0).happened
+
+
+@pytest.mark.parametrize(
+    ("returncode", "by_memory"), [(KILLED, True), (-signal.SIGSEGV, False), (signal.SIGKILL, False), (None, False)]
+)
+def test_only_a_kill_by_somebody_else_is_put_down_to_memory(returncode: int | None, *, by_memory: bool) -> None:
+    assert ("out of memory" in verdict_of(death(returncode), None).meaning) is by_memory
+
+
+def test_a_verdict_brings_what_was_printed_and_measured() -> None:
+    verdict = verdict_of(Death(-6, Unit(0, 0), "itself", 1.0, "the last line", 300 << 20, 200 << 20), None)
+    assert (verdict.traceback, verdict.peak_bytes, verdict.limit_bytes) == ("the last line", 300 << 20, 200 << 20)
+    assert verdict.peak_at_least is True, "it is looked at now and then: the peak may have been higher"
+
+
+def test_what_was_not_measured_is_not_said() -> None:
+    verdict = verdict_of(Death(-6, Unit(0, 0), "itself", 1.0, ""), None)
+    assert (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes) == (None, None, None)
+
+
+def test_the_message_of_a_death_is_what_happened_what_it_means_and_what_to_do() -> None:
+    verdict = verdict_of(death(-6), None)
+    assert verdict.message.split("; ") == [verdict.happened, verdict.meaning, verdict.remedy]
+    assert all(verdict.message.split("; "))
+
+
+def test_a_report_is_a_line_of_its_five_parts() -> None:
+    assert str(Report("what", "time 1 of 2", "here", "a crash", "mend it")) == (
+        "what; time 1 of 2; here; a crash; mend it"
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from mops.errors import InternalError
 from mops.storage.shelf import Kept, Shelf
 from mops.storage.spool import Spool
-from mops.study.families import Families
 from mops.worker.order import ArrowPart, Failure, Outcome
 from mops.worker.work import no_losses
 
@@ -46,7 +45,6 @@ class _Pieces:
     kept: list[Kept] = field(default_factory=list)
     seconds: float = 0.0
     failed: bool = False
-    reference: Families | None = None
 
     def add(self, piece: Piece) -> None:
         outcome = piece.outcome
@@ -55,7 +53,6 @@ class _Pieces:
         self.kept += [piece.rows] if piece.rows is not None else []
         self.seconds += outcome.seconds
         self.failed |= piece.failed
-        self.reference = self.reference or outcome.reference
 
 
 class HalfDone:
@@ -126,19 +123,20 @@ class HalfDone:
         pieces = self._groups.pop(group)
         rows = self._shelf.read(pieces.kept)
         self._shelf.remove(pieces.kept)
-        failures = sorted((failure for _, failures, _ in rows for failure in failures), key=_study_order)
+        failures = sorted((failure for _, failures, _ in rows for failure in failures), key=_replicate)
         if self._has_targets and any(failure.replicate is not None for failure in failures):
             failures.append(no_losses(failures))
         return Outcome(
             keys=tuple(pieces.keys),
             done=frozenset({group}),
             seconds=pieces.seconds,
-            reference=pieces.reference,
+            reference=None,  # the job has it from the first piece
             parts=[part for parts, _, _ in rows for part in parts],
             failures=failures,
             losses=[loss for _, _, losses in rows for loss in losses],
         )
 
 
-def _study_order(failure: Failure) -> tuple[bool, int]:
-    return failure.replicate is None, failure.replicate or 0
+def _replicate(failure: Failure) -> int:
+    """Return what failures are sorted by: all are of replicates, or all of targets, which came in their order."""
+    return failure.replicate or 0

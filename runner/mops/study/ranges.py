@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from operator import index
+from operator import index, itemgetter
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,13 @@ class Ranges:
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield what the set has of one interval: found by bisection, however many others there are."""
-        for i in range(max(bisect_right(self.intervals, (start, float("inf"))) - 1, 0), len(self.intervals)):
-            first, last = self.intervals[i]
-            if first >= stop:
-                return
-            if last > start:
-                yield max(first, start), min(last, stop)
+        begin = bisect_right(self.intervals, start, key=itemgetter(1))
+        end = bisect_left(self.intervals, stop, key=itemgetter(0))
+        for first, last in self.intervals[begin:end]:
+            yield max(first, start), min(last, stop)
 
     def __contains__(self, number: int) -> bool:
-        at = bisect_right(self.intervals, (number, float("inf"))) - 1
-        return at >= 0 and number < self.intervals[at][1]
+        return any(self._within(number, number + 1))
 
     def __len__(self) -> int:
         return sum(stop - start for start, stop in self.intervals)
@@ -62,10 +59,12 @@ class Ranges:
 
     def complement(self, total: int) -> Ranges:
         """Return the numbers of ``range(total)`` that are not in the set."""
-        inside = [(max(start, 0), min(stop, total)) for start, stop in self.intervals if start < total and stop > 0]
-        stops = [0, *(stop for _, stop in inside)]
-        starts = [*(start for start, _ in inside), total]
-        return Ranges(tuple((a, b) for a, b in zip(stops, starts, strict=True) if a < b))
+        missing, at = [], 0
+        for start, stop in (*self._within(0, total), (total, total)):
+            if at < start:
+                missing.append((at, start))
+            at = stop
+        return Ranges(tuple(missing))
 
     def to_json(self) -> list[list[int]]:
         """Return the intervals as lists."""
