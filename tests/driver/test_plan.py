@@ -487,3 +487,144 @@ def test_an_order_says_what_it_will_take() -> None:
     p.finished(first.number, frozenset(first.groups), 0.25)
     assert p.fill(pilot=False)[0].seconds == pytest.approx(1.0)
     assert len(p.flying[2].groups) == 4
+
+
+def test_an_order_of_a_piece_says_what_its_replicates_will_take() -> None:
+    p = plan(100, slots=1, replicates=lambda _: 10)
+    p.measured(4.0, 1, 10)
+    piece = p.fill(pilot=False)[0]
+    assert (piece.replicates, piece.seconds) == ((0, 1), pytest.approx(0.8))
+
+
+def test_a_group_that_takes_just_the_budget_is_not_cut() -> None:
+    p = plan(100, replicates=lambda _: 2)
+    p.measured(1.0, 1, 2)
+    assert p.fill(pilot=False)[0].replicates is None
+
+
+def test_the_last_room_of_a_window_takes_a_full_task() -> None:
+    p = plan(1000, batch_size=25, slots=2)
+    p.measured(0.2, 1, 1)
+    assert [len(order.groups) for order in p.fill(pilot=False)] == [5, 5, 5, 5, 5]
+
+
+def test_a_piece_is_measured_as_a_fraction_of_its_group() -> None:
+    p = plan(10, slots=1, replicates=lambda _: 4)
+    (first,) = p.fill(pilot=True)
+    p.piece_finished(first.number, frozenset({0}), 0.5)
+    assert p.seconds_per_group == 2.0
+
+
+def test_a_task_without_results_or_without_a_time_measures_nothing() -> None:
+    p = plan(10, slots=1)
+    p.measured(1.0, 1, 1)
+    stopped, untimed, *_ = p.fill(pilot=False)
+    p.finished(stopped.number, frozenset(), 5.0)
+    p.finished(untimed.number, frozenset(untimed.groups), 0.0)
+    assert p.seconds_per_group == 1.0
+
+
+def test_a_piece_without_results_or_without_a_time_measures_nothing() -> None:
+    p = plan(10, slots=1, replicates=lambda _: 4)
+    p.measured(8.0, 1, 4)
+    stopped, untimed, *_ = p.fill(pilot=False)
+    p.piece_finished(stopped.number, frozenset(), 5.0)
+    p.piece_finished(untimed.number, frozenset(untimed.replicates or ()), 0.0)
+    assert p.seconds_per_group == 8.0
+
+
+def test_two_groups_whose_task_took_down_its_workers_are_sent_one_by_one() -> None:
+    p = plan(2, slots=1)
+    p.measured(0.01, 1, 1)
+    (fused,) = p.fill(pilot=False)
+    p.lost(fused.number, blamed=True)
+    assert [(order.groups, order.alone) for order in p.fill(pilot=False)] == [((0,), False), ((1,), False)]
+
+
+def test_a_loss_that_is_nobodys_fault_makes_no_suspects() -> None:
+    p = plan(3, slots=1)
+    p.measured(0.01, 1, 1)
+    (fused,) = p.fill(pilot=False)
+    p.lost(fused.number)
+    assert [(order.groups, order.suspect) for order in p.fill(pilot=False)] == [((0, 1, 2), False)]
+
+
+def test_a_suspect_shares_its_task_with_no_other_group() -> None:
+    p = plan(100, slots=1)
+    p.measured(0.25, 1, 1)
+    first, second, third, _ = p.fill(pilot=False)
+    p.finished(first.number, frozenset({0, 1}), 0.5)
+    p.lost(second.number, blamed=True)
+    p.lost(third.number)
+    sent = p.fill(pilot=False)
+    for order in sent:
+        p.finished(order.number, frozenset(order.groups), 0.25 * len(order.groups))
+    sent += p.fill(pilot=False)
+    assert [order.groups for order in sent] == [(2, 3), (4,), (5,), (6,), (7,), (8, 9, 10, 11)]
+    assert [order.suspect for order in sent] == [False, True, True, True, True, False]
+
+
+def late(p: Plan, order: Submit) -> None:
+    """Have a piece, or a task of whole groups, come back with nothing but what is to run alone."""
+    if order.replicates is None:
+        p.finished(order.number, frozenset(), 0.0, frozenset(order.groups))
+    else:
+        p.piece_finished(order.number, frozenset(), 0.0, frozenset(order.replicates))
+
+
+def all_late(n: int, **how: Any) -> Plan:
+    """A plan of which everything is to run alone, and nothing is in flight."""
+    p = plan(n, **how)
+    p.measured(5.0, 1, 1)
+    while orders := p.fill(pilot=False):
+        if orders[0].alone:
+            for order in orders:
+                p.lost(order.number)
+            break
+        for order in orders:
+            late(p, order)
+    return p
+
+
+def test_as_long_as_nothing_is_known_of_workers_one_thing_runs_alone() -> None:
+    assert len(all_late(3).fill(pilot=False)) == 1
+
+
+def test_no_more_groups_run_alone_than_fit_into_the_window() -> None:
+    p = all_late(4, batch_size=2)
+    p.workers = 3
+    assert len(p.fill(pilot=False)) == 2
+
+
+def test_replicates_of_one_group_run_alone_on_several_workers() -> None:
+    p = all_late(1, replicates=lambda _: 3)
+    p.workers = 2
+    assert [(order.groups, order.alone) for order in p.fill(pilot=False)] == [((0,), True), ((0,), True)]
+
+
+def test_a_replicate_that_comes_back_unsettled_from_a_run_alone_runs_alone_again() -> None:
+    p = all_late(1, replicates=lambda _: 2)
+    (alone,) = p.fill(pilot=False)
+    p.piece_finished(alone.number, frozenset(), 0.0)
+    assert [order.alone for order in p.fill(pilot=False)] == [True]
+
+
+def test_nothing_runs_beside_a_suspect_and_a_suspect_runs_beside_nothing() -> None:
+    """On a worker that dies with two, which one did it? The others need not wait for it, where they are first."""
+    p = plan(3, slots=1, replicates=lambda group: 3 if group == 0 else 2)
+    p.measured(10.0, 1, 2)
+    while not (orders := p.fill(pilot=False))[0].alone:
+        for order in orders:
+            if order.groups == (1,):
+                p.lost(order.number, blamed=True)
+            else:
+                late(p, order)
+    p.workers = 2
+    orders += p.fill(pilot=False)
+    sent: list[list[int]] = []
+    while orders:
+        sent.append([order.groups[0] for order in orders])
+        for order in orders:
+            p.piece_finished(order.number, frozenset(order.replicates or ()), 1.0)
+        orders = p.fill(pilot=False)
+    assert sent == [[0, 0], [0, 2], [1], [1], [2]]

@@ -133,8 +133,8 @@ class Plan:
         window: Window,
         slots: int,
         task_seconds: float,
-        fuse: bool = True,
-        window_per_slot: float = WINDOW_PER_SLOT,
+        fuse: bool,
+        window_per_slot: float,
     ):
         self._fresh: Iterator[int] = iter(todo)
         self._n_left = n_todo
@@ -293,8 +293,7 @@ class Plan:
         group, sent = self._land_piece(number)
         split = self._split[group]
         if not sent:
-            split.targets_late |= late
-            split.targets_due |= not late
+            split.targets_late, split.targets_due = late, not late
         elif late:
             split.late += sent
         else:
