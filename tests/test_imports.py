@@ -84,17 +84,17 @@ LAYERS = {
 HOMES = {
     "fsspec": ("storage/files.py",),
     "adlfs": ("storage/files.py",),
-    "azure": ("storage/files.py", "storage/faults.py"),
-    "distributed": ("driver/", "worker/task.py"),
+    "azure": ("storage/files.py", "storage/backends/faults.py"),
+    "distributed": ("driver/", "worker/run_task.py"),
     "dask": ("driver/",),
-    "pydantic": ("settings.py", "profile.py"),
+    "pydantic": ("settings.py", "service/profile.py"),
     "kr8s": ("k8s/client.py",),
     "httpx": ("k8s/client.py",),
     "httpx_ws": ("k8s/client.py",),
-    "anyio": ("k8s/forward.py",),
+    "anyio": ("k8s/port_forward.py",),
     "dask_kubernetes": ("k8s/dedicated.py",),
-    "scipy": ("study/sampling.py",),
-    "prometheus_client": ("driver/metrics.py", "worker/metrics.py"),
+    "scipy": ("study/sampling/draw.py",),
+    "prometheus_client": ("attempt/reporting/metrics.py", "worker/metrics.py"),
     "typer": ("cli/",),
     "rich": ("cli/",),
 }
@@ -117,7 +117,7 @@ NOT_IN_A_CHILD = (
         "scipy",
         "prometheus_client",
     ),
-    *("mops.settings", "mops.storage", "mops.driver", "mops.job", "mops.launch", "mops.cli"),
+    *("mops.settings", "mops.storage", "mops.driver", "mops.jobs.job", "mops.jobs.submit", "mops.cli"),
 )
 
 
@@ -154,7 +154,7 @@ def test_the_layers_form_no_circle() -> None:
 
 def test_a_child_loads_nothing_heavy() -> None:
     """A real child interpreter, as the pool starts it, before the user's model is imported."""
-    program = f"import sys, mops.worker.child; print(*[m for m in {NOT_IN_A_CHILD!r} if m in sys.modules])"
+    program = f"import sys, mops.child.main; print(*[m for m in {NOT_IN_A_CHILD!r} if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split() == []
 

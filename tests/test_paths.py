@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from mops.errors import UsageError
-from mops.export import _faults
-from mops.launch import prepare
-from mops.sample import sample
+from mops.jobs.export import _faults
+from mops.jobs.submit import prepare
 from mops.storage.files import Files
-from mops.study.sampling import Method
-from mops.worker.surroundings import surroundings
+from mops.study.sampling.draw import Method
+from mops.study.sampling.write import sample
+from mops.worker.environment.options import surroundings
 
 BAD = {
     "a long name": "x" * 300,

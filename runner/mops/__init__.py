@@ -11,8 +11,8 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mops.job import Job, open_job
-    from mops.launch import resume, retry, submit
+    from mops.jobs.job import Job, open_job
+    from mops.jobs.submit import resume, retry, submit
 
 __all__ = ["Job", "open_job", "resume", "retry", "submit"]
 __version__ = "0.1.0"
@@ -22,8 +22,8 @@ __version__ = "0.1.0"
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 _HOMES = {
-    **dict.fromkeys(("Job", "open_job"), "mops.job"),
-    **dict.fromkeys(("resume", "retry", "submit"), "mops.launch"),
+    **dict.fromkeys(("Job", "open_job"), "mops.jobs.job"),
+    **dict.fromkeys(("resume", "retry", "submit"), "mops.jobs.submit"),
 }
 
 

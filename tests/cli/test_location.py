@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from mops.errors import UsageError
-from mops.location import Location, locate
-from mops.profile import Profile, Service, save
+from mops.jobs.location import Location, locate
+from mops.service.profile import Profile, Service, save
 from mops.settings import Settings
 from mops.storage.files import Files, canonical_url
 

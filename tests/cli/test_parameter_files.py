@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mops.study.ids import param_id, replicate_seed
-from mops.study.schema import parse_study
+from mops.study.study import parse_study
 
 from .command_lab import CommandLab
 

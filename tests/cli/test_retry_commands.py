@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import mops
-from mops.storage.log import JobLog
+from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
 
 from .command_lab import CommandLab, make_lab

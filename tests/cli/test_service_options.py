@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mops.profile import Profile, Service, save
+from mops.service.profile import Profile, Service, save
 
 from .command_lab import CommandLab, Ran
 

@@ -16,7 +16,7 @@ import pytest
 
 import mops
 from mops.settings import Settings
-from mops.storage.options import read_options
+from mops.storage.kept_options import read_options
 
 from .command_lab import CommandLab
 from .test_commands import wait_for

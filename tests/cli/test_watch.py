@@ -17,14 +17,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mops.cli.jobs_watch import Lines, plain, sparkline
-from mops.job import SILENT_SECONDS, Status, open_job
-from mops.launch import prepare
+from mops.child.channel import readable
+from mops.cli.jobs.watch import Lines, plain, sparkline
+from mops.jobs.job import SILENT_SECONDS, Status, open_job
+from mops.jobs.submit import prepare
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, create_job
-from mops.storage.log import Counts, JobLog
+from mops.storage.job_records import JobRecord, create_job
+from mops.storage.joblog.log import Counts, JobLog
 from mops.storage.paths import JobPaths
-from mops.worker.wire import readable
 from waiting import until
 
 from .command_lab import MOPS, CommandLab

@@ -17,23 +17,23 @@ from typing import Any
 
 from distributed import CancelledError, KilledWorker
 
-from mops.driver.checkpoint import counted
-from mops.driver.cluster import RunsAgain
-from mops.driver.departures import UNKNOWN, Departure
-from mops.driver.drive import Runner
-from mops.driver.joblog import JobLogBuffer
-from mops.driver.lanes import Broken, Lane
-from mops.driver.progress import Snapshot
+from mops.attempt.checkpoint.committer import counted
+from mops.attempt.main_loop import Runner
+from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.reporting.text_log import JobLogBuffer
+from mops.attempt.task_threads import Broken, Lane
+from mops.cluster.external import RunsAgain
+from mops.cluster.worker_losses import UNKNOWN, Departure
+from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord
-from mops.storage.log import Counts, JobLog
+from mops.storage.job_records import JobRecord
+from mops.storage.joblog.log import Counts, JobLog
 from mops.storage.paths import JobPaths
-from mops.study.grouping import GroupBuilder
+from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json
-from mops.study.project import ModelSpec
-from mops.worker.order import Context, Failure, Order, Outcome
+from mops.task import Context, Failure, Order, Outcome
 
 KINDS: Any = {"out": {"x": "number"}}
 
@@ -60,7 +60,7 @@ class SteppedLanes:
         del self.waiting[lane][place]
         try:
             work()
-        except Exception as error:  # as mops.driver.lanes does
+        except Exception as error:  # as mops.attempt.task_threads does
             self.put(Broken(error))
 
     @property

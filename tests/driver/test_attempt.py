@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from mops.driver.attempt import install_seconds
+from mops.attempt.attempt import install_seconds
 from mops.settings import Settings
 
 PROGRAM = """
 import os, time
-from mops.driver.attempt import as_command, stopping_on_signals
+from mops.attempt.attempt import as_command, stopping_on_signals
 
 
 class Asked:

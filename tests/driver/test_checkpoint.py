@@ -17,21 +17,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mops.driver.backlog import Backlog
-from mops.driver.checkpoint import Checkpointer, Limits, OpenCheckpoint, counted
-from mops.driver.families import JobFamilies
-from mops.driver.tracebacks import Tracebacks
+from mops.attempt.checkpoint.backlog import Backlog
+from mops.attempt.checkpoint.committer import Checkpointer, Limits, OpenCheckpoint, counted
+from mops.attempt.checkpoint.tracebacks import Tracebacks
+from mops.attempt.job_families import JobFamilies
 from mops.errors import InternalError
+from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
-from mops.storage.log import Counts, JobLog, Stored, read_whole
+from mops.storage.joblog.log import Counts, JobLog, Stored, read_whole
+from mops.storage.output_file import StoredTypes
+from mops.storage.parquet import FAILURES, ROW_GROUP_BYTES
 from mops.storage.paths import JobPaths
-from mops.storage.spool import Spool
-from mops.storage.tables import FAILURES, ROW_GROUP_BYTES
-from mops.storage.widening import StoredTypes
-from mops.study.grouping import GroupBuilder
+from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json, param_id
-from mops.worker.order import ArrowPart, Failure, Loss, Outcome, Segment
+from mops.task import ArrowPart, Failure, Loss, Outcome, Segment
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_what_is_said_after_the_last_commit_is_stored_too(
 ) -> None:
     one = Committing(tmp_path, groups, Limits(3600.0, bytes=1 << 20, groups=100))
     one.text = ["at the end\n", "with the commit\n"]  # taken from its end
-    with caplog.at_level(logging.DEBUG, "mops.driver.checkpoint"):
+    with caplog.at_level(logging.DEBUG, "mops.attempt.checkpoint.committer"):
         one.writer.put(outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
         one.writer.finish()
     texts = sorted((tmp_path / JobPaths("a-job").text(1, 1)).parent.iterdir())
@@ -262,7 +262,7 @@ def test_an_attempt_that_commits_nothing_says_nothing_at_its_end_when_it_is_aban
 def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(
     groups: GroupTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mops.driver.checkpoint.LEAST_SECONDS", 3600.0)
+    monkeypatch.setattr("mops.attempt.checkpoint.committer.LEAST_SECONDS", 3600.0)
     files, paths, events = Files.open(str(tmp_path)), JobPaths("a-job"), []
     log = JobLog(files, paths, host="here")
     log.claim("person")

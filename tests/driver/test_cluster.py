@@ -8,10 +8,10 @@ import psutil
 import pytest
 from distributed.batched import BatchedSend
 
-from mops.driver.attempt import children
-from mops.driver.cluster import embedded, embedded_slots
+from mops.attempt.attempt import children
+from mops.cluster.external import embedded, embedded_slots
 from mops.settings import Settings
-from mops.worker.order import Context
+from mops.task import Context
 
 
 def test_slots_are_the_processors_divided_by_threads_and_at_least_one() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clocks import Clock
-from mops.driver.departures import (
+from mops.cluster.worker_losses import (
     JOIN_SECONDS,
     NEAR_SECONDS,
     POD_SECONDS,
@@ -22,7 +22,7 @@ from mops.driver.departures import (
     Nannies,
     host_of,
 )
-from mops.worker.memory import Kills
+from mops.system.process_memory import Kills
 
 ONE, OTHER = "tcp://10.0.0.1:4001", "tcp://10.0.0.2:4001"
 

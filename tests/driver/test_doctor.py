@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mops.driver.cluster import embedded
-from mops.driver.doctor import Scheduler, Worker, examine, findings, versions
+from mops.cluster.doctor import Scheduler, Worker, examine, findings, versions
+from mops.cluster.external import embedded
 
 GIB = 1 << 30
 OWN = {"mops": "1", "Python": "3.11", "dask": "2", "distributed": "2"}

@@ -15,11 +15,11 @@ import pytest
 from distributed import Client, LocalCluster
 
 import mops
-from mops.driver import drain
-from mops.driver.cluster import embedded
+from mops.attempt import drain
+from mops.child.channel import anonymous_file
+from mops.cluster.external import embedded
 from mops.settings import Settings
-from mops.worker import held
-from mops.worker.wire import anonymous_file
+from mops.worker import result_buffers
 
 KEY = "sim-job-1"
 
@@ -71,7 +71,7 @@ def test_a_key_that_stays_on_a_worker_is_named(client: Client, caplog: pytest.Lo
 def test_a_buffer_that_the_worker_keeps_is_named(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     fd = anonymous_file("part")
     os.write(fd, b"rows")
-    buffer = held.take(fd, f"mops-part-{KEY}.")
+    buffer = result_buffers.take(fd, f"mops-part-{KEY}.")
     assert not drain.check(client, "job", "1", 1, [KEY], patience_s=0.5)
     (warning,) = warnings_of(caplog)
     assert f"a buffer of {KEY} in worker inproc://" in warning

@@ -5,7 +5,7 @@ import threading
 
 from distributed.spans import Span
 
-from mops.driver.cluster import Embedded, embedded
+from mops.cluster.external import Embedded, embedded
 
 
 class Payload:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runner_lab import RunnerLab, SimFuture
 
-from mops.driver.departures import UNKNOWN, Departure
+from mops.cluster.worker_losses import UNKNOWN, Departure
 from mops.errors import ClusterError
 
 _names = itertools.count()

@@ -8,16 +8,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mops.driver.checkpoint import Limits
-from mops.driver.expected import Expected, Outlook, Yield, check_room, expected, seconds_per_simulation, yield_of
+from mops.attempt.checkpoint.committer import Limits
+from mops.attempt.planning.forecast import (
+    Expected,
+    Outlook,
+    Yield,
+    check_room,
+    expected,
+    seconds_per_simulation,
+    yield_of,
+)
 from mops.errors import StorageError
+from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
-from mops.storage.log import Counts, JobLog, LogView, Part
+from mops.storage.joblog.log import Counts, JobLog, LogView, Part
+from mops.storage.parquet import encode
 from mops.storage.paths import JobPaths
-from mops.storage.spool import Spool
-from mops.storage.tables import encode
 from mops.study.ranges import Ranges
-from mops.study.schema import parse_study
+from mops.study.study import parse_study
 
 LIMITS = Limits(seconds=30, bytes=64 << 20, groups=200)
 KINDS = {"daily": {"day": "number", "y": "number"}}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
-from mops.driver.cluster import External, RunsAgain, external
+from mops.cluster.external import External, RunsAgain, external
 from mops.settings import Settings
 
 
@@ -42,7 +42,7 @@ def test_a_look_at_a_cluster_whose_client_is_closed_says_nothing_and_raises_noth
 def test_the_thread_that_watches_outlives_a_look_that_fails(
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mops.driver.cluster._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("mops.cluster.external._LOOK_SECONDS", 0.01)
     n_looks, seen = 0, threading.Event()
 
     def looks(self: External, *, sources: bool) -> None:

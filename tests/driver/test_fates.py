@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from runner_lab import RunnerLab, SimFuture
 
-from mops.driver.drive import _EMPTY_LIMIT
-from mops.driver.plan import TASKS_PER_SLOT
+from mops.attempt.main_loop import _EMPTY_LIMIT
+from mops.attempt.planning.plan import TASKS_PER_SLOT
 from mops.errors import ClusterError, ModelError
 
 
@@ -108,7 +108,7 @@ def test_a_worker_that_goes_while_it_is_given_data_is_a_loss(tmp_path: Path, err
 
 def test_a_worker_that_takes_data_and_never_answers_is_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one thread that gives data waited for ever, and all targets with it."""
-    monkeypatch.setattr("mops.driver.dispatch.FETCH_SECONDS", 0.1)
+    monkeypatch.setattr("mops.attempt.tasks_in_flight.FETCH_SECONDS", 0.1)
     lab = at_giving(started(RunnerLab(tmp_path, [2])))
     lab.cluster.client.scatter_seconds = 3600.0
     lab.lanes.step("give")

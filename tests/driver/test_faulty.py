@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mops.driver.faulty import FAULTS, Faults, Then
-from mops.driver.plan import Submit
+from mops.attempt.faulty_workers import FAULTS, Faults, Then
+from mops.attempt.planning.plan import Submit
 from mops.errors import ModelError
 
 A, B = "tcp://a:1", "tcp://b:1"

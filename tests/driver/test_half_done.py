@@ -8,9 +8,9 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 
-from mops.driver.half_done import HalfDone
-from mops.storage.spool import Spool
-from mops.worker.order import ArrowPart, Failure, Loss, Outcome, Segment
+from mops.attempt.planning.partial_groups import HalfDone
+from mops.storage.backends.spool import Spool
+from mops.task import ArrowPart, Failure, Loss, Outcome, Segment
 
 MIB = 1 << 20
 

@@ -19,22 +19,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mops.driver.checkpoint import OpenCheckpoint
-from mops.driver.families import JobFamilies
-from mops.storage.log import Counts
-from mops.storage.spool import Spool
-from mops.storage.tables import unified
-from mops.storage.widening import StoredTypes
-from mops.study.columns import families_in, families_of
-from mops.study.families import MIXED, Families, Family, join_columns, join_families, joined
-from mops.study.grouping import GroupBuilder
+from mops.attempt.checkpoint.committer import OpenCheckpoint
+from mops.attempt.job_families import JobFamilies
+from mops.child.buffers import PartWriter, map_part
+from mops.child.channel import Channel
+from mops.child.outputs import InvalidOutput
+from mops.storage.backends.spool import Spool
+from mops.storage.joblog.log import Counts
+from mops.storage.output_file import StoredTypes
+from mops.storage.parquet import unified
+from mops.study.column_families import MIXED, Families, Family, join_columns, join_families, joined
+from mops.study.column_types import families_in, families_of
+from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json
-from mops.worker.order import ArrowPart, Failure, Outcome, Segment
-from mops.worker.parts import PartWriter, map_part
-from mops.worker.reference import Reference
-from mops.worker.tables import InvalidOutput
-from mops.worker.wire import Channel
+from mops.study.output_schema import Reference
+from mops.task import ArrowPart, Failure, Outcome, Segment
 
 N_GROUPS = 12
 

@@ -9,8 +9,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from clocks import Clock
-from mops.driver.neighbours import METADATA, SILENT_SECONDS, Card, Neighbours
-from mops.driver.shares import Claim
+from mops.cluster.other_jobs import METADATA, SILENT_SECONDS, Card, Neighbours
+from mops.cluster.shares import Claim
 
 
 def said(n: int, **more: Any) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from clocks import Clock
-from mops.driver import observe
-from mops.driver.joblog import LAST_LINES, JobLogBuffer
-from mops.driver.observe import Observer, Samples, sample_of
-from mops.driver.progress import Snapshot
+from mops.attempt.reporting import observer as observe
+from mops.attempt.reporting.observer import Observer, Samples, sample_of
+from mops.attempt.reporting.progress import Snapshot
+from mops.attempt.reporting.text_log import LAST_LINES, JobLogBuffer
 from mops.storage.files import Files
-from mops.storage.jobs import read_live
-from mops.storage.log import Counts
+from mops.storage.job_records import read_live
+from mops.storage.joblog.log import Counts
 from mops.storage.paths import JobPaths
 from mops.storage.samples import Sample, read_samples
 

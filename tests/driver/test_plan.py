@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.driver.plan import (
+from mops.attempt.planning.plan import (
     PIECES_PER_SLOT,
     TASKS_PER_SLOT,
     WINDOW_PER_EMBEDDED_SLOT,
@@ -21,7 +21,7 @@ from mops.driver.plan import (
     piece_size,
     task_budget_s,
 )
-from mops.driver.window import Window
+from mops.attempt.planning.window import Window
 
 
 # A generator and not a range: a plan once closed it between two tasks, and sent empty orders for ever.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.driver.shares import TASKS_PER_SHARED_SLOT, WEIGHTS, Claim, Share, parts, share_of, tasks_in_flight
+from mops.cluster.shares import TASKS_PER_SHARED_SLOT, WEIGHTS, Claim, Share, parts, share_of, tasks_in_flight
 
 wants = st.floats(1e-3, 1.0)
 claims = st.lists(st.builds(Claim, st.sampled_from(sorted(WEIGHTS.values())), wants), min_size=1, max_size=12)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mops.driver.tracebacks import Tracebacks
-from mops.worker.order import Failure, failures_bytes
+from mops.attempt.checkpoint.tracebacks import Tracebacks
+from mops.task import Failure, failures_bytes
 
 
 def failures(*texts: str) -> list[Failure]:

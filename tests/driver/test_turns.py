@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.driver.turns import Turns
+from mops.cluster.fair_queue import Turns
 
 
 class Queue:

@@ -22,7 +22,7 @@ import yaml
 from azure.core.exceptions import ResourceExistsError
 from azure.storage.blob import AccountSasPermissions, BlobServiceClient, ResourceTypes, generate_account_sas
 
-from mops.job import Job, open_job
+from mops.jobs.job import Job, open_job
 from programs import Ran
 from waiting import until
 

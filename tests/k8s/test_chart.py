@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import mops
-from mops.driver.doctor import Scheduler, Worker, findings
+from mops.cluster.doctor import Scheduler, Worker, findings
 
 pytestmark = pytest.mark.k8s
 

@@ -15,16 +15,15 @@ import yaml
 from chart_lab import CHART, EVERYTHING, MINIMAL, rendered
 from kubernetes_in_memory import Kubernetes
 
-from mops import own_cluster
-from mops.cli import place
+from mops.cli import service_options
 from mops.errors import ClusterError, JobFailed, MopsError, ServiceError, Superseded, Terminated, UsageError
-from mops.k8s import dedicated, names
+from mops.k8s import dedicated, dedicated_lifecycle, names
 from mops.k8s.dedicated import Size
-from mops.k8s.jobspec import OWN_CLUSTER, OWN_CLUSTER_FILES, Request, runner_job
-from mops.profile import Dedicated, Profile, RunnerPod
-from mops.profile import Service as Described
-from mops.service import Service
-from mops.storage.options import PodOptions
+from mops.k8s.runner_job import OWN_CLUSTER, OWN_CLUSTER_FILES, Request, runner_job
+from mops.service.profile import Dedicated, Profile, RunnerPod
+from mops.service.profile import Service as Described
+from mops.service.service import Service
+from mops.storage.kept_options import PodOptions
 
 EXAMPLE = CHART.parents[1] / "k8s" / "daskcluster.example.yaml"
 STORAGE: Any = SimpleNamespace(url="abfs://studies/mops")
@@ -250,7 +249,7 @@ def request(own_cluster: Sequence[Object] = ()) -> Request:
         namespace="studies",
         storage="abfs://studies/mops",
         scheduler="tcp://there:8786",
-        own_cluster=own_cluster,
+        own_cluster=dedicated_lifecycle,
     )
 
 
@@ -305,7 +304,7 @@ def test_the_runner_is_sent_to_the_clusters_scheduler(described: Described) -> N
 @pytest.mark.parametrize(("dedicated", "workers"), [(True, None), (None, "3"), (True, "3")])
 def test_this_machine_has_no_clusters_of_a_jobs_own(dedicated: bool | None, workers: str | None) -> None:
     with pytest.raises(UsageError, match="this machine is to run the job"):
-        place.refuse_here(PodOptions(dedicated=dedicated, workers=workers), "")
+        service_options.refuse_here(PodOptions(dedicated=dedicated, workers=workers), "")
 
 
 @pytest.mark.parametrize(
@@ -359,14 +358,14 @@ def shown(described: Described, tmp_path: Path) -> Path:
 @pytest.fixture
 def kubernetes(monkeypatch: pytest.MonkeyPatch) -> Kubernetes:
     found = Kubernetes()
-    monkeypatch.setattr(own_cluster, "connect", lambda namespace: found)
+    monkeypatch.setattr(dedicated_lifecycle, "connect", lambda namespace: found)
     for patience in ("_LOOK_S", "_LEFT_S", "_TAKEN_S"):
-        monkeypatch.setattr(own_cluster, patience, 0.01)
+        monkeypatch.setattr(dedicated_lifecycle, patience, 0.01)
     return found
 
 
 def test_a_cluster_is_owned_by_the_job_and_its_scaler_by_the_cluster(shown: Path, kubernetes: Kubernetes) -> None:
-    with own_cluster.had(shown):
+    with dedicated_lifecycle.had(shown):
         cluster, scaler = kubernetes.objects.values()
     job = {"apiVersion": "batch/v1", "kind": "Job", "name": "sir-1", "uid": "uid-of-job"}
     assert cluster["metadata"]["ownerReferences"] == [job]
@@ -394,7 +393,7 @@ def test_a_cluster_goes_where_the_job_is_over_and_stays_for_the_next_pod(
     """Superseded in a pod is exit code 0, which the command line makes of it."""
 
     def run() -> None:
-        with own_cluster.had(shown):
+        with dedicated_lifecycle.had(shown):
             if end is not None:
                 raise end
 
@@ -408,7 +407,7 @@ def test_a_cluster_goes_where_the_job_is_over_and_stays_for_the_next_pod(
 
 def test_the_next_pod_finds_the_cluster(shown: Path, kubernetes: Kubernetes) -> None:
     for _ in range(2):
-        with pytest.raises(ClusterError), own_cluster.had(shown):
+        with pytest.raises(ClusterError), dedicated_lifecycle.had(shown):
             raise ClusterError("the scheduler is gone")
     assert kubernetes.n_created == 2
 
@@ -424,18 +423,18 @@ def test_what_is_left_of_a_cluster_is_not_taken_for_ours(
     else:
         left["metadata"]["ownerReferences"] = [{"uid": "another"}]
     kubernetes.objects["DaskCluster", "dask-sir-7f3a2c"] = left
-    monkeypatch.setattr(own_cluster.time, "sleep", lambda _: kubernetes.delete(left))
-    with own_cluster.had(shown):
+    monkeypatch.setattr(dedicated_lifecycle.time, "sleep", lambda _: kubernetes.delete(left))
+    with dedicated_lifecycle.had(shown):
         assert kubernetes.n_created == 2
 
 
 def test_crds_without_an_operator_are_told_apart(shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Helm leaves them behind: the cluster is created, and nothing comes of it."""
     idle = Kubernetes(takes=False)
-    monkeypatch.setattr(own_cluster, "connect", lambda namespace: idle)
-    monkeypatch.setattr(own_cluster, "_LOOK_S", 0.01)
-    monkeypatch.setattr(own_cluster, "_TAKEN_S", 0.05)
-    with pytest.raises(MopsError, match="no operator takes DaskCluster") as refused, own_cluster.had(shown):
+    monkeypatch.setattr(dedicated_lifecycle, "connect", lambda namespace: idle)
+    monkeypatch.setattr(dedicated_lifecycle, "_LOOK_S", 0.01)
+    monkeypatch.setattr(dedicated_lifecycle, "_TAKEN_S", 0.05)
+    with pytest.raises(MopsError, match="no operator takes DaskCluster") as refused, dedicated_lifecycle.had(shown):
         raise AssertionError("the job must not begin")
     assert refused.value.exit_code == 4
 
@@ -447,11 +446,11 @@ def test_a_cluster_that_cannot_be_removed_does_not_fail_the_job(
         raise ServiceError("out of reach")
 
     monkeypatch.setattr(kubernetes, "delete", refuse)
-    with own_cluster.had(shown):
+    with dedicated_lifecycle.had(shown):
         pass
     assert "stays until it was idle for long: out of reach" in caplog.text
 
 
 def test_a_job_without_a_cluster_of_its_own_needs_no_kubernetes() -> None:
-    with own_cluster.had(None):
+    with dedicated_lifecycle.had(None):
         pass

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 
 from mops.errors import MopsError, ServiceError, UsageError
-from mops.k8s.forward import Forward, Stream
+from mops.k8s.port_forward import Forward, Stream
 from waiting import until
 
 SIZE = 5 << 20

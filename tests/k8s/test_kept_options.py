@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 from kubernetes_in_memory import Kubernetes
 
-from mops import launch
-from mops.cli import jobs_delete, place
+from mops.cli import service_options
+from mops.cli.jobs import delete
 from mops.errors import JobError, ModelError, NewerFormat, OptionsError, ServiceError, UsageError
-from mops.job import Job
+from mops.jobs import submit
+from mops.jobs.job import Job
 from mops.k8s import names
-from mops.k8s.phase import GONE
-from mops.profile import Profile
-from mops.profile import Service as Described
-from mops.service import CONFIG_KEY, Service
+from mops.k8s.job_phase import GONE
+from mops.service.profile import Profile
+from mops.service.profile import Service as Described
+from mops.service.service import CONFIG_KEY, Service
 from mops.settings import Settings
-from mops.storage.options import JobOptions, KeptOptions, PodOptions, keep_options, read_options
+from mops.storage.kept_options import JobOptions, KeptOptions, PodOptions, keep_options, read_options
 from mops.storage.paths import JobPaths
 
 Object = dict[str, Any]
@@ -78,7 +79,7 @@ def study(tmp_path: Path) -> Path:
 
 def submitted(service: Service, study: Path, pod: PodOptions = ASKED, **options: Any) -> Job:
     """Submit a study to a service; Kubernetes has ended its Job since, and nothing has run."""
-    job = launch.submit(study, name="waves", service=service, pod=pod, settings=Settings(), **options)
+    job = submit.submit(study, name="waves", service=service, pod=pod, settings=Settings(), **options)
     in_memory(service).end_jobs()
     return job
 
@@ -118,7 +119,7 @@ ALL = {
 def resume(job: Job, service: Service, **options: Any) -> list[str]:
     """Resume a job; return what is said of changes."""
     said: list[str] = []
-    launch.resume(
+    submit.resume(
         job, service=service, settings=Settings(), on_start=lambda _, changes: said.extend(changes), **options
     )
     in_memory(service).end_jobs()
@@ -165,8 +166,8 @@ def test_a_job_stays_where_its_submitters_profile_had_it_run(service: Service, s
 def test_a_retrys_job_has_the_options_of_the_one_it_comes_from(service: Service, study: Path, storage: str) -> None:
     job = submitted(service, study)
     resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"})
-    assert launch.run(job, settings=Settings(storage=storage, slots=1)) == "partial"
-    child = launch.retry(
+    assert submit.run(job, settings=Settings(storage=storage, slots=1)) == "partial"
+    child = submit.retry(
         job, "error", name="again", service=service, pod=PodOptions(queue="large"), settings=Settings()
     )
     assert made(service, "again-1") == ALL | {"memory": "4Gi", "queue": "large"}
@@ -180,8 +181,8 @@ def test_this_machine_refuses_what_is_named_and_passes_over_what_is_kept(
 ) -> None:
     job = submitted(service, study)
     with pytest.raises(UsageError, match="has no --memory"):
-        launch.resume(job, pod=PodOptions(memory="4Gi"), settings=Settings(storage=storage, slots=1), local=True)
-    resumed = launch.resume(job, settings=Settings(storage=storage, slots=1), local=True)
+        submit.resume(job, pod=PodOptions(memory="4Gi"), settings=Settings(storage=storage, slots=1), local=True)
+    resumed = submit.resume(job, settings=Settings(storage=storage, slots=1), local=True)
     assert resumed.status().state == "partial"
 
 
@@ -191,7 +192,7 @@ def test_a_service_refuses_a_name_that_no_runner_takes(service: Service, study: 
     job = submitted(service, study)
     for start in (
         lambda: resume(job, service, env={name: None}),
-        lambda: launch.submit(study, name="other", service=service, env={name: None}, settings=Settings()),
+        lambda: submit.submit(study, name="other", service=service, env={name: None}, settings=Settings()),
     ):
         with pytest.raises(OptionsError, match=f"--env {name}: "):
             start()
@@ -202,9 +203,9 @@ def test_a_service_refuses_a_name_that_no_runner_takes(service: Service, study: 
 def test_an_interpreter_that_is_kept_bars_no_job_from_a_service(service: Service, study: Path, storage: str) -> None:
     """Each resume and retry there was refused because of an option that it had not named, and that none can unset."""
     here = Settings(storage=storage, slots=1)
-    job = launch.submit(study, name="waves", python=sys.executable, settings=here, local=True)
+    job = submit.submit(study, name="waves", python=sys.executable, settings=here, local=True)
     said: list[str] = []
-    retried = launch.retry(
+    retried = submit.retry(
         job, "error", service=service, settings=Settings(), on_start=lambda _, changes: said.extend(changes)
     )
     set_aside = f"--python: {sys.executable} before, unset now"
@@ -262,7 +263,7 @@ def test_fields_that_a_newer_mops_has_added_are_passed_over(service: Service, st
 
 def test_a_job_of_another_storage_is_left_alone(service: Service, study: Path) -> None:
     """A cancel, a delete or a take-over of a job ended the Kubernetes Job of another storage's job of the same name."""
-    launch.submit(study, name="waves", service=service, settings=Settings())
+    submit.submit(study, name="waves", service=service, settings=Settings())
     other = replace(service, results="abfs://other/place")
     assert other.phase("waves") == GONE
     assert other.withdraw("waves") == []
@@ -275,16 +276,16 @@ def test_a_job_that_is_deleted_waits_for_no_place(
     service: Service, study: Path, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its Job stayed in the queue: days later a runner began, which found no job."""
-    job = launch.submit(study, name="waves", service=service, settings=Settings())
+    job = submit.submit(study, name="waves", service=service, settings=Settings())
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
-    monkeypatch.setattr(place, "service_with", lambda files, *, local: None if local else service)
-    jobs_delete.delete_([job.name], yes=True, storage=storage)
+    monkeypatch.setattr(service_options, "service_with", lambda files, *, local: None if local else service)
+    delete.delete_([job.name], yes=True, storage=storage)
     assert in_memory(service).objects == {}
 
 
 def test_a_runner_on_a_node_that_does_not_answer_is_replaced_by_a_resume(service: Service, study: Path) -> None:
     """Kubernetes waits for ever until its pod has ended, and resume refused a second runner."""
-    job = launch.submit(study, name="waves", service=service, settings=Settings())
+    job = submit.submit(study, name="waves", service=service, settings=Settings())
     in_memory(service).all_pods = [
         {
             "metadata": {
@@ -315,7 +316,7 @@ def test_a_take_over_that_is_refused_leaves_the_runner_at_its_job(
 ) -> None:
     """The runner was deleted first: when the model or the options were refused then, nobody was at the job."""
     (study.parent / "model.py").write_text(MODEL_THAT_A_VARIABLE_BREAKS)
-    job = launch.submit(study, name="waves", service=service, settings=Settings())
+    job = submit.submit(study, name="waves", service=service, settings=Settings())
     with pytest.raises(ModelError):
         resume(job, service, take_over=True, env={"MODE": "broken"})
     assert list(in_memory(service).objects) == [("Job", "waves-1")]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mops.k8s import phase as module
-from mops.k8s.phase import GONE, Phase, ends_of, last_end, newest, pending, phase_of, waiting, when
-from mops.k8s.pods import container_port, serving, state_of
+from mops.k8s import job_phase as module
+from mops.k8s.job_phase import GONE, Phase, ends_of, last_end, newest, pending, phase_of, waiting, when
+from mops.k8s.pod_state import container_port, serving, state_of
 
 Object = dict[str, Any]
 LIMIT = "BackoffLimitExceeded"

@@ -17,10 +17,20 @@ import pytest
 from clocks import Clock
 from mops.errors import ServiceError
 from mops.k8s.client import Kubernetes
-from mops.k8s.ends import ACCOUNT, NEAR_SECONDS, PAUSE_SECONDS, Book, End, Pods, container_end, event_end, taken_away
-from mops.k8s.jobspec import Request, runner_job
-from mops.k8s.phase import ends_of
-from mops.profile import RunnerPod
+from mops.k8s.job_phase import ends_of
+from mops.k8s.pod_ends import (
+    ACCOUNT,
+    NEAR_SECONDS,
+    PAUSE_SECONDS,
+    Book,
+    End,
+    Pods,
+    container_end,
+    event_end,
+    taken_away,
+)
+from mops.k8s.runner_job import Request, runner_job
+from mops.service.profile import RunnerPod
 
 Object = dict[str, Any]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mops import profile as profiles
 from mops.errors import NewerFormat, UsageError
-from mops.profile import Profile, Service, load, path, reach, remove, save
+from mops.service import profile as profiles
+from mops.service.profile import Profile, Service, load, path, reach, remove, save
 
 Object = dict[str, Any]
 

@@ -20,7 +20,7 @@ from test_jobspec import POD, REQUEST
 
 from mops.errors import ServiceError
 from mops.k8s.client import AlreadyThere, Forbidden, Kubernetes
-from mops.k8s.jobspec import runner_job
+from mops.k8s.runner_job import runner_job
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 

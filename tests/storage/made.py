@@ -6,14 +6,14 @@ import hashlib
 import json
 import time
 
-from mops.storage.bundles import Bundle
+from mops.project.bundle import Bundle
+from mops.project.project import ModelSpec
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, Live, create_job, keep_finished, write_live
-from mops.storage.log import Counts, JobLog, Part, State
+from mops.storage.job_records import JobRecord, Live, create_job, keep_finished, write_live
+from mops.storage.joblog.log import Counts, JobLog, Part, State
 from mops.storage.paths import JobPaths
-from mops.study.project import ModelSpec
 from mops.study.ranges import Ranges
-from mops.study.schema import parse_study
+from mops.study.study import parse_study
 
 N_GROUPS = 3
 BUNDLE = Bundle("00" * 32, b"a zip", ("model.py",))

@@ -18,9 +18,10 @@ from functools import cache
 from made import created
 
 from mops.errors import JobError, StorageUnavailable, Superseded
-from mops.job import Job
+from mops.jobs.clean import clean
+from mops.jobs.job import Job
 from mops.storage.files import Entry, Files, Retry
-from mops.storage.log import (
+from mops.storage.joblog.log import (
     Asked,
     By,
     Cancel,
@@ -37,7 +38,6 @@ from mops.storage.log import (
 )
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
-from mops.tidy import clean
 
 PATHS = JobPaths("job")
 CLEANER = socket.gethostname()
@@ -204,7 +204,7 @@ def resume(actor: Actor) -> None:
 
 
 def drive(actor: Actor, by: By, asked: Asked | None) -> None:
-    """As driver/drive.py does it: claim, run what is not committed, commit, end."""
+    """As attempt/main_loop.py does it: claim, run what is not committed, commit, end."""
     log, world = actor.job_log, actor.world
     view = log.claim(by, asked=asked)
     todo, c = list(view.committed.complement(world.groups)), 0

@@ -17,18 +17,18 @@ from made import Hooked, claimed, commit, created, ended, finished, lives, texts
 from typer.testing import CliRunner
 
 import mops
-from mops import launch
+from mops.attempt.planning.window import start_after
 from mops.cli.main import app
-from mops.driver.window import start_after
-from mops.job import Job
-from mops.listing import list_jobs
+from mops.jobs import submit
+from mops.jobs.job import Job
+from mops.jobs.listing import list_jobs
+from mops.jobs.text_log import read as read_texts
 from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.files import Files
-from mops.storage.jobs import read_live
-from mops.storage.log import JobLog
+from mops.storage.job_records import read_live
+from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
-from mops.textlog import read as read_texts
 
 PATHS = JobPaths("job")
 LIVE = {
@@ -101,7 +101,7 @@ def look_in_every_way(job: Job) -> None:
     assert job.follower()().groups == 1
     assert [listed.state for listed in list_jobs(job.files)] == ["interrupted"]
     view = job.require_no_runner("wait")
-    launch._changes(job, job.record, view, Settings(), None)
+    submit._changes(job, job.record, view, Settings(), None)
     assert start_after(read_live(job.files, PATHS, 1), ended=False) is None
 
 

@@ -23,14 +23,14 @@ from pathlib import Path
 import pytest
 
 from mops.errors import BundleError, StorageError
-from mops.location import DEFAULT_STORAGE
-from mops.storage import bundles
-from mops.storage.bundles import BUILT_IN_IGNORE, Bundle, cache_folder, differing_files, pack, unpack
+from mops.jobs.location import DEFAULT_STORAGE
+from mops.project import bundle as bundles
+from mops.project.bundle import BUILT_IN_IGNORE, Bundle, cache_folder, differing_files, pack, unpack
 
 UNPACK = """
 import sys
 from pathlib import Path
-from mops.storage.bundles import unpack
+from mops.project.bundle import unpack
 data, digest, cache = Path(sys.argv[1]).read_bytes(), sys.argv[2], Path(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()

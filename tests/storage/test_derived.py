@@ -20,22 +20,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mops import derive
-from mops.driver.drive import end_state
+from mops.attempt.main_loop import end_state
 from mops.errors import CorruptRecord, JobError
-from mops.job import Job
-from mops.storage.bundles import Bundle
-from mops.storage.derived import verify_job
+from mops.jobs import derived_jobs
+from mops.jobs.job import Job
+from mops.project.bundle import Bundle
+from mops.project.project import ModelSpec
+from mops.storage.ancestors import verify_job
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, create_derived, create_job, keep_reference, load_job
-from mops.storage.log import Counts, JobLog, Part, coverage_problems
+from mops.storage.job_records import JobRecord, create_derived, create_job, keep_reference, load_job
+from mops.storage.joblog.log import Counts, JobLog, Part, coverage_problems
+from mops.storage.parquet import FAILURES, LOSSES, VERDICTS, encode
 from mops.storage.paths import JobPaths
-from mops.storage.tables import FAILURES, LOSSES, VERDICTS, encode
 from mops.study.groups import IDENTITY_FIELDS
 from mops.study.ids import param_id
-from mops.study.project import ModelSpec
 from mops.study.ranges import Ranges
-from mops.study.schema import parse_study
+from mops.study.study import parse_study
 
 TARGETS = ("t:one", "t:two")
 OUTPUT = "daily"
@@ -87,7 +87,7 @@ class World:
         """Create the job that runs groups with such failures again; it has not begun."""
         record = parent.record
         view = JobLog(self.files, JobPaths(parent.name)).read()
-        chosen = derive.parent(parent, record, view, derive.wanted(verdicts))
+        chosen = derived_jobs.parent(parent, record, view, derived_jobs.wanted(verdicts))
         create_derived(self.files, replace(record, job=name, parent=chosen), chosen)
         return Job(self.files, name)
 
@@ -383,6 +383,6 @@ def test_a_record_whose_parent_is_malformed_is_corrupt(world: World, derived: Jo
 
 
 def test_every_verdict_can_be_named() -> None:
-    assert derive.wanted(" oom , timeout") == {"oom", "timeout"}
-    assert derive.wanted(["error"]) == {"error"}
-    assert derive.wanted("all") == set(VERDICTS)
+    assert derived_jobs.wanted(" oom , timeout") == {"oom", "timeout"}
+    assert derived_jobs.wanted(["error"]) == {"error"}
+    assert derived_jobs.wanted("all") == set(VERDICTS)

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from made import claimed, created
 
-from mops.job import Job, Reason
+from mops.jobs.job import Job, Reason
+from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
-from mops.storage.log import Counts, Part
+from mops.storage.joblog.log import Counts, Part
+from mops.storage.parquet import FAILURES, encode
 from mops.storage.paths import JobPaths
-from mops.storage.spool import Spool
-from mops.storage.tables import FAILURES, encode
 from mops.study.ranges import Ranges
 
 PATHS = JobPaths("job")
@@ -71,7 +71,7 @@ def test_tracebacks_are_not_read(local):
 
 
 def test_thousands_of_different_messages_are_not_all_held(memory, monkeypatch):
-    monkeypatch.setattr("mops.job._MOST_REASONS", 20)
+    monkeypatch.setattr("mops.jobs.job._MOST_REASONS", 20)
     words = [f"{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(500)]
     reasons = job_with(Files.open(memory.url), failures([("error", f"KeyError: {word}") for word in words])).reasons()
     assert len(reasons) == 21

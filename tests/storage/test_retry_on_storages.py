@@ -10,7 +10,7 @@ import polars as pl
 
 import mops
 from mops.settings import Settings
-from mops.storage.derived import verify_job
+from mops.storage.ancestors import verify_job
 from mops.storage.files import Files
 
 MODEL = """

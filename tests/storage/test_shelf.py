@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from mops.attempt.planning.result_shelf import Shelf
 from mops.errors import StorageError
-from mops.storage.shelf import Shelf
-from mops.storage.spool import Spool
+from mops.storage.backends.spool import Spool
 from small_disk import small_disk
 
 MIB = 1 << 20
@@ -110,8 +110,8 @@ MANY_READ = """
 import resource
 import pyarrow as pa
 from mops.errors import StorageError
-from mops.storage.shelf import Shelf
-from mops.storage.spool import Spool
+from mops.attempt.planning.result_shelf import Shelf
+from mops.storage.backends.spool import Spool
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 shelf, held = Shelf(Spool), []

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mops.errors import StorageError
+from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
-from mops.storage.spool import Spool
 from small_disk import small_disk
 
 DATA = os.urandom(3_000_000)
@@ -81,7 +81,7 @@ def test_where_a_file_system_cannot_do_that_the_content_is_copied(
 
     files = Files.open(str(tmp_path))
     if lacking == "files without a name":
-        monkeypatch.setattr("mops.storage.spool._nameless", lambda _: None)
+        monkeypatch.setattr("mops.storage.backends.spool._nameless", lambda _: None)
         spool = files.spool()
     else:
         spool = files.spool()

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from made import Hooked, below, claimed, commit, created, ended, finished, lives, part
 
-from mops.deletion import Deleted, delete, derived_jobs, doomed
 from mops.errors import CorruptRecord, JobError, MopsError, NewerFormat, StorageUnavailable, Superseded
-from mops.job import Job
-from mops.listing import list_jobs
+from mops.jobs.delete import Deleted, delete, derived_jobs, doomed
+from mops.jobs.job import Job
+from mops.jobs.listing import list_jobs
 from mops.storage.files import Files, Retry
-from mops.storage.jobs import Parent, check_still_there, create_derived
-from mops.storage.log import Counts, JobLog, Overtaken, verify
+from mops.storage.job_records import Parent, check_still_there, create_derived
+from mops.storage.joblog.log import Counts, JobLog, Overtaken, verify
 from mops.storage.paths import JobPaths, bundle_path
 from mops.study.ranges import Ranges
 

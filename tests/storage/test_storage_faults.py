@@ -14,9 +14,9 @@ from azure.core import exceptions as azure_errors
 from servers import CuttingProxy, Scripted, serving
 
 from mops.errors import StorageError, StorageUnavailable, UsageError
-from mops.storage.faults import fault_of
+from mops.storage.backends.faults import fault_of
 from mops.storage.files import Files, Retry
-from mops.storage.log import Counts, JobLog
+from mops.storage.joblog.log import Counts, JobLog
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 

@@ -12,11 +12,11 @@ import pytest
 from made import created
 
 import mops
-from mops.driver.progress import Snapshot
+from mops.attempt.reporting.progress import Snapshot
 from mops.errors import CorruptRecord, JobError
 from mops.settings import Settings
 from mops.storage.files import Files
-from mops.storage.log import verify
+from mops.storage.joblog.log import verify
 from mops.storage.paths import JobPaths
 
 MODEL = """

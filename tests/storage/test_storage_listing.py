@@ -10,9 +10,9 @@ import pytest
 from made import claimed, commit, created, ended, finished, lives
 
 from mops.errors import UsageError
-from mops.listing import Listed, list_jobs
+from mops.jobs.listing import Listed, list_jobs
 from mops.storage.files import Files
-from mops.storage.jobs import job_names
+from mops.storage.job_records import job_names
 from mops.storage.paths import JobPaths
 
 AT = "2026-01-0{}T00:00:00+00:00"

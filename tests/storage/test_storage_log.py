@@ -18,7 +18,7 @@ from made import Hooked
 
 from mops.errors import CorruptRecord, NewerFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
-from mops.storage.log import (
+from mops.storage.joblog.log import (
     Asked,
     Cancel,
     Claim,
@@ -452,7 +452,7 @@ def test_of_two_runners_that_start_at_once_the_last_claim_owns(files):
 RUN = """
 import sys
 from mops.storage.files import Files
-from mops.storage.log import Counts, JobLog
+from mops.storage.joblog.log import Counts, JobLog
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 log = JobLog(Files.open(sys.argv[1]), JobPaths("job"))

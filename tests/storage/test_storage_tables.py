@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from mops.errors import CorruptRecord
-from mops.storage.spool import Spool
-from mops.storage.tables import ROW_GROUP_BYTES, PartEncoder, encode, encode_groups, read_groups, unified
-from mops.study.grouping import StudyGroups
+from mops.storage.backends.spool import Spool
+from mops.storage.parquet import ROW_GROUP_BYTES, PartEncoder, encode, encode_groups, read_groups, unified
+from mops.study.group_builder import StudyGroups
 from mops.study.groups import Group, GroupTable
 from mops.study.ids import param_id
-from mops.study.schema import parse_study
+from mops.study.study import parse_study
 
 SETS = [{"beta": 0.5, "n": 1}, {"beta": 0.25, "n": 2**63, "name": "Genève"}, {"on": True}]
 SEEDS = [(7, 2**64 - 1), (1, 2, 3), (9,)]

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import claimed, commit, created, ended, finished, lives, texts
 
-from mops import textlog
 from mops.errors import JobError
-from mops.job import Job
-from mops.textlog import _last_lines, read
+from mops.jobs import text_log
+from mops.jobs.job import Job
+from mops.jobs.text_log import _last_lines, read
 
 
 def whole(files, *arguments, **options) -> str:
@@ -72,7 +72,7 @@ def test_bytes_that_are_no_text_are_shown_all_the_same(storage, files):
 
 
 def test_a_followed_log_ends_with_all_that_the_job_has_said(files, monkeypatch):
-    monkeypatch.setattr(textlog, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(text_log, "LOOK_SECONDS", 0.01)
     record = created(files, "job")
     log, shown = claimed(files), []
     texts(files, "job", a1_1="old\n", a1_2="one\n")
@@ -99,7 +99,7 @@ def test_a_followed_log_ends_with_all_that_the_job_has_said(files, monkeypatch):
 
 
 def test_following_ends_where_nothing_more_comes(files, monkeypatch):
-    monkeypatch.setattr(textlog, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(text_log, "LOOK_SECONDS", 0.01)
     finished(files, "job")
     assert whole(files, follow=True) == "began\nended\n"
     created(files, "killed")

@@ -12,12 +12,12 @@ import pytest
 from made import Hooked, below, claimed, commit, created, ended, finished, lives, part
 
 from mops.errors import JobError, StorageError, Superseded
-from mops.job import Job
+from mops.jobs.clean import Cleaned, clean
+from mops.jobs.job import Job
 from mops.storage.files import Files
-from mops.storage.log import Counts, JobLog, verify
+from mops.storage.joblog.log import Counts, JobLog, verify
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
-from mops.tidy import Cleaned, clean
 
 LOG = JobPaths("job").log
 

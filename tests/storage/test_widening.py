@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mops.storage.spool import Spool
-from mops.storage.widening import MOST_NARROWER, OutputFile, StoredTypes
-from mops.study.columns import families_in
+from mops.storage.backends.spool import Spool
+from mops.storage.output_file import MOST_NARROWER, OutputFile, StoredTypes
+from mops.study.column_types import families_in
 
 N_COLUMNS = 60
 

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mops.study.columns import families_of, family_of, least_of, most_of, storage_type, type_said
-from mops.study.families import MIXED, NULL, Family
+from mops.study.column_families import MIXED, NULL, Family
+from mops.study.column_types import families_of, family_of, least_of, most_of, storage_type, type_said
 
 BERN = "Europe/Zurich"
 

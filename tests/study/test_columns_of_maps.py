@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mops.study.columns import family_of, used_type
+from mops.study.column_types import family_of, used_type
 
 
 def test_a_column_of_maps_has_the_families_of_its_keys_and_values() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.study.families import (
+from mops.study.column_families import (
     MIXED,
     NULL,
     UNITS,

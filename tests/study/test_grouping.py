@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mops.storage.spool import Spool
-from mops.storage.tables import encode_groups, read_groups
+from mops.storage.backends.spool import Spool
+from mops.storage.parquet import encode_groups, read_groups
 from mops.study import groups as groups_module
 from mops.study.groups import IDENTITY_FIELDS, Group, GroupPart, GroupTable, bounds_of
 from mops.study.ids import param_id, replicate_seed
-from mops.study.schema import Study, parse_study
+from mops.study.study import Study, parse_study
 
 
 def parse(sets: list[dict[str, Any]], n_replicates: int = 1) -> Study:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mops.errors import ModelError
+from mops.project.project import MARKERS, REGISTRY, ModelSpec, Registry, find_root, read_registry, resolve
 from mops.study.entry import EntryPoint
-from mops.study.project import MARKERS, REGISTRY, ModelSpec, Registry, find_root, read_registry, resolve
-from mops.study.schema import Study, parse_study
+from mops.study.study import Study, parse_study
 
 REGISTERED = Path(__file__).parents[1] / "models" / "registered"
 ENTRY_FORM = "an entry has an id and names code: sir: {entrypoint: 'package.module:name'}"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mops.errors import StudyError, UsageError
-from mops.study.sampling import Method, draw, notes_on
-from mops.study.space import Choice, Range, parse_space
+from mops.study.sampling.draw import Method, draw, notes_on
+from mops.study.sampling.space import Choice, Range, parse_space
 
 FORMS = 'write a value, {"values": [...]} or {"min": ..., "max": ...}'
 SPACE: dict[str, Any] = {
@@ -158,7 +158,7 @@ def test_points_of_integers_are_integers_and_none_twice() -> None:
 
 
 def test_the_largest_grid_is_as_large_as_a_study_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mops.study.sampling.SETS_LIMIT", 4)
+    monkeypatch.setattr("mops.study.sampling.draw.SETS_LIMIT", 4)
     assert len(sets({"a": {"values": [1, 2]}, "b": {"values": [1, 2]}}, "grid")) == 4
     with pytest.raises(StudyError, match="cannot be sampled by 'grid'"):
         sets({"a": {"values": [1, 2, 3, 4, 5]}}, "grid")

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mops.study.columns import converted, family_of, storage_type, used_type
+from mops.study.column_types import converted, family_of, storage_type, used_type
 
 LIST, MAP = pa.list_(pa.int8()), pa.map_(pa.string(), pa.int8())
 STRUCT = pa.struct([("a", pa.int8()), ("b", LIST)])

@@ -116,7 +116,7 @@ class DaskProcesses:
 
     def children(self) -> list[int]:
         """Return the processes that run simulations, and those that have forked them."""
-        return [pid for pid, line in self.commands() if "mops.worker.child" in line]
+        return [pid for pid, line in self.commands() if "mops.child.main" in line]
 
     def running(self) -> list[int]:
         """Return the processes that run simulations: not those that have only forked them."""

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mops.job import Job, open_job
-from mops.storage.log import Commit, JobLog, LogView, Record, parse_record, verify
+from mops.jobs.job import Job, open_job
+from mops.storage.joblog.log import Commit, JobLog, LogView, Record, parse_record, verify
 from mops.storage.paths import JobPaths
 from mops.study.ids import param_id, replicate_seed
 from programs import environment
@@ -92,7 +92,7 @@ class Runner:
 
     def children(self) -> list[int]:
         """Return the processes that run simulations: not the one that has only forked them."""
-        return leaves([pid for pid, line in _with_marker(self.marker) if "mops.worker.child" in line])
+        return leaves([pid for pid, line in _with_marker(self.marker) if "mops.child.main" in line])
 
     def hold_after(self, n_calls: int) -> None:
         """Let only the first ``n_calls`` calls of the model run to their end."""

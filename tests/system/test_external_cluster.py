@@ -18,8 +18,8 @@ from dask_processes import DaskProcesses, dask_in, free_port, gone
 from distributed import Client, Scheduler
 from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, rows_of, wait_for
 
-from mops.driver.cluster import RunsAgain, external
-from mops.driver.plan import TASKS_PER_SLOT, Submit
+from mops.attempt.planning.plan import TASKS_PER_SLOT, Submit
+from mops.cluster.external import RunsAgain, external
 from mops.settings import Settings
 from soak import generator, repeats
 

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import mops
-from mops.driver.progress import Snapshot
-from mops.job import Job
+from mops.attempt.reporting.progress import Snapshot
+from mops.jobs.job import Job
 from mops.settings import Settings
-from mops.storage.one_dataset import dataset_problems
+from mops.storage.joblog.one_dataset import dataset_problems
 
 MODEL = """
 import datetime as dt

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
-from mops.driver.observe import sample_of
-from mops.driver.progress import Progress
+from mops.attempt.reporting.observer import sample_of
+from mops.attempt.reporting.progress import Progress
 from mops.errors import StorageError
 from mops.storage.files import Files
-from mops.storage.jobs import Live, keep_reference, read_live, write_live
-from mops.storage.log import Counts, JobLog
+from mops.storage.job_records import Live, keep_reference, read_live, write_live
+from mops.storage.joblog.log import Counts, JobLog
 from mops.storage.paths import JobPaths
 from mops.storage.samples import read_samples, write_samples
 from mops.study.ranges import Ranges

@@ -24,8 +24,8 @@ from wheels import wheel
 
 import mops
 from mops.errors import InstallError
-from mops.worker.install import Installed, environments, install
-from mops.worker.order import Context
+from mops.task import Context
+from mops.worker.environment.install import Installed, environments, install
 from mops.worker.pool import Pool
 
 HOST = socket.gethostname()
@@ -33,8 +33,8 @@ RUNNER = str(Path(mops.__file__).parents[1])
 PROGRAM = """
 import sys
 from pathlib import Path
-from mops.worker.install import install
-from mops.worker.order import Context
+from mops.worker.environment.install import install
+from mops.task import Context
 context = Context("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1, install_s=60)
 made = install(context, Path(sys.argv[1]), lambda: False)
 print(made.python, made.said, sep="\\n")
@@ -288,7 +288,7 @@ def installers() -> list[psutil.Process]:
 
 
 def tied() -> bool:
-    """Tell whether a pip is signalled of the end of who has started it (mops.worker.lifeline)."""
+    """Tell whether a pip is signalled of the end of who has started it (mops.system.lifeline)."""
     for process in installers():
         with suppress(OSError):
             for path in Path(f"/proc/{process.pid}/fdinfo").iterdir():

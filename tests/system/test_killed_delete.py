@@ -6,7 +6,7 @@ import signal
 
 from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
-from mops.listing import list_jobs
+from mops.jobs.listing import list_jobs
 from mops.storage.files import Files
 
 KILLS = 3

@@ -24,10 +24,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from study_lab import StudyLab, betas, wait_for
 
 import mops
-from mops.driver.progress import Snapshot
+from mops.attempt.reporting.progress import Snapshot
 from mops.settings import Settings
-from mops.worker import turnover
-from mops.worker.memory import oom_kills
+from mops.system.process_memory import oom_kills
+from mops.worker import replacement_counts
 
 DASHBOARD = Path(__file__).parents[2] / "helm" / "mops" / "dashboards" / "mops.json"
 SICK, REPLICATES = 1, 3
@@ -150,7 +150,7 @@ def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: StudyL
 @pytest.mark.timeout(180)
 def test_an_embedded_runner_shows_its_job_and_its_children(lab: StudyLab, runs: Runs) -> None:
     write_ill(lab)
-    before = Counter(turnover.counts()[1])  # of other tests in this process
+    before = Counter(replacement_counts.counts()[1])  # of other tests in this process
     watch, job = runs.submit(tasks_per_child=1, slots=2, checkpoint_seconds=1.0, task_seconds=0.1)
     assert_as_the_status_says(watch.last, job, lab)
     assert by(watch.last, "mops_simulations_total", "verdict") == {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from study_lab import Rows, StudyLab, betas, rows_of
 
-from mops.job import Job
+from mops.jobs.job import Job
 
 SETTINGS = [(batch, slots) for batch in (1, 7, 200) for slots in (1, 2)]
 

@@ -19,11 +19,11 @@ from dask_processes import DaskProcesses, dask_in
 from distributed import Client
 from study_lab import Runner, StudyLab, betas, lab_in, rows_of, wait_for
 
-from mops.driver.departures import UNKNOWN
-from mops.driver.dispatch import Dispatch, Lost
-from mops.driver.neighbours import METADATA
-from mops.driver.plan import Submit
-from mops.driver.shares import TASKS_PER_SHARED_SLOT
+from mops.attempt.planning.plan import Submit
+from mops.attempt.tasks_in_flight import Dispatch, Lost
+from mops.cluster.other_jobs import METADATA
+from mops.cluster.shares import TASKS_PER_SHARED_SLOT
+from mops.cluster.worker_losses import UNKNOWN
 
 WORKERS, THREADS = 2, 2
 SLOTS = WORKERS * THREADS
@@ -64,18 +64,18 @@ def lookers() -> tuple[Callable[..., Any], Callable[..., int]]:
     def on_scheduler(dask_scheduler: Any) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
         """Return each job's tasks that have not ended, and what jobs say of themselves."""
         of: dict[str, int] = {}
-        for key, task in dask_scheduler.tasks.items():
+        for key, run_task in dask_scheduler.tasks.items():
             word, _, rest = str(key).partition("-")
-            if word in ("sim", "targets") and task.state in ("waiting", "queued", "no-worker", "processing"):
+            if word in ("sim", "targets") and run_task.state in ("waiting", "queued", "no-worker", "processing"):
                 job = rest.partition("-")[0]
                 of[job] = of.get(job, 0) + 1
         return of, {said["job"]: said for said in dask_scheduler.task_metadata.get(METADATA, {}).values()}
 
     def on_worker() -> int:
         """Return how many children the worker has, of all pools, without templates."""
-        from mops.worker import task
+        from mops.worker import run_task
 
-        return sum(len(pool.pids()) for pool in list(task._pools.values()))
+        return sum(len(pool.pids()) for pool in list(run_task._pools.values()))
 
     return on_scheduler, on_worker
 
@@ -116,7 +116,7 @@ def below(pid: int) -> list[int]:
     found = []
     for process in psutil.Process(pid).children(recursive=True):
         try:
-            if "mops.worker.child" in " ".join(process.cmdline()):
+            if "mops.child.main" in " ".join(process.cmdline()):
                 found.append(process.pid)
         except psutil.Error:
             continue
@@ -264,10 +264,10 @@ def ending(*, runs: bool) -> Callable[..., None]:
     def end(order: Any) -> None:
         import os
 
-        from mops.worker import task
+        from mops.worker import run_task
 
         if runs:
-            task._say_begun(order.key)
+            run_task._say_begun(order.key)
         os._exit(1)
 
     return end
@@ -278,7 +278,7 @@ def test_who_waits_to_be_alone_is_not_blamed_for_what_another_job_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runs: bool
 ) -> None:
     """Two workers end under a task: without a word from where it was, it has not run there."""
-    monkeypatch.setattr("mops.driver.dispatch.run_order", ending(runs=runs))
+    monkeypatch.setattr("mops.attempt.tasks_in_flight.run_order", ending(runs=runs))
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     more = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
     with (

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
-from mops.driver.drive import GRACE_SECONDS
+from mops.attempt.main_loop import GRACE_SECONDS
 
 HELD = 21
 

@@ -7,9 +7,9 @@ import signal
 import pytest
 from study_lab import StudyLab, betas, rows_of, wait_for
 
+from mops.jobs.clean import clean
 from mops.storage.files import Entry, Files
 from mops.storage.paths import JobPaths
-from mops.tidy import clean
 
 
 def test_a_runner_that_comes_back_after_another_took_over_commits_nothing_more(lab: StudyLab) -> None:

@@ -12,15 +12,15 @@ import pytest
 from distributed import SchedulerPlugin
 from study_lab import StudyLab, betas
 
-from mops.driver.attempt import children, context_of
-from mops.driver.cluster import embedded
-from mops.driver.drive import Runner
-from mops.driver.joblog import collecting
-from mops.launch import prepare
+from mops.attempt.attempt import children, context_of
+from mops.attempt.main_loop import Runner
+from mops.attempt.reporting.text_log import collecting
+from mops.cluster.external import embedded
+from mops.jobs.submit import prepare
 from mops.settings import Settings
 from mops.storage.files import Files
-from mops.storage.jobs import JobRecord, create_job, load_groups
-from mops.storage.log import Commit, JobLog
+from mops.storage.job_records import JobRecord, create_job, load_groups
+from mops.storage.joblog.log import Commit, JobLog
 from mops.storage.paths import JobPaths
 
 SLOTS, BATCH = 2, 12

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mops.child.buffers import read_segment
 from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
+from mops.task import Context, Order, Outcome
 from mops.worker.children import Children
-from mops.worker.order import Context, Order, Outcome
-from mops.worker.parts import read_segment
 from mops.worker.pool import Pool
 
 WILD = Path(__file__).parents[1] / "models" / "wild"

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mops.study.columns import families_of
-from mops.worker.parts import PartWriter, tables_of
-from mops.worker.reference import Reference
-from mops.worker.tables import IDENTITY, as_tables
-from mops.worker.wire import Channel
+from mops.child.buffers import PartWriter, tables_of
+from mops.child.channel import Channel
+from mops.child.outputs import IDENTITY, as_tables
+from mops.study.column_types import families_of
+from mops.study.output_schema import Reference
 
 Columns = dict[str, list[Any]]
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from numpy.dtypes import StringDType
 
-from mops.worker.tables import InvalidOutput, as_tables
+from mops.child.outputs import InvalidOutput, as_tables
 
 UTC = zoneinfo.ZoneInfo("UTC")
 BERN = dt.timezone(dt.timedelta(hours=1))

@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 import pytest
 from pool_lab import SEEN
 
+from mops.child.buffers import read_segment
 from mops.errors import ClusterError, ModelError
-from mops.study.families import Families
+from mops.study.column_families import Families
 from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
-from mops.worker.order import Context, Failure, Order, Outcome
-from mops.worker.parent import Child
-from mops.worker.parts import read_segment
+from mops.task import Context, Failure, Order, Outcome
+from mops.worker.child_process import Child
 from mops.worker.pool import Pool
-from mops.worker.work import Work
+from mops.worker.task_progress import Work
 
 WILD = Path(__file__).parents[1] / "models" / "wild"
 REFERENCE: Families = {"output": {"day": "number", "value": "number"}}
@@ -238,7 +238,7 @@ class TestDeaths:
 COUNTED = """
 import os, signal, time
 from pathlib import Path
-from mops.worker.child import HANDOVER_SECONDS
+from mops.child.main import HANDOVER_SECONDS
 
 def run(p, s):
     with (HERE / "calls").open("a") as calls:
@@ -336,7 +336,7 @@ class TestWatching:
     def test_closing_our_descriptors_is_blamed_on_who_did_it(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch, after: str
     ) -> None:
-        monkeypatch.setattr("mops.worker.parent.LEAVE_SECONDS", 0.5)
+        monkeypatch.setattr("mops.worker.child_process.LEAVE_SECONDS", 0.5)
         code = (
             "import os, time\n\ndef run(p, s):\n    if p['a'] != 1:\n        return {'x': 1}\n"
             f"    os.closerange(3, 256)\n    {after}\n"

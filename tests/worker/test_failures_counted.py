@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from pool_lab import PoolLab
 
-from mops.worker.order import Outcome, failures_bytes
-from mops.worker.parts import read_segment
+from mops.child.buffers import read_segment
+from mops.task import Outcome, failures_bytes
 
 RAISES = """
 def deep(n):

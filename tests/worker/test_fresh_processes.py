@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pool_lab import PoolLab, values
 
-from mops.worker.order import Outcome
-from mops.worker.wear import Wear
+from mops.child.replacement import Wear
+from mops.task import Outcome
 
 PIDS = "import os\n\ndef run(p, s):\n    return {'pid': os.getpid()}\n"
 # 20 MiB for each simulation that nothing gives back but the end of the process.

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mops.worker import held
-from mops.worker.wire import anonymous_file
+from mops.child.channel import anonymous_file
+from mops.worker import result_buffers
 
-SMALL, LARGE = 1000, 2 * held.COPY_BELOW_BYTES
+SMALL, LARGE = 1000, 2 * result_buffers.COPY_BELOW_BYTES
 
 
 def part(size: int) -> int:
@@ -26,35 +26,35 @@ def n_descriptors() -> int:
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_a_part_counts_under_its_name_until_nothing_refers_to_it(size: int) -> None:
-    before = held.held_bytes()
-    buffer = held.take(part(size), "mine")
+    before = result_buffers.held_bytes()
+    buffer = result_buffers.take(part(size), "mine")
     assert buffer is not None
     view = buffer.slice(1, 10)
     del buffer
-    assert held.held_bytes() == before + size
-    assert "mine" in held.held_names()
+    assert result_buffers.held_bytes() == before + size
+    assert "mine" in result_buffers.held_names()
     assert view.to_pybytes() == b"x" * 10
     del view
-    assert held.held_bytes() == before
-    assert "mine" not in held.held_names()
+    assert result_buffers.held_bytes() == before
+    assert "mine" not in result_buffers.held_names()
 
 
 def test_many_small_parts_cost_no_descriptors() -> None:
     before = n_descriptors()
-    parts = [held.take(part(SMALL), "mine") for _ in range(100)]
+    parts = [result_buffers.take(part(SMALL), "mine") for _ in range(100)]
     assert n_descriptors() <= before + 2
     assert len(parts) == 100
 
 
 def test_an_empty_part_is_none_and_its_descriptor_is_closed() -> None:
     before = n_descriptors()
-    assert held.take(part(0), "mine") is None
+    assert result_buffers.take(part(0), "mine") is None
     assert n_descriptors() == before
 
 
 def test_who_waits_for_room_goes_on_when_parts_are_given_up() -> None:
-    buffer = held.take(part(LARGE), "mine")
-    waiter = threading.Thread(target=held.wait_for_room, args=(LARGE - 1, lambda: False, "job"))
+    buffer = result_buffers.take(part(LARGE), "mine")
+    waiter = threading.Thread(target=result_buffers.wait_for_room, args=(LARGE - 1, lambda: False, "job"))
     waiter.start()
     waiter.join(0.2)
     assert waiter.is_alive()
@@ -64,12 +64,12 @@ def test_who_waits_for_room_goes_on_when_parts_are_given_up() -> None:
 
 
 def test_who_waits_for_room_goes_on_when_asked_to_stop() -> None:
-    buffer = held.take(part(LARGE), "mine")
+    buffer = result_buffers.take(part(LARGE), "mine")
     stopping = threading.Event()
-    waiter = threading.Thread(target=held.wait_for_room, args=(LARGE - 1, stopping.is_set, "job"))
+    waiter = threading.Thread(target=result_buffers.wait_for_room, args=(LARGE - 1, stopping.is_set, "job"))
     waiter.start()
     stopping.set()
-    held.wake()
+    result_buffers.wake()
     waiter.join(30)
     assert not waiter.is_alive()
     del buffer

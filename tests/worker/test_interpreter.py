@@ -9,9 +9,9 @@ import pytest
 
 import mops
 from mops.errors import ModelError
-from mops.worker.order import Context
+from mops.task import Context
+from mops.worker.environment.options import surroundings
 from mops.worker.pool import Pool
-from mops.worker.surroundings import surroundings
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from mops.study.groups import Group
 from mops.study.ids import param_id, target_seed
-from mops.worker.order import Context, Order, Outcome
+from mops.task import Context, Order, Outcome
 from mops.worker.pool import Pool
 
 DRAWS = """

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mops.worker.load import CannotLoad, load_model, load_target
-from mops.worker.tables import InvalidOutput
+from mops.child.load import CannotLoad, load_model, load_target
+from mops.child.outputs import InvalidOutput
 
 PARAMS = {"beta": 0.3}
 REPLICATES = [{"daily": pa.table({"n": [1, 2]})}, {"daily": pa.table({"n": [5, 0]})}]

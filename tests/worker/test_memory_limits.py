@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from pool_lab import PoolLab, groups_of, order_of, values
 
-from mops.worker import memory
-from mops.worker.heap import resident_bytes
-from mops.worker.order import Outcome
+from mops.system import process_memory
+from mops.system.heap import resident_bytes
+from mops.task import Outcome
 from waiting import until
 
 MIB = 1 << 20
@@ -269,14 +269,14 @@ def test_memory_is_looked_at_by_the_clock_and_not_for_each_line_that_is_printed(
 ) -> None:
     """A look takes 20 us or more: at 20 lines each simulation of a microsecond took 75."""
     n_looks = 0
-    tree_bytes = memory.tree_bytes
+    tree_bytes = process_memory.tree_bytes
 
     def counted(*pids: int) -> int:
         nonlocal n_looks
         n_looks += 1
         return tree_bytes(*pids)
 
-    monkeypatch.setattr(memory, "tree_bytes", counted)
+    monkeypatch.setattr(process_memory, "tree_bytes", counted)
     code = (
         "import os, time\n\ndef run(p, s):\n    ends = time.monotonic() + 1.0\n    n = 0\n"
         "    while time.monotonic() < ends:\n        os.write(1, b'a line\\n')\n        n += 1\n"
@@ -334,7 +334,7 @@ def test_pausing_follows_what_others_leave(
     orders[0].start()
     until((lab.folder / "started-101").exists)
     left = [20 * MIB]
-    monkeypatch.setattr(memory, "available_bytes", lambda: left[0])
+    monkeypatch.setattr(process_memory, "available_bytes", lambda: left[0])
     orders[1].start()
     until(lambda: caplog.text.count("waiting to start simulations") > 1)
     assert not (lab.folder / "started-2").exists()
@@ -408,7 +408,7 @@ def test_a_template_that_the_kernel_kills_costs_a_slot_too(
     """It ran no simulation, so that nothing was said, and as many as before ran at once."""
     counter = tmp_path / "vmstat"
     counter.write_text("oom_kill 3\n")
-    monkeypatch.setattr(memory, "_own_kill_counter", lambda: counter)
+    monkeypatch.setattr(process_memory, "_own_kill_counter", lambda: counter)
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3)
     lab.run(pool, [{"a": 1}])
     assert pool._template is not None

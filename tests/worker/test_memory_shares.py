@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mops.worker import memory
-from mops.worker.heap import resident_bytes
+from mops.system import process_memory
+from mops.system.heap import resident_bytes
 
 MIB = 1 << 20
 
@@ -28,7 +28,7 @@ def test_version_2_has_the_least_limit_up_to_the_root(tmp_path: Path) -> None:
     }.items():
         (mounted / path).parent.mkdir(parents=True, exist_ok=True)
         (mounted / path).write_text(text)
-    found = memory.own_cgroup(proc, mounted)
+    found = process_memory.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (300 * MIB, 2)
 
@@ -41,7 +41,7 @@ def test_version_1_beside_an_empty_version_2(tmp_path: Path) -> None:
     (own / "memory.limit_in_bytes").write_text(str(200 * MIB))
     (own.parent / "memory.limit_in_bytes").write_text("9223372036854771712")
     (own / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n")
-    found = memory.own_cgroup(proc, mounted)
+    found = process_memory.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (200 * MIB, 5)
 
@@ -52,7 +52,7 @@ def test_a_container_sees_its_own_cgroup_as_the_root(tmp_path: Path) -> None:
     mounted.mkdir()
     (mounted / "cgroup.controllers").write_text("memory")
     (mounted / "memory.max").write_text(str(64 * MIB))
-    found = memory.own_cgroup(proc, mounted)
+    found = process_memory.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (64 * MIB, None)
 
@@ -62,13 +62,13 @@ def test_where_nothing_is_to_be_seen_nothing_is_known(tmp_path: Path, text: str 
     proc = tmp_path / "cgroup"
     if text is not None:
         proc.write_text(text)
-    assert memory.own_cgroup(proc, tmp_path) is None
+    assert process_memory.own_cgroup(proc, tmp_path) is None
 
 
 def test_the_least_limit_counts() -> None:
-    assert memory.allowed_bytes(100 * MIB) == 100 * MIB
-    assert memory.allowed_bytes() <= psutil.virtual_memory().total
-    assert memory.allowed_bytes(0) == memory.allowed_bytes()
+    assert process_memory.allowed_bytes(100 * MIB) == 100 * MIB
+    assert process_memory.allowed_bytes() <= psutil.virtual_memory().total
+    assert process_memory.allowed_bytes(0) == process_memory.allowed_bytes()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_least_limit_counts() -> None:
 def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
     allowed: int, parent: int, slots: int, share: int
 ) -> None:
-    assert memory.share_bytes(allowed, parent, slots) == share
+    assert process_memory.share_bytes(allowed, parent, slots) == share
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -103,7 +103,7 @@ def test_what_is_free_in_a_container_is_its_limit_less_what_it_uses_without_file
         (folder / f"memory.{limit}").write_text(none if limit_mib is None else str(limit_mib * MIB))
         (folder / f"memory.{usage}").write_text(str(used_mib * MIB))
         (folder / "memory.stat").write_text(stat.format(files_mib * MIB))
-        found = memory.own_cgroup(proc, mounted)
+        found = process_memory.own_cgroup(proc, mounted)
         assert found is not None
         return found.free_bytes()
 
@@ -114,14 +114,14 @@ def test_what_is_free_in_a_container_is_its_limit_less_what_it_uses_without_file
 
 
 def test_what_others_hold_is_nobodys_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 0 < memory.available_bytes() <= memory.allowed_bytes()
-    monkeypatch.setattr(memory, "available_bytes", lambda: 300 * MIB)
-    assert memory.usable_bytes(None, 50 * MIB) == 350 * MIB
-    assert memory.usable_bytes(200 * MIB, 50 * MIB) == 200 * MIB
+    assert 0 < process_memory.available_bytes() <= process_memory.allowed_bytes()
+    monkeypatch.setattr(process_memory, "available_bytes", lambda: 300 * MIB)
+    assert process_memory.usable_bytes(None, 50 * MIB) == 350 * MIB
+    assert process_memory.usable_bytes(200 * MIB, 50 * MIB) == 200 * MIB
 
 
 def counts(proc: Path, mounted: Path) -> str | None:
-    found = memory.kill_counter(proc, mounted)
+    found = process_memory.kill_counter(proc, mounted)
     return None if found is None else found.name
 
 
@@ -142,12 +142,12 @@ def test_what_the_kernel_killed_is_counted_by_a_container_with_a_limit_and_else_
     assert counts(proc, mounted) == "memory.oom_control"
 
 
-def look(usage: memory.Usage, limit: int, resident: int, exact: int | None) -> int:
+def look(usage: process_memory.Usage, limit: int, resident: int, exact: int | None) -> int:
     return usage.look(limit, lambda: resident, lambda: exact)
 
 
 def test_usage_is_told_exactly_only_where_it_seems_to_be_above_the_limit() -> None:
-    usage = memory.Usage()
+    usage = process_memory.Usage()
 
     def never() -> int:
         raise AssertionError("it costs milliseconds")
@@ -157,11 +157,11 @@ def test_usage_is_told_exactly_only_where_it_seems_to_be_above_the_limit() -> No
     assert usage.is_exact
     assert usage.look(100, lambda: 155, never) == 65, "what was shared still is, for some time"
     assert look(usage, 100, 200, 105) == 105, "at once where it seems to be above the limit again"
-    assert look(memory.Usage(), 100, 150, None) == 150
+    assert look(process_memory.Usage(), 100, 150, None) == 150
 
 
 def test_what_was_shared_is_looked_at_again_while_resident_memory_is_above_the_limit() -> None:
-    usage = memory.Usage()
+    usage = process_memory.Usage()
     assert look(usage, 100, 150, 60) == 60
     deadline = time.monotonic() + 30
     while look(usage, 100, 150, 150) != 150:  # nothing is shared any more, and resident memory stays as it was
@@ -171,16 +171,18 @@ def test_what_was_shared_is_looked_at_again_while_resident_memory_is_above_the_l
 
 @pytest.mark.parametrize("named", [True, False])  # False: systems whose kernel does not name a process's children
 def test_a_tree_has_all_that_a_process_started(monkeypatch: pytest.MonkeyPatch, *, named: bool) -> None:
-    monkeypatch.setattr(memory, "NAMES_CHILDREN", named)
+    monkeypatch.setattr(process_memory, "NAMES_CHILDREN", named)
     child = "import time; x = bytearray(60 << 20); print('there', flush=True); time.sleep(60)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"there\n"
-        pids = list(memory.tree(process.pid))
+        pids = list(process_memory.tree(process.pid))
         assert len(pids) == 2
-        assert memory.tree_bytes(process.pid) > resident_bytes(process.pid) + 60 * MIB
-        assert memory.tree_bytes(process.pid, pids[1]) < resident_bytes(process.pid) + 110 * MIB, "counted twice"
-        assert memory.peak_bytes(pids[1]) >= 60 * MIB
+        assert process_memory.tree_bytes(process.pid) > resident_bytes(process.pid) + 60 * MIB
+        assert process_memory.tree_bytes(process.pid, pids[1]) < resident_bytes(process.pid) + 110 * MIB, (
+            "counted twice"
+        )
+        assert process_memory.peak_bytes(pids[1]) >= 60 * MIB
         os.killpg(process.pid, 9)
-    assert memory.tree_bytes(process.pid) == memory.peak_bytes(process.pid) == 0
+    assert process_memory.tree_bytes(process.pid) == process_memory.peak_bytes(process.pid) == 0

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mops.storage.spool import Spool
-from mops.storage.tables import encode
-from mops.worker.tables import InvalidOutput, as_tables
+from mops.child.outputs import InvalidOutput, as_tables
+from mops.storage.backends.spool import Spool
+from mops.storage.parquet import encode
 
 Make = Callable[[np.ndarray], Any]
 

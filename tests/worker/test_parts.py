@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mops.worker import held
-from mops.worker.parts import PartWriter, map_part, read_segment, send_tables, tables_of
-from mops.worker.wire import Channel
+from mops.child.buffers import PartWriter, map_part, read_segment, send_tables, tables_of
+from mops.child.channel import Channel
+from mops.worker import result_buffers
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_a_thousand_parts_that_a_worker_keeps_cost_it_no_descriptor(writer, ends
         out.finished(0, replicate, {"a": rows(1, start=replicate)})
         out.flush()
         message, fd = ends[1].receive()
-        kept.append(read_segment(held.take(fd, "test"), message["outputs"]["a"][0]))
+        kept.append(read_segment(result_buffers.take(fd, "test"), message["outputs"]["a"][0]))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert [table["n"][0].as_py() for table in kept] == list(range(1000))
 
@@ -280,7 +280,7 @@ def test_what_the_kernel_does_not_take_at_once_is_not_lost(ends, monkeypatch):
 
     table = pa.table({"x": list(range(10_000))})
     with monkeypatch.context() as patched:
-        patched.setattr("mops.worker.parts.os.fdopen", fdopen)
+        patched.setattr("mops.child.buffers.os.fdopen", fdopen)
         send_tables(ends[0], {"kind": "part"}, [(0, 0, {"output": table})], "mops-test")
     message, fd = ends[1].receive()
     assert tables_of(message["outputs"], fd)[0, 0]["output"] == table

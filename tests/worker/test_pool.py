@@ -19,9 +19,9 @@ from pool_lab import PATIENCE_S, SEEN, PoolLab, order_of, values
 
 from mops.errors import ClusterError
 from mops.study.groups import Group
-from mops.worker.held import held_bytes
-from mops.worker.order import Outcome
+from mops.task import Outcome
 from mops.worker.pool import Pool
+from mops.worker.result_buffers import held_bytes
 from waiting import until
 
 
@@ -132,7 +132,7 @@ def test_an_order_over_its_budget_ends_after_a_whole_group(lab: PoolLab, budget:
 HELD = """
 import time
 from pathlib import Path
-from mops.worker.child import HANDOVER_SECONDS
+from mops.child.main import HANDOVER_SECONDS
 
 def run(p, s):
     (HERE / f"started-{p['a']}").touch()
@@ -191,7 +191,7 @@ def started(lab: PoolLab, pool: Pool, sets: list[dict[str, Any]]) -> list[Outcom
 def test_an_order_waits_while_too_much_is_held_and_goes_on_when_it_is_given_up(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mops.worker.held._SAY_SECONDS", 0.01)
+    monkeypatch.setattr("mops.worker.result_buffers._SAY_SECONDS", 0.01)
     code = "from pathlib import Path\n\ndef run(p, s):\n    (HERE / f'ran-{p[\"a\"]}').touch()\n    return {'x': s}\n"
     pool = lab.pool(code, held_bytes=held_bytes())
     first = lab.run(pool, [{"a": 1}])
@@ -362,7 +362,7 @@ def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: PoolLa
 
 def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: PoolLab) -> None:
     code = (
-        "import os, time\nfrom pathlib import Path\nfrom mops.worker.child import HANDOVER_SECONDS\n\n"
+        "import os, time\nfrom pathlib import Path\nfrom mops.child.main import HANDOVER_SECONDS\n\n"
         "def run(p, s):\n    first = not (HERE / 'first').exists()\n"
         "    (HERE / 'first').touch()\n    if not first and not (HERE / 'died').exists():\n"
         "        (HERE / 'died').touch()\n        os._exit(1)\n"
@@ -389,7 +389,7 @@ def test_the_first_good_simulation_in_order_makes_the_reference(lab: PoolLab, fa
 PARENT = """
 import json, sys
 from mops.study.groups import Group
-from mops.worker.order import Context, Order
+from mops.task import Context, Order
 from mops.worker.pool import Pool
 
 context = Context("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1)

@@ -16,12 +16,12 @@ import psutil
 import pytest
 from pool_lab import SEEN, PoolLab, values
 
-from mops.worker.order import Outcome
-from mops.worker.process import Grandchild
-from mops.worker.reaper import _Reaper
-from mops.worker.reaping import Reaper
-from mops.worker.tree import children_of
-from mops.worker.wire import Channel, Message
+from mops.child.channel import Channel, Message
+from mops.system.process_tree import children_of
+from mops.task import Outcome
+from mops.worker.processes import Grandchild
+from mops.worker.reaper.client import Reaper
+from mops.worker.reaper.main import _Reaper
 from waiting import until
 
 # Starts a program in a session of its own and without its environment, and a daemon by the double fork that only forks:
@@ -112,7 +112,7 @@ def test_a_process_that_leaves_after_its_simulations_leaves_nothing(lab: PoolLab
 PARENT = """
 import sys
 from mops.study.groups import Group
-from mops.worker.order import Context, Order
+from mops.task import Context, Order
 from mops.worker.pool import Pool
 
 context = Context("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1)

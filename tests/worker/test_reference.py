@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mops.study.families import Families
-from mops.worker.reference import Reference
-from mops.worker.tables import InvalidOutput
+from mops.child.outputs import InvalidOutput
+from mops.study.column_families import Families
+from mops.study.output_schema import Reference
 
 KNOWN: Families = {"daily": {"day": "number", "value": "number", "place": "string"}}
 COLUMNS = {"day": [1, 2, 3], "value": [0.5, 1.5, 2.5], "place": ["a", "b", "c"]}
@@ -108,7 +108,7 @@ def test_values_are_looked_at_where_an_earlier_task_has_fixed_more() -> None:
 
 
 def test_floats_and_small_integers_need_no_look_where_they_are_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mops.worker.reference.families_in", lambda _: pytest.fail("looked at values"))
+    monkeypatch.setattr("mops.study.output_schema.families_in", lambda _: pytest.fail("looked at values"))
     for column in ([0.5], pa.array([1], pa.int64()), ["a"]):
         reference = one("string" if column == ["a"] else "number")
         for _ in range(3):

@@ -12,11 +12,11 @@ import pytest
 from pool_lab import PoolLab, n_waiting, order_of, values
 
 from mops.study.groups import Group
-from mops.worker import turnover
+from mops.task import Outcome
+from mops.worker import replacement_counts
 from mops.worker.children import TEMPLATES, Children
-from mops.worker.held import held_bytes
-from mops.worker.order import Outcome
 from mops.worker.pool import Pool
+from mops.worker.result_buffers import held_bytes
 from waiting import until
 
 MIB = 1 << 20
@@ -126,9 +126,9 @@ def test_the_child_that_has_idled_longest_makes_room(lab: PoolLab, children: Chi
         pool.check()
     first, second = pid(lab.run(one, [{"a": 1}])), pid(lab.run(two, [{"a": 2}]))
     assert pid(lab.run(one, [{"a": 3}])) == first, "a child is kept as long as there is room"
-    made_room = turnover.counts()[1]["room"]
+    made_room = replacement_counts.counts()[1]["room"]
     lab.run(three, [{"a": 4}])
-    assert turnover.counts()[1]["room"] == made_room + 1
+    assert replacement_counts.counts()[1]["room"] == made_room + 1
     assert (one.pids(), two.pids()) == ([first], []), "that of the second pool had idled longest"
     assert not psutil.pid_exists(second)
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mops.worker import tables
-from mops.worker.tables import InvalidOutput, as_tables
+from mops.child import outputs
+from mops.child.outputs import InvalidOutput, as_tables
 
 COLUMNS = {"day": [0, 1, 2], "value": [0.5, 1.5, 2.5], "place": ["a", "b", "c"]}
 BIG = 2**53 + 2  # the next float64 after 2**53, so that every column type can hold it
@@ -31,8 +31,8 @@ class OnlyAStream:
 
 def forget(patch):
     """Have nothing known of results that came before."""
-    patch.setattr(tables, "_good_schemas", {})
-    patch.setattr(tables, "_arrays_known", {})
+    patch.setattr(outputs, "_good_schemas", {})
+    patch.setattr(outputs, "_arrays_known", {})
 
 
 @pytest.fixture(autouse=True)

@@ -24,15 +24,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mops.storage.spool import Spool
-from mops.storage.tables import encode
-from mops.storage.widening import OutputFile, StoredTypes
-from mops.study.columns import families_in, families_of
-from mops.study.families import join_columns
-from mops.worker.parts import PartWriter, tables_of
-from mops.worker.reference import Reference
-from mops.worker.tables import IDENTITY, as_tables
-from mops.worker.wire import Channel
+from mops.child.buffers import PartWriter, tables_of
+from mops.child.channel import Channel
+from mops.child.outputs import IDENTITY, as_tables
+from mops.storage.backends.spool import Spool
+from mops.storage.output_file import OutputFile, StoredTypes
+from mops.storage.parquet import encode
+from mops.study.column_families import join_columns
+from mops.study.column_types import families_in, families_of
+from mops.study.output_schema import Reference
 
 EXAMPLES = max(200, settings().max_examples)
 

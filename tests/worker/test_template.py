@@ -13,11 +13,11 @@ import pytest
 from pool_lab import PoolLab, values
 
 from mops.errors import ModelError
-from mops.worker.lifeline import can_watch
-from mops.worker.order import Outcome
-from mops.worker.parent import Child
+from mops.system.lifeline import can_watch
+from mops.task import Outcome
+from mops.worker.child_process import Child
 from mops.worker.pool import Pool
-from mops.worker.process import UNSAFE, why_not_forked
+from mops.worker.processes import UNSAFE, why_not_forked
 from waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sir"
@@ -132,7 +132,7 @@ def test_a_template_that_dies_is_replaced(lab: PoolLab) -> None:
 def test_a_forked_process_that_hangs_at_once_is_replaced_by_a_spawned_one(
     lab: PoolLab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mops.worker.parent.START_SECONDS", 1.0)
+    monkeypatch.setattr("mops.worker.child_process.START_SECONDS", 1.0)
     code = (
         "import os, threading\nlock, importer = threading.Lock(), os.getpid()\nlock.acquire()\n\ndef run(p, s):\n"
         "    if os.getpid() != importer:\n        lock.acquire()  # as of a thread that is not here any more\n"
@@ -243,7 +243,7 @@ def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an ordinary child it would run an order, and be asked for a status, in two threads at once."""
-    monkeypatch.setattr("mops.worker.parent.START_SECONDS", 1.0)
+    monkeypatch.setattr("mops.worker.child_process.START_SECONDS", 1.0)
     pool = lab.pool(ENDS, slots=2, retries=0)
     got: dict[str, Outcome] = {}
 
@@ -337,7 +337,7 @@ def test_a_model_that_hangs_when_it_is_forked_is_spawned(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, handler: str
 ) -> None:
     """The worker waited for ever for the process that forks."""
-    monkeypatch.setattr("mops.worker.parent.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 1.0)
     others = set(psutil.Process().children(recursive=True))
     pool = lab.pool(AT_FORK.format(handler=handler))
     outcome = lab.run(pool, [{"a": 1}, {"a": 2}])
@@ -352,7 +352,7 @@ def test_a_pool_stops_while_its_template_hangs_in_a_fork(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """The fork was made under the pool's lock, for which a stop waited."""
-    monkeypatch.setattr("mops.worker.parent.ANSWER_SECONDS", 600.0)
+    monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 600.0)
     others = set(psutil.Process().children(recursive=True))
     pool = lab.pool(AT_FORK.format(handler="before=sleeps"))
     got: list[Outcome] = []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pool_lab import PoolLab
 
-from mops.worker import parent, turnover
+from mops.worker import child_process, replacement_counts
 
 GOOD = "def run(p, s):\n    return {'x': 1}\n"
 ENDS = "import os\n\ndef run(p, s):\n    os._exit(3)\n"
@@ -36,15 +36,15 @@ LEAKS = (
 def test_each_replacement_has_its_reason(
     lab: PoolLab, code: str, fields: dict[str, Any], n_simulations: int, expected: dict[str, int]
 ) -> None:
-    before = Counter(turnover.counts()[1])
+    before = Counter(replacement_counts.counts()[1])
     lab.run(lab.pool(code, **fields), [{"a": i} for i in range(n_simulations)])
-    assert Counter(turnover.counts()[1]) - before == expected
+    assert Counter(replacement_counts.counts()[1]) - before == expected
 
 
 def test_a_child_that_grows_is_counted_so(lab: PoolLab) -> None:
-    before = Counter(turnover.counts()[1])
+    before = Counter(replacement_counts.counts()[1])
     lab.run(lab.pool(LEAKS, growth_bytes=100 << 20), [{"a": i} for i in range(20)])
-    more = Counter(turnover.counts()[1]) - before
+    more = Counter(replacement_counts.counts()[1]) - before
     assert set(more) == {"growth"}
     assert 1 <= more["growth"] <= 3
 
@@ -52,9 +52,9 @@ def test_a_child_that_grows_is_counted_so(lab: PoolLab) -> None:
 @pytest.mark.parametrize(("start", "expected"), [("fork", {"spawned": 1, "forked": 3}), ("spawn", {"spawned": 3})])
 def test_processes_are_counted_by_how_they_start(lab: PoolLab, start: str, expected: dict[str, int]) -> None:
     """The one that forks the others is a process that is spawned, too."""
-    before = Counter(turnover.counts()[0])
+    before = Counter(replacement_counts.counts()[0])
     lab.run(lab.pool(GOOD, start=start, tasks_per_child=1), [{"a": i} for i in range(3)])
-    assert Counter(turnover.counts()[0]) - before == expected
+    assert Counter(replacement_counts.counts()[0]) - before == expected
 
 
 def test_every_way_to_end_a_child_has_a_reason() -> None:
@@ -62,7 +62,7 @@ def test_every_way_to_end_a_child_has_a_reason() -> None:
 
     The ways are read from the code that ends children: a copy of the table would agree with itself.
     """
-    code = ast.parse(Path(parent.__file__).read_text())
+    code = ast.parse(Path(child_process.__file__).read_text())
     given = {
         node.args[1] for node in ast.walk(code) if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._end"
     }
@@ -73,4 +73,4 @@ def test_every_way_to_end_a_child_has_a_reason() -> None:
     }
     ways = {node.value for node in given | set_to if isinstance(node, ast.Constant)}
     assert {"itself", "timeout", "memory", "stop"} < ways
-    assert set(turnover.REASONS) == ways - {"stop"}, "a child that is told to stop makes room for no other"
+    assert set(replacement_counts.REASONS) == ways - {"stop"}, "a child that is told to stop makes room for no other"

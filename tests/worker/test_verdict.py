@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from mops.worker.verdict import Death, Report, shown, verdict_of
-from mops.worker.wire import Unit
+from mops.child.channel import Unit
+from mops.worker.deaths import Death, Report, shown, verdict_of
 
 KILLED = -signal.SIGKILL
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mops.worker.wire import Channel, ProgressPage, Unit, anonymous_file
+from mops.child.channel import Channel, ProgressPage, Unit, anonymous_file
 
 
 @pytest.fixture

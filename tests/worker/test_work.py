@@ -5,12 +5,12 @@ import socket
 import pyarrow as pa
 import pytest
 
+from mops.child.buffers import PartWriter, map_part
+from mops.child.channel import Channel, Unit
 from mops.study.groups import Group
-from mops.worker.order import Context, Order
-from mops.worker.parts import PartWriter, map_part
-from mops.worker.verdict import Verdict
-from mops.worker.wire import Channel, Unit
-from mops.worker.work import Work
+from mops.task import Context, Order
+from mops.worker.deaths import Verdict
+from mops.worker.task_progress import Work
 
 CRASHED = Verdict("crashed", "segmentation fault")
 TIMEOUT = Verdict("timeout", "longer than 1 s")

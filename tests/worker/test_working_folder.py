@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from pool_lab import PoolLab, groups_of, order_of, values
 
-from mops.folders import make_read_only
-from mops.worker.order import Outcome
+from mops.child.working_folder import WorkingFolder, links_to
+from mops.system.folders import make_read_only
+from mops.task import Outcome
 from mops.worker.pool import Pool
-from mops.worker.working_folder import WorkingFolder, links_to
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption
-from mops.location import described, locate
+from mops.jobs.location import described, locate
 from mops.settings import SettingLine, Settings
 
 

@@ -36,7 +36,7 @@ class WithoutPandas:
 
     pyarrow imports pandas, where it is installed, at the first value that it converts (pyarrow 26,
     ``_PandasAPIShim._check_import``): a quarter of a second of each command, and 35 MB of each runner. It needs it only
-    for Python objects of times with nanoseconds, of which mops makes none (``driver.compare._without_times``).
+    for Python objects of times with nanoseconds, of which mops makes none (``jobs.trial.compare._without_times``).
     """
 
     @staticmethod

@@ -18,10 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mops.errors import MopsError, UsageError, without_numbers
-from mops.worker.verdict import Report, shown
+from mops.worker.deaths import Report, shown
 
 if TYPE_CHECKING:
-    from mops.driver.progress import Snapshot
+    from mops.attempt.reporting.progress import Snapshot
 
 talk = Console(stderr=True, highlight=False, soft_wrap=True)
 EXIT_CODES = {"succeeded": 0, "partial": 3, "failed": 1, "cancelled": 130}

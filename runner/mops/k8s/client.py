@@ -30,9 +30,9 @@ from kr8s.objects import ConfigMap, Event, Job, Pod, new_class, object_from_spec
 
 from mops.errors import MopsError, ServiceError, UsageError
 from mops.k8s import names
-from mops.k8s.forward import Forward, Stream
-from mops.k8s.pods import container_port, serving
-from mops.profile import Object
+from mops.k8s.pod_state import container_port, serving
+from mops.k8s.port_forward import Forward, Stream
+from mops.service.profile import Object
 
 _TIMEOUT_S = 20.0
 

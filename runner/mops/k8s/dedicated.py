@@ -1,7 +1,7 @@
 """A job's own Dask cluster, as objects for the operator of dask-kubernetes. Pure.
 
 Its pods are the chart's: what the operator needs otherwise is changed here and nowhere else. Who makes the objects, and
-when they go, is :mod:`mops.own_cluster`'s; docs/cluster.md has the reasons.
+when they go, is :mod:`mops.k8s.dedicated_lifecycle`'s; docs/cluster.md has the reasons.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from mops.errors import UsageError
 from mops.k8s import names
-from mops.k8s.pods import is_ready
-from mops.profile import Object, Service
+from mops.k8s.pod_state import is_ready
+from mops.service.profile import Object, Service
 
 Draw: TypeAlias = Callable[..., Object]
 """``make_cluster_spec`` of dask-kubernetes."""

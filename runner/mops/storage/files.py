@@ -30,8 +30,8 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 
 from mops.errors import StorageUnavailable, UsageError, path_refused
-from mops.storage.faults import code_of, fault_of, in_brief, refused
-from mops.storage.spool import Spool
+from mops.storage.backends.faults import code_of, fault_of, in_brief, refused
+from mops.storage.backends.spool import Spool
 
 AT_ONCE = 64
 """Requests that one call may have under way. At 20 ms each, thousands of records are read in seconds."""

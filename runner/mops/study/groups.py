@@ -1,7 +1,7 @@
 """A study's groups without an object for each: pieces of them as Arrow, loaded when one is looked into.
 
-What a group is (which entries of a study make it, with which seeds) is :mod:`mops.study.grouping`'s; where pieces
-come from, that module's at submit and :mod:`mops.storage.tables`'s in a runner. Children import this module: it
+What a group is (which entries of a study make it, with which seeds) is :mod:`mops.study.group_builder`'s; where pieces
+come from, that module's at submit and :mod:`mops.storage.parquet`'s in a runner. Children import this module: it
 stays with numpy and pyarrow.
 """
 

@@ -1,7 +1,7 @@
 """Reads parameter sets from a CSV or Parquet file, some thousands at a time, into the builder of groups.
 
 A column for each parameter, and perhaps one of seeds. Every problem is collected with its place: what a cell may be
-is :mod:`mops.study.cells`'s, what becomes of the sets :mod:`mops.study.grouping`'s.
+is :mod:`mops.study.cells`'s, what becomes of the sets :mod:`mops.study.group_builder`'s.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from mops.errors import path_fault
 from mops.study.cells import SEED, Place, Texts, arrow_column, arrow_seeds, as_json, csv_column, csv_seeds, type_fault
-from mops.study.grouping import GroupBuilder
+from mops.study.group_builder import GroupBuilder
 from mops.study.problems import Checks, called
 from mops.study.values import name_fault
 

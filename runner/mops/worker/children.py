@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from fractions import Fraction
 
-from mops.worker.parent import Child
+from mops.worker.child_process import Child
 from mops.worker.slots import Places, Slots
 
 TEMPLATES = 2

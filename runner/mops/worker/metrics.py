@@ -13,8 +13,9 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mops.worker import held, memory, turnover
-from mops.worker.heap import resident_bytes
+from mops.system import process_memory
+from mops.system.heap import resident_bytes
+from mops.worker import replacement_counts, result_buffers
 from mops.worker.pool import Pool
 
 
@@ -81,15 +82,15 @@ class PoolCollector(Collector):
         yield from _children(pools)
         yield from _memory(pools)
         help_text = "Bytes of results read from children and not fetched yet."
-        yield _PLAIN.gauge("mops_worker_held_bytes", help_text, held.held_bytes())
-        if (kills := memory.oom_kills()) is not None:
+        yield _PLAIN.gauge("mops_worker_held_bytes", help_text, result_buffers.held_bytes())
+        if (kills := process_memory.oom_kills()) is not None:
             help_text = "Processes of this cgroup that the kernel has killed for memory."
             yield _PLAIN.counter("mops_worker_oom_kills", help_text, kills)
 
 
 def _children(pools: list[Pool]) -> Iterator[Metric]:
     busy, idle = map(sum, zip((0, 0), *(pool.busy_and_idle() for pool in pools), strict=True))
-    started, replaced = turnover.counts()
+    started, replaced = replacement_counts.counts()
     yield _PLAIN.gauge_by("mops_children", "Child processes of this process.", "state", {"busy": busy, "idle": idle})
     yield _PLAIN.counter_by(
         "mops_children_started", "Child processes started, since this process began.", "how", started

@@ -1,7 +1,7 @@
 """A job's children on a worker: which runs what, and what follows where one dies.
 
-A task drives its child in its own thread (:meth:`Pool.run`). One child is :mod:`mops.worker.parent`'s, what is left of
-an order after a death :mod:`mops.worker.work`'s. How many there are beside those of other jobs is
+A task drives its child in its own thread (:meth:`Pool.run`). One child is :mod:`mops.worker.child_process`'s, what is left of
+an order after a death :mod:`mops.worker.task_progress`'s. How many there are beside those of other jobs is
 :mod:`mops.worker.slots`'s and :mod:`mops.worker.children`'s.
 """
 
@@ -16,19 +16,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mops.child.channel import Unit
 from mops.errors import ClusterError, InstallError, ModelError
-from mops.worker import held, memory, turnover
+from mops.system import process_memory
+from mops.system.heap import resident_bytes
+from mops.task import ArrowPart, Context, Order, Outcome
+from mops.worker import replacement_counts, result_buffers
+from mops.worker.child_process import LEAVE_SECONDS, Child
 from mops.worker.children import Children
-from mops.worker.heap import resident_bytes
-from mops.worker.install import install
-from mops.worker.order import ArrowPart, Context, Order, Outcome
-from mops.worker.parent import LEAVE_SECONDS, Child
-from mops.worker.reaping import ANSWER_SECONDS, Reaper, can_reap
+from mops.worker.deaths import Death, Report, Verdict, shown, verdict_of
+from mops.worker.environment.install import install
+from mops.worker.reaper.client import ANSWER_SECONDS, Reaper, can_reap
 from mops.worker.scratch import Scratch
 from mops.worker.slots import Slots
-from mops.worker.verdict import Death, Report, Verdict, shown, verdict_of
-from mops.worker.wire import Unit
-from mops.worker.work import Work
+from mops.worker.task_progress import Work
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +66,9 @@ class Pool:
         self._children = children or Children()
         self.context, self.slots = context, Slots(slots, self._children.places)
         self._children.join(self.slots)
-        self._usage = memory.Usage()
+        self._usage = process_memory.Usage()
         taken = self._exact_bytes()
-        self.allowed_bytes = memory.usable_bytes(worker_limit, self._tree_bytes() if taken is None else taken)
+        self.allowed_bytes = process_memory.usable_bytes(worker_limit, self._tree_bytes() if taken is None else taken)
         """What the worker may take, with all its processes, as far as others left it when the pool was made."""
         self._root, self._scratch = root, Scratch()
         self._lock = threading.Lock()
@@ -191,7 +192,7 @@ class Pool:
     def _make_room(self) -> None:
         """Have room for one more child, which counts from now on."""
         for child in self._children.reserve(self.slots):
-            turnover.replaced(turnover.ROOM)
+            replacement_counts.replaced(replacement_counts.ROOM)
             child.close()
 
     def _over(self, last: bool) -> bool:
@@ -334,7 +335,7 @@ class Pool:
         with self._place(on_alone if order.alone else None, last=last):
             if order.replicates is None:
                 room = self.context.held_bytes // self._children.n_pools
-                held.wait_for_room(room, lambda: self._stopping, self.context.job, self.context.mark)
+                result_buffers.wait_for_room(room, lambda: self._stopping, self.context.job, self.context.mark)
                 self._wait_for_memory()
             deaths_between, goes_on = 0, True
             while goes_on and not work.finished:
@@ -411,7 +412,7 @@ class Pool:
     def _pause_bytes(self) -> int:
         """Return what the worker's processes may take for another simulation to start beside one that runs."""
         # Of all that they have and could have now: others on the machine may take more than when the pool was made.
-        now = memory.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
+        now = process_memory.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
         return int(min(_PAUSE_SHARE * self.allowed_bytes, now))
 
     def _close_unused(self) -> None:
@@ -424,13 +425,13 @@ class Pool:
 
     def children_bytes(self) -> int:
         """Return the resident memory of all children of the worker and what they have started, of every pool."""
-        return memory.tree_bytes(*self._children.pids())
+        return process_memory.tree_bytes(*self._children.pids())
 
     def _taken_bytes(self, limit_bytes: int) -> int:
         return self._usage.look(limit_bytes, self._tree_bytes, self._exact_bytes)
 
     def _exact_bytes(self) -> int | None:
-        children = memory.own_bytes(*self._children.pids())
+        children = process_memory.own_bytes(*self._children.pids())
         return None if children is None else resident_bytes() + children
 
     def _own_bytes(self) -> int:
@@ -439,7 +440,7 @@ class Pool:
 
     def _limit_bytes(self, *, alone: bool) -> int:
         """Return what one simulation may take now: what is set, else its slot's share of what is there."""
-        share = memory.share_bytes(self.allowed_bytes, self._own_bytes(), 1 if alone else self.slots.n)
+        share = process_memory.share_bytes(self.allowed_bytes, self._own_bytes(), 1 if alone else self.slots.n)
         each = self.context.memory_bytes
         if each is None:
             return share
@@ -472,7 +473,7 @@ class Pool:
         if not kept:
             if child.worn:
                 logger.info("%s: child %d is replaced: %s", self.context.job, child.pid, child.worn)
-                turnover.replaced(child.worn_by)
+                replacement_counts.replaced(child.worn_by)
             child.close()
             self._children.remove(self.slots, child)
 
@@ -481,7 +482,7 @@ class Pool:
         where = f"process {death.pid} on {socket.gethostname()}"
         if death.by == "stop":
             return
-        turnover.replaced(turnover.REASONS[death.by])
+        replacement_counts.replaced(replacement_counts.REASONS[death.by])
         self._fewer_after(death)
         if death.unit is None:
             if death.by in ("itself", "silence"):
@@ -534,7 +535,7 @@ class Pool:
             for child in self._children.of(self.slots):
                 child.ask_to_stop()
         self.slots.wake()
-        held.wake()
+        result_buffers.wake()
 
     def _kill_all(self) -> None:
         with self._lock:
@@ -565,7 +566,7 @@ class Pool:
                     child.kill()
                 self._kill_waited_for()
             self.slots.wake()
-            held.wake()
+            result_buffers.wake()
             _close(idle)
             self._children.await_end(self.slots, LEAVE_SECONDS)
             if self._starting.acquire(timeout=LEAVE_SECONDS):  # whoever starts one now sees that it is over

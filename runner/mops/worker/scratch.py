@@ -1,6 +1,6 @@
 """The folder in which the processes of one pool have their working folders, removed with the pool.
 
-If the worker is killed, the next pool on the machine removes it. What is in it is :mod:`mops.worker.working_folder`'s.
+If the worker is killed, the next pool on the machine removes it. What is in it is :mod:`mops.child.working_folder`'s.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import threading
 import time
 from pathlib import Path
 
-from mops import folders
 from mops.errors import ClusterError
+from mops.system import folders
 
 _PREFIX = "mops-work-"
 _LEFT_SECONDS = 60.0  # a younger one may be about to be locked

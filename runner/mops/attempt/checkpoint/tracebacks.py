@@ -1,0 +1,44 @@
+"""The tracebacks of an attempt's failures: each is in memory once, and so many are kept whole.
+
+Many failures have few tracebacks, unless these have values in them (the message of a cause, a program's last output).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from mops.task import Failure
+
+MOST_WHOLE = 1000
+_HEAD_CHARACTERS, _TAIL_CHARACTERS = 200, 500
+
+
+class Tracebacks:
+    """Makes failures with equal tracebacks refer to one text. Thread-safe.
+
+    Parameters
+    ----------
+    most_whole
+        So many different ones are kept whole; later ones that are new lose their middle.
+    """
+
+    def __init__(self, most_whole: int = MOST_WHOLE):
+        self._most_whole = most_whole
+        self._lock = threading.Lock()
+        self._known: dict[str, str] = {}
+
+    def shared(self, failures: Iterable[Failure]) -> list[Failure]:
+        """Return the failures with their tracebacks shared, or shortened."""
+        with self._lock:
+            return [failure._replace(traceback=self._shared(failure.traceback)) for failure in failures]
+
+    def _shared(self, text: str) -> str:
+        if (known := self._known.get(text)) is not None:
+            return known
+        if len(self._known) < self._most_whole:
+            return self._known.setdefault(text, text)
+        if len(text) <= _HEAD_CHARACTERS + _TAIL_CHARACTERS:
+            return text
+        left_out = f"\n[shortened: this attempt has kept {self._most_whole:,} other tracebacks whole]\n"
+        return text[:_HEAD_CHARACTERS] + left_out + text[-_TAIL_CHARACTERS:]

@@ -1,0 +1,127 @@
+"""What becomes of work that took down the workers that ran it, and of workers that ran out of memory. Pure.
+
+Such work is sent in ever smaller orders, until one simulation is found, alone on its worker: it is quarantined. Cutting
+the orders is :mod:`mops.attempt.planning.plan`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mops.attempt.planning.plan import Submit
+from mops.attempt.tasks_in_flight import Lost
+from mops.cluster.worker_losses import Cause, Departure
+from mops.storage.job_records import Live
+from mops.task import Failure, Order, Outcome
+from mops.worker.deaths import Report, shown
+from mops.worker.task_progress import no_losses
+
+
+def is_single(submit: Submit, n_replicates: Callable[[int], int]) -> bool:
+    """Tell whether an order cannot be made smaller: one simulation, or one group's targets."""
+    if submit.replicates is not None:
+        return len(submit.replicates) <= 1
+    return len(submit.groups) == 1 and n_replicates(submit.groups[0]) == 1
+
+
+def given_up(order: Order, why: str, cause: Cause, attempts: int, signal: str) -> Outcome:
+    """Return the outcome of an order that cannot be made smaller and is not sent again: quarantined.
+
+    Parameters
+    ----------
+    why
+        What became of it, for people.
+    cause
+        Why its workers died: it is ``oom`` where they ran out of memory, and else ``lost``.
+    signal
+        What says that it cannot be run.
+    """
+    (group,), targets = order.groups, order.context.targets
+    signals = "; ".join(filter(None, (signal, cause.said)))
+    said = ("oom" if cause.memory else "lost", f"quarantined: {why}", "", attempts, signals)
+    if order.replicates == ():
+        failures = [Failure(group.index, None, None, target, *said) for target in targets]
+    else:
+        replicate = order.replicates[0] if order.replicates else 0
+        failures = [Failure(group.index, replicate, group.seeds[replicate], None, *said)]
+        if targets and order.replicates is None:
+            failures.append(no_losses(failures))
+    return Outcome(
+        keys=order.keys,
+        done=frozenset() if order.replicates else frozenset({group.index}),
+        replicates=frozenset(order.replicates or ()),
+        seconds=0.0,
+        reference=order.reference,
+        failures=failures,
+    )
+
+
+def lost_report(event: Lost, n_times: int, *, quarantined: bool) -> Report:
+    """Return what is to be said of an order that took down its workers.
+
+    Parameters
+    ----------
+    n_times
+        How often its first group has been part of such an order.
+    """
+    submit = event.submit
+    if event.died:
+        what = f"{described(submit)} ended its workers: {event.why}"
+        meaning = event.cause.said or "they were killed, or the simulation ended them"
+    else:
+        what, meaning = f"{described(submit)} gives no result: {event.why}", "other tasks run well on its workers"
+    if quarantined:
+        remedy = "it is quarantined, recorded as failed, and the rest goes on"
+    elif submit.replicates is None and len(submit.groups) > 1:
+        remedy = "its parameter sets run again one by one, to find the one that did it"
+    else:
+        remedy = "its simulations run again at the end, each alone on a worker"
+    return Report(what, f"time {n_times}", "on the cluster's workers", meaning, f"{remedy}; look at the workers' logs")
+
+
+def described(submit: Submit) -> str:
+    """Name a task for people, by what it holds."""
+    if submit.replicates is None:
+        return f"task {submit.number} with group{'s' * (len(submit.groups) > 1)} {', '.join(map(str, submit.groups))}"
+    which = f"replicates {', '.join(map(str, submit.replicates))}" if submit.replicates else "the targets"
+    return f"task {submit.number} with {which} of group {submit.groups[0]}"
+
+
+def killed_report(live: Live, attempt: int, now: int, oom: str) -> Report:
+    """Return what is to be said where the runner of the attempt before ran out of memory, or probably did.
+
+    Parameters
+    ----------
+    live
+        Its last sign of life.
+    now
+        Parameter sets in flight.
+    oom
+        What says so; empty: only its last sign of life does.
+    """
+    return Report(
+        f"the runner of attempt {attempt} was ended at {shown(live.memory_bytes)} of {shown(live.limit_bytes)}",
+        "no end is written",
+        f"on {live.host}",
+        f"{oom or 'it probably ran out of memory'}: parameter sets in flight: {now} now, {live.window} before",
+        f"to keep it so set MODELOPS_JOB_BATCH_SIZE={now}, or give the runner more memory",
+    )
+
+
+def memory_report(departure: Departure, n_tasks: int, before: int, now: int) -> Report:
+    """Return what is to be said where a worker ran out of memory.
+
+    Parameters
+    ----------
+    n_tasks
+        Tasks of this job that it had.
+    before, now
+        Parameter sets in flight.
+    """
+    return Report(
+        f"a worker ran out of memory: {departure.cause.said}",
+        f"tasks of this job that run again: {n_tasks}",
+        f"on {departure.worker}",
+        f"parameter sets in flight: {now} now, {before} before, and a tenth more after each batch without trouble",
+        f"to keep it so set MODELOPS_JOB_BATCH_SIZE={now}, or give workers more memory",
+    )

@@ -1,0 +1,1 @@
+"""Decides what runs next. Pure: no cluster and no clock."""

@@ -1,0 +1,158 @@
+"""What a runner shows to Prometheus, on a port of its own: its job, and on an embedded cluster the children.
+
+Read from what the runner knows, when somebody asks. What the metrics mean is docs/metrics.md's; those of workers are
+:mod:`mops.worker.metrics`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from distributed import Client
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from mops.attempt.checkpoint.backlog import Backlog
+from mops.attempt.main_loop import Runner
+from mops.attempt.reporting.progress import Snapshot
+from mops.storage.parquet import VERDICTS
+from mops.system.heap import resident_bytes
+from mops.system.process_memory import allowed_bytes
+from mops.worker.metrics import Families, PoolCollector
+from mops.worker.run_task import can_show_metrics, pools
+
+logger = logging.getLogger(__name__)
+
+
+class JobCollector(Collector):
+    """An attempt of a job.
+
+    Parameters
+    ----------
+    look
+        Returns where the job stands.
+    """
+
+    def __init__(self, attempt: int, look: Callable[[], Snapshot], backlog: Backlog):
+        self._attempt, self._look, self._backlog = attempt, look, backlog
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, as a registry need not collect to find out the names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what is so now."""
+        seen = self._look()
+        families = Families(mops_job=seen.job)
+        yield from _done(families, seen, self._backlog)
+        yield from _going_on(families, seen, self._backlog)
+        yield from _memory(families, seen)
+        yield from _whole_job(families, seen, self._attempt)
+
+
+def _done(families: Families, seen: Snapshot, backlog: Backlog) -> Iterator[Metric]:
+    """Yield the counters: each counts from the attempt's beginning."""
+    ended = {verdict: seen.ended.get(verdict, 0) for verdict in ("good", *VERDICTS)}
+    yield families.counter_by("mops_simulations", "Simulations that have reached the runner.", "verdict", ended)
+    targets = {
+        "good": seen.finished.targets_good - seen.inherited.targets_good,
+        "failed": seen.finished.targets_failed - seen.inherited.targets_failed,
+    }
+    yield families.counter_by("mops_targets", "Targets that have reached the runner.", "verdict", targets)
+    yield families.counter("mops_groups_committed", "Parameter sets made durable.", seen.n_groups_committed)
+    yield families.counter("mops_written_bytes", "Bytes of Parquet parts stored.", backlog.written_bytes)
+
+
+def _going_on(families: Families, seen: Snapshot, backlog: Backlog) -> Iterator[Metric]:
+    yield families.gauge("mops_groups_in_flight", "Parameter sets sent and not back.", seen.in_flight)
+    yield families.gauge("mops_window_groups", "The most parameter sets that may be in flight now.", seen.window)
+    yield families.gauge("mops_slots", "Simulations that run at once.", seen.slots)
+    help_text = "Age of the oldest finished parameter set that is not durable; 0: all are."
+    yield families.gauge("mops_checkpoint_lag_seconds", help_text, backlog.lag_s)
+    help_text = "Bytes of results that are finished and not durable."
+    yield families.gauge("mops_checkpoint_bytes", help_text, backlog.bytes)
+
+
+def _memory(families: Families, seen: Snapshot) -> Iterator[Metric]:
+    help_text = "Resident memory of the runner's process, and of the tree with all that it has started."
+    sizes = {"process": resident_bytes(), "tree": seen.memory_bytes}
+    yield families.gauge_by("mops_memory_bytes", help_text, "of", sizes)
+    help_text = "What the runner's tree may take: the least limit of its cgroup and the machine."
+    yield families.gauge("mops_memory_limit_bytes", help_text, allowed_bytes())
+
+
+def _whole_job(families: Families, seen: Snapshot, attempt: int) -> Iterator[Metric]:
+    yield families.gauge("mops_job_attempt", "The attempt's number.", attempt)
+    yield families.gauge("mops_job_groups", "Parameter sets of the job.", seen.n_groups)
+    help_text = "Parameter sets that are committed, by whichever attempt."
+    yield families.gauge("mops_job_groups_durable", help_text, seen.n_groups_durable)
+    yield families.gauge("mops_job_simulations", "Simulations of the job.", seen.total)
+    help_text = "Simulations that are committed, by whichever attempt."
+    yield families.gauge("mops_job_simulations_durable", help_text, seen.durable.simulations)
+
+
+@contextmanager
+def exposed(port: int | None, attempt: int, runner: Runner, elsewhere: Client | None) -> Iterator[None]:
+    """Show a runner's metrics in the body.
+
+    Parameters
+    ----------
+    port
+        MODELOPS_METRICS_PORT; None: they are not shown.
+    elsewhere
+        The connection to the workers; None: the worker is this process.
+    """
+    if port is None:
+        yield
+        return
+    job = runner.look().job
+    collectors: list[Collector] = [JobCollector(attempt, runner.look, runner.backlog)]
+    if elsewhere is None:
+        collectors.append(PoolCollector(pools))
+    else:
+        _warn_of_workers(elsewhere, job)
+    with serving(port, job, collectors):
+        yield
+
+
+@contextmanager
+def serving(port: int, job: str, collectors: Sequence[Collector]) -> Iterator[None]:
+    """Serve collectors and this process's own metrics over HTTP; a port that cannot be had is a warning."""
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    for collector in collectors:
+        registry.register(collector)
+    try:
+        server, thread = start_http_server(port, registry=registry)
+    except OSError as refused:
+        message = (
+            "%s: there are no metrics: port %d (MODELOPS_METRICS_PORT) cannot be had: %s; the job runs all the same"
+        )
+        logger.warning(message, job, port, refused)
+        yield
+        return
+    logger.info("%s: metrics are at port %d, /metrics", job, server.server_port)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _warn_of_workers(client: Client, job: str) -> None:
+    """Say which workers have nothing to show."""
+    answers: dict[str, bool] = {}
+    with contextlib.suppress(OSError, TimeoutError, ValueError):  # the connection is lost, which the runner will see
+        answers = client.run(can_show_metrics, on_error="ignore")
+    without = [worker for worker, can in answers.items() if can is False]
+    if without:
+        more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+        message = (
+            "%s: worker %s%s has no metrics: prometheus-client is not installed there; jobs run there all the same"
+        )
+        logger.warning(message, job, without[0], more)

@@ -1,0 +1,215 @@
+"""Finished simulations on their way out of a child: many in one table, in one anonymous file.
+
+Written by the child (:class:`PartWriter`), read by its worker, and by a later child that gets back what an earlier
+one had handed over before it died (:func:`tables_of`). Standard library and pyarrow only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from mops.child.channel import Channel, Message, anonymous_file
+from mops.study.column_families import Families
+from mops.study.column_types import families_in
+from mops.study.output_schema import narrowed
+
+FAILURE_BYTES = 500
+"""What a failure takes in memory, about, without its message and traceback."""
+
+LOSS_BYTES = 200
+"""What a loss takes in memory, about."""
+
+_ALIGN = 64  # Arrow's recommended alignment, so that readers map and need not copy
+Tables = dict[str, pa.Table]
+
+
+class PartWriter:
+    """Collects what a child has finished and hands it over to the worker.
+
+    Parameters
+    ----------
+    channel
+        The child's connection to its worker.
+    keep
+        The outputs that the study keeps; None: all. What it does not keep still goes along while the group is
+        unfinished, because the group's targets may have to run in another child.
+    name
+        Names the files, so that the drain check can tell whose they are.
+    """
+
+    def __init__(self, channel: Channel, keep: list[str] | None, name: str):
+        self._channel, self._keep, self._name = channel, keep, name
+        self._open: list[tuple[int, int, Tables]] = []
+        self._events: dict[str, list[Any]] = {"failures": [], "losses": [], "done": []}
+        self._tracebacks: dict[str, int] = {}
+        self._sizes = _Sizes()
+        self.reference: Families | None = None
+        self.bytes_open = 0
+        self.bytes_total = 0
+        self.groups_done = 0
+
+    def finished(self, place: int, replicate: int, tables: Tables) -> None:
+        """Take the tables of a good simulation."""
+        self._open.append((place, replicate, tables))
+        self._count(sum(map(self._sizes.of, tables.values())))
+
+    def failed(self, place: int, replicate: int | None, target: int | None, failure: dict[str, str]) -> None:
+        """Take the failure of a simulation or of a target; a traceback goes along once for all that have it."""
+        traceback = failure["traceback"]
+        size = FAILURE_BYTES + len(failure["message"]) + (len(traceback) if traceback not in self._tracebacks else 0)
+        number = self._tracebacks.setdefault(traceback, len(self._tracebacks))
+        what = {"place": place, "replicate": replicate, "target": target}
+        self._events["failures"].append(failure | what | {"traceback": number})
+        self._count(size)
+
+    def scored(self, place: int, target: int, losses: dict[str, float]) -> None:
+        """Take the losses of a target."""
+        self._events["losses"].append([place, target, losses])
+        self._count(LOSS_BYTES * len(losses))
+
+    def _count(self, n_bytes: int) -> None:
+        self.bytes_open += n_bytes
+        self.bytes_total += n_bytes
+
+    def done(self, place: int) -> None:
+        """Note that nothing of this group is left to do."""
+        self._events["done"].append(place)
+        self.groups_done += 1
+
+    def flush(self) -> Families:
+        """Hand over what was taken since the last time, if anything was; return the families of its values."""
+        if not self._open and not any(self._events.values()):
+            return {}
+        done = set(self._events["done"])
+        message: Message = {"kind": "part", "reference": self.reference, **self._events}
+        message["tracebacks"] = list(self._tracebacks)
+        message["sims"] = [[place, replicate] for place, replicate, _ in self._open]
+        send_tables(self._channel, message, self._kept(done), self._name)
+        self._open, self.bytes_open, self._tracebacks = [], 0, {}
+        self._events = {"failures": [], "losses": [], "done": []}
+        return narrowed({}, message["outputs"])
+
+    def _kept(self, done: set[int]) -> Iterator[tuple[int, int, Tables]]:
+        for place, replicate, tables in self._open:
+            if self._keep is None or place not in done:
+                yield place, replicate, tables
+            else:
+                yield place, replicate, {name: tables[name] for name in self._keep if name in tables}
+
+    def end(self, seconds: float, worn: str, reason: str, written: list[str]) -> None:
+        """Say that nothing more comes of this order.
+
+        Parameters
+        ----------
+        seconds
+            The time it took.
+        worn, reason
+            Why the child is worn, if it is.
+        written
+            The files that the simulations left in their working folder, where the order keeps it.
+        """
+        ended = {"kind": "ended", "seconds": seconds, "worn": worn, "reason": reason, "written": written}
+        self._channel.send(ended)
+
+
+class _Sizes:
+    """Tells how many bytes tables have; quickly, where their columns have a fixed width.
+
+    ``nbytes`` looks into every buffer: 7 us for four columns.
+    """
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+        self._row_bytes: float | None = None
+
+    def of(self, table: pa.Table) -> int:
+        if table.schema != self._schema:
+            self._schema, self._row_bytes = table.schema, _row_bytes(table.schema)
+        return table.nbytes if self._row_bytes is None else int(table.num_rows * self._row_bytes)
+
+
+def _row_bytes(schema: pa.Schema) -> float | None:
+    try:
+        return float(sum(kind.bit_width for kind in schema.types)) / 8
+    except ValueError:  # strings, lists: no fixed width
+        return None
+
+
+def send_tables(channel: Channel, message: Message, simulations: Iterable[tuple[int, int, Tables]], name: str) -> None:
+    """Send a message with tables in an anonymous file; ``message["outputs"]`` says what is where in it."""
+    by_output: dict[str, list[tuple[int, int, pa.Table]]] = {}
+    for place, replicate, tables in simulations:
+        for output, table in tables.items():
+            by_output.setdefault(output, []).append((place, replicate, table))
+    fd = anonymous_file(name)
+    try:
+        # Buffered: the kernel writes at most 2 GiB at once, and a raw file leaves it to its caller to write the rest.
+        with os.fdopen(os.dup(fd), "wb") as buffered, pa.PythonFile(buffered, "w") as file:
+            message["outputs"] = {output: list(_segments(file, rows)) for output, rows in by_output.items()}
+        channel.send(message, fd)
+    finally:
+        os.close(fd)
+
+
+def _segments(file: pa.NativeFile, simulations: list[tuple[int, int, pa.Table]]) -> Iterator[dict[str, Any]]:
+    """Write the tables of each schema as one Arrow stream of one batch, and say what their columns hold."""
+    for schema, rows in _by_schema(simulations):
+        file.write(b"\0" * (-file.tell() % _ALIGN))
+        start = file.tell()
+        table = pa.concat_tables([table for _, _, table in rows]).combine_chunks()
+        with pa.ipc.new_stream(file, schema) as stream:
+            stream.write_table(table)
+        yield {
+            "offset": start,
+            "length": file.tell() - start,
+            "sims": [[place, replicate] for place, replicate, _ in rows],
+            "rows": [table.num_rows for _, _, table in rows],
+            "families": families_in(table),
+        }
+
+
+def _by_schema(simulations: list[tuple[int, int, pa.Table]]) -> Iterable[tuple[pa.Schema, list[Any]]]:
+    """Return the simulations of each schema, so that types that change to and fro make no more than a few segments."""
+    found: dict[pa.Schema, list[Any]] = {}
+    last, rows = None, []
+    for simulation in simulations:
+        schema = simulation[2].schema
+        if schema != last:  # a comparison takes a tenth of the time of looking it up
+            last, rows = schema, found.setdefault(schema, [])
+        rows.append(simulation)
+    return found.items()
+
+
+def map_part(fd: int) -> mmap.mmap | None:
+    """Map a part and close its descriptor; None for an empty one. The memory is given back with the last reader."""
+    try:
+        size = os.fstat(fd).st_size
+        return mmap.mmap(fd, size, prot=mmap.PROT_READ) if size else None
+    finally:
+        os.close(fd)
+
+
+def read_segment(buffer: pa.Buffer, segment: dict[str, Any]) -> pa.Table:
+    """Return a segment's table, without a copy."""
+    return pa.ipc.open_stream(buffer.slice(segment["offset"], segment["length"])).read_all()
+
+
+def tables_of(outputs: dict[str, list[dict[str, Any]]], fd: int) -> dict[tuple[int, int], Tables]:
+    """Return each simulation's tables, by its group's place and its replicate."""
+    mapped = map_part(fd)
+    found: dict[tuple[int, int], Tables] = {}
+    if mapped is None:
+        return found
+    buffer = pa.py_buffer(mapped)
+    for name, segments in outputs.items():
+        for segment in segments:
+            table, start = read_segment(buffer, segment), 0
+            for (place, replicate), rows in zip(segment["sims"], segment["rows"], strict=True):
+                found.setdefault((place, replicate), {})[name] = table.slice(start, rows)
+                start += rows
+    return found

@@ -1,0 +1,377 @@
+"""What Python, numpy and pandas hold, as Arrow columns of which nobody else has the memory.
+
+Every value keeps its meaning, or the column fails by name (docs/models.md has the list). pyarrow's own conversion does
+not always: of a list that mixes times with and without a zone it makes one of them the other, of a masked array in
+``np.array`` the mask is lost, of a half and an integer it makes two integers. Standard library, numpy and pyarrow only;
+pandas is there if a value is of it.
+"""
+
+from __future__ import annotations
+
+import array
+import datetime
+import decimal
+import numbers
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from types import NoneType
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from mops.child.arrow_copy import BadColumn, list_array, owned, owned_column, plain
+
+Column: TypeAlias = "pa.Array | pa.ChunkedArray"
+
+# Lists of these alone are converted by pyarrow exactly.
+_SIMPLE = (
+    frozenset({float, int, NoneType, np.float64, np.int64}),
+    frozenset({str, NoneType, np.str_}),
+    frozenset({bool, NoneType, np.bool_}),
+)
+
+
+def of_mapping(columns: Mapping[Any, Any]) -> pa.Table:
+    """Return a table of columns by name; the labels of pandas series are columns too.
+
+    Raises
+    ------
+    BadColumn
+        A column cannot be stored.
+    """
+    series = {name: values for name, values in columns.items() if is_pandas(type(values)) and hasattr(values, "index")}
+    return _table([*_common_labels(series), *columns.items()], str)
+
+
+def of_frame(frame: Any) -> pa.Table:
+    """Return a pandas frame as a table: named levels of its index first, then its columns.
+
+    Raises
+    ------
+    BadColumn
+        A column cannot be stored.
+    """
+    return _table([*_labels(frame.index), *frame.items()], _joined)
+
+
+def of_exported(table: Any) -> pa.Table:
+    """Return a table of any library that exports Arrow.
+
+    Raises
+    ------
+    BadColumn
+        A column cannot be stored.
+    """
+    if _is_of("polars", type(table)):
+        for name, dtype in zip(table.columns, table.dtypes, strict=True):
+            _refuse_objects(name, dtype)
+    return owned(table if hasattr(table, "__arrow_c_stream__") else pa.record_batch(table))
+
+
+def _refuse_objects(name: str, dtype: Any) -> None:
+    """Refuse a polars column of Python objects: it would export their addresses, or end the process."""
+    if isinstance(dtype, sys.modules["polars"].Object):
+        raise BadColumn(name, "it holds Python objects of polars")
+
+
+def is_pandas(kind: type) -> bool:
+    """Tell whether a type is one of pandas, or derived from one."""
+    return _is_of("pandas", kind)
+
+
+def _is_of(library: str, kind: type) -> bool:
+    return any(base.__module__.partition(".")[0] == library for base in kind.__mro__)
+
+
+def is_scalar(kind: type) -> bool:
+    """Tell whether a type is that of a single value."""
+    return issubclass(kind, NoneType | str | numbers.Number | np.generic)
+
+
+def _table(columns: Iterable[tuple[Any, Any]], name_of: Callable[[Any], str]) -> pa.Table:
+    made: dict[str, Column] = {}
+    original: list[object] = []
+    for given, values in columns:
+        name = name_of(given)
+        original.append(given)
+        try:
+            made[name] = column(values)
+        except MemoryError:
+            raise
+        except BadColumn as bad:
+            raise BadColumn(name, bad.why) from bad
+        except Exception as refused:  # raised by code of any library that can make a column
+            raise BadColumn(name, refused) from refused
+    if len(made) < len(original):
+        raise ValueError(f"it has columns of the same name: {', '.join(map(repr, original))}")
+    return plain(pa.table(made))
+
+
+def _joined(name: object) -> str:
+    """Return the name of a pandas column; one of several levels is joined, as in ``infected_mean``."""
+    return "_".join(str(level) for level in name if str(level)) if isinstance(name, tuple) else str(name)
+
+
+def _labels(index: Any) -> list[tuple[Any, Any]]:
+    """Return the levels of a pandas index that say something, by name: all but unnamed row numbers."""
+    if index.nlevels == 1:
+        if index.name is None and index.inferred_type in ("integer", "empty"):
+            return []
+        return [("index" if index.name is None else index.name, index)]
+    # The names that reset_index gives.
+    return [(f"level_{i}" if name is None else name, index.get_level_values(i)) for i, name in enumerate(index.names)]
+
+
+def _common_labels(series: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    if not series:
+        return []
+    (first, one), *others = series.items()
+    for name, other in others:
+        if not other.index.equals(one.index):
+            raise BadColumn(
+                name, f"its pandas index is not that of column {first!r}; align them, or return values without an index"
+            )
+    return _labels(one.index)
+
+
+def column(values: Any) -> Column:
+    """Return one column of any form that a model may give it in; an error may be of any type."""
+    kind = type(values)
+    if is_scalar(kind) or getattr(values, "ndim", 1) == 0:
+        return of_values([values])
+    if issubclass(kind, np.ndarray):
+        return _of_numpy(values)
+    if issubclass(kind, list | tuple):
+        return of_values(values)
+    if is_pandas(kind):
+        return _of_pandas(values)
+    if issubclass(kind, pa.Array | pa.ChunkedArray):
+        return owned_column(values)
+    if hasattr(kind, "__arrow_c_stream__"):
+        if _is_of("polars", kind):
+            _refuse_objects("", values.dtype)
+        return owned_column(pa.chunked_array(values))
+    if hasattr(kind, "__arrow_c_array__") or hasattr(kind, "__arrow_array__"):
+        return owned_column(pa.array(values))
+    if _is_sequence(values):
+        return of_values(list(values))  # numpy makes text of text and numbers, and floats of large integers
+    return _of_numpy(np.asanyarray(values))  # any: of a masked array the others lose the mask
+
+
+def _is_sequence(values: Any) -> bool:
+    """Tell whether values are a sequence that has no type for all of them, as arrays and buffers have one."""
+    kind = type(values)
+    if issubclass(kind, Sequence):
+        return not issubclass(kind, memoryview | bytearray | array.array)
+    if issubclass(kind, Mapping) or not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
+        return False
+    if any(hasattr(values, typed) for typed in ("__array__", "__array_interface__", "__array_struct__")):
+        return False
+    try:
+        memoryview(values)
+    except TypeError:
+        return True
+    return False
+
+
+def _of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
+    if values.dtype.kind == "O":
+        return of_values(_one_dimension(values).tolist())
+    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+    data = _one_dimension(np.array(values, subok=False))
+    if data.dtype.names:
+        raise TypeError("it is a structured array; return a mapping of its fields to columns")
+    if not data.dtype.isnative:
+        data = data.astype(data.dtype.newbyteorder("="))
+    if data.dtype.kind in "SU":  # of numpy's text and bytes, pyarrow takes what is before the first NUL
+        return pa.array(data.tolist(), pa.string() if data.dtype.kind == "U" else pa.binary(), mask=mask)
+    if mask is None:
+        return pa.array(data)
+    if data.dtype.kind in "mM":  # beside a mask, pyarrow takes NaT for a time
+        mask = mask | np.isnat(data)
+    return pa.array(data, mask=mask, from_pandas=False)
+
+
+def _one_dimension(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if values.ndim != 1:
+        raise ValueError(f"it is an array of {values.ndim} dimensions; a column has one")
+    return values
+
+
+def _of_pandas(values: Any) -> Column:
+    """Return a series, an index or an array of pandas."""
+    dtype = values.dtype
+    if type(dtype).__name__ == "NumpyEADtype":  # that of Series.array
+        dtype = dtype.numpy_dtype
+    if isinstance(dtype, np.dtype):
+        if dtype.kind == "O":
+            return of_values(_without_marks(values.tolist()))
+        return _of_numpy(values.to_numpy())  # whose NaN stays NaN
+    values = getattr(values, "array", values)
+    kind = type(dtype).__name__
+    if kind == "CategoricalDtype":
+        codes = np.asarray(values.codes)
+        return _of_pandas(values.categories).take(pa.array(codes, mask=codes < 0))
+    if kind in ("IntervalDtype", "PeriodDtype"):  # text says all of them: (0.0, 1.5] and 2024Q1
+        missing = values.isna()
+        return pa.array([None if m else str(v) for v, m in zip(values, missing, strict=True)], pa.string())
+    if kind == "SparseDtype":
+        return _of_numpy(np.asarray(values))
+    return owned_column(pa.array(values, from_pandas=True))
+
+
+def _without_marks(values: list[Any]) -> list[Any]:
+    """Take the NaN of an object column for what pandas means by it, a missing value, unless numbers are beside it.
+
+    Booleans and decimals are no such numbers: their columns cannot hold NaN.
+    """
+    kinds = {type(v) for v in values if not _is_nan(v)}
+    with_numbers = any(issubclass(kind, numbers.Number) and not issubclass(kind, bool) for kind in kinds)
+    if with_numbers and not any(issubclass(kind, decimal.Decimal) for kind in kinds):
+        return values
+    return [None if _is_nan(v) else v for v in values]
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, numbers.Number) and value != value
+
+
+def of_values(values: Sequence[Any]) -> Column:
+    """Return Python values as a column; those of a nested one are looked at in the same way."""
+    kinds = set(map(type, values))
+    if any(kinds <= simple for simple in _SIMPLE):
+        return pa.array(values)
+    values = [_unpacked(value) for value in values]
+    families = {_family(value) for value in values if value is not None}
+    if len(families) > 1:
+        raise TypeError(f"it mixes {' and '.join(sorted(families))}")
+    family = families.pop() if families else ""
+    if family.startswith("numpy's"):
+        return _numpy_times(values)
+    return _CONVERSIONS.get(family, pa.array)(values)
+
+
+def _unpacked(value: Any) -> Any:
+    """Return None for each mark of a missing value, and what an array without dimensions holds."""
+    kind = type(value)
+    if kind.__name__ in ("NAType", "NaTType") and is_pandas(kind):
+        return None
+    if not isinstance(value, np.generic) and hasattr(kind, "__array__") and getattr(value, "ndim", 1) == 0:
+        value = np.asanyarray(value)
+        if np.ma.is_masked(value):
+            return None
+        return np.asarray(value)[()]
+    return value
+
+
+def _family(value: Any) -> str:
+    """Return what a value is, so that those which do not go together are told apart."""
+    kind = type(value)
+    if isinstance(value, bool | np.bool_):
+        return "booleans"
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return f"numpy's {value.dtype}"
+    if isinstance(value, numbers.Number | np.number):
+        return "numbers"
+    if isinstance(value, datetime.datetime):
+        zone = "without" if value.tzinfo is None else "with"
+        return f"times {zone} a zone"
+    families: tuple[tuple[Any, str], ...] = (
+        (str, "text"),
+        (bytes | bytearray | memoryview, "bytes"),
+        (datetime.date, "dates"),
+        (datetime.time, "times of day"),
+        (datetime.timedelta, "durations"),
+        (Mapping, "mappings"),
+        (Sequence | set | frozenset | np.ndarray | pa.Array | pa.ChunkedArray, "lists"),
+    )
+    named = next((name for family, name in families if isinstance(value, family)), None)
+    if named is None and hasattr(kind, "__array__"):
+        return "lists"
+    return named or f"values of {kind.__qualname__}"
+
+
+def _numbers(values: list[Any]) -> pa.Array:
+    # Beside a half, pyarrow takes all for integers.
+    return pa.array([float(value) if isinstance(value, np.float16) else value for value in values])
+
+
+def _numpy_times(values: list[Any]) -> pa.Array:
+    dtype = next(value.dtype for value in values if value is not None)
+    return _of_numpy(np.array(["NaT" if value is None else value for value in values], dtype=dtype))
+
+
+def _times(values: list[Any]) -> Column:
+    """Return times or durations; those of pandas have nanoseconds, which pyarrow drops from Python's."""
+    if not any(is_pandas(type(value)) for value in values):
+        return pa.array(values)
+    series = sys.modules["pandas"].Series(values)
+    if series.dtype.kind not in "mM" or any(a != b for a, b in zip(series, values, strict=True) if b is not None):
+        raise TypeError("its times have no common type")
+    return _of_pandas(series)
+
+
+def _times_of_day(values: list[Any]) -> pa.Array:
+    if any(value is not None and value.tzinfo is not None for value in values):
+        raise TypeError("it holds times of day with a zone, which cannot be stored")
+    return pa.array(values)
+
+
+def _pandas_values(values: list[Any]) -> Column:
+    series = sys.modules["pandas"].Series(values)
+    if series.dtype == object:
+        raise TypeError("its values have no common type")
+    return _of_pandas(series)
+
+
+def _mappings(values: list[Any]) -> pa.Array:
+    keys = dict.fromkeys(chain.from_iterable(value for value in values if value is not None))
+    if not all(isinstance(key, str) for key in keys):
+        raise TypeError(f"it holds mappings with keys that are not text: {', '.join(map(repr, keys))}")
+    if not keys:
+        raise TypeError("it holds mappings without keys, which Parquet cannot hold")
+    children = [_whole(of_values([None if v is None else v.get(key) for v in values])) for key in keys]
+    mask = pa.array([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays(children, names=list(keys), mask=mask)
+
+
+def _lists(values: list[Any]) -> pa.Array:
+    lengths = pa.array([None if value is None else len(value) for value in values], pa.int64())
+    return list_array(lengths, _whole(_elements([value for value in values if value is not None])))
+
+
+def _elements(lists: list[Any]) -> Column:
+    """Return what lists hold, one after the other; arrays keep their types where they have one in common."""
+    if all(isinstance(value, list | tuple | set | frozenset) for value in lists):
+        return of_values(list(chain.from_iterable(lists)))
+    columns = [column(list(value) if isinstance(value, set | frozenset) else value) for value in lists]
+    if len({made.type for made in columns}) == 1:
+        return pa.chunked_array(list(_chunks(columns)))
+    return of_values(list(chain.from_iterable(made.to_pylist() for made in columns)))
+
+
+def _chunks(columns: list[Column]) -> Iterator[pa.Array]:
+    for made in columns:
+        yield from made.chunks if isinstance(made, pa.ChunkedArray) else [made]
+
+
+def _whole(made: Column) -> pa.Array:
+    """Return a column as one array."""
+    if isinstance(made, pa.Array):
+        return made
+    return pa.concat_arrays(made.chunks) if made.num_chunks else pa.array([], made.type)
+
+
+_CONVERSIONS: dict[str, Callable[[list[Any]], Column]] = {
+    "numbers": _numbers,
+    "times with a zone": _times,
+    "times without a zone": _times,
+    "durations": _times,
+    "times of day": _times_of_day,
+    "mappings": _mappings,
+    "lists": _lists,
+    "values of Interval": _pandas_values,
+    "values of Period": _pandas_values,
+}

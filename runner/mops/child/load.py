@@ -1,0 +1,342 @@
+"""Finds the model and the targets in the bundle, and makes each callable in one way.
+
+Runs in children: the standard library, numpy, pyarrow and the user's code only. What a framework is, is told by
+what its objects can do; none is imported. The contract is STUDY.md, "Models" and "Targets".
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import math
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mops.child.outputs import InvalidOutput, is_writable
+from mops.study.entry import EntryPoint
+
+Params = Mapping[str, Any]
+Model = Callable[[dict[str, Any], int], object]
+Target = Callable[[dict[str, Any], list[dict[str, pa.Table]]], dict[str, float]]
+
+DEFAULT_LOSS = "loss"
+_FUNCTION_NAMES = ("run", "simulate", "model")
+_ROLES_OF_MODEL = ("params", "seed", "scenario")
+_ROLES_OF_TARGET = ("params", "replicates")
+_ROLES = {*_ROLES_OF_MODEL, *_ROLES_OF_TARGET}
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class CannotLoad(Exception):
+    """The model or a target is not what STUDY.md asks for; the message says what was found."""
+
+
+def load_model(text: str, scenario: str, root: Path, parameters: Collection[str] = ()) -> Model:
+    """Import the model and return it as ``f(params, seed)``.
+
+    Parameters
+    ----------
+    text
+        The study's ``model``: a module, ``module:name`` or ``path/file.py:name``.
+    scenario
+        Passed to models that know scenarios; any other model takes only ``baseline``.
+    root
+        The project root, first on ``sys.path``.
+    parameters
+        Names of the study's parameters, which no argument of the model may have: it gets all of them in one dict.
+
+    Raises
+    ------
+    CannotLoad
+        There is no such name, it cannot be called as a model is, or several candidates are there.
+    """
+    entry = EntryPoint.parse(text)
+    module = _module(entry, root)
+    name = entry.name or _only_candidate(module, text)
+    return _as_function(_attribute(module, name, text), scenario, text, parameters)
+
+
+def script_of(text: str, root: Path) -> str:
+    """Return the model's file as ``sys.argv[0]`` would name it: what the model's own command line would see."""
+    entry = EntryPoint.parse(text)
+    return str(root / (entry.path or f"{str(entry.module).replace('.', '/')}.py"))
+
+
+def load_target(text: str, root: Path, parameters: Collection[str] = ()) -> Target:
+    """Import a target and return it as ``f(params, replicates) -> {name: loss}``.
+
+    Raises
+    ------
+    CannotLoad
+        There is no such name, or it is neither a function of replicates nor a maker of an evaluator.
+    """
+    entry = EntryPoint.parse(text)
+    if entry.name is None:
+        raise CannotLoad(f"target {text!r} names no function; write 'module:function'")
+    found = _attribute(_module(entry, root), entry.name, text)
+    if not callable(found):
+        raise CannotLoad(f"target {text!r} is a {type(found).__name__}, not a function")
+    needed = [name for name, parameter in _parameters(found, text).items() if _is_needed(parameter)]
+    if not needed:
+        return _evaluator(found(), text)
+    if len(needed) > 2:
+        raise CannotLoad(f"target {text!r} needs {len(needed)} arguments; it gets (params, replicates) or (replicates)")
+    call = _Call(found, text, _ROLES_OF_TARGET[-len(needed) :])
+    call.refuse_names(parameters)
+    checked = call.checked
+    if len(needed) == 1:
+        return lambda params, replicates: _losses(checked(params)(replicates))
+    return lambda params, replicates: _losses(checked(params)(params, replicates))
+
+
+def _module(entry: EntryPoint, root: Path) -> ModuleType:
+    if entry.path is None:
+        return importlib.import_module(str(entry.module))
+    path = root / entry.path
+    if not path.is_file():
+        raise CannotLoad(f"there is no file {entry.path!r} in the bundle (is it ignored by .mopsignore?)")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise CannotLoad(f"{entry.path!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _attribute(module: ModuleType, name: str, text: str) -> Any:
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        there = ", ".join(sorted(key for key in vars(module) if not key.startswith("_"))[:20])
+        raise CannotLoad(f"{text!r}: the module has no {name!r}; it has: {there or 'nothing public'}") from None
+
+
+def _only_candidate(module: ModuleType, text: str) -> str:
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    }
+    classes = [name for name, value in own.items() if inspect.isclass(value) and _simulates(value)]
+    functions = [name for name in _FUNCTION_NAMES if inspect.isfunction(own.get(name))]
+    for candidates in (classes, functions):
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            choices = ", ".join(f"'{text}:{name}'" for name in candidates)
+            raise CannotLoad(f"{text!r} has more than one model; name one: {choices}")
+    raise CannotLoad(
+        f"{text!r} has no model: neither a class with simulate(params, seed) nor a function named "
+        f"{', '.join(_FUNCTION_NAMES)}; name one as '{text}:name'"
+    )
+
+
+def _simulates(kind: type) -> bool:
+    return hasattr(kind, "simulate") or hasattr(kind, "simulate_scenario")
+
+
+class _Call:
+    """A function of the user's, and what it is passed by position.
+
+    Every argument of a model or a target has one place. A function with other arguments, like ``run(beta, seed)``,
+    may well compute with what it gets, and return wrong values: it is refused by the names of its arguments.
+
+    Parameters
+    ----------
+    roles
+        What stands in each place: ``("params", "seed")``.
+    bound
+        Whether the first argument of the function is its object.
+    """
+
+    def __init__(self, function: Any, text: str, roles: tuple[str, ...], *, bound: bool = False):
+        self._function, self._text, self._roles = function, text, roles
+        every = list(_parameters(function, text).values())[1 if bound else 0 :]
+        self._names = [parameter.name for parameter in every if parameter.kind in _POSITIONAL]
+        self._refuse_others(every)
+        passed = self._names[: len(roles)]
+        self._doubtful = frozenset(name for name, role in zip(passed, roles, strict=False) if name != role)
+
+    def _refuse_others(self, every: list[inspect.Parameter]) -> None:
+        passed = self._names[: len(self._roles)]
+        for parameter in every:
+            if _is_needed(parameter) and parameter.name not in passed:
+                raise CannotLoad(f"{self._text!r} needs an argument {parameter.name!r} as well; {self._form}")
+        for name, role in zip(passed, self._roles, strict=False):
+            if name != role and name in _ROLES:
+                raise CannotLoad(f"{self._text!r} has {name!r} where it is given the {role}; {self._form}")
+        if "seed" in self._roles and any(p.name == "seed" and p.name not in passed for p in every):
+            raise CannotLoad(f"{self._text!r} does not have 'seed' where it is given the seed; {self._form}")
+
+    @property
+    def _form(self) -> str:
+        return f"mops calls it as f({', '.join(self._roles)}), where params is a dict of the study's parameters"
+
+    def refuse_names(self, parameters: Collection[str]) -> None:
+        """Refuse a function that has an argument of the name of a parameter.
+
+        Raises
+        ------
+        CannotLoad
+            It would get the dict of all parameters, or the seed, in the parameter's place.
+        """
+        found = self._doubtful.intersection(parameters)
+        if found:
+            name = min(found, key=self._names.index)
+            raise CannotLoad(
+                f"{self._text!r} has an argument {name!r}, which is a parameter of the study; {self._form}: "
+                f"take params[{name!r}] in it, or give the argument another name"
+            )
+
+    def checked(self, params: Params) -> Any:
+        """Return the function if it has no argument of the name of one of these parameters."""
+        if not self._doubtful.isdisjoint(params):
+            self.refuse_names(params)
+        return self._function
+
+
+def _as_function(found: Any, scenario: str, text: str, parameters: Collection[str]) -> Model:
+    if inspect.isclass(found):
+        return _class_model(found, scenario, text, parameters)
+    if not callable(found):
+        raise CannotLoad(f"{text!r} is a {type(found).__name__}, neither a function nor a class")
+    n_taken = _taken(found, text)
+    if n_taken < 2:
+        raise CannotLoad(f"{text!r} takes {n_taken} arguments; a model is f(params, seed) or f(params, seed, scenario)")
+    call = _Call(found, text, _ROLES_OF_MODEL[:n_taken])
+    call.refuse_names(parameters)
+    checked = call.checked
+    if n_taken == 3:
+        return lambda params, seed: checked(params)(params, seed, scenario)
+    _only_baseline(scenario, text)
+    return lambda params, seed: checked(params)(params, seed)
+
+
+def _class_model(kind: type, scenario: str, text: str, parameters: Collection[str]) -> Model:
+    needed = [name for name, p in _parameters(kind, text).items() if _is_needed(p)]
+    if needed:
+        raise CannotLoad(f"class {text!r} needs {', '.join(map(repr, needed))} to be made; mops gives it no arguments")
+    # One instance for each simulation: what one leaves on itself must not reach the next.
+    if hasattr(kind, "simulate_scenario"):
+        checked = _method(kind, "simulate_scenario", ("scenario", "params", "seed"), text, parameters)
+        return lambda params, seed: checked(params)().simulate_scenario(scenario, params, seed)
+    if hasattr(kind, "simulate"):
+        checked = _method(kind, "simulate", ("params", "seed"), text, parameters)
+        _only_baseline(scenario, text)
+        return lambda params, seed: checked(params)().simulate(params, seed)
+    raise CannotLoad(f"class {text!r} has neither simulate(params, seed) nor simulate_scenario(scenario, params, seed)")
+
+
+def _method(
+    kind: type, name: str, roles: tuple[str, ...], text: str, parameters: Collection[str]
+) -> Callable[[Params], Any]:
+    """Check a method's arguments; return what gives the class, if none has the name of one of the parameters."""
+    found = getattr(kind, name)
+    if not (inspect.isfunction(found) or inspect.ismethod(found)):  # compiled, or an object: it need not tell
+        return lambda _params: kind
+    is_static = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
+    call = _Call(found, f"{text}.{name}", roles, bound=not is_static)
+    call.refuse_names(parameters)
+
+    def checked(params: Params) -> Any:
+        call.checked(params)
+        return kind
+
+    return checked
+
+
+def _only_baseline(scenario: str, text: str) -> None:
+    if scenario != "baseline":
+        raise CannotLoad(f"{text!r} knows no scenarios, so 'scenario' can only be 'baseline', not {scenario!r}")
+
+
+def _parameters(function: Any, text: str) -> Mapping[str, inspect.Parameter]:
+    """Return the arguments of what is called, and not of what it wraps, unless it takes any."""
+    try:
+        own = inspect.signature(function, follow_wrapped=False).parameters
+        takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in own.values())
+        return inspect.signature(function).parameters if takes_any else own
+    except ValueError:
+        raise CannotLoad(f"{text!r} does not tell its arguments; wrap it in a function") from None
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    takes_many = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return not takes_many and parameter.default is inspect.Parameter.empty
+
+
+def _positional(function: Any, text: str) -> list[inspect.Parameter]:
+    return [p for p in _parameters(function, text).values() if p.kind in _POSITIONAL]
+
+
+def _taken(function: Any, text: str) -> int:
+    """Count the arguments that a model takes: a third one only if it has no default or is the scenario."""
+    found = _positional(function, text)
+    takes_many = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in _parameters(function, text).values())
+    if len(found) < 2 and takes_many:  # what a decorator without functools.wraps makes of a model
+        return 2
+    if len(found) > 2 and found[2].default is not inspect.Parameter.empty and found[2].name != "scenario":
+        return 2
+    return min(len(found), 3)
+
+
+def _evaluator(target: Any, text: str) -> Target:
+    if not hasattr(target, "evaluate"):
+        raise CannotLoad(
+            f"target {text!r} needs no argument, so it should return an object with evaluate(replicates); "
+            f"it returned {type(target).__name__}"
+        )
+
+    def evaluate(_params: dict[str, Any], replicates: list[dict[str, pa.Table]]) -> dict[str, float]:
+        frames = importlib.import_module("polars").from_arrow  # the framework's own frames; the user's environment
+        result = target.evaluate([{name: frames(table) for name, table in one.items()} for one in replicates])
+        return _losses(_loss_of(result))
+
+    return evaluate
+
+
+def _loss_of(result: Any) -> object:
+    loss = getattr(result, "loss", None)
+    if loss is not None:
+        return loss
+    logliks = getattr(result, "loglik_per_rep", None)
+    if logliks is None:
+        return result
+    # The annealed likelihood: -log of the mean over replicates of the likelihood, by logsumexp.
+    values = np.asarray(logliks, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):  # no mean is no loss, which is told by its not being finite
+        return -float(np.logaddexp.reduce(values) - np.log(len(values)))
+
+
+def _losses(result: object) -> dict[str, float]:
+    named = result if isinstance(result, Mapping) else {DEFAULT_LOSS: result}
+    if not named:
+        raise InvalidOutput("the target returned an empty mapping; it must name at least one loss")
+    losses: dict[str, float] = {}
+    for name, value in named.items():
+        if not is_writable(str(name)):
+            raise InvalidOutput(f"{name!r} cannot name a loss: a name is a non-empty string without control characters")
+        if str(name) in losses:
+            raise InvalidOutput(f"the target returned two losses named {str(name)!r}")
+        losses[str(name)] = _finite(name, value)
+    return losses
+
+
+def _finite(name: object, value: object) -> float:
+    if type(value) is float and math.isfinite(value):  # nearly all are
+        return value
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in "iuf":
+        what = f"a {type(value).__name__}" if not isinstance(value, Sequence) else f"{value!r:.80}"
+        raise InvalidOutput(f"the loss {name!r} is {what}; a loss is a finite number")
+    if not np.isfinite(array):
+        raise InvalidOutput(f"the loss {name!r} is {float(array)}; a loss is a finite number")
+    return float(array)

@@ -1,0 +1,208 @@
+"""What a model returns, as Arrow tables. Whether they fit the job's reference schema is reference.py's.
+
+Children import this: the standard library, numpy and pyarrow only. The contract is STUDY.md, "Models".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mops.child.columns import is_pandas, is_scalar, of_exported, of_frame, of_mapping
+
+DEFAULT_OUTPUT = "output"
+IDENTITY = ("param_id", "group", "replicate", "seed")
+
+_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and halves of characters
+
+
+class InvalidOutput(Exception):
+    """A model or a target returned what cannot be stored; the message says what and why."""
+
+
+# For each output the last schema whose names are good: looking again would cost as much as making the table.
+_good_schemas: dict[str, pa.Schema] = {}
+
+_Layout = tuple[tuple[str, np.dtype[Any]], ...]
+
+# For each output the names and types of the numpy arrays that its last such table was made of, and that table's schema.
+# To find it anew takes twice as long as the rest, and more where a model has used up the processor's caches.
+_arrays_known: dict[str, tuple[_Layout, pa.Schema]] = {}
+
+
+def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
+    """Return a model's result as one table for each output.
+
+    Parameters
+    ----------
+    result
+        A mapping of output name to table, one table, a mapping of columns, or a mapping of name to number or
+        string. A table is anything that exports Arrow, or a pandas frame. The tables share no memory with it.
+    seed
+        The simulation's seed: a column ``seed`` that holds nothing else is the one that mops stores itself.
+
+    Raises
+    ------
+    InvalidOutput
+        The result is none of these, a column's name is taken, or a column cannot be stored as what it is.
+    """
+    return {name: _as_table(name, value, seed) for name, value in _outputs(result).items()}
+
+
+def _as_table(output: str, value: Any, seed: int) -> pa.Table:
+    layout = _layout(value)
+    known, schema = _arrays_known.get(output, (None, None))
+    if layout is not None and layout == known:
+        # Arrays of other lengths or dimensions than that of a column go on below, which says so by name.
+        with contextlib.suppress(pa.ArrowException, ValueError):
+            return pa.Table.from_arrays([pa.array(column.copy()) for column in value.values()], schema=schema)
+    table = _table(output, value)
+    named = _named(output, table, seed)
+    if layout is not None and named is table and _tells_schema(layout, table.schema):
+        _arrays_known[output] = layout, table.schema
+    return named
+
+
+def _layout(value: Any) -> _Layout | None:
+    """Return the names and types of the columns of a mapping of numpy arrays; None: it is something else."""
+    if type(value) is not dict:
+        return None
+    columns = [(n, c.dtype) for n, c in value.items() if type(n) is str and type(c) is np.ndarray]
+    return tuple(columns) if len(columns) == len(value) else None
+
+
+def _tells_schema(layout: _Layout, schema: pa.Schema) -> bool:
+    """Tell whether pyarrow makes this schema of all such arrays: whether they hold numbers of types that are kept."""
+    are_numbers = all(dtype.kind in "biuf" and dtype.isnative for _, dtype in layout)
+    return are_numbers and schema.types == [pa.from_numpy_dtype(dtype) for _, dtype in layout]
+
+
+def _outputs(result: object) -> Mapping[str, object]:
+    form = _form(result)
+    if form == "frame":
+        return {DEFAULT_OUTPUT: result}
+    if not isinstance(result, Mapping):
+        raise InvalidOutput(
+            f"the model returned {_called(result)}; it must return a table, a mapping of output name to table, "
+            "a mapping of columns, or a mapping of name to number or string"
+        )
+    if not result:
+        raise InvalidOutput("the model returned an empty mapping; it must hold at least one output or column")
+    forms = {_form(value) for value in result.values()}
+    if forms <= {"frame", "mapping"}:
+        return {_name(key): value for key, value in result.items()}
+    if forms == {"scalar"}:
+        return {DEFAULT_OUTPUT: {key: [value] for key, value in result.items()}}
+    if forms == {"column"}:
+        return {DEFAULT_OUTPUT: result}
+    kinds = ", ".join(f"{key!r}: {_called(value)}" for key, value in list(result.items())[:8])
+    raise InvalidOutput(f"the model returned a mapping whose values are not all tables, columns or scalars ({kinds})")
+
+
+def _name(key: object) -> str:
+    if not isinstance(key, str) or not is_writable(key) or "/" in key or key.startswith("."):
+        raise InvalidOutput(
+            f"{key!r} cannot name an output: a name is a non-empty string without '/' and control characters"
+        )
+    return key
+
+
+def is_writable(name: str) -> bool:
+    """Tell whether a name can be stored: it says something, and is Unicode without control characters."""
+    return bool(name) and not _UNWRITABLE.search(name)
+
+
+_forms: dict[type, str] = {}
+
+
+def _form(value: object) -> str:
+    """Tell whether a value is a frame, a mapping, a scalar or a column; for most types that is decided once."""
+    kind = type(value)
+    if kind not in _forms:
+        _forms[kind] = _form_of(kind)
+    form = _forms[kind]
+    if form == "column" and getattr(value, "ndim", 1) == 0:
+        return "scalar"
+    if form == "arrow":
+        return "frame" if pa.types.is_struct(pa.array(value).type) else "column"
+    return form
+
+
+def _form_of(kind: type) -> str:
+    if is_pandas(kind) and hasattr(kind, "columns"):
+        return "frame"
+    if is_scalar(kind):
+        return "scalar"
+    if issubclass(kind, Mapping):
+        return "mapping"
+    # A series streams too, as one column; what tells it apart is that it can be made a frame.
+    is_series = kind is pa.ChunkedArray or (hasattr(kind, "to_frame") and not hasattr(kind, "columns"))
+    if hasattr(kind, "__arrow_c_stream__") and not is_series:
+        return "frame"
+    is_column = is_series or issubclass(kind, Sequence | np.ndarray | pa.Array)
+    if not is_column and hasattr(kind, "__arrow_c_array__"):
+        return "arrow"  # a column, or a batch of them
+    if not is_column and hasattr(kind, "to_dataframe"):
+        return "other"  # xarray: as a column it would lose its coordinates
+    is_column = is_column or hasattr(kind, "__array__") or hasattr(kind, "__arrow_array__")
+    return "column" if is_column and not issubclass(kind, bytes) else "other"
+
+
+def _called(value: object) -> str:
+    kind = type(value).__name__
+    return f"{kind} of {len(value)}" if isinstance(value, list | tuple) else kind
+
+
+def _table(output: str, value: Any) -> pa.Table:
+    """Return a value as a table of plain types, with memory that nobody else has."""
+    try:
+        if isinstance(value, Mapping):
+            return of_mapping(value)
+        if is_pandas(type(value)):
+            return of_frame(value)
+        return of_exported(value)
+    except MemoryError:
+        raise
+    except Exception as refused:  # raised by code of any library whose tables a model returns
+        raise InvalidOutput(f"output {output!r} cannot be read as a table: {refused}") from refused
+
+
+def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
+    """Check the names of a table's columns, and take out the seed that mops stores itself."""
+    if output in _good_schemas and _good_schemas[output].equals(table.schema, check_metadata=True):
+        return table
+    names = table.column_names
+    if not names:
+        raise InvalidOutput(f"output {output!r} has no columns")
+    if len(set(names)) < len(names):
+        raise InvalidOutput(f"output {output!r} has columns of the same name: {', '.join(names)}")
+    if any(name in IDENTITY for name in names):
+        table = _without_seed(output, table, seed)
+    if table.column_names == names:  # not those whose own seed was taken out
+        _good_schemas[output] = table.schema
+    return table
+
+
+def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
+    taken = [name for name in table.column_names if name in IDENTITY and name != "seed"]
+    # Compared as Python numbers: exact for seeds above 2**53, whatever the column's width.
+    is_number = not taken and _is_number(table["seed"].type)
+    if is_number and set(pc.unique(table["seed"]).to_pylist()) <= {seed}:
+        if table.num_columns > 1:
+            return table.drop_columns(["seed"])
+        raise InvalidOutput(f"output {output!r} has no column but 'seed', which is stored anyway")
+    clash = taken[0] if taken else "seed"
+    raise InvalidOutput(
+        f"output {output!r} has a column {clash!r}, the name of one that mops stores "
+        f"({', '.join(IDENTITY)}); a column 'seed' may only hold the simulation's own seed, {seed}"
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

@@ -1,0 +1,220 @@
+"""The folder that a simulation runs in: the project's files by their relative paths, and room to write.
+
+::
+
+    <scratch>/<pid>/work           real folders, with a link for each file of the project; the file is read-only
+    <scratch>/<pid>.import/work    the same, in which the model is imported; read-only once it is
+
+mops removes what a simulation wrote before the next simulation or a target starts. To notice a write, mops looks at two
+times of each folder. Nobody can set the time of the last status change (ctime), but the kernel's clock for files
+advances only every few milliseconds: a short simulation can write within one tick. So mops also sets the time of the
+last change (mtime), to a time in the past that no other folder has: the kernel overwrites it at each write, and a tool
+that copies times (``shutil.copytree``, ``cp -a``) brings the time of another folder.
+
+Files cannot be changed in place: they are links to read-only files, and :func:`obey_modes` has root keep to that too.
+A model may put a link in place of a folder. mops follows no link below the working folder: it would remove files that
+are not the job's. docs/decisions.md lists the alternatives.
+
+Runs in children, and where installers build from a project: the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from mops.system import folders
+
+_times_s = itertools.count(123_456_789)  # from 1973 on: whole seconds, which every file system keeps
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_NAME = "work"
+_NAMES = 100
+_CAP_DAC_OVERRIDE = 1
+_CAPABILITY_VERSION = 0x20080522
+_PR_CAPBSET_DROP = 24
+
+
+Entries = dict[str, str | None]
+"""What is in a folder, by name: a link's target, or None for a folder."""
+
+Tree = dict[str, Entries]
+"""What is in each folder, by its relative path; a folder comes before those in it."""
+
+
+class WorkingFolder:
+    """A folder with a link to each file of another one, which can be made as it was again and again.
+
+    Parameters
+    ----------
+    own
+        The folder that it lies in, which is this process's alone; read-only, so that nothing is kept in ``..``.
+    tree
+        The links: :func:`links_to`.
+    """
+
+    def __init__(self, own: Path, tree: Tree):
+        self._own, self._tree = own, tree
+        self.made = False
+        self.path = own / _NAME
+        self._paths = {folder: str(self.path / folder) for folder in tree}
+        self._times_ns = dict.fromkeys(self._paths.values(), (0, 0))  # of last change and last status change
+
+    def of(self, own: Path) -> WorkingFolder:
+        """Return a folder with the same links, that lies in another one."""
+        return WorkingFolder(own, self._tree)
+
+    def enter(self) -> None:
+        """Make it the working directory."""
+        os.chdir(self.path)
+
+    @property
+    def changed(self) -> bool:
+        """Whether it has to be renewed: something was made, renamed or removed in it, or it has not been made."""
+        look = os.lstat  # this is done for each simulation: a path object would double its time
+        try:
+            for path, times_ns in self._times_ns.items():
+                found = look(path)
+                if (found.st_mtime_ns, found.st_ctime_ns) != times_ns:
+                    return True
+        except OSError:
+            return True
+        return False
+
+    def renew(self) -> None:
+        """Make it as it was.
+
+        Raises
+        ------
+        OSError
+            There is no room for it.
+        """
+        self.made = True
+        try:
+            self._renew()
+        except OSError:  # whatever a model has done to it: made anew it is as it was
+            folders.remove(self._own)
+            self._renew()
+
+    def _renew(self) -> None:
+        if not os.path.lexists(self.path):
+            self.path.mkdir(parents=True)
+            self._own.chmod(stat.S_IRUSR | stat.S_IXUSR)
+        changed = []
+        for folder, path in self._paths.items():  # what holds a folder comes before it
+            if _times_ns(path) != self._times_ns[path]:
+                with _opened(self.path, folder) as fd:
+                    _restore(self.path / folder, fd, self._tree[folder])
+                changed.append(path)
+        for path in changed:  # after all: to make a folder changes the times of the one that holds it
+            time_ns = next(_times_s) * 10**9
+            os.utime(path, ns=(time_ns, time_ns), follow_symlinks=False)
+            self._times_ns[path] = _times_ns(path)
+
+    def written(self) -> list[str]:
+        """Return the first files by name that were written or removed since it was made, by their relative paths."""
+        return sorted(str(path.relative_to(self.path)) for path in self._written())[:_NAMES]
+
+    def _written(self) -> Iterator[Path]:
+        for folder, entries in self._tree.items():
+            with contextlib.suppress(OSError), _opened(self.path, folder) as fd:
+                there = _as_made(fd, entries)
+                yield from (self.path / folder / name for name in entries.keys() - there.keys())
+                for name, is_as_made in there.items():
+                    if not is_as_made:
+                        yield from _files(self.path / folder / name)
+
+
+def links_to(root: Path) -> Tree:
+    """Return the links to each file of a folder, which does not change from then on."""
+    tree: Tree = {}
+    todo = ["."]
+    while todo:
+        folder = todo.pop()
+        entries: Entries = {}
+        with os.scandir(root / folder) as found:
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    entries[entry.name] = None
+                    todo.append(f"{folder}/{entry.name}")
+                else:
+                    entries[entry.name] = str(Path(entry.path).readlink()) if entry.is_symlink() else entry.path
+        tree[folder] = entries
+    return tree
+
+
+def _times_ns(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_mtime_ns, found.st_ctime_ns
+
+
+@contextlib.contextmanager
+def _opened(root: Path, folder: str) -> Iterator[int]:
+    """Open a folder below another one; a link on the way, or in place of either, is an error."""
+    fd = os.open(root, _FOLDER)
+    try:
+        for name in Path(folder).parts:
+            outer, fd = fd, os.open(name, _FOLDER, dir_fd=fd)
+            os.close(outer)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _as_made(fd: int, entries: Entries) -> dict[str, bool]:
+    """Return for each name in an open folder whether it is what was made there."""
+    with os.scandir(fd) as found:
+        return {entry.name: _is_as_made(entry, fd, entries) for entry in found}
+
+
+def _is_as_made(entry: os.DirEntry[str], fd: int, entries: Entries) -> bool:
+    if entry.name not in entries:
+        return False
+    target = entries[entry.name]
+    if target is None:
+        return entry.is_dir(follow_symlinks=False)
+    return entry.is_symlink() and os.readlink(entry.name, dir_fd=fd) == target
+
+
+def _restore(folder: Path, fd: int, entries: Entries) -> None:
+    os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IRWXU)
+    there = _as_made(fd, entries)
+    for name, is_as_made in there.items():
+        if not is_as_made:
+            folders.remove(folder / name)
+    for name, target in entries.items():
+        if there.get(name):
+            continue
+        if target is None:
+            os.mkdir(name, dir_fd=fd)
+        else:
+            os.symlink(target, name, dir_fd=fd)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Yield a file itself, or the files in a folder; an empty folder itself."""
+    inner = [] if path.is_symlink() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    yield from inner or [path]
+
+
+def obey_modes() -> None:
+    """Have this process, and all that it starts, keep to the modes of files even as root.
+
+    Root may write into read-only files by a capability, which is given up here. Where the kernel has none (macOS) or
+    refuses, root goes on as it was.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "capset"):
+        return
+    # Before the other, which it needs no more then: a program that root starts gets what this set still has.
+    libc.prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then the same for capabilities above 31
+    if libc.capget(header, sets) == 0:
+        for i in range(3):
+            sets[i] &= ~(1 << _CAP_DAC_OVERRIDE)
+        libc.capset(header, sets)

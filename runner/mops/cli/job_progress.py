@@ -1,0 +1,114 @@
+"""What submit and resume show of a job that runs here: its plan, its progress, its end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import typer
+
+from mops.attempt.attempt import as_command
+from mops.attempt.reporting.progress import Snapshot
+from mops.cli import job_text, terminal
+from mops.jobs.detached import Detached
+from mops.jobs.job import Job, Reason, Status
+from mops.jobs.submit import Prepared, Runner
+from mops.settings import PREFIX
+
+
+class Shown:
+    """Takes a job's events and shows them."""
+
+    def __init__(self, show: Callable[[Snapshot], None], *, as_json: bool):
+        self._show, self._as_json = show, as_json
+        self._last: Snapshot | None = None
+
+    def started(self, prepared: Prepared, job: Job) -> None:
+        """Say what runs."""
+        study, n_targets = prepared.study, len(prepared.spec.targets)
+        for warning in study.warnings:
+            terminal.say(f"note: {warning}")
+        terminal.say(
+            f"job {job.name}: {job_text.counted(len(study.groups), 'parameter set')}, "
+            f"{job_text.counted(study.n_simulations, 'simulation')}, {job_text.counted(n_targets, 'target')}"
+        )
+        terminal.say(f"results go to {job_text.nearby(job.files.url)}")
+
+    def resumed(self, job: Job, changes: list[str]) -> None:
+        """Say what goes on."""
+        status = job.status()
+        terminal.say(f"job {job.name} goes on: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
+        _say_changes(changes)
+
+    def derived(self, job: Job, changes: list[str]) -> None:
+        """Say what runs again."""
+        record = job.record
+        assert record.parent is not None
+        terminal.say(
+            f"job {job.name}: {len(record.due):,} of {job_text.counted(record.n_groups, 'parameter set')} run again, "
+            f"{len(record.taken_over):,} are taken over from {record.parent.job}"
+        )
+        _say_changes(changes)
+
+    def detached(self, job: Job, runner: Runner) -> None:
+        """Say how a runner is met again that runs by itself."""
+        if self._as_json:
+            terminal.data_json(asdict(runner))
+        else:
+            terminal.data(runner.job)
+        if isinstance(runner, Detached):
+            terminal.say(f"process {runner.pid} runs it and outlives this terminal")
+            where = ("what it prints", job_text.nearby(runner.log))
+        else:
+            terminal.say(f"Kubernetes has taken it: Job {runner.runner} in namespace {runner.namespace}")
+            where = ("where it stands", job_text.command("status", job))
+        named = {"watch": "watch", "stop": "cancel", "go on after a stop or a crash": "resume"}
+        commands = [(meaning, job_text.command(verb, job)) for meaning, verb in named.items()]
+        terminal.say_fields([*commands, where])
+
+    def progress(self, now: Snapshot) -> None:
+        """Show where it stands, and once what to expect."""
+        if now.expected is not None and (self._last is None or self._last.expected is None):
+            more = "still expected" if now.expected.more else "expected"
+            terminal.say(f"{more}: {job_text.expectation(now.expected)}")
+        if now.sizing and (self._last is None or self._last.sizing != now.sizing):
+            terminal.say(f"batch size: {now.sizing}")
+        self._last = now
+        self._show(now)
+
+    def ended(self, job: Job) -> None:
+        """Say how it ended, and exit with the state's code."""
+        status, reasons = job.status(), job.reasons()
+        if self._as_json:
+            measured = {"seconds": self._last.seconds, "peak_bytes": self._last.peak_bytes} if self._last else {}
+            terminal.data_json(asdict(status) | measured | {"reasons": [asdict(reason) for reason in reasons]})
+        elif not sys.stdout.isatty():  # on a terminal the name stands in the summary
+            terminal.data(job.name)
+        took = f" in {terminal.duration(self._last.seconds)}" if self._last else ""
+        terminal.say(f"{status.state}{took}")
+        terminal.say_fields(self._summary(job, status, reasons))
+        raise typer.Exit(terminal.EXIT_CODES[status.state])
+
+    def _summary(self, job: Job, status: Status, reasons: list[Reason]) -> Iterator[tuple[str, str]]:
+        yield from job_text.counts_of(status)
+        yield from job_text.reasons_of(reasons)
+        if self._last and self._last.peak_bytes:
+            yield "peak memory", f"{terminal.size(self._last.peak_bytes)}, all processes of the job"
+        if status.state == "cancelled":
+            yield "go on", job_text.command("resume", job)
+        yield "results", job_text.command("results", job)
+
+
+@contextmanager
+def shown(*, as_json: bool) -> Iterator[Shown]:
+    """Show a job while it runs in the body."""
+    with as_command(), terminal.progress() as show:
+        yield Shown(show, as_json=as_json)
+
+
+def _say_changes(changes: list[str]) -> None:
+    for change in changes:
+        kind = "option" if change.startswith("--") else "setting" if change.startswith(PREFIX) else "warning:"
+        terminal.say(f"{kind} {change}")

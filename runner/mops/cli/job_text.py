@@ -1,0 +1,80 @@
+"""A job in words, as several commands say it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from mops.attempt.planning.forecast import Expected
+from mops.cli import terminal
+from mops.jobs.job import Job, Reason, Status
+from mops.jobs.location import locate
+from mops.storage.joblog.log import Counts
+
+_REASONS_SHOWN = 5
+_MESSAGE_COLUMNS = 120
+
+
+def counted(n: int, what: str) -> str:
+    """Return a number of things."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def command(verb: str, job: Job) -> str:
+    """Return the command that does something with a job, from the working directory."""
+    storage, local = _named(job)
+    options = (f" --storage {shlex.quote(storage)}" if storage else "") + (" --local" if local else "")
+    return f"mops jobs {verb} {job.name}{options}"
+
+
+def in_python(job: Job) -> str:
+    """Return the Python expression that opens a job, from the working directory."""
+    storage, local = _named(job)
+    options = (f", {storage!r}" if storage else "") + (", local=True" if local else "")
+    return f"mops.open_job({job.name!r}{options})"
+
+
+def _named(job: Job) -> tuple[str, bool]:
+    """Return the storage that has to be named to find a job (empty: none), and whether this machine has to be."""
+    url, found, here = job.files.url, locate(), locate(local=True)
+    storage = "" if url in (found.url(), here.url()) else nearby(url)
+    return storage, url != found.url() and found.profile is not None and not found.seen_from_pods(url)
+
+
+def nearby(url: str) -> str:
+    """Return a folder below the working directory as people there call it, and any other as it is."""
+    here = Path.cwd()
+    return str(Path(url).relative_to(here)) if Path(url).is_relative_to(here) else url
+
+
+def counts_of(status: Status) -> Iterator[tuple[str, str]]:
+    """Name what is committed."""
+    counts = status.counts
+    yield "parameter sets", f"{status.groups:,} of {status.n_groups:,} committed"
+    yield (
+        "simulations",
+        f"{counts.simulations_good:,} good, {counts.simulations_failed:,} failed, of {status.n_simulations:,}",
+    )
+    if counts.targets_good or counts.targets_failed:
+        yield "targets", f"{counts.targets_good:,} scored, {counts.targets_failed:,} failed"
+
+
+def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
+    """Name why simulations and targets failed, the most frequent reasons first."""
+    for i, reason in enumerate(reasons[:_REASONS_SHOWN]):
+        yield ("" if i else "failures"), f"{reason.n:,} x {reason.verdict}: {reason.message[:_MESSAGE_COLUMNS]}"
+    if len(reasons) > _REASONS_SHOWN:
+        yield "", f"and {counted(len(reasons) - _REASONS_SHOWN, 'other reason')}"
+
+
+def verdicts(counts: Counts) -> str:
+    """Return how many failed, by verdict, the most frequent first."""
+    most_first = sorted(counts.verdicts.items(), key=lambda found: -found[1])
+    return ", ".join(f"{n:,} {verdict}" for verdict, n in most_first)
+
+
+def expectation(it: Expected) -> str:
+    """Return what a job will take and give."""
+    time = f"{terminal.about(it.seconds)}, " if it.seconds is not None else ""
+    return f"{time}{it.rows:,} rows, {terminal.size(it.bytes)} of Parquet"

@@ -1,0 +1,1 @@
+"""The commands ``mops jobs ...``, one a file."""

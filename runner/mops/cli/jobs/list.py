@@ -1,0 +1,67 @@
+"""``mops jobs list``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from mops.cli import service_options, terminal
+from mops.cli.options import JsonOption, LocalOption, StorageOption
+from mops.jobs.listing import STATES, Listed, list_jobs
+from mops.jobs.location import locate
+from mops.k8s.job_phase import Phase
+from mops.storage.files import Files
+
+
+def list_(
+    state: Annotated[
+        list[str] | None, typer.Option(metavar="STATES", help=f"Only jobs that are so: {', '.join(STATES)}.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="Only so many, the newest.")] = None,
+    storage: StorageOption = None,
+    local: LocalOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the jobs of a storage, newest first.
+
+    Several states are separated by commas.
+    """
+    files = locate(storage, local=local).open()
+    states = [name.strip() for names in state or [] for name in names.split(",")]
+    found = list_jobs(files.brief(), states, limit)
+    phases = _phases(files, found, local=local)
+    if as_json:
+        terminal.data_json([asdict(job) | _more(phases.get(job.job)) for job in found])
+        return
+    if found:
+        columns = ("job", "state", "sets", "failed", "submitted", *(("Kubernetes",) if phases else ()))
+        rows = [_row(job, phases) for job in found]
+        terminal.data_table(columns, rows, right=("sets", "failed"))
+    else:
+        terminal.say(f"no {' or '.join(states) + ' ' if states else ''}jobs in {files.url}")
+    for job in found:
+        if job.error is not None:
+            terminal.say(f"warning: job {job.job} cannot be read: {job.error}")
+
+
+def _phases(files: Files, found: Sequence[Listed], *, local: bool) -> dict[str, Phase]:
+    """Return where the runners of jobs that have not ended stand in Kubernetes, if the connected service has them."""
+    open_ones = {job.job for job in found if job.state in ("submitted", "running", "interrupted")}
+    service = service_options.service_with(files, local=local) if open_ones else None
+    return {job: phase for job, phase in service.phases().items() if job in open_ones} if service else {}
+
+
+def _more(phase: Phase | None) -> dict[str, object]:
+    return {"kubernetes": asdict(phase)} if phase else {}
+
+
+def _row(job: Listed, phases: Mapping[str, Phase]) -> tuple[str, ...]:
+    submitted = terminal.moment(job.created) if job.created else "-"
+    kubernetes = (str(phases.get(job.job, "")),) if phases else ()
+    if job.groups is None or job.n_groups is None:
+        return job.job, job.state, "-", "-", submitted, *kubernetes
+    counts = (f"{job.groups:,}/{job.n_groups:,}", f"{job.simulations_failed:,}")
+    return job.job, job.state, *counts, submitted, *kubernetes

@@ -1,0 +1,69 @@
+"""``mops jobs results``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mops.cli import job_text, terminal
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.jobs.export import Exported, Format, export
+from mops.jobs.job import Table, open_job
+
+
+def results(
+    job: JobArgument,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Export into this folder: one file for each output and table."),
+    ] = None,
+    file_format: Annotated[Format, typer.Option("--format", help="What exported files are.")] = Format.PARQUET,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace exported files that are there.")] = False,
+    storage: StorageOption = None,
+    local: LocalOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List a job's committed results, or export them.
+
+    Parts are Parquet, and readable while the job runs. A folder may also hold parts that a killed runner left and
+    that do not count: --json names each part that does.
+    """
+    found = open_job(job, storage, local=local)
+    if to is not None:
+        _show_exported(export(found, to, file_format, overwrite=overwrite), as_json=as_json)
+        return
+    tables = found.tables()
+    _show_tables(tables, as_json=as_json)
+    if not as_json:
+        if found.record.parent is not None:
+            terminal.say("parts of the jobs that it was derived from are among these: --json names them")
+        as_files = f"{job_text.command('results', found)} --to FOLDER"
+        terminal.say(f"all of it as files: {as_files}; in Python: {job_text.in_python(found)}")
+
+
+def _show_tables(tables: list[Table], *, as_json: bool) -> None:
+    if as_json:
+        terminal.data_json([asdict(table) for table in tables])
+        return
+    rows = [
+        (
+            table.name,
+            f"{table.rows:,}",
+            f"{len(table.paths) + len(table.filtered):,}",
+            terminal.size(table.bytes),
+            table.folder,
+        )
+        for table in tables
+    ]
+    terminal.data_table(("name", "rows", "parts", "size", "folder"), rows, right=("rows", "parts", "size"))
+
+
+def _show_exported(files: list[Exported], *, as_json: bool) -> None:
+    if as_json:
+        terminal.data_json([asdict(file) for file in files])
+        return
+    rows = [(file.name, f"{file.rows:,}", file.path) for file in files]
+    terminal.data_table(("name", "rows", "file"), rows, right=("rows",))

@@ -1,0 +1,84 @@
+"""``mops jobs status``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from mops.cli import job_text, service_options, terminal
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.jobs.job import Job, Status, open_job
+from mops.k8s.job_phase import Phase
+from mops.service.service import Service
+from mops.storage.job_records import Live
+
+
+def status(
+    job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
+) -> None:
+    """Say where a job stands.
+
+    Its state, what is committed, why simulations failed, and its runner's last sign of life.
+    """
+    found = open_job(job, storage, local=local)
+    now = found.status()
+    service = _service(found, now, local=local)
+    phase = service.phase(job) if service else None
+    own = service.own_cluster_state(job) if service and phase and not phase.over else ""
+    if as_json:
+        more = {"kubernetes": asdict(phase) | {"dask_cluster": own}} if phase else {}
+        terminal.data_json(asdict(now) | {"reasons": [asdict(reason) for reason in found.reasons()]} | more)
+    else:
+        terminal.data_fields(_fields(found, now, phase, own))
+
+
+def _service(job: Job, now: Status, *, local: bool) -> Service | None:
+    """Return the service that may know of the job's runner; None: there is none, or nobody has to know."""
+    return None if now.state in ("succeeded", "partial") else service_options.service_with(job.files, local=local)
+
+
+def _kubernetes(phase: Phase, own_cluster: str) -> Iterator[tuple[str, str]]:
+    yield "Kubernetes", str(phase)
+    if phase.pod:
+        yield "", f"pod {phase.pod}"
+    if phase.hint:
+        yield "", phase.hint
+    if own_cluster:
+        yield "Dask cluster", own_cluster
+
+
+def _fields(job: Job, now: Status, phase: Phase | None, own_cluster: str) -> Iterator[tuple[str, str]]:
+    yield "job", now.job
+    yield "state", now.state
+    if phase is not None:
+        yield from _kubernetes(phase, own_cluster)
+    yield "submitted", now.created
+    if now.parent is not None:
+        yield "derived from", now.parent
+    yield "attempts", str(now.attempt)
+    yield from job_text.counts_of(now)
+    yield from job_text.reasons_of(job.reasons())
+    if now.live is not None:
+        yield from _runner(now.live)
+    if now.children:
+        yield "child processes", now.children
+    if now.sizing:
+        yield "batch size", now.sizing
+    if now.state in ("interrupted", "cancelled", "submitted") and (phase is None or phase.over):
+        yield "go on", job_text.command("resume", job)
+    if now.state == "failed":
+        yield "why", job_text.command("logs", job)
+
+
+def _runner(live: Live) -> Iterator[tuple[str, str]]:
+    age = terminal.duration(max(time.time() - live.at, 0))
+    yield "runner", f"process {live.pid} on {live.host}, last seen {age} ago"
+    done = (
+        f"{live.counts.simulations:,} simulations finished, {live.counts.simulations - live.durable:,} not durable yet"
+    )
+    yield "", f"{done}, {terminal.rate(live.rate)}"
+    yield "", f"{job_text.counted(live.in_flight, 'parameter set')} in flight, {live.slots:,} simulations at once"
+    yield "", f"{terminal.size(live.memory_bytes)}, at most {terminal.size(live.peak_bytes)}"
+    if live.counts.verdicts:
+        yield "", f"failed: {job_text.verdicts(live.counts)}"

@@ -1,0 +1,27 @@
+"""``mops jobs verify``."""
+
+from __future__ import annotations
+
+import typer
+
+from mops.cli import job_text, terminal
+from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
+from mops.jobs.job import open_job
+
+
+def verify(
+    job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
+) -> None:
+    """Check a job's log, and its parts by size and SHA-256.
+
+    Problems are printed, one a line. Exit code 1: there are some.
+    """
+    problems = open_job(job, storage, local=local).verify()
+    if as_json:
+        terminal.data_json({"job": job, "problems": problems})
+    else:
+        for problem in problems:
+            terminal.data(problem)
+    found = job_text.counted(len(problems), "problem")
+    terminal.say(f"job {job} has {found}" if problems else f"job {job} is sound")
+    raise typer.Exit(1 if problems else 0)

@@ -1,0 +1,129 @@
+"""``mops cluster status``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from mops.cli import service_options, terminal
+from mops.cli.options import JsonOption
+from mops.cluster.doctor import Connected, Finding
+from mops.k8s.pod_state import PodState
+from mops.service.overview import Member, Survey, survey
+from mops.service.service import Service
+from mops.settings import Settings
+
+UNKNOWN = "not known: see below"
+
+
+def status(as_json: JsonOption = False) -> None:
+    """Show the connected service: its workers, their memory, versions.
+
+    What Kubernetes says of its pods, and Dask of its workers: restarts and why, what waits for room, the memory of
+    each worker with its simulations, and what is set in a way that does not bound memory.
+
+    Exit codes: 0, or 4 where something could not be asked; what is known is shown then, too.
+    """
+    service = service_options.connected()
+    now = survey(service, Settings.from_environment().sim_threads)
+    if as_json:
+        terminal.data_json(_as_json(service, now))
+    else:
+        _show(service, now)
+    for fault in now.faults:
+        terminal.error(fault)
+    if now.faults:
+        raise typer.Exit(4)
+
+
+def _as_json(service: Service, now: Survey) -> dict[str, object]:
+    about = service.profile.service
+    return {
+        "service": {"release": about.release, "namespace": service.profile.namespace, "version": about.version},
+        "server": service.kubernetes.where,
+        "image": about.runner.image,
+        "scheduler": {"pods": _dicts(now.scheduler), "dask": asdict(now.dask.scheduler) if now.dask else None},
+        "workers": _dicts(now.workers),
+        "runners": now.runners,
+        "versions": now.versions,
+        "findings": _dicts(now.dask.findings) if now.dask else None,
+        "faults": [{"what": fault.what, "where": fault.where, "hint": fault.hint} for fault in now.faults],
+    }
+
+
+def _dicts(found: Sequence[PodState | Member | Finding] | None) -> list[dict[str, Any]] | None:
+    return None if found is None else [asdict(one) for one in found]
+
+
+def _show(service: Service, now: Survey) -> None:
+    terminal.data_fields(_fields(service, now))
+    if now.workers:
+        rows = [_row(member, asked=now.dask is not None) for member in now.workers]
+        columns = ("worker", "state", "restarts", "threads", "memory", "why")
+        terminal.data("")
+        terminal.data_table(columns, rows, right=("restarts", "threads"))
+    terminal.data("")
+    packages = list(now.versions["here"])
+    rows = [(where, *(found.get(name, "-") for name in packages)) for where, found in now.versions.items()]
+    terminal.data_table(("versions", *packages), rows)
+    _advise(service, now)
+
+
+def _fields(service: Service, now: Survey) -> Iterator[tuple[str, str]]:
+    about = service.profile.service
+    yield "service", f"{about.release} in namespace {service.profile.namespace}, mops {about.version}"
+    yield "server", service.kubernetes.where
+    yield "image", about.runner.image
+    yield "scheduler", UNKNOWN if now.scheduler is None else "; ".join(map(_pod, now.scheduler)) or "no pod"
+    if now.dask is not None:
+        threads = sum(worker.threads for worker in now.dask.connected)
+        yield "", f"{now.dask.scheduler.address}, {len(now.dask.connected)} workers connected, {threads} threads"
+    yield "workers", UNKNOWN if now.workers is None else _counted(Counter(map(_word, now.workers)))
+    yield "runners", UNKNOWN if now.runners is None else _counted(now.runners)
+
+
+def _pod(pod: PodState) -> str:
+    restarts = f", restarted {pod.restarts} times" if pod.restarts else ""
+    end = f", ended last with {pod.last_end}" if pod.last_end else ""
+    return f"{pod.name} {pod}{restarts}{end}"
+
+
+def _counted(words: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {word}" for word, n in sorted(words.items())) or "none"
+
+
+def _word(member: Member) -> str:
+    return member.pod.word if member.pod else "connected"
+
+
+def _row(member: Member, *, asked: bool) -> tuple[str, ...]:
+    pod, dask = member.pod, member.dask
+    if pod is None:
+        state, restarts, why = "connected", "-", "it is in no pod of the chart"
+    else:
+        lost = asked and dask is None and pod.word == "running"
+        state, restarts = "not connected" if lost else pod.word, str(pod.restarts)
+        why = "; ".join(filter(None, (pod.reason, f"ended last with {pod.last_end}" if pod.last_end else "")))
+    threads, memory = (str(dask.threads), _memory(dask)) if dask else ("-", "-")
+    return member.name, state, restarts, threads, memory, why
+
+
+def _memory(worker: Connected) -> str:
+    limit = terminal.size(worker.limit_bytes) if worker.limit_bytes else "no limit"
+    return f"{terminal.size(worker.tree_bytes)} of {limit}"
+
+
+def _advise(service: Service, now: Survey) -> None:
+    pods = [member.pod for member in now.workers or () if member.pod] + [*(now.scheduler or ())]
+    for hint in sorted({pod.hint for pod in pods} - {""}):
+        terminal.say(f"hint: {hint}")
+    for finding in now.dask.findings if now.dask else ():
+        terminal.say(f"warning: {finding.where}: {finding.what}; set {finding.fix}")
+    if now.workers == []:
+        about = service.profile.service.release, service.profile.namespace
+        more = "kubectl scale deployment {}-worker --namespace {} --replicas 2".format(*about)
+        terminal.say(f"warning: there are no workers, and nothing runs until there are: {more}")

@@ -1,0 +1,1 @@
+"""The commands ``mops study ...``, one a file."""

@@ -1,0 +1,100 @@
+"""``mops study check``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mops.cli import job_text, terminal
+from mops.cli.options import EnvOption, JsonOption, PythonOption
+from mops.cli.study.trial_report import fields_of, raise_failure, say_warnings, to_json
+from mops.cluster.external import embedded_slots
+from mops.jobs.submit import Prepared, check_model, prepare, try_model
+from mops.jobs.trial.trial import Trial
+from mops.settings import Settings
+from mops.worker.environment.options import Surroundings, surroundings
+from mops.worker.environment.variables import read_variables
+
+
+def check(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file (study.json).")],
+    project: Annotated[Path | None, typer.Option(help="The folder with the model; else found from the study.")] = None,
+    env: EnvOption = None,
+    python: PythonOption = None,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Run a simulation, or only import the model.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a study and its model, and print what submit would run.
+
+    The first simulation runs three times, in fresh processes and after another one: is the model reproducible, how
+    long does it take, how much does it give? Each target scores it twice. Nothing is stored.
+
+    Exit codes: 0 all is well (what is not reproducible is a warning), 1 the simulation or a target failed, 2 wrong
+    input.
+    """
+    settings = Settings.from_environment()
+    variables = read_variables(env or [])
+    given = surroundings(variables, python, install=settings.install)
+    prepared = prepare(study, project, settings.storage)
+    for warning in prepared.study.warnings:
+        terminal.say(f"note: {warning}")
+    trial = try_model(prepared, settings, given, _say_what_runs) if run else None
+    if trial is None:
+        check_model(prepared, settings, given)
+    plan = _plan(prepared, settings) | {"env": variables, "python": given.python}
+    _show(plan, given, trial, as_json=as_json)
+
+
+def _say_what_runs() -> None:
+    # Of a crash in a trial its own report says all; the pool would say that the rest of the job goes on.
+    logging.getLogger("mops.worker.pool").setLevel(logging.ERROR)
+    terminal.say("running one simulation three times, and another in between (--no-run leaves this out)")
+
+
+def _show(plan: dict[str, Any], given: Surroundings, trial: Trial | None, *, as_json: bool) -> None:
+    if as_json:
+        terminal.data_json(plan | {"trial": None if trial is None else to_json(trial)})
+    else:
+        terminal.data_fields([*_fields(plan), *([] if trial is None else fields_of(trial))])
+    if trial is not None:
+        say_warnings(trial)
+        raise_failure(trial)
+
+
+def _plan(prepared: Prepared, settings: Settings) -> dict[str, Any]:
+    spec, bundle = prepared.spec, prepared.bundle
+    return {
+        **spec.to_json(),
+        "project": str(prepared.root),
+        "bundle": {"digest": bundle.digest, "files": len(bundle.names), "bytes": len(bundle.data)},
+        "parameter_sets": len(prepared.study.groups),
+        "simulations": prepared.study.n_simulations,
+        "in_flight": settings.batch_size,
+        "slots": embedded_slots(settings),
+        "warnings": list(prepared.study.warnings),
+    }
+
+
+def _in_flight(batch_size: int | str) -> str:
+    at_most = "as many of them in flight as memory allows"
+    return at_most if batch_size == "auto" else f"at most {batch_size:,} of them in flight"
+
+
+def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    bundle = plan["bundle"]
+    yield "model", plan["model"]
+    yield "scenario", plan["scenario"]
+    yield "outputs", "all" if plan["outputs"] is None else ", ".join(plan["outputs"])
+    yield "targets", ", ".join(plan["targets"]) or "none"
+    yield "project", plan["project"]
+    yield "bundle", f"{job_text.counted(bundle['files'], 'file')}, {terminal.size(bundle['bytes'])}, {bundle['digest']}"
+    if plan["python"]:
+        yield "python", plan["python"]
+    if plan["env"]:
+        yield "env", ", ".join(name if value is None else f"{name}={value}" for name, value in plan["env"].items())
+    yield "parameter sets", f"{plan['parameter_sets']:,}, {_in_flight(plan['in_flight'])}"
+    yield "simulations", f"{plan['simulations']:,}, {plan['slots']} at once"

@@ -1,0 +1,137 @@
+"""What ``mops study check`` shows of a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from mops.cli import job_text, terminal
+from mops.errors import TrialFailed
+from mops.jobs.trial.trial import Trial
+from mops.study.ids import canonical_json
+from mops.task import Failure
+
+_DIFFERENCES_SHOWN = 5
+_LAST_PRINTS = 2_000  # characters
+_PARAMS_SHOWN = 200  # characters
+_ADVICE = {
+    "unseeded": "fresh processes differ too, so something is not seeded: give every generator the seed that the model "
+    "gets, like numpy.random.default_rng(seed), and draw nothing while the model is imported; the clock, uuid and the "
+    "order of threads vary too",
+    "kept": "fresh processes agree, so something of an earlier simulation stays in the process: a global, a cache, a "
+    "generator that is made once; make it anew in each simulation, or set MODELOPS_JOB_TASKS_PER_CHILD=1",
+}
+_READS_ADVICE = (
+    "each simulation of a job starts in a folder with the project's files and no others, so it never finds these; "
+    "return what has to be kept as an output"
+)
+_TARGET_ADVICE = (
+    "a target that draws at random uses random or numpy.random, which mops seeds, or a generator with a seed of its own"
+)
+
+
+def to_json(trial: Trial) -> dict[str, Any]:
+    """Return a trial as JSON values."""
+    varying = trial.varying
+    return {
+        "param_id": trial.group.param_id,
+        "seed": trial.group.seeds[0],
+        "import_seconds": trial.import_seconds,
+        "first_seconds": trial.first_seconds,
+        "warm_seconds": trial.warm_seconds,
+        "outputs": [asdict(output) for output in trial.outputs],
+        "losses": [{"target": target, "name": name, "loss": loss} for (target, name), loss in trial.losses.items()],
+        "failures": [failure._asdict() for failure in trial.failures],
+        "other_failure": trial.other._asdict() if trial.other else None,
+        "reproducible": None if trial.warm_seconds is None else varying is None,
+        "varying": asdict(varying) if varying else None,
+        "varying_losses": [asdict(difference) for difference in trial.varying_losses],
+        "reads_written": list(trial.reads_written),
+        "prints": trial.prints,
+    }
+
+
+def fields_of(trial: Trial) -> Iterator[tuple[str, str]]:
+    """Name what a trial showed."""
+    yield "tried", f"seed {trial.group.seeds[0]} of the first parameter set ({trial.group.param_id[:12]})"
+    yield "import", terminal.duration(trial.import_seconds)
+    warm = "" if trial.warm_seconds is None else f", {_seconds(trial.warm_seconds)} again in the same process"
+    yield "one simulation", f"{_seconds(trial.first_seconds)} in a fresh process{warm}"
+    for output in trial.outputs:
+        yield f"output {output.name}", f"{job_text.counted(output.rows, 'row')}, {terminal.size(output.bytes)} as Arrow"
+    for (target, name), loss in trial.losses.items():
+        yield f"target {target}", f"{name} = {loss:g}"
+    if trial.warm_seconds is not None:
+        yield "reproducible", "no" if trial.varying or trial.varying_losses else "yes"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms" if seconds < 0.1 else terminal.duration(seconds)
+
+
+def say_warnings(trial: Trial) -> None:
+    """Say what is not the same each time, and what to do."""
+    if trial.varying is not None:
+        terminal.say(f"warning: the model is not reproducible: the same simulation differs {trial.varying.when}")
+        _say_differences(list(map(str, trial.varying.differences)))
+        terminal.say(f"hint: {_ADVICE[trial.varying.cause]}")
+    if trial.reads_written:
+        terminal.say(f"warning: the model reads what it wrote before: {_listed(trial.reads_written)}")
+        terminal.say(f"hint: {_READS_ADVICE}")
+    if trial.varying_losses:
+        terminal.say("warning: a target is not reproducible: it scores the same tables differently")
+        _say_differences(list(map(str, trial.varying_losses)))
+        terminal.say(f"hint: {_TARGET_ADVICE}")
+    if trial.other is not None:
+        terminal.say(f"warning: the simulation that ran in between failed: {_why(trial.other)}")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = len(names) - _DIFFERENCES_SHOWN
+    shown = ", ".join(names[:_DIFFERENCES_SHOWN])
+    return f"{shown} and {job_text.counted(more, 'other file')}" if more > 0 else shown
+
+
+def _say_differences(lines: list[str]) -> None:
+    for line in lines[:_DIFFERENCES_SHOWN]:
+        terminal.say(f"  {line}")
+    if len(lines) > _DIFFERENCES_SHOWN:
+        terminal.say(f"  and {job_text.counted(len(lines) - _DIFFERENCES_SHOWN, 'other difference')}")
+
+
+def raise_failure(trial: Trial) -> None:
+    """Raise what failed, if anything did.
+
+    Raises
+    ------
+    TrialFailed
+        A simulation or a target of the first parameter set failed: why, and what it printed last.
+    """
+    if not trial.failures:
+        return
+    lines = [f"the trial failed: {_what(failure)}: {_why(failure)}" for failure in trial.failures if _is_own(failure)]
+    traces = [failure.traceback.rstrip() for failure in trial.failures if failure.traceback]
+    raise TrialFailed(
+        "\n".join([*lines, *traces[:1]]),
+        where=f"the first parameter set, {canonical_json(trial.group.params)[:_PARAMS_SHOWN]}",
+        hint=f"its last output: {_last_words(trial.prints) or '(none)'}",
+    )
+
+
+def _last_words(prints: str) -> str:
+    """Return what it printed last, without the traceback of a crash, which has been shown."""
+    return prints.partition("Fatal Python error")[0].strip()[-_LAST_PRINTS:]
+
+
+def _is_own(failure: Failure) -> bool:
+    """Tell whether this is no consequence of another failure."""
+    return failure.target != "*"
+
+
+def _what(failure: Failure) -> str:
+    return f"the simulation with seed {failure.seed}" if failure.target is None else f"target {failure.target}"
+
+
+def _why(failure: Failure) -> str:
+    return f"{failure.reason}: {failure.message}"

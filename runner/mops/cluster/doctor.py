@@ -1,0 +1,274 @@
+"""Looks whether a cluster is set up so that memory is bounded; says what is off, where, and what to set.
+
+:func:`facts_of_scheduler` and :func:`facts_of_worker` run there and read what is in effect; :func:`findings` is pure.
+The rules and their reasons are docs/doctor.md's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from distributed import Client
+
+from mops.system.heap import resident_bytes
+from mops.system.process_memory import allowed_bytes, share_bytes
+from mops.worker.deaths import shown
+
+logger = logging.getLogger(__name__)
+
+SATURATION = 1.0
+HOST_SHARE = 0.9
+"""Workers may have so much of their host's memory together: the rest is the system's, the nannies', a burst's."""
+
+LEAST_SHARE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What is in effect on a worker.
+
+    Parameters
+    ----------
+    limit_bytes
+        Dask's limit of its memory; 0: none.
+    host_bytes
+        What its host, or its container, has.
+    own_bytes
+        What its own process takes.
+    trim_threshold
+        MALLOC_TRIM_THRESHOLD_ in its environment.
+    """
+
+    address: str
+    host: str
+    threads: int
+    limit_bytes: int
+    host_bytes: int
+    own_bytes: int
+    target: float | bool
+    spill: float | bool
+    trim_threshold: str | None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Connected:
+    """What the scheduler knows of a worker, whatever version of mops either has.
+
+    Parameters
+    ----------
+    name
+        As Dask calls it; on Kubernetes that of its pod.
+    limit_bytes
+        Dask's limit of its memory; 0: none.
+    tree_bytes
+        What it takes together with the simulations that it runs, as of its last heartbeat.
+    """
+
+    name: str
+    address: str
+    threads: int
+    limit_bytes: int
+    tree_bytes: int
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """What is in effect on the scheduler."""
+
+    address: str
+    saturation: float
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is off.
+
+    Parameters
+    ----------
+    where
+        The scheduler or the workers.
+    what
+        What is in effect, and why it is not right.
+    fix
+        What to set.
+    """
+
+    where: str
+    what: str
+    fix: str
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that runner, scheduler and workers must share."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {
+        "mops": version("mops-runner"),
+        "Python": python,
+        "dask": version("dask"),
+        "distributed": version("distributed"),
+    }
+
+
+def facts_of_scheduler(dask_scheduler: Any) -> Scheduler:
+    """Return what is in effect on the scheduler. Runs there."""
+    return Scheduler(dask_scheduler.address, dask_scheduler.WORKER_SATURATION, versions())
+
+
+def facts_of_worker(dask_worker: Any) -> Worker:
+    """Return what is in effect on a worker. Runs there."""
+    manager = dask_worker.memory_manager
+    return Worker(
+        address=dask_worker.address,
+        host=socket.gethostname(),
+        threads=dask_worker.state.nthreads,
+        limit_bytes=manager.memory_limit or 0,
+        host_bytes=allowed_bytes(),
+        own_bytes=resident_bytes(),
+        target=manager.memory_target_fraction,
+        spill=manager.memory_spill_fraction,
+        trim_threshold=os.environ.get("MALLOC_TRIM_THRESHOLD_"),
+        versions=versions(),
+    )
+
+
+def connected(client: Client) -> list[Connected]:
+    """Return the workers that are connected to the scheduler."""
+    workers: Mapping[str, Mapping[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
+    return [_connected(address, known) for address, known in workers.items()]
+
+
+def _connected(address: str, known: Mapping[str, Any]) -> Connected:
+    metrics = known.get("metrics", {})
+    return Connected(
+        name=str(known["name"]),
+        address=address,
+        threads=known["nthreads"],
+        limit_bytes=known.get("memory_limit") or 0,
+        tree_bytes=metrics.get("memory", 0) + metrics.get("mops_children_bytes", 0),
+    )
+
+
+def examine(client: Client, threads: int) -> tuple[Scheduler, list[Worker], list[Finding]]:
+    """Look at a cluster.
+
+    Parameters
+    ----------
+    threads
+        Threads of a simulation.
+
+    Returns
+    -------
+    tuple
+        What is in effect on the scheduler and on the workers that answer, and what is off.
+    """
+    scheduler = client.run_on_scheduler(facts_of_scheduler)
+    answers = client.run(facts_of_worker, on_error="ignore")
+    workers = [facts for facts in answers.values() if isinstance(facts, Worker)]
+    return scheduler, workers, list(findings(scheduler, workers, versions(), threads))
+
+
+def warn(client: Client, job: str, threads: int) -> None:
+    """Log what is off at the start of a job; a cluster that cannot be looked at is one that the job will hear of."""
+    try:
+        _, _, found = examine(client, threads)
+    except Exception:
+        logger.debug("%s: the cluster could not be looked at", job, exc_info=True)
+        return
+    for finding in found:
+        logger.warning("%s: %s: %s; set %s", job, finding.where, finding.what, finding.fix)
+
+
+def findings(
+    scheduler: Scheduler, workers: Sequence[Worker], own: Mapping[str, str], threads: int
+) -> Iterator[Finding]:
+    """Yield what is off.
+
+    Parameters
+    ----------
+    own
+        The runner's versions.
+    threads
+        Threads of a simulation.
+    """
+    if scheduler.saturation != SATURATION:
+        yield Finding(
+            "scheduler",
+            f"worker-saturation is {scheduler.saturation:g}: tasks wait on workers, and their results with them",
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0 in the scheduler's environment",
+        )
+    yield from _of_versions("scheduler", scheduler.versions, own)
+    for where, same in _alike(workers).items():
+        yield from _of_worker(where, same, own, threads)
+    yield from _of_hosts(workers)
+
+
+def _alike(workers: Sequence[Worker]) -> dict[str, Worker]:
+    """Return one of each kind of worker, by the names of all that are like it: a cluster of a hundred is one line."""
+    kinds: dict[tuple[object, ...], list[Worker]] = defaultdict(list)
+    for worker in workers:
+        settings = (worker.threads, worker.limit_bytes, worker.target, worker.spill, worker.trim_threshold)
+        kinds[(*settings, *sorted(worker.versions.items()))].append(worker)
+    return {_names(same): max(same, key=lambda worker: worker.own_bytes) for same in kinds.values()}
+
+
+def _names(workers: Sequence[Worker]) -> str:
+    more = f" and {len(workers) - 1} more" if len(workers) > 1 else ""
+    return f"worker {workers[0].address}{more}"
+
+
+def _of_worker(where: str, worker: Worker, own: Mapping[str, str], threads: int) -> Iterator[Finding]:
+    for name, fraction in (("target", worker.target), ("spill", worker.spill)):
+        if fraction and worker.limit_bytes:
+            yield Finding(
+                where,
+                f"memory.{name} is {fraction:g}: results are mapped files, and writing them to disk frees nothing",
+                f"DASK_DISTRIBUTED__WORKER__MEMORY__{name.upper()}=False in its environment",
+            )
+    if not worker.trim_threshold:
+        yield Finding(
+            where,
+            "its heap keeps what it has freed",
+            "MALLOC_TRIM_THRESHOLD_=65536 in its environment, before it starts",
+        )
+    slots = max(worker.threads // threads, 1)
+    allowed = min(worker.limit_bytes or worker.host_bytes, worker.host_bytes)
+    share = share_bytes(allowed, worker.own_bytes, slots)
+    if share < LEAST_SHARE_BYTES:
+        yield Finding(
+            where,
+            f"{slots} simulations at once have {shown(share)} each, of {shown(allowed)} with the worker's own "
+            f"{shown(worker.own_bytes)} and 256 MiB of headroom for each",
+            "--nthreads lower, or --memory-limit higher",
+        )
+    yield from _of_versions(where, worker.versions, own)
+
+
+def _of_versions(where: str, found: Mapping[str, str], own: Mapping[str, str]) -> Iterator[Finding]:
+    for name in own:
+        if found.get(name) != own[name]:
+            yield Finding(where, f"{name} is {found.get(name)}, and {own[name]} here", f"the same {name} on both")
+
+
+def _of_hosts(workers: Sequence[Worker]) -> Iterator[Finding]:
+    hosts: dict[str, list[Worker]] = defaultdict(list)
+    for worker in workers:
+        hosts[worker.host].append(worker)
+    for host, there in hosts.items():
+        limits, has = sum(worker.limit_bytes for worker in there), min(worker.host_bytes for worker in there)
+        if limits > HOST_SHARE * has:
+            most = int(HOST_SHARE * has / len(there)) >> 20
+            yield Finding(
+                f"host {host}",
+                f"its {len(there)} workers may take {shown(limits)} together, and it has {shown(has)}: no headroom",
+                f"--memory-limit {most}MiB for each, or fewer workers",
+            )

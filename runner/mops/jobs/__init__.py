@@ -1,0 +1,1 @@
+"""What users do with jobs, from a terminal or from Python."""

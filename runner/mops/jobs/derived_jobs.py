@@ -1,0 +1,117 @@
+"""Chooses what a retry runs again. What a derived job then is: docs/storage.md, "Derived jobs"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mops.errors import JobError, UsageError
+from mops.jobs.job import Job
+from mops.storage.job_records import JobRecord, Parent, load_groups
+from mops.storage.joblog.log import Counts, LogView
+from mops.storage.parquet import VERDICTS
+from mops.study.groups import GroupTable
+from mops.study.ranges import Ranges
+
+
+def wanted(verdicts: str | Iterable[str]) -> frozenset[str]:
+    """Return the verdicts that are meant: names, or a text like ``oom,timeout`` or ``all``.
+
+    Raises
+    ------
+    UsageError
+        None is named, or one that is not known.
+    """
+    given = verdicts.split(",") if isinstance(verdicts, str) else verdicts
+    names = [text for verdict in given if (text := verdict.strip())]
+    unknown = [repr(name) for name in names if name not in (*VERDICTS, "all")]
+    if unknown or not names:
+        raise UsageError(
+            f"there is no verdict {', '.join(unknown)}" if unknown else "no verdict is named",
+            where="the verdicts to retry",
+            hint=f"there are: {', '.join(VERDICTS)}; and all, for any of them",
+        )
+    return frozenset(VERDICTS) if "all" in names else frozenset(names)
+
+
+def parent(job: Job, record: JobRecord, view: LogView, verdicts: frozenset[str]) -> Parent:
+    """Choose the groups of a job that run again, and say what is taken over.
+
+    Raises
+    ------
+    JobError
+        The job is not complete, or none of its failures is meant.
+    """
+    if view.end is None or not view.complete:
+        state = job.status().state
+        raise JobError(
+            f"job {job.name!r} is {state}: only a complete job can be retried",
+            where=job.files.url,
+            hint=_when_complete(job.name, state),
+        )
+    failures = job.failures(texts=False)
+    if not failures.num_rows:
+        raise JobError(
+            f"no simulation or target of job {job.name!r} has failed",
+            where=job.files.url,
+            hint=f"nothing is to be done; read it with: mops jobs results {job.name}",
+        )
+    groups = Ranges.of(_groups(failures.filter(pc.is_in(failures["reason"], pa.array(sorted(verdicts))))))
+    if not groups:
+        raise JobError(
+            f"no failure of job {job.name!r} is {' or '.join(v for v in VERDICTS if v in verdicts)}",
+            where=job.files.url,
+            hint=_what_there_is(failures),
+        )
+    again = counts_of(groups, failures, load_groups(job.files, job.name), len(record.spec.targets))
+    taken_over = record.taken_over_counts + view.counts - again
+    return Parent(job=job.name, k=view.k, nonce=view.end.nonce, groups=groups, counts=taken_over)
+
+
+def _when_complete(job: str, state: str) -> str:
+    if state == "running":
+        return f"wait for its end: mops jobs status {job}"
+    return f"complete it first, then retry: mops jobs resume {job}"
+
+
+def _groups(failures: pa.Table) -> list[int]:
+    groups: list[int] = pc.unique(failures["group"]).to_pylist()
+    return groups
+
+
+def _what_there_is(failures: pa.Table) -> str:
+    found = {v: len(_groups(failures.filter(pc.equal(failures["reason"], v)))) for v in VERDICTS}
+    return "parameter sets with failures: " + ", ".join(f"{n:,} with {verdict}" for verdict, n in found.items() if n)
+
+
+def counts_of(groups: Ranges, failures: pa.Table, table: GroupTable, n_targets: int) -> Counts:
+    """Count the simulations and targets of some groups, all of them committed.
+
+    Parameters
+    ----------
+    failures
+        The job's failures: columns ``group``, ``target`` and ``reason``.
+    table
+        The job's groups.
+    n_targets
+        How many targets each group has.
+    """
+    theirs = failures.filter(pc.is_in(failures["group"], pa.array(list(groups), pa.int32())))
+    rows = _counted(theirs["target"])
+    simulations_failed = rows.pop(None, 0)
+    without_losses = rows.pop("*", 0)  # one row for all targets of a group
+    targets_failed = without_losses * n_targets + sum(rows.values())
+    return Counts(
+        simulations_good=sum(map(table.n_replicates, groups)) - simulations_failed,
+        simulations_failed=simulations_failed,
+        targets_good=len(groups) * n_targets - targets_failed,
+        targets_failed=targets_failed,
+        verdicts=_counted(theirs.filter(pc.fill_null(pc.not_equal(theirs["target"], "*"), fill_value=True))["reason"]),
+    )
+
+
+def _counted(values: pa.ChunkedArray) -> dict[Any, int]:
+    return {kind["values"]: kind["counts"] for kind in pc.value_counts(values).to_pylist()}

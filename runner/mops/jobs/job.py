@@ -1,0 +1,445 @@
+"""A job as its user sees it: where it stands, and its results as Arrow."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
+
+from mops.errors import CorruptRecord, JobError, without_numbers
+from mops.jobs.location import locate
+from mops.storage.ancestors import Rows, Source, ancestors, families_of, parts, verify_job
+from mops.storage.files import Files
+from mops.storage.filtered_dataset import FilteredFile, filtered
+from mops.storage.job_records import JobRecord, Live, driven_here, job_names, load_job, read_live, read_reference
+from mops.storage.joblog.log import Claim, Counts, JobLog, LogView, read_whole, settled_state
+from mops.storage.joblog.one_dataset import dataset_problems
+from mops.storage.parquet import FAILURES, LOSSES, unified, with_dictionaries
+from mops.storage.paths import JobPaths
+from mops.storage.samples import as_table, read_samples
+from mops.study.column_families import Columns
+from mops.study.groups import IDENTITY_FIELDS
+
+SILENT_SECONDS = 45.0
+"""A runner writes a sign of life every 10 s; after this long without one it counts as interrupted."""
+
+_READERS = 16
+_PIECE_ROWS = 10_000
+_MOST_REASONS = 1_000
+_OTHERS = "others, each with a message of its own"
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a job stands.
+
+    Parameters
+    ----------
+    state
+        ``submitted``, ``running``, ``interrupted`` (its runner is gone; resume goes on), ``succeeded``,
+        ``partial`` (finished, some simulations or targets failed), ``failed`` or ``cancelled``.
+    groups, n_groups
+        Committed groups, and all.
+    counts
+        Committed simulations and targets.
+    live
+        The runner's last sign of life, which also counts what is not durable yet; None where no runner is due.
+    parent
+        The job that this one takes rows over from; what is taken over is committed.
+    seconds, peak_bytes
+        How long the last attempt took so far, and its peak memory; None before its first sign of life.
+    children
+        How the last attempt's child processes were started, and why; empty before one was.
+    sizing
+        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto in the last attempt; empty where a number is set.
+    """
+
+    job: str
+    state: str
+    attempt: int
+    groups: int
+    n_groups: int
+    n_simulations: int
+    counts: Counts
+    created: str
+    live: Live | None
+    parent: str | None = None
+    seconds: float | None = None
+    peak_bytes: int | None = None
+    children: str = ""
+    sizing: str = ""
+
+
+@dataclass(frozen=True)
+class FilteredPart:
+    """A part whose rows count, but those of the groups ``without``: intervals, each from its start up to its stop."""
+
+    path: str
+    without: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a job's results: what is committed of it.
+
+    Parameters
+    ----------
+    kind, name
+        ``outputs`` and the model's name for it, or twice ``losses`` or ``failures``.
+    folder
+        Where its parts lie. Parts that a killed runner left there too do not count: ``paths`` has those that do.
+    paths
+        Parts of which every row counts.
+    filtered
+        Of a derived job: parts of an ancestor in which the rows of some groups do not count.
+    """
+
+    kind: str
+    name: str
+    rows: int
+    bytes: int
+    folder: str
+    paths: tuple[str, ...]
+    filtered: tuple[FilteredPart, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why simulations or targets failed: how many, the verdict, the first line of its message."""
+
+    n: int
+    verdict: str
+    message: str
+
+
+def open_job(name: str, storage: str | None = None, *, local: bool = False) -> Job:
+    """Open a job.
+
+    Parameters
+    ----------
+    name
+        As ``mops jobs submit`` printed it.
+    storage
+        URL or folder; None: as :mod:`mops.jobs.location` says.
+    local
+        Look on this machine even when connected to a service.
+
+    Raises
+    ------
+    JobError
+        There is no such job; the nearest names are given.
+    """
+    location = locate(storage, local=local)
+    files = location.open()
+    try:
+        load_job(files.brief(), name)
+    except JobError as unknown:
+        here = locate(local=True)
+        if storage is not None or here.url() == files.url or name not in job_names(here.open()):
+            raise
+        hint = f"this machine has a job of this name: add --local, or in Python mops.open_job({name!r}, local=True)"
+        raise JobError(unknown.what, where=unknown.where, hint=hint) from None
+    return Job(files, name)
+
+
+class Job:
+    """One job: where it stands and what it has committed so far. Every read shows the present."""
+
+    def __init__(self, files: Files, name: str):
+        self.files, self.name = files, name
+        self._paths = JobPaths(name)
+
+    def __repr__(self) -> str:
+        return f"Job({self.name!r}, storage={self.files.url!r})"
+
+    @property
+    def record(self) -> JobRecord:
+        """What was submitted."""
+        return load_job(self.files, self.name)
+
+    def _view(self) -> LogView:
+        return JobLog(self.files, self._paths).read()
+
+    @functools.cached_property
+    def _ancestors(self) -> list[Source]:
+        return ancestors(self.files, self.record)  # complete jobs: read once
+
+    def _sources(self) -> list[Source]:
+        return [*self._ancestors, Source(self.name, read_whole(self.files, self._paths))]
+
+    def _rows(self, kind: str, output: str | None = None) -> list[Rows]:
+        return parts(self._sources(), kind, output)
+
+    def status(self) -> Status:
+        """Return where the job stands."""
+        return self._status(self.record, self._view())
+
+    def follower(self) -> Callable[[], Status]:
+        """Return what tells again and again where the job stands, and reads only what is new since it was asked."""
+        record, log = self.record, JobLog(self.files, self._paths)
+        return lambda: self._status(record, log.read())
+
+    def _status(self, record: JobRecord, view: LogView) -> Status:
+        state, live = standing(self.files, self.name, view)
+        last = live if live or not view.attempt else read_live(self.files, self._paths, view.attempt)
+        return Status(
+            job=self.name,
+            state=state,
+            attempt=view.attempt,
+            groups=len(record.taken_over) + len(view.committed),
+            n_groups=record.n_groups,
+            n_simulations=record.n_simulations,
+            counts=record.taken_over_counts + view.counts,
+            created=record.created,
+            live=live,
+            parent=record.parent.job if record.parent else None,
+            seconds=last.seconds if last else None,
+            peak_bytes=last.peak_bytes if last else None,
+            children=last.children if last else "",
+            sizing=last.sizing if last else "",
+        )
+
+    def require_no_runner(self, hint: str) -> LogView:
+        """Refuse what must not be done to a job that runs; return the log that shows that it does not.
+
+        Parameters
+        ----------
+        hint
+            What the user can do instead.
+
+        Raises
+        ------
+        JobError
+            A runner is at the job; it says where that runs, and when it was last seen.
+        """
+        view = self._view()
+        state, live = standing(self.files, self.name, view)
+        if state == "running":
+            what = f"job {self.name!r} is running: {_runner(view.claim, live)}"
+            raise JobError(what, where=self.files.url, hint=hint)
+        return view
+
+    def verify(self) -> list[str]:
+        """Check the job's log, every part, and that each output reads as one dataset; say all that is wrong."""
+        return verify_job(self.files, self.name) or dataset_problems(self.files, self.name)
+
+    def cancel(self) -> bool:
+        """Ask the job's runner to commit what is finished and stop; False: it was complete already."""
+        record = load_job(self.files, self.name)
+        return JobLog(self.files, JobPaths(record.job)).cancel(who=os.environ.get("USER", "unknown"))
+
+    def output_names(self) -> list[str]:
+        """Return the names of the outputs that the job keeps; empty before the first good simulation."""
+        keep = self.record.spec.outputs
+        reference = read_reference(self.files, self._paths) or {}
+        return [name for name in reference if keep is None or name in keep]
+
+    def paths(self, output: str) -> list[str]:
+        """Return the paths, in the storage, of an output's committed parts.
+
+        Those of a derived job's ancestors are among them, with rows that do not count: :meth:`outputs` leaves them out.
+        """
+        return [rows.part.path for rows in parts(self._sources_of(output), "outputs", output)]
+
+    def tables(self) -> list[Table]:
+        """Return what is committed, by table: the outputs, the losses, the failures."""
+        sources = self._sources()
+        named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
+        return [self._table(kind, name, parts(sources, kind, name)) for kind, name in named]
+
+    def _table(self, kind: str, name: str | None, rows: Sequence[Rows]) -> Table:
+        url = self.files.url
+        whole = [some.part for some in rows if not some.without]
+        mixed = [some for some in rows if some.without]
+        return Table(
+            kind=kind,
+            name=name or kind,
+            rows=sum(part.rows for part in whole) + self._dataset(mixed, pa.schema([])).count_rows(),
+            bytes=sum(some.part.bytes for some in rows),
+            folder=f"{url}/{self._paths.folder(kind, name)}",
+            paths=tuple(f"{url}/{part.path}" for part in whole),
+            filtered=tuple(FilteredPart(f"{url}/{some.part.path}", some.without.intervals) for some in mixed),
+        )
+
+    def _sources_of(self, output: str) -> list[Source]:
+        if output not in (names := self.output_names()):
+            has = f"it has: {', '.join(names)}" if names else "no simulation has finished yet"
+            raise JobError(f"job {self.name!r} has no output {output!r}", where=self.files.url, hint=has)
+        return self._sources()
+
+    def outputs(self, output: str) -> ds.Dataset:
+        """Return an output's committed rows: param_id, group, replicate, seed, and the model's columns.
+
+        Types that differ between parts are unified within their family: int with float to float64.
+
+        Raises
+        ------
+        JobError
+            The job has no such output; its outputs are named.
+        CorruptRecord
+            A part is gone, or is no Parquet file any more. Damage within a part is found by ``mops jobs verify`` only.
+        """
+        sources = self._sources_of(output)
+        families = families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
+        rows = parts(sources, "outputs", output)
+        return self._dataset(rows, pa.schema(IDENTITY_FIELDS), families.get(output))
+
+    def _dataset(
+        self,
+        rows: Sequence[Rows],
+        empty: pa.Schema,
+        families: Columns | None = None,
+        dictionaries: Sequence[str] = (),
+    ) -> ds.Dataset:
+        """Return rows as a dataset, their columns' families known; ``dictionaries``, of strings, are read as such."""
+        if not rows:
+            return ds.dataset(with_dictionaries(empty, dictionaries).empty_table())
+        filesystem, _ = self.files.arrow(rows[0].part.path)
+        paths = [self.files.arrow(some.part.path)[1] for some in rows]
+        with ThreadPoolExecutor(_READERS) as pool:
+            schemas = list(pool.map(lambda path: self._schema_of(path, filesystem), paths))
+        whole = unified(schemas, f"{self.files.url}/{rows[0].part.path}", families)
+        schema, file_format = (
+            with_dictionaries(whole, dictionaries),
+            ds.ParquetFileFormat(dictionary_columns=set(dictionaries)),
+        )
+        if any(some.without for some in rows):
+            files = [FilteredFile(path, some.job, some.without) for path, some in zip(paths, rows, strict=True)]
+            return filtered(files, schema, filesystem, file_format)
+        return ds.dataset(paths, schema=schema, format=file_format, filesystem=filesystem)
+
+    def _schema_of(self, path: str, filesystem: FileSystem) -> pa.Schema:
+        """Return the schema of a part; CorruptRecord: it is gone, or damaged."""
+        try:
+            return pq.read_schema(path, filesystem=filesystem)
+        except (FileNotFoundError, pa.ArrowInvalid) as bad:
+            what = "is not there" if isinstance(bad, FileNotFoundError) else "is not the Parquet file that was written"
+            raise CorruptRecord(
+                f"a part that job {self.name!r} has committed {what}",
+                where=path,
+                hint=f"mops jobs verify {self.name} names every part that is damaged; restore them from a backup, "
+                "or submit the study again under another name",
+            ) from bad
+
+    def losses(self, *, params: bool = False) -> pa.Table:
+        """Return param_id, group, target, name, loss and n_replicates; with ``params`` the parameters too."""
+        losses = self._dataset(self._rows("losses"), LOSSES).to_table()
+        if not params:
+            return losses
+        typed = self.params().drop_columns(["group", "seeds", "params"])
+        return losses.join(typed, "param_id", right_suffix=".param").sort_by([("group", "ascending")])
+
+    def failures(self, *, texts: bool = True) -> pa.Table:
+        """Return a row for each simulation and each target that failed: who, why, and how often it was tried.
+
+        Parameters
+        ----------
+        texts
+            With the columns ``message`` and ``traceback``. The tracebacks are dictionary-encoded: thousands of failures
+            may have the same one.
+        """
+        columns = [name for name in FAILURES.names if texts or name not in ("message", "traceback")]
+        rows = self._dataset(self._rows("failures"), FAILURES, dictionaries=("traceback",))
+        table = rows.to_table(columns=columns).unify_dictionaries()
+        return table.take(pc.sort_indices(table, [("group", "ascending"), ("replicate", "ascending")]))
+
+    def reasons(self) -> list[Reason]:
+        """Return why simulations and targets failed, the most frequent first.
+
+        Messages that differ in their numbers only are one reason, with the first of them. Two columns are read, a piece
+        at a time: neither tracebacks nor the number of failures count. The log tells whether there are any.
+        """
+        sources = self._sources()
+        counts = self.record.taken_over_counts + sources[-1].log.view.counts
+        rows = self._dataset(parts(sources, "failures") if counts.failed else [], FAILURES)
+        pieces = rows.to_batches(columns=["reason", "message"], batch_size=_PIECE_ROWS, fragment_readahead=1)
+        alike: dict[tuple[str, str], Reason] = {}
+        for verdict, message, n in (counted for piece in pieces for counted in _counted(piece)):
+            kind = (verdict, without_numbers(message))
+            if kind not in alike and len(alike) >= _MOST_REASONS:
+                kind, message = (verdict, _OTHERS), _OTHERS
+            known = alike.get(kind, Reason(0, verdict, message))
+            alike[kind] = replace(known, n=known.n + n)
+        return sorted(alike.values(), key=lambda reason: -reason.n)
+
+    def samples(self, newest: int | None = None) -> pa.Table:
+        """Return where the job stood about every 10 s: counts, rate, memory, groups in flight, verdicts so far.
+
+        Columns: :data:`mops.storage.samples.SAMPLES`; counts are of the whole job, in the order in which they were
+        taken, earlier attempts first.
+
+        Parameters
+        ----------
+        newest
+            Only so many of the objects that hold them, the last ones; each holds about a minute.
+        """
+        return as_table(read_samples(self.files, self._paths, newest))
+
+    def params(self) -> pa.Table:
+        """Return the groups: param_id, group, seeds, the canonical JSON, and a typed column for each parameter."""
+        filesystem, path = self.files.arrow(self._paths.params)
+        return pq.read_table(path, filesystem=filesystem)
+
+
+def _counted(failures: pa.RecordBatch) -> Iterator[tuple[str, str, int]]:
+    """Yield (verdict, first line of the message, how many) of failures, in the order in which they came."""
+    table = pa.Table.from_batches([failures])
+    found = table.group_by(["reason", "message"], use_threads=False).aggregate([([], "count_all")])
+    columns = (found[name].to_pylist() for name in ("reason", "message", "count_all"))
+    for verdict, message, n in zip(*columns, strict=True):
+        yield verdict, message.partition("\n")[0], n
+
+
+def standing(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
+    """Return the state of a job whose log says ``view``, and where a runner is due its last sign of life, if any."""
+    if view.state is not None:
+        return str(view.state), None
+    # Cancelled while nobody ran it: it stays so, until somebody resumes it.
+    idle = str(settled_state(view, "auto") or ("interrupted" if view.claim else "submitted"))
+    if view.claim is None:
+        return idle, None
+    live, here = read_live(files, JobPaths(job), view.attempt), driven_here(files, job)
+    # A claim says no more than its host and its time: until the first sign of life only time tells.
+    running = breathes(live, here=here) if live else here or time.time() - view.claim.time < SILENT_SECONDS
+    return "running" if running else idle, live
+
+
+def _runner(claim: Claim | None, live: Live | None) -> str:
+    if live:
+        return f"process {live.pid} on {live.host}, last seen {_ago(live.at)}"
+    assert claim is not None
+    return f"on {claim.host}, begun {_ago(claim.time)}"
+
+
+def _ago(at: float) -> str:
+    return f"{max(time.time() - at, 0):.0f} s ago"
+
+
+def breathes(live: Live, *, here: bool) -> bool:
+    """Tell whether a runner is alive: on this host by its process, elsewhere by the age of its last sign.
+
+    Parameters
+    ----------
+    here
+        Whether this process itself runs the job.
+    """
+    if live.host != os.uname().nodename:
+        return time.time() - live.at < SILENT_SECONDS
+    if live.pid == os.getpid():
+        return here
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(live.pid)
+        # A process that began after the last sign only has the same number.
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < live.at + SILENT_SECONDS
+    return False

@@ -1,0 +1,1 @@
+"""Runs one simulation three times, before hundreds of thousands run once."""

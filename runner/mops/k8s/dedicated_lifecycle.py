@@ -1,0 +1,171 @@
+"""A job's own Dask cluster, seen from its runner's pod: there when the job begins, gone when it has ended.
+
+The submitter has drawn it (:mod:`mops.k8s.dedicated`) and put it into the runner's Job (:mod:`mops.k8s.runner_job`), whose
+pods read it here. The Job owns it, so that it goes with the Job whatever becomes of the runner. docs/cluster.md has the
+whole.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mops.errors import ServiceError
+from mops.k8s import connect
+from mops.k8s.runner_job import ends_job
+
+if TYPE_CHECKING:
+    from mops.k8s.client import Kubernetes
+
+logger = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+_LOOK_S = 1.0
+_GOING_S = 300.0  # as long as workers may take to end
+_LEFT_S = 10.0  # what Kubernetes needs to collect what a deleted object owned: seen were 1 to 2 s
+_TAKEN_S = 60.0
+
+
+@dataclass(frozen=True)
+class OwnCluster:
+    """What makes a cluster: the DaskCluster first, its DaskAutoscaler if it has one.
+
+    Parameters
+    ----------
+    owner
+        A reference to the runner's Job.
+    """
+
+    objects: list[Object]
+    owner: Object
+
+    @classmethod
+    def read(cls, folder: Path) -> OwnCluster:
+        """Read what the runner's pod shows (:data:`mops.k8s.runner_job.OWN_CLUSTER_FILES`)."""
+        name, uid = ((folder / file).read_text().strip() for file in ("job-name", "job-uid"))
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
+        return cls(json.loads((folder / "objects.json").read_text()), owner)
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return str(self.objects[0]["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is in, and its runner too."""
+        return str(self.objects[0]["metadata"]["namespace"])
+
+    def make(self, kubernetes: Kubernetes) -> None:
+        """Have the cluster, whose scheduler and workers come by and by: made, or found as an earlier pod has made it.
+
+        Raises
+        ------
+        ServiceError
+            Kubernetes refuses, or no operator takes it.
+        """
+        cluster, *more = self.objects
+        made = _had(kubernetes, cluster, self.owner)
+        owner = {key: made[key] for key in ("apiVersion", "kind")} | {key: made["metadata"][key] for key in _IDENTITY}
+        for one in more:
+            _had(kubernetes, one, owner)
+        _waited_for(lambda: _taken(kubernetes.present(cluster)), _TAKEN_S, self._not_taken(kubernetes.where))
+        logger.info("the Dask cluster %s is this job's own", self.name)
+
+    def _not_taken(self, where: str) -> ServiceError:
+        return ServiceError(
+            f"no operator takes DaskCluster {self.name}, for {_TAKEN_S:g} s",
+            where=where,
+            hint="does the operator of dask-kubernetes run, and does it watch this namespace?",
+        )
+
+    def remove(self, kubernetes: Kubernetes) -> None:
+        """Remove the cluster; what belongs to it goes with it."""
+        kubernetes.delete(self.objects[0])
+        logger.info("the Dask cluster %s is removed", self.name)
+
+
+_IDENTITY = ("name", "uid")
+
+
+def _had(kubernetes: Kubernetes, manifest: Object, owner: Object) -> Object:
+    """Return the object of a manifest that belongs to an owner: found, or created.
+
+    One of its name that goes, or that belongs to an owner that is gone, is waited for until it is not there any more,
+    and then for what it owned: the operator would take that for the new one's, and Kubernetes collect it.
+    """
+    there = kubernetes.present(manifest)
+    if there is not None and not _stays(there, owner):
+        gone = ServiceError(
+            f"{manifest['kind']} {manifest['metadata']['name']} does not go, for {_GOING_S:g} s",
+            where=kubernetes.where,
+            hint="the operator of dask-kubernetes has to let it go: does it run?",
+        )
+        _waited_for(lambda: kubernetes.present(manifest) is None, _GOING_S, gone)
+        time.sleep(_LEFT_S)
+        there = None
+    if there is not None:
+        return there
+    return kubernetes.create({**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner]}})
+
+
+def _stays(there: Object, owner: Object) -> bool:
+    owners = {one["uid"] for one in there["metadata"].get("ownerReferences") or ()}
+    return owner["uid"] in owners and "deletionTimestamp" not in there["metadata"]
+
+
+def _taken(cluster: Object | None) -> bool:
+    """Tell whether the operator has seen a cluster.
+
+    That it has a phase is all that the phase says: two of the operator's handlers race for it, and a cluster that works
+    may stay ``Pending``.
+    """
+    return bool(cluster and cluster.get("status", {}).get("phase"))
+
+
+def _waited_for(look: Callable[[], bool], patience_s: float, otherwise: ServiceError) -> None:
+    deadline = time.monotonic() + patience_s
+    while not look():
+        if time.monotonic() > deadline:
+            raise otherwise
+        time.sleep(_LOOK_S)
+
+
+@contextmanager
+def had(folder: Path | None) -> Iterator[None]:
+    """Have a job's own cluster in the body; remove it where the way that the body ends is the end of the Job.
+
+    Otherwise another pod comes, and finds it. If none does, the operator removes it when it was idle for long.
+
+    Parameters
+    ----------
+    folder
+        What the runner's pod shows; None: the job has no cluster of its own.
+    """
+    if folder is None:
+        yield
+        return
+    own = OwnCluster.read(folder)
+    own.make(connect(own.namespace))
+    try:
+        yield
+    except Exception as end:
+        _ended(own, getattr(end, "exit_code", 1))
+        raise
+    _ended(own, 0)
+
+
+def _ended(own: OwnCluster, code: int) -> None:
+    if not ends_job(code):
+        return
+    try:
+        own.remove(connect(own.namespace))  # anew: the job may have taken days
+    except ServiceError as refused:  # the job itself has ended as it has
+        logger.warning("the Dask cluster %s stays until it was idle for long: %s", own.name, refused.what)

@@ -1,0 +1,511 @@
+"""The project folder as one file: packed to the same bytes wherever that happens, unpacked whole or not at all.
+
+Keeping bundles in the storage is :mod:`mops.storage.job_records`'s; which folder is the project is
+:mod:`mops.project.project`'s. What a bundle holds is told in STUDY.md.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO
+
+from pathspec import GitIgnoreSpec
+
+from mops.errors import BundleError, StorageError
+from mops.system import folders
+
+IGNORE_FILES = (".mopsignore", ".modelopsignore")
+TRACKED = ".modelops-bundle/tracked.txt"
+FILE_LIMIT_BYTES = 200 << 20
+TOTAL_LIMIT_BYTES = 500 << 20
+COUNT_LIMIT = 100_000  # also ends a walk over folders that link to each other, whose paths are endless
+
+# A virtual environment of any name is known by its pyvenv.cfg. Build output is ignored in the root alone: deeper
+# down, ``dist`` and ``build`` may well be a model's own packages, and a module left out is worse than a file too many.
+BUILT_IN_IGNORE = (
+    *(".git", ".hg/", ".svn/", ".bzr/", ".jj/"),
+    *("__pycache__/", "*.py[co]", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/", ".cache/"),
+    *(".tox/", ".nox/", ".eggs/", ".ipynb_checkpoints/", ".coverage", ".coverage.*", "htmlcov/"),
+    *(".venv/", "venv/", ".conda/", ".pixi/", "node_modules/"),
+    *("/build/", "/dist/", "*.egg-info/"),
+    "mops-storage/",
+    *(".DS_Store", "Thumbs.db", "desktop.ini", ".idea/", ".vscode/"),
+    *("*~", "*.swp", ".#*"),  # editors' own; .#name is Emacs' lock, a link to nothing
+)
+
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
+_UNIX = 3
+_SHOWN = 20
+_BIGGEST_SHOWN = 5
+_COPY_BYTES = 1 << 20
+_LEFTOVER_AGE_S = 24 * 3600
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_TEMPORARY = ".unpacking-"
+_HINT = "leave out what the model does not need by a line in .mopsignore (gitignore syntax)"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A packed project.
+
+    Parameters
+    ----------
+    digest
+        Hexadecimal SHA-256 of the data.
+    data
+        A zip file, its entries stored and not compressed.
+    names
+        The files in it, relative to the project root, sorted.
+    """
+
+    digest: str
+    data: bytes
+    names: tuple[str, ...]
+
+
+def pack(root: Path, results: Path | None = None) -> Bundle:
+    """Pack a project folder; the same content gives the same bytes whatever clock, order or umask.
+
+    Parameters
+    ----------
+    root
+        The folder.
+    results
+        A folder that is left out if it lies in the project: the storage, which holds earlier results.
+
+    Raises
+    ------
+    BundleError
+        Files that cannot be packed, all of them by name.
+    """
+    real = Path(os.path.realpath(root))
+    if not real.is_dir():
+        raise BundleError("there is no such project folder", where=str(root))
+    survey = _Survey(real, results and Path(os.path.realpath(results)))
+    survey.ignored = _ignored(survey)
+    survey.walk()
+    survey.add_tracked()
+    survey.check_sizes()
+    survey.refuse()
+    data = _zipped(survey)
+    survey.refuse()
+    return Bundle(sha256(data).hexdigest(), data, tuple(sorted(survey.found)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A file to pack: where its content is, with links followed."""
+
+    path: Path
+    size_bytes: int
+    executable: bool
+
+
+@dataclass
+class _Survey:
+    """What a project folder holds, and what is wrong with it."""
+
+    root: Path
+    results: Path | None
+    ignored: GitIgnoreSpec = field(default_factory=lambda: GitIgnoreSpec.from_lines(()))
+    found: dict[str, _Found] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def problem(self, name: str, message: str) -> None:
+        line = f"{_shown(name)}: {message}"
+        if line not in self.problems:  # a tracked file is met twice
+            self.problems.append(line)
+
+    def refuse(self) -> None:
+        """Raise what was found wrong, if anything."""
+        if not self.problems:
+            return
+        more = len(self.problems) - _SHOWN
+        lines = [*self.problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        listed = "".join(f"\n  {line}" for line in lines)
+        raise BundleError(f"the project folder cannot be packed{listed}", where=str(self.root), hint=_HINT)
+
+    def walk(self) -> None:
+        """Find every file that is not ignored; ignored folders are not entered."""
+        # A folder's real path, the prefix of names in it, and the real folders that it was reached through.
+        todo = [(self.root, "", frozenset({self.root}))]
+        n_folders = 0
+        while todo:
+            folder, prefix, above = todo.pop()
+            for path in self._listed(folder, prefix):
+                name = prefix + path.name
+                inner = self._folder_or_file(path, name)
+                if inner in above:
+                    self.problem(name, "is a link to a folder that it stands in")
+                elif inner:
+                    todo.append((inner, f"{name}/", above | {inner}))
+            n_folders += 1
+            if len(self.found) + n_folders > COUNT_LIMIT:
+                self.problem(".", f"holds more than {COUNT_LIMIT:,} files and folders; is this the project?")
+                return
+
+    def _listed(self, folder: Path, prefix: str) -> list[Path]:
+        try:
+            paths = sorted(folder.iterdir())
+        except OSError as bad:
+            self.problem(prefix.rstrip("/") or ".", f"cannot be listed ({bad.strerror})")
+            return []
+        is_environment = prefix and folder / "pyvenv.cfg" in paths
+        return [] if is_environment else paths
+
+    def _folder_or_file(self, path: Path, name: str) -> Path | None:
+        """Return the real path of a folder to enter; take a file in; None for a file and for what is ignored."""
+        try:
+            is_folder = path.is_dir()
+            if self.ignored.match_file(f"{name}/" if is_folder else name):
+                return None
+            real = self._inside(path, name)
+            if is_folder:
+                return None if real == self.results else real
+            if real:
+                self._add(real, name)
+        except OSError as bad:
+            self.problem(name, _reason(bad))
+        return None
+
+    def _inside(self, path: Path, name: str) -> Path | None:
+        """Follow a link; what leads out of the root is a problem."""
+        real = Path(os.path.realpath(path, strict=True))
+        if real.is_relative_to(self.root):
+            return real
+        self.problem(name, f"is a link that leads out of the project, to {_shown(str(real))}")
+        return None
+
+    def _add(self, real: Path, name: str) -> None:
+        status = real.stat()
+        fault = _name_fault(name)
+        if fault:
+            self.problem(name, fault)
+        elif not stat.S_ISREG(status.st_mode):
+            self.problem(name, f"is {_kind(status.st_mode)}, not a file")
+        elif not os.access(real, os.R_OK):
+            self.problem(name, "may not be read")
+        else:
+            self.found[name] = _Found(real, status.st_size, bool(status.st_mode & stat.S_IXUSR))
+
+    def add_tracked(self) -> None:
+        """Take in the files that the project tracks, ignored or not."""
+        for number, line in _lines(self, TRACKED):
+            if not line.strip() or line.startswith("#"):
+                continue
+            name = str(PurePosixPath(line.strip()))
+            fault = _name_fault(name)
+            if fault:
+                self.problem(f"{TRACKED}, line {number}", f"{_shown(name)} {fault}")
+            elif name not in self.found:
+                self._add_tracked(name, number)
+
+    def _add_tracked(self, name: str, number: int) -> None:
+        try:
+            real = self._inside(self.root / name, name)
+            if real:
+                self._add(real, name)
+        except (FileNotFoundError, NotADirectoryError):
+            self.problem(
+                name, f"is listed in {TRACKED}, line {number}, and does not exist; restore it or drop the line"
+            )
+        except OSError as bad:
+            self.problem(name, _reason(bad))
+
+    def check_sizes(self) -> None:
+        """Refuse what is too big to be sent to every worker."""
+        biggest = sorted(self.found, key=lambda name: (-self.found[name].size_bytes, name))
+        for name in biggest:
+            if self.found[name].size_bytes > FILE_LIMIT_BYTES:
+                self.problem(name, f"has {self._size(name)}; the limit for a file is {_mib(FILE_LIMIT_BYTES)}")
+        total_bytes = sum(found.size_bytes for found in self.found.values())
+        if total_bytes > TOTAL_LIMIT_BYTES:
+            shown = ", ".join(f"{_shown(name)} ({self._size(name)})" for name in biggest[:_BIGGEST_SHOWN])
+            self.problem(
+                ".", f"has {_mib(total_bytes)} in all; the limit is {_mib(TOTAL_LIMIT_BYTES)}; the biggest: {shown}"
+            )
+
+    def _size(self, name: str) -> str:
+        return _mib(self.found[name].size_bytes)
+
+
+def _ignored(survey: _Survey) -> GitIgnoreSpec:
+    """Return the built-in patterns with the project's after them, which may take them back (``!build/``)."""
+    patterns = list(BUILT_IN_IGNORE)
+    for file in IGNORE_FILES:
+        for number, line in _lines(survey, file):
+            try:
+                GitIgnoreSpec.from_lines([line])
+            except (ValueError, re.error):  # pathspec leaves a range like [z-a] to the compiler of its expression
+                survey.problem(f"{file}, line {number}", f"{line!r} is not a gitignore pattern")
+            else:
+                patterns.append(line)
+    return GitIgnoreSpec.from_lines(patterns)
+
+
+def _lines(survey: _Survey, file: str) -> list[tuple[int, str]]:
+    """Return the numbered lines of a file of the project; none if there is no such file."""
+    try:
+        text = (survey.root / file).read_text(encoding="utf-8-sig")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except UnicodeDecodeError as bad:
+        survey.problem(file, f"is not UTF-8 text (byte {bad.start})")
+        return []
+    except OSError as bad:
+        survey.problem(file, _reason(bad))
+        return []
+    return list(enumerate(text.splitlines(), 1))
+
+
+def _zipped(survey: _Survey) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, found in sorted(survey.found.items()):
+            try:
+                with found.path.open("rb") as file:
+                    _copy(file, archive, _zip_entry(name, executable=found.executable))
+            except OSError as bad:
+                survey.problem(name, _reason(bad))
+    return buffer.getvalue()
+
+
+def _copy(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Copy in pieces: a file of a million parameter sets is not to be in memory twice."""
+    with archive.open(entry, "w") as packed:
+        shutil.copyfileobj(file, packed, _COPY_BYTES)
+
+
+def _zip_entry(name: str, *, executable: bool) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, _TIMESTAMP)
+    entry.create_system = _UNIX
+    entry.external_attr = (stat.S_IFREG | (0o755 if executable else 0o644)) << 16
+    return entry
+
+
+def _name_fault(name: str) -> str | None:
+    """Say why a name has no place in a bundle; None if it has."""
+    if not name.isascii() and name.encode(errors="replace").decode() != name:
+        return "has a name that is not UTF-8; rename it"
+    if "\0" in name or "\\" in name or re.match(r"[A-Za-z]:", name):
+        return "has a name that other systems read as a path (backslash, drive letter); rename it"
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        return "is not a plain path under the project root"
+    return None
+
+
+def _reason(bad: OSError) -> str:
+    if isinstance(bad, FileNotFoundError):
+        return "leads to nothing: it was removed just now, or is a link to what is not there"
+    return f"cannot be read ({bad.strerror})"
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else ascii(name)
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:.1f} MiB"
+
+
+def cache_folder() -> Path:
+    """Return the folder of unpacked bundles: ``mops/bundles`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+
+    Raises
+    ------
+    BundleError
+        There is no home folder.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if base.is_absolute():  # the XDG specification has relative ones ignored
+        return base / "mops" / "bundles"
+    try:
+        return Path.home() / ".cache" / "mops" / "bundles"
+    except RuntimeError as bad:
+        raise BundleError(
+            "there is no home folder to unpack bundles in", hint="set XDG_CACHE_HOME to a folder that may be written"
+        ) from bad
+
+
+def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
+    """Lay a bundle out as ``cache/<digest>``, read-only, whole or not at all, and return that folder.
+
+    A folder that is there is returned as it is: it got its name only when it was whole. One thread of one process of
+    the machine loads and unpacks a bundle; the others wait for it.
+
+    Parameters
+    ----------
+    load
+        Returns the bundle's data; called only if it is not there.
+
+    Raises
+    ------
+    BundleError
+        The data is not what the digest names, or holds what no bundle holds.
+    StorageError
+        The cache cannot be written, or its disk is full.
+    """
+    if not _DIGEST.fullmatch(digest):
+        raise BundleError(f"{digest!r} is not the SHA-256 of a bundle")
+    target = cache / digest
+    with _told(cache):
+        if target.is_dir():
+            return target
+        cache.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as alone:
+        with _told(cache):
+            alone.enter_context(folders.locked(cache / f".{digest}.lock"))
+        if target.is_dir():  # by whoever had the lock before
+            return target
+        data = load()
+        found = sha256(data).hexdigest()
+        if found != digest:
+            what = f"the bundle is damaged: its SHA-256 is {found}"
+            raise BundleError(what, where=digest, hint="submit the study again")
+        with _told(cache):
+            _unpack(data, digest, cache)
+    return target
+
+
+@contextmanager
+def _told(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as bad:
+        raise StorageError(
+            f"the bundle cannot be unpacked: {bad.strerror}",
+            where=str(bad.filename or cache),
+            hint="make room there, or set XDG_CACHE_HOME to another folder",
+        ) from bad
+
+
+def differing_files(bundle: Bundle, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield each file that a bundle has otherwise than one that was unpacked, with how: added, removed or changed."""
+    before = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+    for name in sorted(entries.keys() | before.keys()):
+        if name not in before:
+            yield name, "added"
+        elif name not in entries:
+            yield name, "removed"
+        elif not _is_same(entries[name], before[name]):
+            yield name, "changed"
+
+
+def _is_same(entry: zipfile.ZipInfo, path: Path) -> bool:
+    found = path.stat()
+    if found.st_size != entry.file_size or _is_executable(entry) != bool(found.st_mode & stat.S_IXUSR):
+        return False
+    checksum = 0
+    with path.open("rb") as file:
+        while piece := file.read(_COPY_BYTES):
+            checksum = zlib.crc32(piece, checksum)
+    return checksum == entry.CRC
+
+
+def _is_executable(entry: zipfile.ZipInfo) -> bool:
+    return bool(entry.external_attr >> 16 & stat.S_IXUSR)
+
+
+def _unpack(data: bytes, digest: str, cache: Path) -> None:
+    _sweep(cache)
+    tree = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache))
+    with ExitStack() as on_failure:
+        on_failure.callback(folders.remove, tree)
+        _extract(data, digest, tree)
+        for folder, _, _ in os.walk(tree):
+            Path(folder).chmod(0o555)  # the files are read-only already
+        try:
+            tree.rename(cache / digest)
+        except OSError:
+            # Where there are no locks another process was first, and its copy is as good.
+            if not (cache / digest).is_dir():
+                raise
+        else:
+            on_failure.pop_all()
+
+
+def _sweep(cache: Path) -> None:
+    """Remove what killed processes left; one that is still at it is younger."""
+    for leftover in cache.glob(f"{_TEMPORARY}*"):
+        try:
+            age_s = time.time() - leftover.stat().st_mtime
+        except FileNotFoundError:
+            continue
+        if age_s > _LEFTOVER_AGE_S:
+            with suppress(OSError):  # it is another user's
+                folders.remove(leftover)
+
+
+def _extract(data: bytes, digest: str, tree: Path) -> None:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            _refuse_foreign(entries, digest)
+            for entry in entries:
+                with archive.open(entry) as packed:
+                    _write(tree / entry.filename, packed, executable=_is_executable(entry))
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, EOFError) as bad:
+        raise BundleError(f"the bundle is not a zip file that mops wrote: {bad}", where=digest) from bad
+
+
+def _write(path: Path, content: IO[bytes], *, executable: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        shutil.copyfileobj(content, file, _COPY_BYTES)
+        # Without it, a power cut after the rename may leave a finished folder of empty files.
+        file.flush()
+        os.fsync(file.fileno())
+    path.chmod(0o555 if executable else 0o444)
+
+
+def _refuse_foreign(entries: Iterable[zipfile.ZipInfo], digest: str) -> None:
+    """Refuse what :func:`pack` never writes."""
+    problems = list(_foreign(entries))
+    if problems:
+        listed = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
+        raise BundleError(f"the bundle holds what mops did not pack{listed}", where=digest)
+
+
+def _foreign(entries: Iterable[zipfile.ZipInfo]) -> Iterator[str]:
+    names: set[str] = set()
+    total_bytes = 0
+    for entry in entries:
+        name = _shown(entry.filename)
+        total_bytes += entry.file_size
+        fault = _name_fault(entry.orig_filename)
+        if fault:
+            yield f"{name}: {fault}"
+        if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
+            yield f"{name}: is a link or another special file"
+        if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
+            yield f"{name}: is compressed or encrypted"
+        if entry.filename in names:
+            yield f"{name}: stands in it twice"
+        names.add(entry.filename)
+    yield from (f"{_shown(name)}: is both a file and a folder" for name in sorted(names & _folders(names)))
+    if total_bytes > TOTAL_LIMIT_BYTES:
+        yield f"{_mib(total_bytes)} in all; the limit is {_mib(TOTAL_LIMIT_BYTES)}"
+
+
+def _folders(names: Iterable[str]) -> set[str]:
+    return {str(parent) for name in names for parent in PurePosixPath(name).parents}

@@ -1,0 +1,187 @@
+"""The user's project: its root, its registry, and which code a study means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mops.errors import ModelError
+from mops.study.entry import EntryPoint
+from mops.study.study import Study
+
+MARKERS = ("mops.toml", "pyproject.toml", ".modelops-bundle", ".git")
+REGISTRY = ".modelops-bundle/registry.yaml"
+_ENTRY_FORM = "an entry has an id and names code: sir: {entrypoint: 'package.module:name'}"
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which code runs: ``model`` is an entry point; a bare module is looked at by the child that imports it."""
+
+    model: str
+    scenario: str
+    targets: tuple[str, ...]
+    outputs: tuple[str, ...] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        outputs = None if self.outputs is None else list(self.outputs)
+        return {"model": self.model, "scenario": self.scenario, "targets": list(self.targets), "outputs": outputs}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> ModelSpec:
+        """Return what :meth:`to_json` wrote; KeyError or TypeError if it is not that."""
+        outputs = fields["outputs"]
+        return cls(
+            fields["model"],
+            fields["scenario"],
+            tuple(fields["targets"]),
+            None if outputs is None else tuple(outputs),
+        )
+
+
+@dataclass(frozen=True)
+class Registry:
+    """What a project registers: entry points of models and targets, by id, in the file's order."""
+
+    models: dict[str, str]
+    targets: dict[str, str]
+
+
+def find_root(study_path: str | Path) -> Path:
+    """Return the nearest folder at or above the study's with a marker of a project, else the study's own.
+
+    Parameters
+    ----------
+    study_path
+        Path of the study file, which need not exist.
+    """
+    folder = Path(os.path.realpath(Path(study_path).parent))
+    for candidate in (folder, *folder.parents):
+        if any(_is_there(candidate / marker) for marker in MARKERS):
+            return candidate
+    return folder
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a folder above that may not be looked into
+        return False
+
+
+def read_registry(root: Path) -> Registry | None:
+    """Return the project's registry; None if it has none.
+
+    Parameters
+    ----------
+    root
+        The project root.
+
+    Raises
+    ------
+    ModelError
+        It is not one: what is wrong, and what would be right.
+    """
+    path = root / REGISTRY
+    try:
+        fields = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as bad:
+        raise ModelError(f"the registry cannot be read: {bad.strerror}", where=str(path)) from bad
+    except UnicodeDecodeError as bad:
+        raise ModelError("the registry is not UTF-8 text", where=f"{path}, byte {bad.start}") from bad
+    except yaml.YAMLError as bad:
+        raise _not_yaml(bad, path) from bad
+    if not isinstance(fields, dict):
+        raise ModelError("the registry is not a mapping with 'models' and 'targets'", where=str(path))
+    return Registry(_entries(fields, "models", path), _entries(fields, "targets", path))
+
+
+def _not_yaml(bad: yaml.YAMLError, path: Path) -> ModelError:
+    if not isinstance(bad, yaml.MarkedYAMLError) or bad.problem_mark is None:
+        return ModelError("the registry is not YAML", where=str(path))
+    mark = bad.problem_mark
+    return ModelError(
+        f"the registry is not YAML: {bad.problem}", where=f"{path}, line {mark.line + 1}, column {mark.column + 1}"
+    )
+
+
+def _entries(fields: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
+    entries = fields.get(key) or {}
+    if not isinstance(entries, dict):
+        raise ModelError(f"'{key}' in the registry is not a mapping of ids", where=str(path), hint=_ENTRY_FORM)
+    return {str(name): _entry_point(entry, f"{key}.{name}", path) for name, entry in entries.items()}
+
+
+def _entry_point(entry: object, name: str, path: Path) -> str:
+    """Return the code that an entry of the registry names; ``class_name`` completes a bare module."""
+    text = entry.get("entrypoint") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(text, str):
+        raise ModelError(f"'{name}' in the registry has no entrypoint", where=str(path), hint=_ENTRY_FORM)
+    class_name = entry.get("class_name")
+    if ":" not in text and isinstance(class_name, str):
+        text = f"{text}:{class_name}"
+    try:
+        named = EntryPoint.parse(text).name
+    except ModelError as bad:
+        raise ModelError(f"'{name}' in the registry: {bad.what}", where=str(path), hint=_ENTRY_FORM) from bad
+    if named is None:
+        raise ModelError(f"'{name}' in the registry: {text!r} names no code in it", where=str(path), hint=_ENTRY_FORM)
+    return text
+
+
+def resolve(study: Study, root: Path, registry: Registry | None) -> ModelSpec:
+    """Say which code a study means.
+
+    Parameters
+    ----------
+    study
+        A checked study.
+    root
+        The project root; named in errors.
+    registry
+        The project's registry; None: it has none.
+
+    Raises
+    ------
+    ModelError
+        The registry has several models that it could mean; they are listed.
+    """
+    registry = registry or Registry({}, {})
+    return ModelSpec(
+        model=_model(study, registry, root),
+        scenario=study.scenario,
+        # Two ids for the same code would score every parameter set twice under one name.
+        targets=study.targets or tuple(dict.fromkeys(registry.targets.values())),
+        outputs=study.outputs,
+    )
+
+
+def _model(study: Study, registry: Registry, root: Path) -> str:
+    if ":" in study.model:
+        return study.model
+    named = study.metadata.get("model_class")
+    if isinstance(named, str) and named:
+        return named if ":" in named else f"{study.model}:{named}"
+    if study.model in registry.models:
+        return registry.models[study.model]
+    return _registered(study.model, registry, root) or study.model
+
+
+def _registered(module: str, registry: Registry, root: Path) -> str | None:
+    """Return the one model that the registry has in a module; None if it has none there."""
+    candidates = {entry: name for name, entry in registry.models.items() if entry.partition(":")[0] == module}
+    if len(candidates) > 1:
+        raise ModelError(
+            f"the registry has several models in {module!r}: {', '.join(candidates)}",
+            where=str(root / REGISTRY),
+            hint=f'name one as the study\'s \'model\', like "model": "{next(iter(candidates))}"',
+        )
+    return next(iter(candidates), None)

@@ -1,0 +1,1 @@
+"""A cluster service on Kubernetes, as a client sees it."""

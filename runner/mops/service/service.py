@@ -1,0 +1,536 @@
+"""A cluster service as the place where jobs run: starts their runners, and says how Kubernetes sees them.
+
+What a Job looks like is :mod:`mops.k8s.runner_job`'s, what its phase means :mod:`mops.k8s.job_phase`'s, how Kubernetes is
+reached :mod:`mops.k8s.client`'s. docs/cluster.md has the whole.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import mops
+from mops.errors import JobError, MopsError, ServiceError, UsageError
+from mops.k8s import connect as connect_kubernetes
+from mops.k8s import dedicated, names
+from mops.k8s.job_phase import GONE, Phase, newest, phase_of
+from mops.k8s.pod_state import PodState, is_running, state_of
+from mops.k8s.runner_job import Request, runner_job
+from mops.service import profile as profiles
+from mops.service.profile import Object, Profile, RunnerPod
+from mops.settings import PREFIX
+from mops.storage.files import Files
+from mops.storage.kept_options import PodOptions, option
+
+if TYPE_CHECKING:
+    from mops.k8s.client import Kubernetes
+
+logger = logging.getLogger(__name__)
+
+CONFIG_KEY = "client.json"
+DEFAULT_RELEASE = "mops"
+
+_NEEDED = (
+    ("create", "jobs", "batch"),
+    ("list", "jobs", "batch"),
+    ("delete", "jobs", "batch"),
+    ("list", "pods", ""),
+    ("get", "pods/log", ""),
+    ("list", "events", ""),
+)
+"""What a modeller does in the namespace: verb, resource, API group."""
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_FORMS = {
+    "memory": (re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?"), "write bytes as Kubernetes does, like 2Gi or 500Mi"),
+    "queue": (_NAME, "write the name of a LocalQueue of Kueue: kubectl get localqueues"),
+    "priority_class": (_NAME, "write the name of a PriorityClass: kubectl get priorityclasses"),
+}
+"""Options that Kubernetes reads: how they are written, and where to look."""
+
+_POD_FIELDS = ("queue", "priority_class", "deadline_s", "keep_s")
+"""Options that are fields of :class:`mops.service.profile.RunnerPod` by the same names."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A runner's Job that Kubernetes has taken.
+
+    Parameters
+    ----------
+    runner
+        The Job's name.
+    """
+
+    job: str
+    runner: str
+    namespace: str
+
+
+@dataclass
+class Service:
+    """A cluster service.
+
+    Parameters
+    ----------
+    pod
+        What its runners are made with.
+    study
+        The study's name, for a label of the Jobs.
+    own_cluster
+        The size of the Dask cluster that its jobs have for themselves; None: they run on the one that all share.
+    results
+        URL of the storage whose jobs are meant: jobs of two storages may have the same name. None: the service's.
+    """
+
+    profile: Profile
+    kubernetes: Kubernetes
+    pod: RunnerPod
+    study: str = ""
+    own_cluster: dedicated.Size | None = None
+    results: str | None = None
+
+    @classmethod
+    def of(cls, profile: Profile) -> Service:
+        """Connect to the service of a profile.
+
+        Raises
+        ------
+        UsageError, ServiceError
+            As for :class:`mops.k8s.client.Kubernetes`.
+        """
+        kubernetes = connect_kubernetes(profile.namespace, context=profile.context, kubeconfig=profile.kubeconfig)
+        return cls(profile, kubernetes, profile.service.runner)
+
+    @classmethod
+    def current(cls, profile: Profile) -> Service:
+        """Connect to the service of the saved profile as its chart describes it now; bring the profile up to date.
+
+        Raises
+        ------
+        UsageError, ServiceError
+            As for :meth:`of` and :meth:`renewed`.
+        """
+        service = cls.of(profile).renewed()
+        if service.profile != profile:
+            try:
+                profiles.save(service.profile)
+            except UsageError as refused:  # this job runs as the chart says all the same
+                logger.warning("the service has changed since 'mops connect', and %s: %s", refused.what, refused.where)
+            else:
+                logger.warning("the service has changed since 'mops connect': the profile is up to date now")
+            if warning := another_version(service.profile.service):
+                logger.warning(warning)
+        return service
+
+    def renewed(self) -> Service:
+        """Return the service as its chart describes it now: an upgrade since 'mops connect' may have changed it.
+
+        Every command that starts a runner begins with this: a runner of an image, a Secret or an account that the
+        upgrade has removed would not start.
+
+        Raises
+        ------
+        UsageError
+            A chart of mops does not write such a description, or a newer one did.
+        ServiceError
+            The release is gone, this person may not read its description, or Kubernetes is out of reach.
+        """
+        name = names.client_name(self.profile.service.release)
+        where = f"{self.kubernetes.where}: ConfigMap {name}"
+        found = self.kubernetes.config_map(name)
+        if found is None:
+            raise ServiceError(
+                f"the service {self.profile.service.release!r} is gone: its ConfigMap is absent",
+                where=where,
+                hint="connect to another service: mops connect; or run on this machine with --local",
+            )
+        service = profiles.Service.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
+        return replace(self, profile=self.profile.model_copy(update={"service": service}), pod=service.runner)
+
+    def given(self, options: PodOptions) -> Service:
+        """Return the service for one job, whose runner's pod has these options.
+
+        Raises
+        ------
+        UsageError
+            Kubernetes would refuse one of the options when the job is in the storage already, or two contradict.
+        """
+        for name, (form, right) in _FORMS.items():
+            if (value := options.given.get(name)) and not form.fullmatch(value):
+                raise UsageError(f"{value!r} is not valid for {option(name)}", where="the command line", hint=right)
+        changes = {name: options.given[name] for name in _POD_FIELDS if name in options.given}
+        if options.memory:
+            resources = self.pod.resources
+            both = {part: {**resources.get(part, {}), "memory": options.memory} for part in ("requests", "limits")}
+            changes["resources"] = {**resources, **both}
+        return replace(self, pod=self.pod.model_copy(update=changes), own_cluster=self._size(options))
+
+    def _size(self, options: PodOptions) -> dedicated.Size | None:
+        """Return the size of the job's own Dask cluster; None: it runs on the shared one."""
+        own = self.profile.dedicated if options.dedicated is None else options.dedicated
+        if options.workers and not own:
+            raise UsageError(
+                "--workers is for a Dask cluster of the job's own",
+                where="the command line",
+                hint="add --dedicated; the workers that all share are the operator's to scale",
+            )
+        return dedicated.Size.parse(options.workers or str(self.profile.service.dedicated.workers)) if own else None
+
+    @property
+    def storage(self) -> str:
+        """URL of the service's results."""
+        return profiles.reach(self.profile)
+
+    @contextmanager
+    def ready(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], Started]]:
+        """Have everything but the job, which the body creates; yield what starts its runner (:data:`launch.Elsewhere`).
+
+        Raises
+        ------
+        UsageError
+            The runner would not see this storage; or there can be no cluster of its own here.
+        ServiceError
+            This person may not start Jobs, or Kubernetes is out of reach.
+        """
+        self._check_storage(files)
+        if not self.kubernetes.may("create", "jobs", "batch"):
+            raise forbidden(["create jobs.batch"], self.kubernetes.where)
+        draw = None
+        if self.own_cluster is not None:
+            self.check_own_clusters()
+            draw = dedicated.drawer()
+        yield lambda environment, asked: self._start(files, job, environment, asked, draw)
+
+    def check_own_clusters(self) -> None:
+        """Look whether a job can have a Dask cluster of its own here.
+
+        Raises
+        ------
+        UsageError
+            The service has none.
+        ServiceError
+            Kubernetes has none.
+        """
+        if not self.profile.service.dedicated.enabled:
+            raise _no_own_cluster("this service gives jobs no Dask clusters of their own", "dedicated.enabled")
+        if not self.pod.mount_token:
+            raise _no_own_cluster(
+                "this service's runners have no token with which to make Dask clusters",
+                "runner.automountServiceAccountToken",
+            )
+        if not self.kubernetes.serves(dedicated.API_VERSION):
+            raise ServiceError(
+                f"this Kubernetes knows no Dask clusters ({dedicated.API_VERSION})",
+                where=self.kubernetes.where,
+                hint="have the operator of dask-kubernetes installed (its Helm chart is dask-kubernetes-operator), "
+                "or leave --dedicated out",
+            )
+
+    def _check_storage(self, files: Files) -> None:
+        if "://" in files.url and not files.url.startswith("memory:"):
+            return
+        if files.url != self.storage:
+            raise UsageError(
+                "a runner in the cluster cannot see this storage",
+                where=files.url,
+                hint=f"leave --storage out to use the service's ({self.storage}), or run on this machine with --local",
+            )
+
+    @property
+    def _for_people(self) -> dict[str, str]:
+        return {names.OWNER: _user(), names.STUDY: self.study}
+
+    def _worker_labels(self, own_cluster: str | None) -> dict[str, str]:
+        """Return the labels of the pods of Dask workers: of a job's own cluster, or of the one that all share."""
+        if own_cluster is None:
+            return self.profile.service.worker.selector
+        return {names.DASK_CLUSTER: own_cluster, names.DASK_COMPONENT: names.WORKER}
+
+    def _start(
+        self, files: Files, job: str, environment: Mapping[str, str], asked: str, draw: dedicated.Draw | None
+    ) -> Started:
+        own_cluster = self._drawn(draw, job) if draw else []
+        name = own_cluster[0]["metadata"]["name"] if own_cluster else None
+        of_job = names.of_job(job)
+        there = [one["metadata"]["name"] for one in self.kubernetes.jobs(of_job)]
+        # A pod on a node that does not answer outlives its Job: it must not be taken for one of the next Job's.
+        there += [pod["metadata"]["labels"].get(names.POD_OF_JOB, "") for pod in self.kubernetes.pods(of_job)]
+        settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
+        request = Request(
+            job=job,
+            number=1 + max(map(_number, there), default=0),
+            release=self.profile.service.release,
+            namespace=self.profile.namespace,
+            storage=files.url,
+            scheduler=self._scheduler(name),
+            environment=settings,
+            asked=asked,
+            labels=self._for_people,
+            own_cluster=own_cluster,
+            workers=self._worker_labels(name),
+        )
+        self.kubernetes.create(runner_job(self.pod, request))
+        return Started(job, names.runner_name(job, request.number), request.namespace)
+
+    def _drawn(self, draw: dedicated.Draw, job: str) -> list[Object]:
+        assert self.own_cluster is not None
+        name = names.cluster_name(job, secrets.token_hex(3))
+        wanted = {names.JOB: job} | names.labels(self._for_people)
+        return dedicated.objects(draw, self.profile.service, name, self.profile.namespace, self.own_cluster, wanted)
+
+    def _scheduler(self, own_cluster: str | None) -> str:
+        if own_cluster is None:
+            return self.profile.service.scheduler
+        return dedicated.scheduler_address(own_cluster, self.profile.namespace)
+
+    def own_cluster_state(self, job: str) -> str:
+        """Return where the Dask cluster stands that is a job's own; empty: it has none."""
+        name = self._own_cluster(job)
+        return dedicated.state(name, self.kubernetes.pods({names.DASK_CLUSTER: name})) if name else ""
+
+    def _own_cluster(self, job: str) -> str | None:
+        """Return the name of the cluster that is a job's own; None: it has none."""
+        runner = newest(self._jobs(names.of_job(job))) or {"metadata": {}}
+        name: str | None = runner["metadata"].get("annotations", {}).get(names.OWN_CLUSTER)
+        return name
+
+    def phase(self, job: str) -> Phase:
+        """Return where the newest Job of a job stands."""
+        return self.phases(names.of_job(job)).get(job, GONE)
+
+    def phases(self, labels: Mapping[str, str] | None = None) -> dict[str, Phase]:
+        """Return where the newest Job of each job stands, by job."""
+        wanted = dict(labels or {names.NAME: "mops", names.COMPONENT: names.RUNNER})
+        jobs, pods, events = (self._jobs(wanted), self.kubernetes.pods(wanted), self.kubernetes.events())
+        by_job: dict[str, list[Object]] = {}
+        for one in jobs:
+            by_job.setdefault(one["metadata"]["labels"].get(names.JOB, ""), []).append(one)
+        found = {job: newest(some) for job, some in by_job.items()}
+        now = datetime.now(UTC)
+        return {job: phase_of(one, _pods_of(one, pods), events, now) for job, one in found.items() if one}
+
+    def _jobs(self, labels: Mapping[str, str]) -> list[Object]:
+        """Return the Jobs with these labels whose results go to the storage that is meant."""
+        results = self.results or profiles.storage_of(self.profile)
+        found = self.kubernetes.jobs(dict(labels))
+        return [one for one in found if one["metadata"].get("annotations", {}).get(names.STORAGE) == results]
+
+    def withdraw(self, job: str) -> list[str]:
+        """Delete the Jobs of a job that run nothing; return their names."""
+        if self.phase(job).word in ("running", "retrying"):
+            return []
+        return self._delete_jobs(job)
+
+    def _delete_jobs(self, job: str) -> list[str]:
+        there = [one["metadata"]["name"] for one in self._jobs(names.of_job(job))]
+        for name in there:
+            self.kubernetes.delete_job(name)
+        return there
+
+    def refuse_another(self, job: str, *, take_over: bool) -> bool:
+        """Refuse a second runner for a job, unless with ``take_over`` or if the node of the first one is lost.
+
+        Nothing is changed. Return whether the second one replaces the first: when all else has been checked,
+        :meth:`remove_runner` makes room for it.
+
+        Raises
+        ------
+        JobError
+            There is a Job that will run, or runs.
+        """
+        phase = self.phase(job)
+        replaces = take_over or phase.word == "lost"
+        if not (replaces or phase.over):
+            raise JobError(
+                f"job {job!r} has a runner in the cluster: {phase.word}{f' ({phase.reason})' if phase.reason else ''}",
+                where=self.kubernetes.where,
+                hint=f"stop it with: mops jobs cancel {job}; or put another one in its place with --take-over",
+            )
+        return replaces
+
+    def remove_runner(self, job: str) -> None:
+        """Delete the Jobs of a job, also those that run."""
+        self._delete_jobs(job)
+
+    def runner_log(self, job: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Yield what the newest pod of a job's runner printed; nothing where there is no pod."""
+        pod = self.phase(job).pod
+        return self.kubernetes.log_lines(pod, follow=follow, tail=tail) if pod else iter(())
+
+    def worker_logs(self, job: str, tail: int | None = None) -> Iterator[tuple[str, str]]:
+        """Yield what a job's own workers printed, or else the shared ones, pod by pod: its name, a line."""
+        for pod in self.kubernetes.pods(self._worker_labels(self._own_cluster(job))):
+            name = pod["metadata"]["name"]
+            for line in self.kubernetes.log_lines(name, tail=tail):
+                yield name, line
+
+    def pods(self, component: str) -> list[PodState]:
+        """Return what the chart's pods of a component are up to, by name."""
+        found = self.kubernetes.pods(names.of_component(self.profile.service.release, component))
+        events = self.kubernetes.events() if any(not is_running(pod) for pod in found) else []
+        return sorted((state_of(pod, events) for pod in found), key=lambda pod: pod.name)
+
+    @contextmanager
+    def scheduler(self) -> Iterator[str]:
+        """Have the Dask scheduler on this machine while in the body; yield its address here.
+
+        Raises
+        ------
+        ServiceError
+            There is none, or this person may not reach it.
+        """
+        inside = urlsplit(self.profile.service.scheduler)
+        service, port = (inside.hostname or "").partition(".")[0], inside.port or 8786
+        with self.kubernetes.forwarded(service, port) as here:
+            yield f"{inside.scheme}://{here}"
+
+    @contextmanager
+    def dashboard(self, port: int, on_fault: Callable[[MopsError], None]) -> Iterator[str]:
+        """Have Dask's pages on this machine while in the body; yield their URL.
+
+        Parameters
+        ----------
+        port
+            Of this machine; 0: any that is free.
+        on_fault
+            Told why a page could not be had; in a thread of its own.
+
+        Raises
+        ------
+        UsageError
+            The port cannot be had.
+        ServiceError
+            There is no scheduler, or this person may not reach it.
+        """
+        pages = self.profile.service.dashboard
+        with self.kubernetes.forwarded(pages.service, pages.port, port, on_fault) as here:
+            yield f"http://{here}/status"
+
+
+def another_version(service: profiles.Service) -> str:
+    """Return what is wrong if the service runs another version of mops: nothing is promised between two; else empty."""
+    if service.version == mops.__version__:
+        return ""
+    return f"this is mops {mops.__version__}, the service {service.version}: install the same version"
+
+
+def _number(runner: str) -> int:
+    tail = runner.rpartition("-")[2]
+    return int(tail) if tail.isdigit() else 0
+
+
+def _pods_of(job: Object, pods: list[Object]) -> list[Object]:
+    name = job["metadata"]["name"]
+    return [pod for pod in pods if pod["metadata"].get("labels", {}).get(names.POD_OF_JOB) == name]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        return ""
+
+
+def _no_own_cluster(what: str, value: str) -> UsageError:
+    hint = (
+        f"leave --dedicated out; or have its operator set {value} in the chart's values, then run 'mops connect' again"
+    )
+    return UsageError(what, where="--dedicated", hint=hint)
+
+
+def forbidden(missing: list[str], where: str) -> ServiceError:
+    """Return the error for what this person may not do."""
+    return ServiceError(
+        f"you may not do what mops needs: {', '.join(missing)}",
+        where=where,
+        hint="ask the cluster's operator to add you to clients.subjects of the chart's values",
+    )
+
+
+def connect(
+    namespace: str | None,
+    context: str | None,
+    kubeconfig: str | None,
+    release: str | None,
+    *,
+    own_clusters: bool = False,
+) -> Profile:
+    """Find a cluster service, check that this person may use it, and return its profile.
+
+    Parameters
+    ----------
+    namespace, context, kubeconfig
+        As for kubectl; None: the current ones.
+    release
+        The chart's release; None: it is called mops.
+    own_clusters
+        Whether this person's jobs are to have Dask clusters of their own.
+
+    Raises
+    ------
+    UsageError
+        There is no such kubeconfig, context or release; or the service gives jobs no clusters of their own.
+    ServiceError
+        The cluster is out of reach, has no such service, or this person may not use it.
+    """
+    kubernetes = connect_kubernetes(namespace, context=context, kubeconfig=kubeconfig)
+    name = names.client_name(release or DEFAULT_RELEASE)
+    found = _config(kubernetes, name, release)
+    where = f"{kubernetes.where}: ConfigMap {name}"
+    service = profiles.Service.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
+    missing = [
+        f"{verb} {resource}{f'.{group}' if group else ''}"
+        for verb, resource, group in _NEEDED
+        if not kubernetes.may(verb, resource, group)
+    ]
+    if missing:
+        raise forbidden(missing, kubernetes.where)
+    profile = Profile(
+        namespace=kubernetes.namespace,
+        context=kubernetes.context,  # named also where it was the current one: another may be, later
+        kubeconfig=kubeconfig,
+        dedicated=own_clusters,
+        service=service,
+    )
+    if own_clusters:
+        Service(profile, kubernetes, service.runner).check_own_clusters()
+    return profile
+
+
+def _config(kubernetes: Kubernetes, name: str, release: str | None) -> Object:
+    """Return the ConfigMap in which the chart says what clients need."""
+    # A modeller may read the one of each release; whether another one is not there, or not theirs, nobody says.
+    if not kubernetes.may("get", "configmaps", name=name):
+        raise ServiceError(
+            f"there is no mops service {release or DEFAULT_RELEASE!r} in this namespace, or you may not use it",
+            where=kubernetes.where,
+            hint="name its namespace (--namespace) and release (--release); if they are right, ask the cluster's "
+            "operator to add you to clients.subjects of the chart's values",
+        )
+    found = kubernetes.config_map(name)
+    if found is None:
+        raise _no_service(kubernetes, release)
+    return found
+
+
+def _no_service(kubernetes: Kubernetes, release: str | None) -> ServiceError:
+    """Return the error for a namespace without the release; who may list what there is, is told."""
+    releases = []
+    if kubernetes.may("list", "configmaps"):
+        there = kubernetes.config_maps({names.NAME: "mops", names.COMPONENT: names.CLIENT})
+        releases = sorted(one["metadata"]["labels"].get(names.INSTANCE, "") for one in there)
+    if releases:
+        hint = f"choose one that is there: {', '.join(f'--release {name}' for name in releases)}"
+    else:
+        hint = "name another namespace (--namespace) or release (--release), or have the operator install the chart"
+    what = f"there is no mops service {release or DEFAULT_RELEASE!r} in this namespace"
+    return ServiceError(what, where=kubernetes.where, hint=hint)

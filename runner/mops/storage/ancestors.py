@@ -1,0 +1,138 @@
+"""Which parts a job's rows are in: its own, and of a derived job those of its ancestors, less what ran again.
+
+docs/storage.md, "Derived jobs", has the rules. How rows are filtered is rows.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from mops.errors import CorruptRecord, JobError
+from mops.storage.files import Files
+from mops.storage.job_records import JobRecord, Parent, load_job, read_reference
+from mops.storage.joblog.log import LogView, Part, WholeLog, read_whole, verify
+from mops.storage.paths import JobPaths, table_of
+from mops.study.column_families import Families, join_families
+from mops.study.ranges import Ranges
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that count: those of a part but some groups'.
+
+    Parameters
+    ----------
+    job
+        Whose part it is.
+    without
+        Groups of this part whose rows do not count; empty: the whole part counts.
+    """
+
+    part: Part
+    job: str
+    without: Ranges
+
+
+@dataclass(frozen=True)
+class Source:
+    """A job that rows come from: what its log says, and the groups that ran again in jobs derived from it."""
+
+    job: str
+    log: WholeLog
+    again: Ranges = field(default_factory=Ranges)
+
+    def rows(self, kind: str, output: str | None = None) -> Iterator[Rows]:
+        """Yield the rows of one table; kind and output as for :meth:`JobPaths.part`."""
+        for commit in self.log.commits:
+            without = commit.ranges & self.again
+            if len(without) < len(commit.ranges):
+                named = (part for part in commit.parts if table_of(part.path) == (kind, output))
+                yield from (Rows(part, self.job, without) for part in named)
+
+
+def ancestors(files: Files, record: JobRecord) -> list[Source]:
+    """Return where a derived job's rows come from besides its own parts, the oldest job first.
+
+    Raises
+    ------
+    CorruptRecord
+        A parent is gone, or is another job than the one that this one was derived from.
+    """
+    found, again = [], Ranges()
+    while record.parent is not None:
+        parent, child = record.parent, record.job
+        again = again | parent.groups
+        found.append(Source(parent.job, _log(files, parent, child), again))
+        record = _record(files, parent, child)
+    return found[::-1]
+
+
+def _log(files: Files, parent: Parent, child: str) -> WholeLog:
+    log = read_whole(files, JobPaths(parent.job))
+    if log.view.k != parent.k or log.view.end is None or log.view.end.nonce != parent.nonce:
+        raise _lost(files, parent, child)
+    return log
+
+
+def _record(files: Files, parent: Parent, child: str) -> JobRecord:
+    try:
+        return load_job(files, parent.job)
+    except JobError as gone:
+        raise _lost(files, parent, child) from gone
+
+
+def _lost(files: Files, parent: Parent, child: str) -> CorruptRecord:
+    return CorruptRecord(
+        f"job {child!r} takes rows over from job {parent.job!r}, which is gone or has been replaced",
+        where=f"{files.url}/{JobPaths(parent.job).root}",
+        hint="restore that folder from a backup or the storage's own history, or submit the study again",
+    )
+
+
+def parts(sources: Iterable[Source], kind: str, output: str | None = None) -> list[Rows]:
+    """Return the rows of one table over all sources, in their order."""
+    return [rows for source in sources for rows in source.rows(kind, output)]
+
+
+def families_of(files: Files, paths: JobPaths, views: Iterable[LogView]) -> Families | None:
+    """Return what is stored of the families of a job's columns; None before the first good simulation.
+
+    Parameters
+    ----------
+    views
+        Of the logs that its rows come from: its own and those of its ancestors, whose values its own must fit.
+    """
+    reference = read_reference(files, paths)
+    return None if reference is None else join_families(reference, *(view.families for view in views))
+
+
+def stored_families(files: Files, record: JobRecord, view: LogView) -> Families | None:
+    """Return :func:`families_of` of a job of which the log says ``view``."""
+    return families_of(files, JobPaths(record.job), [*(source.log.view for source in ancestors(files, record)), view])
+
+
+def verify_job(files: Files, job: str) -> list[str]:
+    """Check a job's log and parts, and those of every job that it takes rows over from; reads every part.
+
+    Returns
+    -------
+    list[str]
+        One sentence for each thing that is wrong.
+
+    Raises
+    ------
+    JobError
+        There is no such job.
+    NewerFormat, StorageError
+        As for :func:`mops.storage.joblog.log.verify`.
+    """
+    record = load_job(files, job)
+    problems = verify(files, JobPaths(job), record.n_groups, record.taken_over)
+    if record.parent is None:
+        return problems
+    try:
+        _log(files, record.parent, job)
+        return problems + verify_job(files, record.parent.job)
+    except (CorruptRecord, JobError) as bad:
+        return [*problems, f"{JobPaths(job).record}: {bad.what}"]

@@ -1,0 +1,1 @@
+"""Where bytes go: a local folder, this process's memory, Azure Blob."""

@@ -1,0 +1,116 @@
+"""Large data that takes no memory: a file without a name, gone when nobody holds it."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+
+from mops.errors import StorageError
+from mops.storage.backends.faults import refused
+
+_PIECE_BYTES = 1 << 20
+_NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENOSYS, errno.EACCES}
+"""What a file system, or an old Linux, answers that has no files without a name; or there is no such folder yet."""
+
+
+class Spool:
+    """What is written once, and then read any number of times.
+
+    Parameters
+    ----------
+    storage
+        A folder that holds a storage: the content lies there from the start, and :meth:`link` gives it a name. None,
+        and where the file system has no files without a name: it lies in the folder of temporary files.
+
+    Raises
+    ------
+    StorageError
+        There is no room, no access, or no descriptor left. So do :meth:`write` and :meth:`mapped`.
+    """
+
+    def __init__(self, storage: Path | None = None):
+        self._storage = storage
+        with self._told():
+            named = storage and _nameless(storage)
+        self._storage = storage if named else None
+        with self._told():
+            self._file = named or tempfile.TemporaryFile()  # noqa: SIM115 - closed with the last who holds it
+
+    def write(self, data: Any) -> None:
+        """Add to the content."""
+        with self._told():
+            self._file.write(data)
+            self._file.flush()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the content in pieces, from the start; one reader at a time."""
+        self._file.seek(0)
+        return iter(lambda: self._file.read(_PIECE_BYTES), b"")
+
+    def read(self) -> bytes:
+        """Return the content, for those who need it as a whole; pieces put together would take twice its memory."""
+        self._file.seek(0)
+        return self._file.read()
+
+    def opened(self) -> pa.NativeFile:
+        """Return the content as a file for reading at any position."""
+        self._file.seek(0)
+        return pa.PythonFile(self._file, mode="r")
+
+    def mapped(self) -> mmap.mmap:
+        """Return the content, which must not be empty, as memory that the kernel reads from the file when needed."""
+        with self._told():
+            return mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
+
+    def link(self, path: Path) -> bool:
+        """Give the content a name in the storage, durable but for the folder's entry, without a copy.
+
+        Returns
+        -------
+        bool
+            False: there is no way but a copy.
+        """
+        if self._storage is None:
+            return False
+        descriptor = self._file.fileno()
+        try:
+            # Python follows symbolic links only where it is given a folder, which counts for nothing here (bpo-37612).
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+        except OSError:  # whatever it is: the copy works, or says what is wrong
+            return False
+        os.fsync(descriptor)  # behind the link: btrfs does not log files without a name
+        return True
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self._storage:
+                raise refused(error, str(self._storage)) from error
+            raise StorageError(
+                f"a temporary file cannot be written ({error.strerror or error})",
+                where=tempfile.tempdir or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - named, not written to
+                hint="make room there, or set TMPDIR to another folder",
+            ) from error
+
+
+def _nameless(folder: Path) -> IO[bytes] | None:
+    """Return a new file without a name, with the mode that any new file gets; None: not in this folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+    except AttributeError:  # the operating system has none
+        return None
+    except OSError as error:
+        if error.errno in _NOT_HERE:
+            return None
+        raise
+    return os.fdopen(descriptor, "w+b")

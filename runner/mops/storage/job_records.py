@@ -1,0 +1,562 @@
+"""A job's own records: what was submitted, the reference schema, the live record. What is finished is log.py's."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import mops
+from mops.errors import CorruptRecord, JobError, NewerFormat
+from mops.project.bundle import Bundle
+from mops.project.project import ModelSpec
+from mops.storage import advisory
+from mops.storage.backends.spool import Spool
+from mops.storage.files import Files
+from mops.storage.joblog.log import Counts, End, counts_from, parse_record
+from mops.storage.kept_options import JobOptions
+from mops.storage.parquet import encode_groups, read_groups
+from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
+from mops.study.column_families import Families, parse_families
+from mops.study.group_builder import StudyGroups
+from mops.study.groups import GroupTable
+from mops.study.ranges import Ranges
+
+FORMAT = 1
+_PIECE_CHARACTERS = 2**20
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The complete job that a derived one takes rows over from (docs/storage.md, "Derived jobs").
+
+    Parameters
+    ----------
+    k, nonce
+        Its last record: by these it is known again.
+    groups
+        Groups that run again; every other is taken over.
+    counts
+        What is taken over.
+    """
+
+    job: str
+    k: int
+    nonce: str
+    groups: Ranges
+    counts: Counts
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields as JSON values."""
+        return {**vars(self), "groups": self.groups.to_json(), "counts": vars(self.counts)}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Parent:
+        """Return what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it is not that."""
+        plain = {name: fields[name] for name in ("job", "k", "nonce")}
+        return cls(**plain, groups=Ranges.from_json(fields["groups"]), counts=Counts(**fields["counts"]))
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What a job is: written once at submit, last of the job's objects.
+
+    Parameters
+    ----------
+    created
+        When it was submitted (UTC, ISO 8601).
+    bundle
+        The bundle's digest.
+    parent
+        Of a derived job.
+    options
+        How it was started. A resume may have changed them: :func:`mops.storage.kept_options.read_options`.
+    study
+        The study's name, for people: a label of its runner's Kubernetes Job.
+    project
+        The project root on the machine that submitted it: a resume there tells what has changed since.
+    """
+
+    job: str
+    created: str
+    bundle: str
+    spec: ModelSpec
+    n_groups: int
+    n_simulations: int
+    parent: Parent | None = None
+    options: JobOptions = field(default_factory=JobOptions)
+    study: str = ""
+    project: str = ""
+
+    @property
+    def due(self) -> Ranges:
+        """The groups that the job's own log is to commit."""
+        return self.parent.groups if self.parent else Ranges().complement(self.n_groups)
+
+    @property
+    def taken_over(self) -> Ranges:
+        """The groups that the job has from its parent."""
+        return self.due.complement(self.n_groups)
+
+    @property
+    def taken_over_counts(self) -> Counts:
+        """Simulations and targets of the groups taken over."""
+        return self.parent.counts if self.parent else Counts()
+
+    def todo(self, committed: Ranges) -> Ranges:
+        """Return the groups that are left to run when the job's own log has committed these."""
+        return self.due & committed.complement(self.n_groups)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields as JSON values."""
+        fields = {**vars(self), "spec": self.spec.to_json(), "options": self.options.to_json()}
+        del fields["parent"]
+        return fields | {"parent": self.parent.to_json()} if self.parent else fields
+
+
+def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, groups: StudyGroups) -> None:
+    """Write a job; it exists when its record does, which comes last.
+
+    Parameters
+    ----------
+    study
+        The study as it was given: JSON, and checked. It goes in as it is: as objects, 100,000 sets are 25 MiB.
+
+    Raises
+    ------
+    JobError
+        There is a job of this name, or what is left of one that was deleted.
+    StorageError
+        The storage refuses.
+    """
+    paths = JobPaths(record.job)
+    refuse_deleted(files, paths)
+    taken = _taken(files, record.job)
+    params = encode_groups(groups, files.spool())
+    content = _encode_study(study, params.digest, files.spool())
+    # The same study without a job record is what a killed submit leaves: the next one goes on from it.
+    if not files.put_new(paths.study, content) and files.get(paths.study) != content.read():
+        raise taken
+    files.put_new(bundle_path(bundle.digest), bundle.data)  # named by content: another job's is the same
+    files.put_new(paths.params, params.content)
+    if not _put_record(files, record):
+        raise taken
+    withdraw_deleted(files, paths)
+
+
+def _encode_study(study: str, params_digest: str, spool: Spool) -> Spool:
+    """Write ``study.json`` piece by piece: a copy of the whole would be the most that a submit holds.
+
+    The digest is in it because a study that names a file of sets is another one when the file is.
+    """
+    spool.write(f'{{"format":{FORMAT},"params_sha256":"{params_digest}","study":'.encode())
+    for at in range(0, len(study), _PIECE_CHARACTERS):
+        spool.write(study[at : at + _PIECE_CHARACTERS].encode())
+    spool.write(b"}")
+    return spool
+
+
+def withdraw_deleted(files: Files, paths: JobPaths) -> None:
+    """Take a new job's record back if the name is being deleted: the last step of creating a job.
+
+    A deletion first writes ``deleted.json`` and then looks for the record. Here the order is the other one, so that
+    at least one of the two sees the other and gives way.
+
+    Raises
+    ------
+    JobError
+        As for :func:`refuse_deleted`.
+    """
+    try:
+        refuse_deleted(files, paths)
+    except JobError:
+        files.remove([paths.record])
+        raise
+
+
+def refuse_deleted(files: Files, paths: JobPaths) -> None:
+    """Refuse a name under which something of a deleted job is left: the first step of creating a job.
+
+    Raises
+    ------
+    JobError
+        Something is left.
+    """
+    deletion = read_deletion(files, paths)
+    if deletion is None:
+        return
+    where = f"{files.url}/{paths.deleted}"
+    if deletion.hosts:
+        what = f"a job {paths.job!r} was deleted whose runner on {', '.join(deletion.hosts)} may still be alive"
+        raise JobError(what, where=where, hint="choose another name")
+    hint = f"finish that with: mops jobs delete {paths.job}; or choose another name"
+    raise JobError(f"a job {paths.job!r} is deleted in part", where=where, hint=hint)
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """What stands while a job's files are removed, and after it where a runner of it may still be alive.
+
+    Parameters
+    ----------
+    hosts
+        Where such a runner may be: it is to meet the claims of the log, which stay, and nobody uses the name again.
+    """
+
+    who: str
+    at: str
+    hosts: tuple[str, ...]
+
+
+def write_deletion(files: Files, paths: JobPaths, deletion: Deletion) -> None:
+    """Say that the job is being deleted."""
+    files.put(paths.deleted, _json({"format": FORMAT, **asdict(deletion)}))
+
+
+def read_deletion(files: Files, paths: JobPaths) -> Deletion | None:
+    """Return what is said of the job's deletion; None: it is not being deleted."""
+    try:
+        fields = read_record(files, paths.deleted)
+    except FileNotFoundError:
+        return None
+    try:
+        return Deletion(fields["who"], fields["at"], tuple(fields["hosts"]))
+    except (KeyError, TypeError) as bad:
+        raise CorruptRecord("this record is not what mops wrote", where=f"{files.url}/{paths.deleted}") from bad
+
+
+def check_still_there(files: Files, record: JobRecord) -> None:
+    """Look, behind a claim, whether this job was deleted since its record was read.
+
+    A deletion removes the record and then looks for new claims: at least one of the two sees the other.
+
+    Raises
+    ------
+    JobError
+        It was.
+    """
+    path = JobPaths(record.job).record
+    data = files.get_many([path])[0]
+    if data is None or parse_job(data, f"{files.url}/{path}").created != record.created:
+        raise JobError(f"job {record.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
+
+
+# The jobs that runners of this very process are at. Their processes' lives say nothing about them: a notebook lives on.
+_driven: list[tuple[str, str]] = []
+
+
+@contextmanager
+def driving(files: Files, job: str) -> Iterator[None]:
+    """Note, for :func:`driven_here`, that this process runs a job in the body."""
+    _driven.append((files.url, job))
+    try:
+        yield
+    finally:
+        _driven.remove((files.url, job))
+
+
+def driven_here(files: Files, job: str) -> bool:
+    """Tell whether this process is running a job."""
+    return (files.url, job) in _driven
+
+
+def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
+    """Write a derived job: what its parent is, copied, and its record last.
+
+    Raises
+    ------
+    JobError
+        There is a job of this name, or what is left of one that was deleted; or the parent is deleted meanwhile.
+    StorageError
+        The storage refuses.
+    """
+    own, its = JobPaths(record.job), JobPaths(parent.job)
+    refuse_deleted(files, own)
+    copied = [(own.study, its.study), (own.params, its.params)]
+    if read_reference(files, its) is not None:  # none: not one simulation of the parent was good
+        copied.append((own.schema, its.schema))
+    for path, source in copied:
+        data = files.get(source)
+        # The same bytes without a job record are what a killed retry leaves.
+        if not files.put_new(path, data) and files.get(path) != data:
+            raise _taken(files, record.job)
+    if not _put_record(files, record):
+        raise _taken(files, record.job)
+    withdraw_deleted(files, own)
+    # A deletion removes the parent's record and then looks for derived jobs: at least one of the two sees the other.
+    if files.get_many([its.record])[0] is None:
+        files.remove([own.record])
+        raise JobError(f"job {parent.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
+
+
+def _put_record(files: Files, record: JobRecord) -> bool:
+    text = _json({"format": FORMAT, "mops": mops.__version__, **record.to_json()})
+    return files.put_new(JobPaths(record.job).record, text)
+
+
+def _taken(files: Files, job: str) -> JobError:
+    return JobError(f"there is a job {job!r} already", where=files.url, hint="choose another name")
+
+
+def load_job(files: Files, job: str) -> JobRecord:
+    """Return a job's record.
+
+    Raises
+    ------
+    JobError
+        There is no such job; the nearest names are given.
+    NewerFormat, CorruptRecord
+        The record is of a newer mops, or is not one.
+    """
+    path = JobPaths(job).record
+    try:
+        data = files.get(path)
+    except FileNotFoundError:
+        raise _no_job(files, job) from None
+    return parse_job(data, f"{files.url}/{path}")
+
+
+def parse_job(data: bytes, where: str) -> JobRecord:
+    """Return the job's record that these bytes are; raises as :func:`load_job`."""
+    fields = parse_object(data, where)
+    try:
+        spec = ModelSpec.from_json(fields["spec"])
+        names = ("job", "created", "bundle", "n_groups", "n_simulations", "study", "project")
+        parent = Parent.from_json(fields["parent"]) if fields.get("parent") else None
+        options = JobOptions.from_json(fields["options"])
+        return JobRecord(spec=spec, parent=parent, options=options, **{name: fields[name] for name in names})
+    except (KeyError, TypeError, ValueError) as bad:
+        raise CorruptRecord(f"the job's record lacks {bad}", where=where) from bad
+
+
+def _no_job(files: Files, job: str) -> JobError:
+    names = job_names(files)
+    near = difflib.get_close_matches(job, names, 3) or names[-3:]
+    records = files.get_many([JobPaths(name).record for name in near])
+    there = [name for name, record in zip(near, records, strict=True) if record is not None]
+    if there:
+        hint = f"there are: {', '.join(there)}"
+    elif names:
+        hint = "what there is: mops jobs list"
+    else:
+        hint = "this storage holds no jobs: name another by MODELOPS_STORAGE"
+    return JobError(f"there is no job {job!r}", where=files.url, hint=hint)
+
+
+def job_names(files: Files) -> list[str]:
+    """Return the names under which something lies in a storage: a job, or what a killed submit or delete left."""
+    return [name for name in files.folders(JOBS) if is_job_name(name)]
+
+
+def load_groups(files: Files, job: str) -> GroupTable:
+    """Return a job's groups; pieces of them are read as they are needed."""
+    path = JobPaths(job).params
+    return read_groups(files.reader(path), f"{files.url}/{path}")
+
+
+def load_bundle(files: Files, digest: str) -> bytes:
+    """Return a bundle's bytes."""
+    return files.get(bundle_path(digest))
+
+
+def read_reference(files: Files, paths: JobPaths) -> Families | None:
+    """Return the job's reference schema: what the first good simulation gave; None before that.
+
+    What later values fixed beyond it, the commits say (:attr:`mops.storage.joblog.log.LogView.families`).
+    """
+    try:
+        fields = read_record(files, paths.schema)
+    except FileNotFoundError:
+        return None
+    try:
+        return parse_families(fields["outputs"])
+    except (KeyError, TypeError, ValueError) as bad:
+        where = f"{files.url}/{paths.schema}"
+        raise CorruptRecord(f"the reference schema is not what this mops wrote ({bad})", where=where) from bad
+
+
+def keep_reference(files: Files, paths: JobPaths, families: Families) -> Families:
+    """Make this the job's reference schema, unless it has one; return the one that it has now."""
+    files.put_new(paths.schema, _json({"format": FORMAT, "outputs": families}))
+    return read_reference(files, paths) or families
+
+
+@dataclass(frozen=True)
+class Live:
+    """A sign of life: the only object that is overwritten, and none that decides anything.
+
+    Parameters
+    ----------
+    at
+        When it was written (s since the epoch, the runner's clock).
+    counts
+        What has reached the runner, and what earlier attempts committed.
+    rate
+        Simulations per second.
+    memory_bytes
+        Resident memory of the runner's process tree.
+    settings
+        What the attempt runs with: JSON values by field.
+    durable
+        Simulations that are committed.
+    seconds
+        Since the attempt began.
+    peak_bytes, runner_bytes
+        The tree's memory at its highest in this attempt, and the runner's own now.
+    in_flight, slots
+        Groups sent and not yet back, and simulations that run at once.
+    open_bytes
+        Results in the runner that are not durable yet.
+    expected
+        What the attempt was expected to take and give when it had looked: ``seconds``, ``rows``, ``bytes``.
+    lines
+        The last lines of the job's log.
+    limit_bytes
+        What the runner and its processes may take: its container's, or the machine's.
+    window
+        The most groups in flight at that moment.
+    children
+        How child processes are started, and why.
+    sizing
+        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto.
+    """
+
+    at: float
+    host: str
+    pid: int
+    counts: Counts
+    rate: float
+    memory_bytes: int
+    settings: dict[str, Any]
+    durable: int = 0
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    runner_bytes: int = 0
+    in_flight: int = 0
+    slots: int = 0
+    open_bytes: int = 0
+    expected: dict[str, Any] | None = None
+    lines: list[str] = field(default_factory=list)
+    limit_bytes: int = 0
+    window: int = 0
+    children: str = ""
+    sizing: str = ""
+
+
+def write_live(files: Files, paths: JobPaths, attempt: int, live: Live) -> None:
+    """Overwrite the attempt's sign of life."""
+    files.put(paths.live(attempt), _json({"format": FORMAT, **asdict(live)}))
+
+
+def read_live(files: Files, paths: JobPaths, attempt: int) -> Live | None:
+    """Return the attempt's last sign of life; None if it left none, or one of no use (:mod:`mops.storage.advisory`)."""
+    return advisory.read(files, paths.live(attempt), parse_live)
+
+
+def parse_live(data: bytes, where: str) -> Live:
+    """Return the sign of life that these bytes are.
+
+    Raises
+    ------
+    NewerFormat, CorruptRecord
+        It is of a newer mops, or not what mops wrote: each value is looked at, because commands reckon with it.
+    """
+    found = parse_object(data, where)
+    try:
+        known = {one.name: found[one.name] for one in fields(Live) if one.name in found}
+        live = Live(**known | {"counts": counts_from(found["counts"])})
+    except (KeyError, TypeError, ValueError, AttributeError) as bad:
+        raise CorruptRecord(f"the sign of life lacks {bad}", where=where) from bad
+    fits = all(_FITS[str(one.type)](known[one.name]) for one in fields(Live) if one.name in known)
+    if not (fits and is_time(live.at) and 0 < live.pid < _MOST_PIDS):
+        raise CorruptRecord("the sign of life has a value that is none of its kind", where=where)
+    return live
+
+
+_MOST_PIDS = 2**31
+_DAY_SECONDS = 86400.0
+
+
+def is_count(value: object) -> bool:
+    """Tell whether a JSON value counts something."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a JSON value is a number that can be reckoned with."""
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 and math.isfinite(value)
+    )
+
+
+def is_time(value: object) -> bool:
+    """Tell whether a JSON value is a time that somebody can have noted, in seconds since the epoch."""
+    return is_number(value) and 0 <= value < time.time() + _DAY_SECONDS  # type: ignore[operator]
+
+
+# By the annotations of Live.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "float": is_number,
+    "int": is_count,
+    "str": lambda value: isinstance(value, str),
+    "dict[str, Any]": lambda value: isinstance(value, dict),
+    "dict[str, Any] | None": lambda value: value is None or isinstance(value, dict),
+    "list[str]": lambda value: isinstance(value, list) and all(isinstance(line, str) for line in value),
+    "Counts": lambda value: isinstance(value, dict),
+}
+
+
+def keep_finished(files: Files, record: JobRecord, end: End) -> None:
+    """Keep a copy of the complete end, for quick listing; ``created`` tells this job from another of its name."""
+    files.put(JobPaths(record.job).finished, _json({**end.to_json(), "created": record.created}))
+
+
+def parse_finished(data: bytes, record: JobRecord) -> End | None:
+    """Return the end that these bytes are a copy of; None: they are none of this job's, and the log is to be read."""
+    try:
+        end = parse_record(data, None, JobPaths(record.job).finished)
+        of_this_job = json.loads(data)["created"] == record.created
+    except (CorruptRecord, NewerFormat, KeyError):
+        return None
+    return end if of_this_job and isinstance(end, End) and end.complete else None
+
+
+_INSTALL_NEWER = "install the version of mops-runner that runs the job, or a newer one"
+
+
+def read_record(files: Files, path: str) -> dict[str, Any]:
+    """Return a JSON record.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    NewerFormat, CorruptRecord
+        It is of a newer mops, or no JSON object.
+    """
+    return parse_object(files.get(path), f"{files.url}/{path}")
+
+
+def parse_object(data: bytes, where: str) -> dict[str, Any]:
+    """Return the JSON record that these bytes are; raises as :func:`read_record`."""
+    try:
+        fields = json.loads(data)
+        newer = fields["format"] > FORMAT
+    except (ValueError, KeyError, TypeError, RecursionError) as bad:
+        raise CorruptRecord("this record is not what mops wrote", where=where) from bad
+    if newer:
+        raise NewerFormat(
+            f"this record has format {fields['format']}, and this mops reads {FORMAT}",
+            where=where,
+            hint=f"install mops-runner {fields['mops']} or newer" if "mops" in fields else _INSTALL_NEWER,
+        )
+    return dict(fields)
+
+
+def _json(record: object) -> bytes:
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()

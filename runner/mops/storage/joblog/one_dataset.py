@@ -1,0 +1,71 @@
+"""Whether every output of a job reads as one dataset with one schema: what verify asks behind the log and the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mops.storage.ancestors import Rows, Source, ancestors, families_of, parts
+from mops.storage.files import Files
+from mops.storage.job_records import load_job
+from mops.storage.joblog.log import read_whole
+from mops.storage.paths import JobPaths
+from mops.study.column_families import MIXED, Columns, Family, join_columns, joined, said
+from mops.study.column_types import families_in, least_of
+from mops.study.groups import IDENTITY_FIELDS
+from mops.study.ranges import Ranges
+
+_IDENTITY = [field.name for field in IDENTITY_FIELDS]
+
+
+def dataset_problems(files: Files, job: str) -> list[str]:
+    """Read every part of a job's outputs; return a sentence for each that does not fit the others, with its groups.
+
+    The parts are there, and as they were committed (:func:`mops.storage.ancestors.verify_job`). A row group at a time is
+    in memory.
+
+    Raises
+    ------
+    StorageError
+        The storage refuses, or is out of reach.
+    """
+    record, paths = load_job(files, job), JobPaths(job)
+    sources = [*ancestors(files, record), Source(job, read_whole(files, paths))]
+    families = families_of(files, paths, (source.log.view for source in sources)) or {}
+    problems = [
+        f"output {output!r}: the commits fix column {name!r} to families that do not fit together"
+        for output, columns in families.items()
+        for name, family in columns.items()
+        if family == MIXED
+    ]
+    if problems:
+        return problems
+    rows = [(columns, some) for output, columns in families.items() for some in parts(sources, "outputs", output)]
+    return [problem for columns, some in rows for problem in _part_problems(files, some, columns)]
+
+
+def _part_problems(files: Files, rows: Rows, known: Columns) -> Iterator[str]:
+    """Yield what in a part does not fit what ``schema.json`` and the commits say of the output's columns."""
+    file = pq.ParquetFile(files.reader(rows.part.path))
+    own = {field.name: field.type for field in file.schema_arrow if field.name not in _IDENTITY}
+    if own.keys() != known.keys():
+        yield f"{rows.part.path}: its columns are {', '.join(own)}, not {', '.join(known)}"
+        return
+    wrong = [name for name, kind in own.items() if joined(known[name], least_of(kind)) == MIXED]
+    for number in range(file.num_row_groups):
+        table = file.read_row_group(number, use_threads=False)
+        found = families_in(table.select(list(known)))
+        beyond = [name for name, family in join_columns(known, found).items() if family != known[name]]
+        if misfits := list(dict.fromkeys([*wrong, *beyond])):
+            yield f"{rows.part.path}: {_groups(table)}: {', '.join(_misfit(own[n], known[n], n) for n in misfits)}"
+
+
+def _misfit(kind: pa.DataType, known: Family, name: str) -> str:
+    return f"column {name!r} is {kind} with values that do not fit the job's {said(known)}"
+
+
+def _groups(table: pa.Table) -> str:
+    numbers = Ranges.of(table["group"].unique().to_pylist())
+    return "groups " + ", ".join(f"{start} to {stop - 1}" for start, stop in numbers.intervals)

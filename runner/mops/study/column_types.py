@@ -1,0 +1,349 @@
+"""Arrow columns and the families of their values: what a column holds, and which type stores it exactly.
+
+The families themselves are families.py's. Children import this: the standard library, numpy and pyarrow only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mops.study.column_families import (
+    DECIMAL_DIGITS,
+    MIXED,
+    NULL,
+    TIMED,
+    UNITS,
+    Columns,
+    Families,
+    Family,
+    joined,
+    number,
+    said,
+)
+
+_EXACT = 2**53
+_INT64_MAX = 2**63 - 1
+_DECIMAL128_DIGITS = 38
+_PER_UNIT = 1000
+_FINEST_STORED_COARSE = "ms"  # Parquet has no seconds
+
+Column: TypeAlias = Any
+"""``pa.Array | pa.ChunkedArray``"""
+
+_ANY_NUMBER = {
+    pa.int64(): number(("large", "negative")),
+    pa.uint64(): number(("large", "huge")),
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32()), number(("negative",))),
+    **dict.fromkeys((pa.uint8(), pa.uint16(), pa.uint32()), number()),
+}
+_SAID_BY_FAMILY = {
+    "number float": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "date": pa.date32(),
+}
+_NUMBERS = {frozenset(facts): number(facts) for facts in ((), ("negative",), ("large",), ("large", "negative"))}
+
+
+def families_of(tables: Mapping[str, pa.Table]) -> Families:
+    """Return the families of the values in these tables, by output and column."""
+    return {output: families_in(table) for output, table in tables.items()}
+
+
+def families_in(table: pa.Table) -> Columns:
+    """Return the families of the values in a table, by column."""
+    return {name: family_of(column) for name, column in zip(table.column_names, table.columns, strict=True)}
+
+
+def family_of(column: Column) -> Family:
+    """Return the family of the values that a column holds; its declared type says nothing where there are none."""
+    if column.null_count == len(column):
+        return NULL
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return "number float"
+    array = _one_array(column)
+    if pa.types.is_integer(kind):
+        return _integers(array)
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return _timed(array)
+    if pa.types.is_dictionary(kind):
+        return family_of(array.dictionary_decode())
+    if isinstance(kind, pa.BaseExtensionType):
+        return family_of(array.storage)
+    if (inner := _inner(array)) is None:
+        return _plain_family(kind)
+    families = list(map(family_of, inner))
+    if pa.types.is_map(kind):  # keys are never null, and so never of the type null: their type says their family
+        families[0] = joined(families[0], least_of(kind.key_type))
+    return _nested(kind, families)
+
+
+def _one_array(column: Column) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _integers(array: pa.Array) -> str:
+    ends = pc.min_max(array)
+    least, most = ends["min"].as_py(), ends["max"].as_py()
+    facts = {"large"} if most > _EXACT or least < -_EXACT else set()
+    if least < 0:
+        facts.add("negative")
+    if most > _INT64_MAX:
+        facts.add("huge")
+    return _NUMBERS.get(frozenset(facts)) or number(facts)
+
+
+def _timed(array: pa.Array) -> str:
+    values = array.drop_null().view(pa.int64()).to_numpy()
+    return _timed_family(
+        array.type, _coarsest_exact(values, array.type.unit), _finest_in_reach(values, array.type.unit)
+    )
+
+
+def _coarsest_exact(values: np.ndarray[Any, Any], unit: str) -> str:
+    """Return the coarsest unit, of those that Parquet has, in which all values are whole."""
+    while unit not in ("s", _FINEST_STORED_COARSE) and not (values % _PER_UNIT).any():
+        values, unit = values // _PER_UNIT, UNITS[UNITS.index(unit) - 1]
+    return max(unit, _FINEST_STORED_COARSE, key=UNITS.index)
+
+
+def _finest_in_reach(values: np.ndarray[Any, Any], unit: str) -> str:
+    """Return the finest unit in which 64 bits hold all values."""
+    furthest = max(abs(int(values.min())), abs(int(values.max())))
+    while unit != UNITS[-1] and furthest * _PER_UNIT <= _INT64_MAX:
+        furthest, unit = furthest * _PER_UNIT, UNITS[UNITS.index(unit) + 1]
+    return unit
+
+
+def _timed_family(kind: pa.DataType, need: str, room: str) -> str:
+    if pa.types.is_duration(kind):
+        return f"duration {need} {room}"
+    return f"{'timestamp' if kind.tz is None else 'zoned_timestamp'} {need} {room}"
+
+
+def _inner(array: pa.Array) -> list[pa.Array] | None:
+    """Return what a nested array holds, without what is beneath nulls; None: it is not nested."""
+    if pa.types.is_map(array.type):
+        there = array.drop_null()
+        start, stop = there.offsets[0].as_py(), there.offsets[-1].as_py()  # of a slice: its own
+        return [there.keys.slice(start, stop - start), there.items.slice(start, stop - start)]
+    if _is_list(array.type):
+        return [array.flatten()]
+    return list(array.flatten()) if pa.types.is_struct(array.type) else None
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    is_ = pa.types
+    some = is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind)
+    return bool(some or is_.is_list_view(kind) or is_.is_large_list_view(kind))
+
+
+def _inner_types(kind: pa.DataType) -> list[pa.DataType] | None:
+    if pa.types.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    if _is_list(kind):
+        return [kind.value_type]
+    return [field.type for field in kind] if pa.types.is_struct(kind) else None
+
+
+def _nested(kind: pa.DataType, inner: Sequence[Family]) -> Family:
+    if pa.types.is_struct(kind):
+        fields = dict(zip([field.name for field in kind], inner, strict=True))
+        return ["struct", fields] if len(fields) == len(inner) else f"other {kind}"  # two fields of one name
+    return ["map" if pa.types.is_map(kind) else "list", *inner]
+
+
+def _plain_family(kind: pa.DataType) -> str:
+    """Return the family of a type of which every value needs the same."""
+    is_ = pa.types
+    if is_.is_decimal(kind):
+        return f"decimal {kind.precision - kind.scale} {max(kind.scale, 0)}"
+    tests: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
+        (NULL, is_.is_null),
+        ("boolean", is_.is_boolean),
+        ("string", lambda t: is_.is_string(t) or is_.is_large_string(t) or is_.is_string_view(t)),
+        ("binary", lambda t: is_.is_binary(t) or is_.is_large_binary(t) or is_.is_binary_view(t)),
+        ("binary", is_.is_fixed_size_binary),
+        ("date", is_.is_date),
+        ("time", is_.is_time),
+    )
+    return next((name for name, test in tests if test(kind)), f"other {kind}")
+
+
+@lru_cache(maxsize=1024)
+def most_of(kind: pa.DataType) -> Family:
+    """Return the family of all the values that a type can hold: what fits it never needs a look at the values."""
+    if pa.types.is_integer(kind):
+        return _ANY_NUMBER[kind]
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        need = max(kind.unit, _FINEST_STORED_COARSE, key=UNITS.index)
+        return _timed_family(kind, need, kind.unit) if need == kind.unit else MIXED
+    return _of_type(kind, most_of)
+
+
+@lru_cache(maxsize=1024)
+def least_of(kind: pa.DataType) -> Family:
+    """Return the family of some value of a type: what is known of a column by its type alone."""
+    if pa.types.is_integer(kind):
+        return number()
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return _timed_family(kind, _FINEST_STORED_COARSE, UNITS[-1])
+    return _of_type(kind, least_of)
+
+
+def _of_type(kind: pa.DataType, of: Callable[[pa.DataType], Family]) -> Family:
+    if pa.types.is_floating(kind):
+        return "number float"
+    if pa.types.is_dictionary(kind):
+        return of(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return of(kind.storage_type)
+    inner = _inner_types(kind)
+    if inner is None:
+        return _plain_family(kind)
+    families = list(map(of, inner))
+    return MIXED if MIXED in families else _nested(kind, families)
+
+
+def used_type(column: Column) -> pa.DataType:
+    """Return a column's type with null where it holds no value, so that it can be read as any other type."""
+    if column.null_count == len(column):
+        return pa.null()
+    if _inner_types(column.type) is None:
+        return column.type
+    inner = list(map(used_type, _inner(_one_array(column)) or []))
+    if pa.types.is_map(column.type):
+        inner[0] = column.type.key_type
+    return _with_inner(column.type, inner)
+
+
+def _with_inner(kind: pa.DataType, inner: Sequence[pa.DataType]) -> pa.DataType:
+    if pa.types.is_map(kind):
+        return pa.map_(*inner)
+    if pa.types.is_struct(kind):
+        return pa.struct(list(zip([field.name for field in kind], inner, strict=True)))
+    return pa.list_(inner[0])
+
+
+def storage_type(types: Iterable[pa.DataType], family: Family = NULL) -> pa.DataType:
+    """Return the type that holds all values of columns of these types.
+
+    Parameters
+    ----------
+    family
+        What is known of their values.
+
+    Raises
+    ------
+    ValueError
+        There is none: the types are of different families.
+    """
+    kinds = [kind for kind in dict.fromkeys(types) if not pa.types.is_null(kind)]
+    if not kinds:
+        return pa.null()
+    whole = reduce(joined, map(least_of, kinds), family)
+    if whole == MIXED:
+        beside = "" if family == NULL else f" in a column that holds {said(family)} values"
+        raise ValueError(f"no type holds {' and '.join(map(str, kinds))}{beside}")
+    return _nested_storage(kinds, whole) if isinstance(whole, list) else _plain_storage(kinds, whole)
+
+
+def type_said(family: Family) -> pa.DataType:
+    """Return the type that a family says for a column without values; null where it depends on the values to come."""
+    return _SAID_BY_FAMILY.get(family, pa.null()) if isinstance(family, str) else pa.null()
+
+
+def _nested_storage(kinds: Sequence[pa.DataType], family: list[Any]) -> pa.DataType:
+    if family[0] == "struct":
+        fields = [(f.name, [kind.field(f.name).type for kind in kinds]) for f in kinds[0]]
+        return pa.struct([(name, storage_type(types, family[1][name])) for name, types in fields])
+    columns = zip(*(_inner_types(kind) or [] for kind in kinds), strict=True)
+    inner = [storage_type(types, of) for types, of in zip(columns, family[1:], strict=True)]
+    return pa.map_(*inner) if family[0] == "map" else pa.list_(inner[0])
+
+
+def _plain_storage(kinds: Sequence[pa.DataType], family: str) -> pa.DataType:
+    kind, *facts = family.split(" ")
+    if kind == "number":
+        return _number_storage(kinds, facts)
+    if kind in TIMED:
+        return _timed_storage(kinds, *facts)
+    if kind == "decimal" and len(kinds) > 1:
+        before, behind = map(int, facts)
+        make = pa.decimal128 if before + behind <= _DECIMAL128_DIGITS else pa.decimal256
+        return make(min(before + behind, DECIMAL_DIGITS), behind)
+    if kind == "time":
+        finest = max((one.unit for one in kinds), key=UNITS.index)
+        return pa.time64(finest) if finest in ("us", "ns") else pa.time32("ms")
+    one_type = {"string": pa.string(), "date": pa.date32()}
+    if kind == "binary" and len(kinds) > 1:
+        return pa.binary()
+    return one_type.get(kind, kinds[0])
+
+
+def _number_storage(kinds: Sequence[pa.DataType], facts: Sequence[str]) -> pa.DataType:
+    floats = [kind for kind in kinds if pa.types.is_floating(kind)]
+    if "float" in facts:
+        return max(floats, key=_width) if len(floats) == len(kinds) else pa.float64()
+    if len({pa.types.is_signed_integer(kind) for kind in kinds}) == 1:
+        return max(kinds, key=_width)
+    return pa.uint64() if "huge" in facts else pa.int64()
+
+
+def _width(kind: pa.DataType) -> int:
+    return int(kind.bit_width)
+
+
+def _timed_storage(kinds: Sequence[pa.DataType], need: str, room: str) -> pa.DataType:
+    finest = max((kind.unit for kind in kinds), key=UNITS.index)
+    unit = min(max(finest, need, key=UNITS.index), room, key=UNITS.index)
+    if pa.types.is_duration(kinds[0]):
+        return pa.duration(unit)
+    zones = {kind.tz for kind in kinds}
+    return pa.timestamp(unit, zones.pop() if len(zones) == 1 else "UTC")
+
+
+def converted(column: Column, kind: pa.DataType) -> Column:
+    """Return a column as one of another type, which holds its values exactly."""
+    if column.type == kind:
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([converted(chunk, kind) for chunk in column.chunks], kind)
+    if column.null_count == len(column):
+        return pa.nulls(len(column), kind)
+    # Arrow's own cast of nested columns knows no types that are unlike, and makes invalid arrays of inner nulls.
+    return column.cast(kind) if _inner_types(column.type) is None else _rebuilt(column, kind)
+
+
+def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Convert a nested array by what it holds."""
+    nulls = array.is_null()
+    if pa.types.is_struct(kind):
+        by_name = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
+        children = [converted(by_name[field.name], field.type) for field in kind]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(_lengths(array))]).astype(np.int32))
+    inner = _inner(array) or []
+    if pa.types.is_map(kind):
+        keys, items = (converted(one, type_) for one, type_ in zip(inner, _inner_types(kind) or [], strict=True))
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=nulls)
+    values = converted(inner[0], kind.value_type)
+    return pa.ListArray.from_arrays(offsets, values, type=kind, mask=nulls)
+
+
+def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Return how many elements each list or map holds; none where it is null."""
+    if not pa.types.is_map(array.type):
+        return np.asarray(pc.list_value_length(array).fill_null(0))
+    lengths = np.zeros(len(array), np.int64)
+    lengths[np.asarray(array.is_valid())] = np.diff(np.asarray(array.drop_null().offsets))
+    return lengths

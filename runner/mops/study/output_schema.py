@@ -1,0 +1,123 @@
+"""The schema that every result of a job must fit: the names of outputs and columns, and the families of their types.
+
+Children import this. What a family is, is :mod:`mops.study.column_families`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from mops.child.outputs import InvalidOutput
+from mops.study.column_families import (
+    MIXED,
+    NULL,
+    Columns,
+    Families,
+    join_columns,
+    join_families,
+    joined,
+    misfits,
+    refusal,
+)
+from mops.study.column_types import families_in, most_of
+
+
+class Reference:
+    """The names and families that results must fit; it follows the values of an order's results as they come.
+
+    Most results need no look at their values: those of one schema that fits whatever it holds. As soon as an output
+    has come in a second schema, or in one that may not fit, each result is looked into.
+
+    Parameters
+    ----------
+    families
+        What is known of the job's columns. ``null``: the first value of a column fixes its family.
+    """
+
+    def __init__(self, families: Families):
+        self.families = families
+        self._plain: dict[str, pa.Schema | None] = {}  # the one schema so far; None: each table is looked into
+        self._unread: dict[str, list[pa.Table]] = {output: [] for output in families}
+
+    def check(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        """Return the tables with their columns in the reference's order.
+
+        Raises
+        ------
+        InvalidOutput
+            An output or a column is missing, extra, or of another family; all of them are named.
+        """
+        if tables.keys() != self.families.keys():
+            raise InvalidOutput(_differing("output", self.families, tables))
+        fitting = {output: self._fit(output, table) for output, table in tables.items()}
+        # Only now: what comes of a result that is refused fixes nothing.
+        for output, (table, found) in fitting.items():
+            if found is None:
+                self._unread[output].append(table)
+            else:
+                self.learn({output: found})
+        return {output: table for output, (table, _) in fitting.items()}
+
+    def learn(self, families: Families) -> None:
+        """Take in what is known now of the values in results that fitted."""
+        self.families = join_families(self.families, families)
+
+    def handed_over(self, families: Families) -> None:
+        """Take in what the results so far hold: they are on their way to the runner."""
+        self.learn(families)
+        for tables in self._unread.values():
+            tables.clear()
+
+    def _fit(self, output: str, table: pa.Table) -> tuple[pa.Table, Columns | None]:
+        """Return the table in order, and the families of its values; None: they were not looked at."""
+        plain = self._plain.get(output)
+        if plain is not None and plain == table.schema:
+            return table, None
+        wanted = self.families[output]
+        if wanted.keys() != set(table.column_names):
+            raise InvalidOutput(f"output {output!r}: " + _differing("column", wanted, table.column_names))
+        table = table.select(list(wanted))
+        if self._is_plain(output, table):
+            self._plain[output] = table.schema
+            return table, None
+        self._read(output)
+        found = families_in(table)
+        if wrong := misfits(self.families[output], found):
+            raise InvalidOutput(self._refusal(output, table, found, wrong))
+        return table, found
+
+    def _is_plain(self, output: str, table: pa.Table) -> bool:
+        """Tell whether a table is of the only schema so far, and fits whatever it holds."""
+        if output in self._plain:
+            return bool(self._plain[output] == table.schema)
+        known = self.families[output]
+        return all(joined(known[field.name], most_of(field.type)) != MIXED for field in table.schema)
+
+    def _read(self, output: str) -> None:
+        """Look into the tables that were not looked into, and into each that comes."""
+        self._plain[output] = None
+        if tables := self._unread[output]:
+            self.learn({output: families_in(pa.concat_tables(tables))})
+            tables.clear()
+
+    def _refusal(self, output: str, table: pa.Table, found: Columns, wrong: list[str]) -> str:
+        known = self.families[output]
+        problems = [f"column {n!r} {refusal(known.get(n, NULL), found[n], table.schema.field(n).type)}" for n in wrong]
+        return f"output {output!r}: {', '.join(problems)}; a column's first value fixes the family of its types"
+
+
+def narrowed(known: Families, outputs: Mapping[str, list[dict[str, object]]]) -> Families:
+    """Return what is known with the families of these segments (:mod:`mops.child.buffers`)."""
+    for output, segments in outputs.items():
+        for segment in segments:
+            known = {**known, output: join_columns(known.get(output, {}), segment["families"])}  # type: ignore[arg-type]
+    return known
+
+
+def _differing(what: str, wanted: Mapping[str, object], got: Mapping[str, object] | list[str]) -> str:
+    missing = [repr(name) for name in wanted if name not in got]
+    extra = [repr(name) for name in got if name not in wanted]
+    parts = [f"{what} {', '.join(names)} {how}" for names, how in ((missing, "missing"), (extra, "extra")) if names]
+    return "; ".join(parts) + "; the first good simulation of the study set the names"

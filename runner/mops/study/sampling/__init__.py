@@ -1,0 +1,1 @@
+"""Draws parameter sets from a space."""

@@ -1,0 +1,176 @@
+"""Draws parameter sets from a space: Sobol, Latin hypercube, or the full grid. The same seed gives the same sets.
+
+The only importer of scipy, at its first use: half a second that no other verb pays, and not there in the image. What a
+space is, is :mod:`mops.study.sampling.space`'s; writing files is :mod:`mops.study.sampling.write`'s.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import warnings
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mops.errors import Problem, StudyError, UsageError
+from mops.study.problems import at, shown
+from mops.study.sampling.space import Choice, Range, Space
+
+SETS_LIMIT = 10_000_000
+
+_Floats = npt.NDArray[np.float64]
+
+
+class Method(StrEnum):
+    """How sets are drawn."""
+
+    SOBOL = "sobol"
+    LHS = "lhs"
+    GRID = "grid"
+
+
+def draw(space: Space, method: Method, *, n: int | None, seed: int, where: str) -> pa.Table:
+    """Return parameter sets: a column for each parameter, a row for each set.
+
+    Parameters
+    ----------
+    n
+        How many; None for a grid, whose size follows from the space.
+    seed
+        Of the random numbers that scramble Sobol's points and shuffle the hypercube; a grid needs none.
+    where
+        Names the space's file in errors.
+
+    Raises
+    ------
+    StudyError
+        The space cannot be drawn from by this method: every problem.
+    UsageError
+        ``n`` cannot be.
+    """
+    return _grid(space, where) if method is Method.GRID else _drawn(space, method, _n_sets(method, n), seed, where)
+
+
+def notes_on(table: pa.Table, space: Space, method: Method) -> list[str]:
+    """Return what is right about a sample but may not be meant."""
+    notes = []
+    n = table.num_rows
+    if method is Method.SOBOL and n & (n - 1):
+        below = 1 << (n.bit_length() - 1)
+        notes.append(f"{n:,} is no power of two; Sobol sets are balanced for {below:,} or {2 * below:,}")
+    if all(isinstance(entry, Choice) or entry.is_int for entry in space.values()):
+        different = table.group_by(table.column_names).aggregate([]).num_rows
+        if different < n:
+            notes.append(f"{different:,} of the {n:,} sets differ; equal ones are one parameter set of the study")
+    return notes
+
+
+def _n_sets(method: Method, n: int | None) -> int:
+    if n is None:
+        raise UsageError(f"how many sets should '{method}' draw?", where="-n", hint="add -n, like -n 1024")
+    if not 1 <= n <= SETS_LIMIT:
+        raise UsageError(f"{n:,} is no number of sets", where="-n", hint=f"it is from 1 to {SETS_LIMIT:,}")
+    return n
+
+
+def _drawn(space: Space, method: Method, n: int, seed: int, where: str) -> pa.Table:
+    free = [name for name, entry in space.items() if isinstance(entry, Range) or len(entry.values) > 1]
+    message = ""
+    if not free:
+        message = "nothing varies"
+    elif len(free) > (most := _qmc().Sobol.MAXDIM):
+        message = f"{len(free):,} parameters vary; {most:,} may"
+    if message:
+        raise _unfit([Problem("$", f"{message}; give ranges, or lists of values")], method, where)
+    unit = dict(zip(free, _points(method, len(free), n, seed).T, strict=True))
+    columns = [_column(entry, unit[name] if name in unit else np.zeros(n)) for name, entry in space.items()]
+    return pa.table(columns, names=list(space))
+
+
+def _points(method: Method, dimensions: int, n: int, seed: int) -> _Floats:
+    """Return ``n`` points of the unit cube."""
+    rng = np.random.default_rng(seed)
+    if method is Method.LHS:
+        return _qmc().LatinHypercube(dimensions, rng=rng).random(n)  # type: ignore[no-any-return]
+    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # `notes_on` says it with the numbers
+        return _qmc().Sobol(dimensions, scramble=True, rng=rng).random(n)  # type: ignore[no-any-return]
+
+
+def _qmc() -> Any:
+    try:
+        return importlib.import_module("scipy.stats.qmc")
+    except ImportError as missing:
+        raise UsageError(
+            f"drawing parameter sets needs scipy ({missing})",
+            hint="pip install scipy; the cluster's image is without it, draw sets where you write the study",
+        ) from missing
+
+
+def _column(entry: Choice | Range, unit: _Floats) -> pa.Array:
+    if isinstance(entry, Choice):
+        at_value = np.minimum((unit * len(entry.values)).astype(np.int64), len(entry.values) - 1)
+        return _array(entry.values).take(pa.array(at_value))
+    # Of integers each has a share of the same width: they are the floors of numbers below max + 1.
+    low, high = float(entry.low), float(entry.high) + entry.is_int
+    if entry.is_log:
+        values = np.exp(math.log(low) + unit * (math.log(high) - math.log(low)))
+    else:
+        values = low + unit * (high - low)
+    if entry.is_int:
+        return pa.array(np.clip(np.floor(values).astype(np.int64), int(entry.low), int(entry.high)))
+    return pa.array(np.clip(values, low, high))
+
+
+def _array(values: Sequence[Any]) -> pa.Array:
+    return pa.array(values, pa.uint64()) if max(map(_size, values)) >= 2**63 else pa.array(values)
+
+
+def _size(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _grid(space: Space, where: str) -> pa.Table:
+    """Return every combination; the last parameter varies fastest."""
+    lacking = [name for name, entry in space.items() if isinstance(entry, Range) and not _n_points(entry)]
+    if lacking:
+        problems = [Problem(at("$", name), "has no 'points': say how many a grid is to have") for name in lacking]
+        raise _unfit(problems, Method.GRID, where)
+    sizes = [_n_points(entry) if isinstance(entry, Range) else len(entry.values) for entry in space.values()]
+    n = math.prod(sizes)
+    if n > SETS_LIMIT:
+        message = f"the grid has {' x '.join(map(str, sizes))} = {n:,} sets; {SETS_LIMIT:,} is the most"
+        raise _unfit([Problem("$", message)], Method.GRID, where)
+    axes = [_axis(entry) for entry in space.values()]
+    n = math.prod(map(len, axes))
+    columns, inner = [], n
+    for axis in axes:
+        inner //= len(axis)
+        columns.append(axis.take(pa.array(np.arange(n) // inner % len(axis))))
+    return pa.table(columns, names=list(space))
+
+
+def _n_points(entry: Range) -> int:
+    """Return how many values of a range a grid has, at most; 0: nobody said."""
+    if entry.is_int:
+        whole = int(entry.high) - int(entry.low) + 1
+        return min(entry.points or whole, whole)
+    return entry.points or 0
+
+
+def _axis(entry: Choice | Range) -> pa.Array:
+    """Return the values of one parameter in a grid."""
+    if isinstance(entry, Choice):
+        return _array(entry.values)
+    spaced = np.geomspace if entry.is_log else np.linspace
+    values = spaced(float(entry.low), float(entry.high), _n_points(entry))
+    values[0], values[-1] = entry.low, entry.high  # not a rounding error away from what the file says
+    return pa.array(np.unique(np.rint(values).astype(np.int64))) if entry.is_int else pa.array(values)
+
+
+def _unfit(problems: list[Problem], method: Method, where: str) -> StudyError:
+    return StudyError(f"the space cannot be sampled by '{method}'", shown(problems), where=where)

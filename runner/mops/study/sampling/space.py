@@ -1,0 +1,182 @@
+"""The space that parameter sets are sampled from: what a space file may say, and every problem of it at once.
+
+A space is a JSON object: each parameter with a value (``3``), a list of values (``{"values": [1, 2]}``) or a range
+(``{"min": 0.1, "max": 0.5}``). Drawing from it is :mod:`mops.study.sampling.draw`'s.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mops.errors import StudyError
+from mops.study.problems import Checks, at, called
+from mops.study.values import Value, name_fault, value_fault
+
+VALUES_KEYS = ("values",)
+RANGE_KEYS = ("min", "max", "type", "scale", "points")
+TYPES = ("float", "int")
+SCALES = ("linear", "log")
+
+_KEYS = (*VALUES_KEYS, *RANGE_KEYS)
+_INT_LIMIT = 2**53
+_FORMS = 'write a value, {"values": [...]} or {"min": ..., "max": ...}'
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of these values, all of one type; a fixed parameter has one."""
+
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both included.
+
+    Parameters
+    ----------
+    is_int
+        Integers alone.
+    is_log
+        Evenly spread in their logarithm.
+    points
+        How many of them a grid has; None: every integer, or not given.
+    """
+
+    low: float
+    high: float
+    is_int: bool = False
+    is_log: bool = False
+    points: int | None = None
+
+
+Space = dict[str, Choice | Range]
+
+
+def parse_space(data: object, *, where: str) -> Space:
+    """Check a space and return it, parameters in the file's order.
+
+    Parameters
+    ----------
+    data
+        The decoded JSON.
+    where
+        Names the file in errors.
+
+    Raises
+    ------
+    StudyError
+        Every problem, each with its JSON path and what would be right.
+    """
+    check = Checks()
+    space: Space = {}
+    if not isinstance(data, dict) or not data:
+        check.add("$", f'a space is a JSON object like {{"beta": {{"min": 0.1, "max": 0.5}}}}, not {called(data)}')
+    else:
+        for name, entry in data.items():
+            path = at("$", name)
+            if fault := name_fault(name):
+                check.add(path, fault)
+            found = _parameter(check, path, entry)
+            if found is not None:
+                space[name] = found
+    if check.n_problems:
+        raise StudyError("the space is not valid", check.shown(), where=where)
+    return space
+
+
+def _parameter(check: Checks, path: str, entry: object) -> Choice | Range | None:
+    if not isinstance(entry, dict):
+        fault = f"{called(entry)} is no parameter; {_FORMS}" if isinstance(entry, list | None) else value_fault(entry)
+        if fault:
+            check.add(path, fault)
+        return None if fault else Choice((entry,))  # type: ignore[arg-type]
+    before = check.n_problems
+    _check_keys(check, path, entry)
+    if check.n_problems > before:
+        return None
+    return _choice(check, path, entry) if "values" in entry else _range(check, path, entry)
+
+
+def _check_keys(check: Checks, path: str, entry: Mapping[str, Any]) -> None:
+    for key in entry:
+        if key not in _KEYS:
+            near = difflib.get_close_matches(key.lower(), _KEYS, 1)
+            meant = f"did you mean {near[0]!r}?" if near else f"a parameter has {', '.join(map(repr, _KEYS))}"
+            check.add(at(path, key), f"unknown key; {meant}")
+    ours = [key for key in RANGE_KEYS if key in entry]
+    if "values" in entry and ours:
+        check.add(at(path, ours[0]), "belongs to a range and not to a list of values; keep one of the two")
+    missing = [key for key in ("min", "max") if key not in entry]
+    if "values" not in entry and missing:
+        check.add(path, f"{' and '.join(map(repr, missing))} missing; {_FORMS}")
+
+
+def _choice(check: Checks, path: str, entry: Mapping[str, Any]) -> Choice | None:
+    values = entry["values"]
+    if not isinstance(values, list) or not values:
+        check.add(f"{path}.values", f"{called(values)} is not a non-empty list of values")
+        return None
+    before = check.n_problems
+    for i, value in enumerate(values):
+        if fault := value_fault(value):
+            check.add(f"{path}.values[{i}]", fault)
+    if check.n_problems > before:
+        return None
+    values = _of_one_type(values)
+    if len({type(value) for value in values}) > 1:
+        check.add(f"{path}.values", "are of several types; one parameter has booleans, numbers or strings")
+    elif len(set(values)) < len(values):
+        twice = next(value for i, value in enumerate(values) if value in values[:i])
+        check.add(f"{path}.values", f"{called(twice)} stands twice; keep one")
+    elif any(isinstance(value, int) and not -(2**63) <= value < 2**64 for value in values):
+        check.add(f"{path}.values", "hold an integer beyond 64 bits; write it as a string")
+    return Choice(tuple(values))
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """Make integers floats where they stand among floats, so that a parameter has one type in every set."""
+    if {type(value) for value in values} == {int, float}:
+        return [float(value) for value in values]
+    return values
+
+
+def _range(check: Checks, path: str, entry: Mapping[str, Any]) -> Range | None:
+    before = check.n_problems
+    is_int = _one_of(check, path, entry, "type", TYPES) == "int"
+    is_log = _one_of(check, path, entry, "scale", SCALES) == "log"
+    for key in ("min", "max"):
+        if fault := _bound_fault(entry[key], is_int=is_int):
+            check.add(f"{path}.{key}", fault)
+    points = entry.get("points")
+    if points is not None and (not isinstance(points, int) or isinstance(points, bool) or points < 2):
+        check.add(f"{path}.points", f"{called(points)} is not an integer of at least 2")
+    if check.n_problems > before:
+        return None
+    low, high = entry["min"], entry["max"]
+    if not low < high:
+        check.add(path, f"'min' is {called(low)} and 'max' {called(high)}; 'min' is to be less (one value: write it)")
+    elif is_log and low <= 0:
+        check.add(f"{path}.min", f"{called(low)} has no logarithm; 'min' is to be above 0 where 'scale' is 'log'")
+    elif not math.isfinite(high - low):
+        check.add(path, "from 'min' to 'max' is more than a float can hold")
+    return Range(low, high, is_int, is_log, points)
+
+
+def _one_of(check: Checks, path: str, entry: Mapping[str, Any], key: str, known: tuple[str, ...]) -> str:
+    value = entry.get(key, known[0])
+    if value not in known:
+        check.add(f"{path}.{key}", f"{called(value)} is not {' or '.join(map(repr, known))}")
+    return str(value)
+
+
+def _bound_fault(value: object, *, is_int: bool) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"{called(value)} is not a number"
+    if is_int and not (isinstance(value, int) and abs(value) <= _INT_LIMIT):
+        return f"{called(value)} is not an integer of at most 2^53, and 'type' is 'int'"
+    return value_fault(float(value)) if abs(value) < 1e308 else f"{called(value)} is too large"

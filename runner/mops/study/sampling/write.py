@@ -1,0 +1,179 @@
+"""Samples a space file into parameter sets: a study, or a file of sets that a study names."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mops.errors import StorageError, UsageError, path_refused
+from mops.study.cells import Cell, read_cell
+from mops.study.json_file import read_json, read_text
+from mops.study.sampling.draw import Method, draw, notes_on
+from mops.study.sampling.space import parse_space
+from mops.study.study import parse_study
+
+_ROWS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A file that was written.
+
+    Parameters
+    ----------
+    notes
+        What is right but may not be meant.
+    """
+
+    path: str
+    sets: int
+    parameters: tuple[str, ...]
+    method: Method
+    seed: int
+    notes: tuple[str, ...]
+
+
+def sample(
+    space: str | Path,
+    out: str | Path,
+    *,
+    method: Method,
+    n: int | None = None,
+    seed: int = 0,
+    study: dict[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Sampled:
+    """Draw parameter sets from a space and write them.
+
+    Parameters
+    ----------
+    space
+        Path of the space file (docs: large studies).
+    out
+        ``.json``: a study; ``.parquet`` or ``.csv``: the sets alone, for a study's ``parameter_sets``.
+    n
+        How many sets; None for a grid.
+    seed
+        The same seed gives the same sets in the same order.
+    study
+        The other fields of the study; needed for ``.json`` and for nothing else.
+    overwrite
+        Replace a file that is there.
+
+    Raises
+    ------
+    StudyError
+        The space or the study is wrong: every problem.
+    UsageError
+        ``n`` or ``out`` cannot be, or the file is there.
+    StorageError
+        The file cannot be written.
+    """
+    out = Path(out)
+    write = _writer(out, study)
+    try:
+        out.stat()
+        is_there = True
+    except (FileNotFoundError, NotADirectoryError):
+        is_there = False
+    except (OSError, ValueError) as bad:
+        raise path_refused(out, "the output file", bad) from bad
+    if is_there and not overwrite:
+        raise UsageError("this file is there already", where=str(out), hint="add --overwrite to replace it")
+    text = read_text(Path(space), "space")
+    parsed = parse_space(read_json(text, where=str(space), what="space"), where=str(space))
+    if method is Method.GRID and n is not None:
+        raise UsageError("a grid's size follows from the space", where="-n", hint="leave -n out; use 'points'")
+    table = draw(parsed, method, n=n, seed=seed, where=str(space))
+    about = {"method": str(method), "seed": seed, "n": table.num_rows, "space": json.loads(text)}
+    _replace(out, lambda path: write(table, about, path))
+    return Sampled(
+        str(out), table.num_rows, tuple(table.column_names), method, seed, tuple(notes_on(table, parsed, method))
+    )
+
+
+_Write = Callable[[pa.Table, dict[str, Any], Path], None]
+
+
+def _writer(out: Path, study: dict[str, Any] | None) -> _Write:
+    """Return what writes a file of this name."""
+    files: dict[str, _Write] = {".parquet": _write_parquet, ".csv": _write_csv}
+    ending = out.suffix.lower()
+    if ending in files and study is None:
+        return files[ending]
+    if ending == ".json" and study is not None:
+        return lambda table, about, path: _write_study(study, table, about, path, out)
+    if ending == ".json":
+        raise UsageError("which model should the study run?", where=str(out), hint="add --model or --study")
+    if ending in files:
+        raise UsageError(
+            f"a {ending} file holds the sets alone", where=str(out), hint="write a study.json, or leave its fields out"
+        )
+    raise UsageError(
+        f"{out.name!r} does not say what to write", where=str(out), hint="end it with .json, .parquet or .csv"
+    )
+
+
+def _replace(out: Path, write: Callable[[Path], None]) -> None:
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")  # nobody takes half a file for a whole one
+    try:
+        write(partial)
+        partial.replace(out)
+    except OSError as bad:
+        raise StorageError(
+            f"this cannot be written ({bad.strerror or bad})", where=str(out), hint="name another file with --out"
+        ) from bad
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_parquet(table: pa.Table, about: dict[str, Any], path: Path) -> None:
+    pq.write_table(table.replace_schema_metadata({"mops.sampling": json.dumps(about)}), path)
+
+
+def _write_csv(table: pa.Table, _about: dict[str, Any], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table.column_names)
+        for batch in table.to_batches(_ROWS_AT_ONCE):
+            writer.writerows(zip(*(map(_cell, column.to_pylist()) for column in batch.columns), strict=True))
+
+
+def _cell(value: bool | int | float | str) -> str:
+    """Return the cell that is read as this value and no other."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    as_json = json.dumps(value, ensure_ascii=False)
+    return text if read_cell(text) == Cell(as_json, read_cell(text).kind) else as_json
+
+
+def _write_study(study: dict[str, Any], table: pa.Table, about: dict[str, Any], path: Path, out: Path) -> None:
+    metadata = study.get("metadata")
+    fields = study | {
+        "parameter_sets": table.to_pylist(),
+        "sampling_method": about["method"],
+        "metadata": (metadata if isinstance(metadata, dict) else {}) | {"sampling": about},
+    }
+    parse_study(fields, where=str(out))
+    with path.open("w", encoding="utf-8") as file:
+        _dump(fields, file)
+
+
+def _dump(fields: dict[str, Any], file: TextIO) -> None:
+    """Write a study a line for each field, and for each set."""
+    file.write("{")
+    for i, (key, value) in enumerate(fields.items()):
+        file.write(f"{',' if i else ''}\n  {json.dumps(key)}: ")
+        file.write(_lines(value) if key == "parameter_sets" else json.dumps(value, ensure_ascii=False))
+    file.write("\n}\n")
+
+
+def _lines(sets: Sequence[dict[str, Any]]) -> str:
+    return "[\n    " + ",\n    ".join(json.dumps(each, ensure_ascii=False) for each in sets) + "\n  ]"

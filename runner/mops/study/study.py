@@ -1,0 +1,301 @@
+"""study.json: what it may say, and every problem of it at once. The contract is STUDY.md.
+
+Plain checks and no schema library: each problem is to have its path and what would be right. Reading the file is the
+caller's, reading a file of parameter sets :mod:`mops.study.parameter_file`'s; which code ``model`` and ``targets``
+mean is :mod:`mops.project.project`'s.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from mops.errors import ModelError, StudyError
+from mops.study.entry import EntryPoint
+from mops.study.group_builder import SIMULATIONS_LIMIT, GroupBuilder, StudyGroups
+from mops.study.ids import canonical_json
+from mops.study.json_file import Elements
+from mops.study.parameter_file import read_sets
+from mops.study.problems import Checks, at, called
+from mops.study.values import SEED_RIGHT, WRAPPED, Params, is_seed, kind_of, name_fault, value_fault
+
+KEYS = (
+    "model",
+    "scenario",
+    "parameter_sets",
+    "n_replicates",
+    "outputs",
+    "targets",
+    "sampling_method",
+    "metadata",
+    "kind",
+)
+SET_KEYS = ("params", "seed")
+REPLICATES_LIMIT = 1_000_000
+
+_SETS_AT_ONCE = 1024
+_KEPT = "unknown key, kept with the job and not used"
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked study. ``outputs`` None: all; ``targets`` None: those that the project registers."""
+
+    model: str
+    scenario: str
+    groups: StudyGroups
+    outputs: tuple[str, ...] | None
+    targets: tuple[str, ...] | None
+    metadata: dict[str, Any]
+    sampling_method: str | None
+    warnings: tuple[str, ...]
+
+    @property
+    def n_simulations(self) -> int:
+        """Simulations of all groups."""
+        return self.groups.n_simulations
+
+
+def parse_study(data: object, *, where: str, folder: Path = Path()) -> Study:
+    """Check a study and return it.
+
+    Parameters
+    ----------
+    data
+        The decoded JSON; ``parameter_sets`` may be :class:`~mops.study.json_file.Elements`.
+    where
+        Names the file in errors.
+    folder
+        The study's, in which ``parameter_sets`` may name a file.
+
+    Raises
+    ------
+    StudyError
+        Every problem, each with its JSON path and what would be right.
+    """
+    check = Checks()
+    if not isinstance(data, dict):
+        check.add("$", f"a study is a JSON object with 'model' and 'parameter_sets', not {called(data)}")
+    elif not _refuses_calibration(check, data):
+        study = _study(check, data, folder)
+        if study is not None:
+            return study
+    raise StudyError("the study is not valid", check.shown(), where=where)
+
+
+def _refuses_calibration(check: Checks, data: Mapping[str, object]) -> bool:
+    kind = data.get("kind")
+    if kind == "CalibrationSpec" or "algorithm" in data:
+        check.add(
+            "$.kind" if kind == "CalibrationSpec" else "$.algorithm",
+            "this is a calibration, which proposes sets as it goes; mops runs studies whose parameter_sets are given: "
+            "write the sets that you want scored into a study",
+        )
+        return True
+    if kind not in (None, "SimulationStudy"):
+        check.add("$.kind", f"{called(kind)} is not a kind that mops runs; leave it out or write 'SimulationStudy'")
+    return False
+
+
+def _study(check: Checks, data: dict[str, Any], folder: Path) -> Study | None:
+    """Return the study; None: there are problems."""
+    _check_keys(check, data)
+    n_replicates = _n_replicates(check, data)
+    fields = {
+        "model": _entry(check, "$.model", data.get("model", _MISSING)),
+        "scenario": _get(check, data, "scenario", "baseline", _is_name, "a non-empty string"),
+        "outputs": _outputs(check, data.get("outputs")),
+        "targets": _targets(check, data.get("targets")),
+        "metadata": _metadata(check, data),
+        "sampling_method": _get(check, data, "sampling_method", None, _is_optional_text, "a string"),
+    }
+    groups = _groups(check, data.get("parameter_sets", _MISSING), n_replicates, folder)
+    if check.n_problems or groups is None:
+        return None
+    return Study(groups=groups, warnings=check.warnings(), **fields)
+
+
+def _check_keys(check: Checks, data: Mapping[str, object]) -> None:
+    for key in data:
+        near = _nearest(key, KEYS)
+        if near and near != key:
+            check.add(at("$", key), f"unknown key; did you mean {near!r}?")
+        elif not near:
+            check.note(at("$", key), _KEPT)
+
+
+def _nearest(key: str, known: tuple[str, ...]) -> str | None:
+    """Return the known key that this one is or may have been meant to be."""
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), known, 1, cutoff=0.75)
+    return key if key in known else next(iter(near), None)
+
+
+def _get(
+    check: Checks, data: Mapping[str, Any], key: str, default: Any, valid: Callable[[Any], bool], right: str
+) -> Any:
+    value = data.get(key, default)
+    if valid(value):
+        return value
+    check.add(f"$.{key}", f"{called(value)} is not {right}")
+    return default
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_optional_text(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _entry(check: Checks, path: str, value: object) -> str:
+    if not isinstance(value, str):
+        found = "missing" if value is _MISSING else f"{called(value)} is not a string"
+        check.add(path, f"{found}; name the code: 'package.module', 'module:name' or 'path/file.py:name'")
+        return ""
+    try:
+        EntryPoint.parse(value)
+    except ModelError as bad:
+        check.add(path, f"{bad.what}; {bad.hint}")
+    return value
+
+
+def _metadata(check: Checks, data: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = _get(check, data, "metadata", None, lambda v: v is None or isinstance(v, dict), "an object") or {}
+    named = metadata.get("model_class")
+    if named not in (None, "") and not _names_class(named):
+        check.add(
+            "$.metadata.model_class", f"{called(named)} does not name a class; write 'Class' or 'package.module:Class'"
+        )
+    return dict(metadata)
+
+
+def _names_class(named: object) -> bool:
+    if not isinstance(named, str) or named.isidentifier():
+        return isinstance(named, str)
+    try:
+        return EntryPoint.parse(named).name is not None
+    except ModelError:
+        return False
+
+
+def _outputs(check: Checks, value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value:
+        check.add("$.outputs", f"{called(value)} is not a non-empty list of names; leave it out to keep all")
+        return None
+    for i, name in enumerate(value):
+        if not _is_name(name):
+            check.add(f"$.outputs[{i}]", f"{called(name)} is not the name of an output; write a string")
+    return tuple(dict.fromkeys(map(str, value)))
+
+
+def _targets(check: Checks, value: object) -> tuple[str, ...] | None:
+    if value is None or value == []:
+        return None
+    if not isinstance(value, list):
+        check.add("$.targets", f"{called(value)} is not a list of 'module:function'")
+        return None
+    found: dict[str, str] = {}
+    for path, target in ((f"$.targets[{i}]", target) for i, target in enumerate(value)):
+        text = _entry(check, path, target)
+        if text and ":" not in text:
+            check.add(path, f"{text!r} names no function; write '{text}:function'")
+        if text in found:
+            check.note(path, f"the same target as {found[text]}, evaluated once")
+        found.setdefault(text, path)
+    return tuple(found)
+
+
+def _n_replicates(check: Checks, data: Mapping[str, Any]) -> int:
+    n: int = _get(check, data, "n_replicates", 1, _is_count, "an integer of at least 1")
+    if n <= REPLICATES_LIMIT:
+        return n
+    check.add("$.n_replicates", f"{n:,} is too many; a set may have {REPLICATES_LIMIT:,} replicates")
+    return 1
+
+
+def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> StudyGroups | None:
+    """Return the groups of the list or file; None: it has a problem, or asks for nothing."""
+    builder = GroupBuilder(n_replicates)
+    if isinstance(sets, str):
+        place = read_sets(folder, sets, check, builder)
+    elif isinstance(sets, list | Elements) and len(sets):
+        place = "$.parameter_sets[{}]".format
+        _take_list(check, sets, builder)
+    else:
+        found = "missing" if sets is _MISSING else f"{called(sets)} is not a non-empty list"
+        check.add(
+            "$.parameter_sets", f'{found}; give a list of objects like {{"beta": 0.3}}, or name a CSV or Parquet file'
+        )
+    if builder.full:
+        check.add("$", f"asks for more than {SIMULATIONS_LIMIT:,} simulations, the most of one study; divide it")
+    if check.n_problems:
+        return None
+    groups, repeated = builder.build()
+    for number in repeated:
+        check.note(place(number), "the same parameters with the same seed are one simulation, and run once")
+    return groups
+
+
+def _take_list(check: Checks, sets: Iterable[Any], builder: GroupBuilder) -> None:
+    entries = enumerate(sets)
+    while numbered := list(islice(entries, _SETS_AT_ONCE)):
+        good = [_set(check, f"$.parameter_sets[{i}]", entry) for i, entry in numbered]
+        if check.n_problems or builder.full:
+            continue
+        for params, _ in good:
+            for name, value in params.items():
+                builder.saw(name, kind_of(value))
+        texts = [canonical_json(params) for params, _ in good]
+        builder.add(texts, [seed for _, seed in good], [i for i, _ in numbered])
+
+
+def _set(check: Checks, path: str, entry: object) -> tuple[Params, int | None]:
+    if not isinstance(entry, dict):
+        check.add(path, f'{called(entry)} is not an object of parameters like {{"beta": 0.3}}')
+        return {}, None
+    if isinstance(entry.get("params"), dict):
+        _check_set_keys(check, path, entry)
+        return _params(check, f"{path}.params", entry["params"]), _seed(check, f"{path}.seed", entry.get("seed"))
+    if "seed" in entry:
+        check.note(f"{path}.seed", f"is a parameter here; a simulation's own seed stands beside 'params': {WRAPPED}")
+    return _params(check, path, entry), None
+
+
+def _check_set_keys(check: Checks, path: str, entry: Mapping[str, object]) -> None:
+    for key in [key for key in entry if key not in SET_KEYS]:
+        near = _nearest(key, SET_KEYS)
+        if near:
+            check.add(at(path, key), f"unknown key; did you mean {near!r}?")
+        elif key in KEYS:
+            check.add(at(path, key), f"belongs to the study and not to one set; write {WRAPPED}")
+        else:
+            check.note(at(path, key), _KEPT)
+
+
+def _seed(check: Checks, path: str, seed: Any) -> int | None:
+    if seed is None:
+        return None
+    if is_seed(seed):
+        return int(seed)
+    check.add(path, f"{called(seed)} is not {SEED_RIGHT}")
+    return None
+
+
+def _params(check: Checks, path: str, params: Mapping[str, Any]) -> Params:
+    for name, value in params.items():
+        fault = name_fault(name) or value_fault(value)
+        if fault:
+            check.add(at(path, name), fault)
+    return dict(params)

@@ -1,0 +1,1 @@
+"""The interpreter, the libraries and the variables that child processes get."""

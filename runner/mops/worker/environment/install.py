@@ -1,0 +1,342 @@
+"""Makes the environment that a bundle asks for, once on a machine, on top of the worker's own packages.
+
+What a bundle asks for is :mod:`mops.worker.environment.requirements`'s. An environment is made in the place where it stays (a
+virtual environment cannot be moved) by whoever has its lock, and counts from when its last file is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import logging
+import os
+import shlex
+import shutil
+import signal
+import site
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import IO
+
+from mops.child.working_folder import WorkingFolder, links_to
+from mops.errors import InstallError
+from mops.project.bundle import cache_folder
+from mops.system import folders
+from mops.system.lifeline import can_tie, tie
+from mops.task import Context
+from mops.worker.environment.interpreter import libraries, unfit
+from mops.worker.environment.requirements import (
+    LOCK,
+    PROJECT,
+    REQUIREMENTS,
+    Dependencies,
+    last_lines,
+    masked,
+    read_dependencies,
+)
+from mops.worker.environment.variables import environment
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.1
+_SAY_SECONDS = 30.0
+_TAIL_BYTES = 16 << 10
+# -P: a module of the project is not to shadow one of pip's.
+_PIP = ("-P", "-m", "pip", "install", "--no-input", "--no-user", "--disable-pip-version-check", "--progress-bar", "off")
+_EXPORT = ("export", "--frozen", "--quiet", "--no-dev", "--no-emit-project", "--format", "requirements-txt")
+_OF_THE_WORKER = "mops-worker.pth"
+_MADE = "mops-made.json"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment: its interpreter, and what is to be said of it."""
+
+    python: str
+    said: str
+
+
+class _Over(Exception):
+    """Nobody needs the environment any more."""
+
+
+def install(context: Context, root: Path, is_over: Callable[[], bool]) -> Installed | None:
+    """Have the environment that a bundle asks for: found, or made; None: it asks for none, or it is over.
+
+    Parameters
+    ----------
+    root
+        The folder of the unpacked bundle.
+    is_over
+        Tells whether nothing is to run any more. It is asked several times a second.
+
+    Raises
+    ------
+    InstallError
+        The installer failed, took too long, or left an environment in which no child can run.
+    """
+    try:
+        wanted = read_dependencies(root)
+        return _Making(context, root, wanted, is_over).installed() if wanted else None
+    except _Over:
+        return None
+    except OSError as bad:
+        raise InstallError(
+            f"an environment for the model's dependencies cannot be made: {bad.strerror}",
+            where=f"{socket.gethostname()}: {bad.filename or environments()}",
+            hint="make room there, or set XDG_CACHE_HOME to another folder",
+        ) from bad
+
+
+def environments() -> Path:
+    """Return the folder of environments: ``mops/environments``, beside that of the bundles."""
+    return cache_folder().with_name("environments")
+
+
+class _Making:
+    """One environment: looked for, waited for or made.
+
+    Parameters
+    ----------
+    wanted
+        What is to be in it.
+    """
+
+    def __init__(self, context: Context, root: Path, wanted: Dependencies, is_over: Callable[[], bool]):
+        assert context.install_s is not None
+        self._job, self._limit_s = context.job, context.install_s
+        self._wanted, self._is_over = wanted, is_over
+        # An interpreter of its own: what tells the worker's Python where its libraries are is not for it.
+        self._variables = environment(context.env, n_threads=context.threads, python="its own")
+        self._folder = environments() / wanted.key(context.bundle, _worker(), self._variables)
+        self._python = str(self._folder / "bin" / "python")
+        # A build writes beside its sources, which are read-only in the bundle; what -e installs needs them later, too.
+        self._place = WorkingFolder(self._folder / "project", links_to(root))
+
+    def installed(self) -> Installed:
+        """Return the environment, made unless it is there."""
+        began = time.monotonic()
+        if (there := self._there()) is not None:
+            return self._described(there, "found the environment")
+        with self._locked() as lock_fd:
+            took = f"{time.monotonic() - began:.1f} s"
+            if (there := self._there()) is not None:  # by whoever had the lock before
+                return self._described(there, f"waited {took} for another process and found the environment")
+            return self._made(lock_fd)
+
+    def _there(self) -> dict[str, str] | None:
+        """Return the versions of the environment's packages, by name; None: it is not there, or not whole."""
+        try:
+            found: dict[str, str] = json.loads((self._folder / _MADE).read_text())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def _described(self, packages: dict[str, str], how: str, took: str = "") -> Installed:
+        n = f"{len(packages)} package{'' if len(packages) == 1 else 's'}"
+        listed = ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
+        what = f"{how} of {n}{took} for {self._wanted.file} on {socket.gethostname()}"
+        return Installed(self._python, f"{what}: {listed or 'the worker has all that it asks for'}")
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Have the environment for this process; the kernel gives the lock back when it ends."""
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        with self._folder.with_suffix(".lock").open("ab") as file:
+            doing = "another process on this machine makes the same environment"
+            if not self._waited(lambda: _is_locked(file), doing, time.monotonic()):
+                raise InstallError(
+                    f"{doing}, for more than {self._limit_s:g} s",
+                    where=f"{socket.gethostname()}: {file.name}",
+                    hint="look what it is at; MODELOPS_JOB_INSTALL_TIMEOUT is how long to wait",
+                )
+            yield file.fileno()
+
+    def _waited(self, done: Callable[[], bool], doing: str, began: float) -> bool:
+        """Wait until something is done, and say every 30 s that it is not; return whether it was done in time."""
+        said_at = time.monotonic()
+        while not done():
+            now = time.monotonic()
+            if self._is_over():
+                raise _Over
+            if now - began > self._limit_s:
+                return False
+            if now - said_at > _SAY_SECONDS:
+                said_at, place = now, (self._job, self._wanted.file, doing)
+                logger.warning("%s: %s: %s, for %.0f s (limit %g s)", *place, now - began, self._limit_s)
+            time.sleep(_LOOK_SECONDS)
+        return True
+
+    def _made(self, lock_fd: int) -> Installed:
+        logger.info("%s: installing what %s asks for (limit %g s)", self._job, self._wanted.file, self._limit_s)
+        began = time.monotonic()
+        with ExitStack() as on_failure:
+            on_failure.callback(self._remove)
+            self._begin()
+            if importlib.util.find_spec("pip") is None:
+                self._run("ensurepip", [self._python, "-P", "-m", "ensurepip"], lock_fd, began)
+            before = self._packages()
+            for program, command in self._commands():
+                self._run(program, command, lock_fd, began)
+            self._check()
+            packages = {name: version for name, version in self._packages().items() if name not in before}
+            self._finish(packages)
+            on_failure.pop_all()
+        return self._described(packages, "made an environment", f" in {time.monotonic() - began:.1f} s")
+
+    def _begin(self) -> None:
+        """Make an environment that has the worker's packages, over what a killed process may have left."""
+        folders.remove(self._folder)
+        # A worker whose own environment has the base's packages: they are the image's, too.
+        venv.EnvBuilder(system_site_packages=sys.base_prefix in site.PREFIXES, symlinks=True).create(self._folder)
+        (self._site_packages / _OF_THE_WORKER).write_text(_links_to_worker())
+        self._place.renew()
+
+    def _remove(self) -> None:
+        with suppress(OSError):  # what it failed for is said
+            folders.remove(self._folder)
+
+    @property
+    def _site_packages(self) -> Path:
+        base = {"base": str(self._folder), "platbase": str(self._folder)}
+        return Path(sysconfig.get_path("purelib", "venv", vars=base))
+
+    def _packages(self) -> dict[str, str]:
+        found = metadata.distributions(path=[str(self._site_packages)])
+        return {distribution.name: distribution.version for distribution in found}
+
+    def _commands(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield what is to be run, with the name of each program."""
+        listed = str(self._folder / REQUIREMENTS)
+        if self._wanted.file == REQUIREMENTS:
+            listed = REQUIREMENTS  # paths in it are relative to its folder
+        elif self._wanted.file == LOCK:
+            yield from self._export(listed)
+        elif self._wanted.file == PROJECT:
+            Path(listed).write_text("".join(f"{line}\n" for line in self._wanted.requirements))
+        yield "pip", [self._python, *_PIP, "-r", listed]
+
+    def _export(self, listed: str) -> Iterator[tuple[str, list[str]]]:
+        """Have uv list what a lock has; where there is no uv, pip gets one for the moment."""
+        tools = self._folder / "tools"
+        uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+        if uv is None:
+            yield "pip", [self._python, *_PIP, "--target", str(tools), "uv"]
+        hashes = [] if self._wanted.hashed else ["--no-hashes"]
+        yield "uv", [uv or str(tools / "bin" / "uv"), *_EXPORT, *hashes, "--output-file", listed]
+        shutil.rmtree(tools, ignore_errors=True)
+
+    def _run(self, program: str, command: Sequence[str], lock_fd: int, began: float) -> None:
+        with tempfile.TemporaryFile() as output:
+            with _started(command, self._place.path, self._variables, output, lock_fd) as process:
+                in_time = self._waited(lambda: process.poll() is not None, f"{program} is at work", began)
+            if not in_time:
+                raise self._failed(f"it took longer than {self._limit_s:g} s", command, output)
+            if process.returncode:
+                raise self._failed(f"{program} ended {_how(process.returncode)}", command, output)
+
+    def _failed(self, what: str, command: Sequence[str], output: IO[bytes]) -> InstallError:
+        n_bytes = output.seek(0, os.SEEK_END)
+        output.seek(max(n_bytes - _TAIL_BYTES, 0))
+        said = last_lines(output.read().decode(errors="replace"))
+        return InstallError(
+            f"the model's dependencies cannot be installed: {what}{said}",
+            where=f"{socket.gethostname()}: {masked(shlex.join(command))}",
+            hint=f"correct {self._wanted.file}, or what pip is told on the workers (PIP_INDEX_URL, pip.conf); "
+            "MODELOPS_JOB_INSTALL_TIMEOUT is how long it may take; MODELOPS_JOB_INSTALL=never takes what is there",
+        )
+
+    def _check(self) -> None:
+        if wrong := unfit(self._python, self._variables):
+            raise InstallError(
+                f"no simulation can run with the model's dependencies: {wrong}",
+                where=f"{socket.gethostname()}: {self._wanted.file}",
+                hint=f"simulations need {libraries()}; ask for such versions, or leave out what the worker has",
+            )
+
+    def _finish(self, packages: dict[str, str]) -> None:
+        """Have it count."""
+        beside = self._folder / f"{_MADE}.new"
+        beside.write_text(json.dumps(packages))
+        beside.replace(self._folder / _MADE)
+
+
+def _is_locked(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], folder: Path, variables: dict[str, str], output: IO[bytes], lock_fd: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start an installer; end it, with what it has started, when the body or this process ends.
+
+    It holds the lock, too: nobody is to make the environment anew beside one that is still dying.
+    """
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            process = subprocess.Popen(  # noqa: S603 - no shell
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env=variables,
+                pass_fds=(lock_fd, theirs.fileno()),
+                start_new_session=True,
+            )
+            if can_tie():
+                tie(theirs.fileno(), process.pid)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _how(returncode: int) -> str:
+    return f"with exit code {returncode}" if returncode > 0 else f"by signal {-returncode}"
+
+
+def _worker() -> list[str]:
+    """Return what an environment stands on: this Python, and its packages with their versions."""
+    folders = [*_own_packages(), *_given_paths(), *site.getsitepackages()]
+    packages = {path.name for folder in folders for path in Path(folder).glob("*.dist-info")}
+    return [sys.version, sysconfig.get_platform(), sys.prefix, sys.base_prefix, *sorted(packages)]
+
+
+def _links_to_worker() -> str:
+    """Return the lines of a .pth file that brings this process's packages after the environment's own.
+
+    In a process that runs in no virtual environment they are the base's, which the environment has by itself.
+    """
+    given = [f"{path}\n" for path in _given_paths()]
+    return "".join([*given, *(f"import site; site.addsitedir({path!r})\n" for path in _own_packages())])
+
+
+def _own_packages() -> list[str]:
+    """Return the folders of the virtual environment that this process runs in; none: it runs in none."""
+    if sys.prefix == sys.base_prefix:
+        return []
+    return [path for path in site.getsitepackages() if Path(path).is_relative_to(sys.prefix)]
+
+
+def _given_paths() -> list[str]:
+    return [str(Path(path).absolute()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]

@@ -1,0 +1,79 @@
+"""What the simulations' processes get besides the bundle: variables and an interpreter, checked together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mops.errors import OptionsError, Problem
+from mops.task import Context
+from mops.worker.environment import interpreter, variables
+from mops.worker.environment.variables import Variables
+
+_INSTALLED_TWICE = Problem(
+    "MODELOPS_JOB_INSTALL=always",
+    "an interpreter that --python names has all that the model needs, and nothing is installed into it; leave out one",
+)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Checked variables and a checked interpreter.
+
+    Parameters
+    ----------
+    env
+        Variables with their values, of which some are secrets.
+    python
+        The interpreter, an absolute path; None: the worker's own.
+    """
+
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+    python: str | None = None
+
+    def of(self, context: Context) -> Context:
+        """Return the context with these surroundings; in an interpreter that is named nothing is installed."""
+        install_s = None if self.python else context.install_s
+        return replace(context, env=self.env, python=self.python, install_s=install_s)
+
+
+def surroundings(
+    env: Variables | None,
+    python: str | Path | None,
+    *,
+    where: str | None = None,
+    install: str = "auto",
+    environ: Mapping[str, str] | None = os.environ,
+) -> Surroundings:
+    """Check what simulations are to be started with; the interpreter is started once.
+
+    Parameters
+    ----------
+    env
+        Variables for the model; None as a value: it is taken from ``environ``.
+    python
+        The interpreter; None: the worker's own.
+    where
+        Names the job in errors.
+    install
+        MODELOPS_JOB_INSTALL.
+    environ
+        As for :func:`mops.worker.environment.variables.problems_of`.
+
+    Raises
+    ------
+    OptionsError
+        Every problem of the variables and of the interpreter.
+    """
+    problems = variables.problems_of(env or {}, environ)
+    hint = variables.HINT if problems else None
+    values = variables.values_of(env or {}, environ) if not problems else {}
+    path = interpreter.absolute(python) if python is not None else None
+    if path is not None:
+        problems += interpreter.problems_of(path, variables.environment(values, n_threads=1, python=path))
+        problems += [_INSTALLED_TWICE] if install == "always" else []
+    if problems:
+        raise OptionsError(problems, where=where, hint=hint)
+    return Surroundings(values, path)

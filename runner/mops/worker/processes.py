@@ -1,0 +1,198 @@
+"""A child's process, as its worker sees it: spawned by a reaper, or forked by a template that has imported the model.
+
+Neither is this one's own child: that it has ended is seen through a descriptor of the process (pidfd_open(2)), and how
+is asked of its parent, which waits for it only then. Until it has been waited for, its number is nobody else's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import IO, Protocol
+
+from mops.child.channel import readable
+from mops.system.lifeline import can_watch
+from mops.task import Context
+from mops.worker.environment.interpreter import cannot_start, command
+from mops.worker.environment.variables import environment
+from mops.worker.reaper.client import Reaper
+
+
+class Process(Protocol):
+    """What a child needs of its process; ``returncode`` is None until it was waited for, and if nobody can tell."""
+
+    pid: int
+    returncode: int | None
+    output: IO[bytes]
+
+    def has_ended(self) -> bool:
+        """Tell whether it has ended, without taking its exit status."""
+
+    def await_end(self) -> None:
+        """Wait for its end, without taking its exit status."""
+
+    def wait(self) -> None:
+        """Take the exit status of one that has ended: from now on its number may be another process's."""
+
+
+class Spawned:
+    """A process that this one has started: where there is no reaper."""
+
+    def __init__(self, context: Context, passed: tuple[int, ...]):
+        argv, env = _command(context), _environment(context)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                [*argv, *map(str, passed)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=passed,
+                env=env,
+                start_new_session=True,
+            )
+        except (FileNotFoundError, PermissionError) as gone:
+            raise _translated(context, gone) from gone
+        self.pid = self._process.pid
+        self.returncode: int | None = None
+        assert self._process.stdout is not None
+        self.output: IO[bytes] = self._process.stdout
+
+    def has_ended(self) -> bool:
+        """As :meth:`Process.has_ended`."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+    def await_end(self) -> None:
+        """As :meth:`Process.await_end`."""
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+    def wait(self) -> None:
+        """As :meth:`Process.wait`."""
+        self.returncode = self._process.wait()
+
+
+class Grandchild:
+    """A process that a reaper has spawned, or a template forked.
+
+    Parameters
+    ----------
+    output
+        What it prints; closed with the child.
+    ask_status
+        Takes its exit status, and returns its return code; None: nobody can tell.
+    """
+
+    def __init__(self, pid: int, output: IO[bytes], ask_status: Callable[[int], int | None]):
+        self.pid, self.output, self._ask_status = pid, output, ask_status
+        self.returncode: int | None = None
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError as refused:
+            # There is no descriptor left: nobody would notice its end. One that is gone has no number any more.
+            if not isinstance(refused, ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            ask_status(pid)
+            raise
+
+    def has_ended(self) -> bool:
+        """As :meth:`Process.has_ended`."""
+        return readable(self._pidfd)
+
+    def await_end(self) -> None:
+        """As :meth:`Process.await_end`."""
+        readable(self._pidfd, None)
+
+    def wait(self) -> None:
+        """As :meth:`Process.wait`."""
+        try:
+            self.returncode = self._ask_status(self.pid)
+        finally:
+            os.close(self._pidfd)
+
+
+def spawned(context: Context, passed: tuple[int, ...], reaper: Reaper | None) -> Process:
+    """Start a process that serves orders with these descriptors: its socket, lifeline and page.
+
+    Parameters
+    ----------
+    reaper
+        Starts it; None: this process does, and what the process leaves when it ends stays.
+
+    Raises
+    ------
+    ModelError
+        The job's interpreter is not there any more.
+    OSError
+        The system has no room for another process.
+    """
+    if reaper is None:
+        return Spawned(context, passed)
+    reading, writing = os.pipe()
+    output = os.fdopen(reading, "rb", buffering=0)
+    try:
+        try:
+            pid = reaper.spawn(_command(context), _environment(context), (*passed, writing))
+        finally:
+            os.close(writing)
+        return Grandchild(pid, output, reaper.wait)
+    except (FileNotFoundError, PermissionError) as gone:
+        output.close()
+        raise _translated(context, gone) from gone
+    except BaseException:
+        output.close()
+        raise
+
+
+def _command(context: Context) -> list[str]:
+    return [*command(context.python), "mops.child.main"]
+
+
+def _environment(context: Context) -> dict[str, str]:
+    return environment(context.env, n_threads=context.threads, python=context.python)
+
+
+def _translated(context: Context, gone: OSError) -> Exception:
+    if context.python is None:
+        return gone
+    return cannot_start(context.python, gone, installed=context.install_s is not None)
+
+
+UNSAFE = {
+    "jax": "its runtime's threads do not survive a fork",
+    "torch": "OpenMP and CUDA do not survive a fork",
+    "tensorflow": "its runtime's threads do not survive a fork",
+    "grpc": "its threads do not survive a fork",
+    "jpype": "a Java machine does not survive a fork",
+    "juliacall": "a Julia runtime does not survive a fork",
+    "rpy2.rinterface": "an R interpreter is shared with every forked process",
+    "mpi4py.MPI": "MPI forbids it",
+}
+"""Libraries that are not forked once they are imported, each with the reason."""
+
+
+HARMLESS_THREADS = {
+    "jemalloc_bg_thd": "an allocator's, which gives memory back meanwhile; polars and pyarrow have one each",
+    "polars-ooc-clea": "removes what polars has spilled to disk; a process that has spilled nothing can do without",
+}
+"""Threads that a forked process can do without (by the 15 characters that the kernel keeps), each with the reason."""
+
+
+def why_not_forked(threads: list[str], modules: list[str]) -> str | None:
+    """Return why children are not to be forked from a process that has imported the model; None: they may be.
+
+    Parameters
+    ----------
+    threads
+        The threads that the model's import has started, by name.
+    modules
+        Those of :data:`UNSAFE` that it has imported.
+    """
+    if not can_watch():
+        return "this system has no pidfd_open, or forbids it"
+    left_behind = sorted({thread for thread in threads if thread not in HARMLESS_THREADS})
+    if left_behind:
+        return f"importing the model starts threads, which a fork would leave behind: {', '.join(left_behind)}"
+    if modules:
+        return "; ".join(f"the model imports {name}: {UNSAFE[name]}" for name in modules)
+    return None

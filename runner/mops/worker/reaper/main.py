@@ -1,0 +1,166 @@
+"""The program of a reaper: it starts a pool's processes, and leaves nothing alive of what they have started.
+
+A process that a simulation puts into a session of its own, or that daemonizes, is in no group that could be killed. But
+it stays below: the kernel gives a process whose parent has ended to the nearest process above that has asked for it
+(``PR_SET_CHILD_SUBREAPER``). Every child process asks while it runs orders, so that what its simulations leave is in
+its tree; the reaper asks for what a child leaves that has ended. The reaper kills processes that are its own children
+only, and a process keeps its number until its parent has waited for it: no signal can reach a stranger.
+
+::
+
+    worker (reaping.py)                                reaper (this file)
+      spawn {argv, env}                                   ──►
+        + socket, lifeline, page, output                  ──►  (a message for each)
+                                                          ◄──  spawned {pid} | not_spawned {errno, message}
+      wait {pid, living}                                  ──►  (ends what the process has left, too)
+                                                          ◄──  status {returncode}
+      keep                                                ──►  (what a model's import has left is not ended)
+                                                          ◄──  kept
+      the socket's end                                    ──►  (all is ended, whatever happened to the worker)
+
+Standard library only, and the worker's own interpreter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+
+from mops.child.channel import Channel, Message
+from mops.system.lifeline import adopt_orphans
+from mops.system.process_tree import children_of
+
+_SWEEP_SECONDS = 2.0  # no later sweep waits for a process that the kernel cannot end in this time
+_END_SECONDS = 10.0
+_DESCRIPTORS = 4
+
+
+def main() -> None:
+    """Serve a worker until it closes the socket, then end every process."""
+    fd = int(sys.argv[1])
+    os.set_inheritable(fd, False)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        # The socket's end ends this process: who stops a whole service signals it too, before it has ended the others.
+        # A handler, and not SIG_IGN, which the processes that it starts would inherit.
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as the worker may have it, it would free every number
+    adopt_orphans()
+    reaper = _Reaper(Channel(socket.socket(fileno=fd)))
+    try:
+        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+            while True:
+                reaper.serve()
+    finally:
+        reaper.end_leftovers(but=(), within_s=_END_SECONDS)
+
+
+class _Reaper:
+    """What it has started and not waited for yet, and what it is to leave alone."""
+
+    def __init__(self, channel: Channel):
+        self._channel = channel
+        self._started: dict[int, subprocess.Popen[bytes]] = {}
+        self._kept: set[int] = set()
+        self._lasting: set[int] = set()
+
+    def serve(self) -> None:
+        """Do one thing that the worker asks for."""
+        request, _ = self._channel.receive()
+        if request["kind"] == "spawn":
+            self._channel.send(self._spawn(request))
+        elif request["kind"] == "keep":
+            self._kept = {*children_of(os.getpid())} - self._started.keys()
+            self._channel.send({"kind": "kept"})
+        else:
+            returncode = self._wait(request["pid"])
+            self._kept = {pid for pid in self._kept.difference(request["living"]) if not _take_status(pid)}
+            self.end_leftovers(but={*request["living"], *self._started, *self._kept}, within_s=_SWEEP_SECONDS)
+            self._channel.send({"kind": "status", "returncode": returncode})
+
+    def _spawn(self, request: Message) -> Message:
+        fds: list[int] = []
+        try:
+            self._take_descriptors(fds)
+            *passed, output = fds
+            process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                [*request["argv"], *map(str, passed)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=passed,
+                env=request["env"],
+                start_new_session=True,
+            )
+        except OSError as refused:
+            return {"kind": "not_spawned", "errno": refused.errno, "message": refused.strerror}
+        except Exception as refused:  # noqa: BLE001 - what this one asks for is no fault of the others, which run on
+            return {"kind": "not_spawned", "errno": errno.EINVAL, "message": str(refused)}
+        finally:
+            for fd in fds:
+                os.close(fd)
+        self._started[process.pid] = process
+        return {"kind": "spawned", "pid": process.pid}
+
+    def _take_descriptors(self, fds: list[int]) -> None:
+        """Receive all messages that carry one, so that the next is a request also where there is no room for them."""
+        refused: OSError | None = None
+        for _ in range(_DESCRIPTORS):
+            try:
+                _, fd = self._channel.receive()
+            except OSError as error:
+                refused = error
+            else:
+                assert fd is not None
+                fds.append(fd)
+        if refused is not None:
+            raise refused
+
+    def _wait(self, pid: int) -> int | None:
+        """Return the return code of a process that has ended; None: another process has taken it."""
+        process = self._started.pop(pid, None)
+        self._kept.discard(pid)
+        if process is not None:
+            return process.wait()
+        try:  # one that a template forked which has ended since
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        except ChildProcessError:
+            return None
+
+    def end_leftovers(self, *, but: Collection[int], within_s: float) -> None:
+        """Kill this process's children, and theirs, which become its own by that, until there are none.
+
+        One that cannot be killed, or was not gone in time, is killed again by later calls, which do not wait for it:
+        it may be another user's (``sudo`` in a model), or hang in a file system.
+        """
+        deadline = time.monotonic() + within_s
+        while left := {*children_of(os.getpid())}.difference(but):
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except PermissionError:
+                    self._lasting.add(pid)
+            ended = {pid for pid in left if _take_status(pid)}
+            left -= ended
+            self._lasting &= left
+            if time.monotonic() > deadline:
+                self._lasting = left
+                return
+            if not ended:
+                if left == self._lasting:
+                    return
+                time.sleep(0.001)
+
+
+def _take_status(pid: int) -> bool:
+    """Take the exit status of a child; return whether it has ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return False
