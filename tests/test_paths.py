@@ -10,7 +10,7 @@ import pytest
 
 from mops.errors import UsageError
 from mops.jobs.export import _faults
-from mops.jobs.submit import prepare
+from mops.jobs.prepare import prepare
 from mops.storage.files import Files
 from mops.study.sampling.draw import Method
 from mops.study.sampling.write import sample

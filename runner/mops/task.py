@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from mops.child.buffers import FAILURE_BYTES, LOSS_BYTES
 from mops.study.column_families import Columns, Families
-from mops.study.groups import Group, GroupPart
-from mops.worker.deaths import Report
+from mops.study.groups import Group, GroupPart, GroupTable
+from mops.verdicts import Counts, Report
 
 
 @dataclass(frozen=True)
@@ -290,3 +292,89 @@ class Outcome:
 
     def __sizeof__(self) -> int:  # what Dask's sizeof counts
         return object.__sizeof__(self) + self.nbytes
+
+
+LOSSES = pa.schema(
+    [
+        pa.field("param_id", pa.string(), nullable=False),
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("target", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("loss", pa.float64(), nullable=False),
+        pa.field("n_replicates", pa.int32(), nullable=False),
+    ]
+)
+
+FAILURES = pa.schema(
+    [
+        pa.field("param_id", pa.string(), nullable=False),
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("replicate", pa.int32()),
+        pa.field("seed", pa.uint64()),
+        pa.field("target", pa.string()),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("message", pa.string(), nullable=False),
+        pa.field("traceback", pa.string(), nullable=False),
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("signals", pa.string(), nullable=False),
+        pa.field("peak_bytes", pa.int64()),
+        pa.field("peak_at_least", pa.bool_()),
+        pa.field("limit_bytes", pa.int64()),
+    ]
+)
+
+
+def counted(outcome: Outcome, groups: GroupTable, n_targets: int) -> Counts:
+    """Count an outcome's simulations and targets; each target of a group without losses has failed."""
+    failed = [failure for failure in outcome.failures if failure.target is None]
+    without = {failure.group for failure in failed}
+    failed_targets = sum(failure.target not in (None, "*") for failure in outcome.failures)
+    n_simulations = sum(groups.n_replicates(group) for group in outcome.done)
+    n_without = n_targets * len(without)
+    n_scored = n_targets * len(outcome.done) - n_without - failed_targets
+    verdicts = Counter(failure.reason for failure in outcome.failures if failure.target != "*")
+    return Counts(n_simulations - len(failed), len(failed), n_scored, n_without + failed_targets, dict(verdicts))
+
+
+def failed_simulations(outcome: Outcome) -> Counter[str]:
+    """Count an outcome's failed simulations by verdict."""
+    return Counter(failure.reason for failure in outcome.failures if failure.replicate is not None)
+
+
+def no_losses(failures: Sequence[Failure]) -> Failure:
+    """Return the one row that says why a group has no losses (STUDY.md, "Targets").
+
+    Parameters
+    ----------
+    failures
+        The group's failures, at least one of a simulation.
+    """
+    failed = [(failure.replicate, failure) for failure in failures if failure.replicate is not None]
+    replicate, first = min(failed, key=itemgetter(0))
+    others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+    message = f"no losses: replicate {replicate} (seed {first.seed}){others} failed ({first.reason})"
+    return Failure(first.group, None, None, "*", first.reason, message, "", first.attempts)
+
+
+@dataclass(frozen=True)
+class Submit:
+    """An action: send this as one task.
+
+    Parameters
+    ----------
+    replicates
+        None: whole groups. Else those of the one group to run; none: its targets alone.
+    alone
+        Whether it is to have its worker for itself.
+    suspect
+        Whether it is part of what took down workers before: one more is enough.
+    seconds
+        What it will take on one slot, as far as it is known.
+    """
+
+    number: int
+    groups: tuple[int, ...]
+    replicates: tuple[int, ...] | None = None
+    alone: bool = False
+    suspect: bool = False
+    seconds: float = field(default=0.0, compare=False)

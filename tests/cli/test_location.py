@@ -16,7 +16,8 @@ import pytest
 
 from mops.errors import UsageError
 from mops.jobs.location import Location, locate
-from mops.service.profile import Profile, Service, save
+from mops.k8s.chart import Service
+from mops.service.profile import Profile, save
 from mops.settings import Settings
 from mops.storage.files import Files, canonical_url
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mops.service.profile import Profile, Service, save
+from mops.k8s.chart import Service
+from mops.service.profile import Profile, save
 
 from .command_lab import CommandLab, Ran
 

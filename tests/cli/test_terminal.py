@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mops.cli import terminal
-from mops.worker.deaths import Report
+from mops.verdicts import Report
 
 
 @pytest.fixture

@@ -17,14 +17,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mops.child.channel import readable
 from mops.cli.jobs.watch import Lines, plain, sparkline
-from mops.jobs.job import SILENT_SECONDS, Status, open_job
-from mops.jobs.submit import prepare
+from mops.jobs.job import open_job
+from mops.jobs.prepare import prepare
+from mops.jobs.status import SILENT_SECONDS, Status
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, create_job
-from mops.storage.joblog.log import Counts, JobLog
+from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
+from mops.system.lifeline import readable
+from mops.verdicts import Counts
 from waiting import until
 
 from .command_lab import MOPS, CommandLab

@@ -17,23 +17,23 @@ from typing import Any
 
 from distributed import CancelledError, KilledWorker
 
-from mops.attempt.checkpoint.committer import counted
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import JobLogBuffer
 from mops.attempt.task_threads import Broken, Lane
-from mops.cluster.external import RunsAgain
+from mops.cluster.base import RunsAgain
 from mops.cluster.worker_losses import UNKNOWN, Departure
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord
-from mops.storage.joblog.log import Counts, JobLog
+from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json
-from mops.task import Context, Failure, Order, Outcome
+from mops.task import Context, Failure, Order, Outcome, counted
+from mops.verdicts import Counts
 
 KINDS: Any = {"out": {"x": "number"}}
 

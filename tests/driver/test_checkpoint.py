@@ -18,20 +18,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from mops.attempt.checkpoint.backlog import Backlog
-from mops.attempt.checkpoint.committer import Checkpointer, Limits, OpenCheckpoint, counted
+from mops.attempt.checkpoint.committer import Checkpointer
+from mops.attempt.checkpoint.open_checkpoint import Limits, OpenCheckpoint
 from mops.attempt.checkpoint.tracebacks import Tracebacks
 from mops.attempt.job_families import JobFamilies
 from mops.errors import InternalError
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
-from mops.storage.joblog.log import Counts, JobLog, Stored, read_whole
+from mops.storage.joblog.log import JobLog, read_whole
+from mops.storage.joblog.view import Stored
 from mops.storage.output_file import StoredTypes
-from mops.storage.parquet import FAILURES, ROW_GROUP_BYTES
+from mops.storage.parquet import ROW_GROUP_BYTES
 from mops.storage.paths import JobPaths
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json, param_id
-from mops.task import ArrowPart, Failure, Loss, Outcome, Segment
+from mops.task import FAILURES, ArrowPart, Failure, Loss, Outcome, Segment, counted
+from mops.verdicts import Counts
 
 
 @pytest.fixture
@@ -262,7 +265,7 @@ def test_an_attempt_that_commits_nothing_says_nothing_at_its_end_when_it_is_aban
 def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(
     groups: GroupTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mops.attempt.checkpoint.committer.LEAST_SECONDS", 3600.0)
+    monkeypatch.setattr("mops.attempt.checkpoint.open_checkpoint.LEAST_SECONDS", 3600.0)
     files, paths, events = Files.open(str(tmp_path)), JobPaths("a-job"), []
     log = JobLog(files, paths, host="here")
     log.claim("person")

@@ -9,7 +9,7 @@ import pytest
 from distributed.batched import BatchedSend
 
 from mops.attempt.attempt import children
-from mops.cluster.external import embedded, embedded_slots
+from mops.cluster.embedded import embedded, embedded_slots
 from mops.settings import Settings
 from mops.task import Context
 

@@ -22,7 +22,7 @@ from mops.cluster.worker_losses import (
     Nannies,
     host_of,
 )
-from mops.system.process_memory import Kills
+from mops.system.cgroup import Kills
 
 ONE, OTHER = "tcp://10.0.0.1:4001", "tcp://10.0.0.2:4001"
 

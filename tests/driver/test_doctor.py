@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mops.cluster.doctor import Scheduler, Worker, examine, findings, versions
-from mops.cluster.external import embedded
+from mops.cluster.embedded import embedded
 
 GIB = 1 << 30
 OWN = {"mops": "1", "Python": "3.11", "dask": "2", "distributed": "2"}

@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 import mops
 from mops.attempt import drain
 from mops.child.channel import anonymous_file
-from mops.cluster.external import embedded
+from mops.cluster.embedded import embedded
 from mops.settings import Settings
 from mops.worker import result_buffers
 
@@ -101,10 +101,10 @@ def test_a_worker_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture
 
 LEAKY_MODEL = """
 import os
-from mops.worker import parts
+from mops.child import buffers
 
 kept = []
-made = parts.anonymous_file
+made = buffers.anonymous_file
 
 
 def keeping(name):
@@ -113,7 +113,7 @@ def keeping(name):
     return fd
 
 
-parts.anonymous_file = keeping
+buffers.anonymous_file = keeping
 
 
 def simulate(params, seed):

@@ -5,7 +5,7 @@ import threading
 
 from distributed.spans import Span
 
-from mops.cluster.external import Embedded, embedded
+from mops.cluster.embedded import Embedded, embedded
 
 
 class Payload:

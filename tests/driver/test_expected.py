@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mops.attempt.checkpoint.committer import Limits
+from mops.attempt.checkpoint.open_checkpoint import Limits
 from mops.attempt.planning.forecast import (
     Expected,
     Outlook,
@@ -21,11 +21,14 @@ from mops.attempt.planning.forecast import (
 from mops.errors import StorageError
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
-from mops.storage.joblog.log import Counts, JobLog, LogView, Part
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Part
+from mops.storage.joblog.view import LogView
 from mops.storage.parquet import encode
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.study.study import parse_study
+from mops.verdicts import Counts
 
 LIMITS = Limits(seconds=30, bytes=64 << 20, groups=200)
 KINDS = {"daily": {"day": "number", "y": "number"}}

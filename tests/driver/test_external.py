@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
-from mops.cluster.external import External, RunsAgain, external
+from mops.cluster.base import RunsAgain
+from mops.cluster.external import External, external
 from mops.settings import Settings
 
 

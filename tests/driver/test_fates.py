@@ -10,7 +10,7 @@ import pytest
 from runner_lab import RunnerLab, SimFuture
 
 from mops.attempt.main_loop import _EMPTY_LIMIT
-from mops.attempt.planning.plan import TASKS_PER_SLOT
+from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.errors import ClusterError, ModelError
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mops.attempt.faulty_workers import FAULTS, Faults, Then
-from mops.attempt.planning.plan import Submit
 from mops.errors import ModelError
+from mops.task import Submit
 
 A, B = "tcp://a:1", "tcp://b:1"
 FULL = OSError(28, "No space left on device")

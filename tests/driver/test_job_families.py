@@ -19,13 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mops.attempt.checkpoint.committer import OpenCheckpoint
+from mops.attempt.checkpoint.open_checkpoint import OpenCheckpoint
 from mops.attempt.job_families import JobFamilies
 from mops.child.buffers import PartWriter, map_part
 from mops.child.channel import Channel
-from mops.child.outputs import InvalidOutput
 from mops.storage.backends.spool import Spool
-from mops.storage.joblog.log import Counts
 from mops.storage.output_file import StoredTypes
 from mops.storage.parquet import unified
 from mops.study.column_families import MIXED, Families, Family, join_columns, join_families, joined
@@ -33,8 +31,9 @@ from mops.study.column_types import families_in, families_of
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json
-from mops.study.output_schema import Reference
+from mops.study.output_schema import InvalidOutput, Reference
 from mops.task import ArrowPart, Failure, Outcome, Segment
+from mops.verdicts import Counts
 
 N_GROUPS = 12
 

@@ -14,10 +14,10 @@ from mops.attempt.reporting.observer import Observer, Samples, sample_of
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import LAST_LINES, JobLogBuffer
 from mops.storage.files import Files
-from mops.storage.job_records import read_live
-from mops.storage.joblog.log import Counts
+from mops.storage.live import read_live
 from mops.storage.paths import JobPaths
 from mops.storage.samples import Sample, read_samples
+from mops.verdicts import Counts
 
 PATHS = JobPaths("job")
 TICK_SECONDS = 3

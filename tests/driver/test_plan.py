@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.attempt.planning.plan import (
+from mops.attempt.drain import Batches
+from mops.attempt.planning.plan import Plan
+from mops.attempt.planning.task_size import (
     PIECES_PER_SLOT,
     TASKS_PER_SLOT,
     WINDOW_PER_EMBEDDED_SLOT,
     WINDOW_PER_SLOT,
-    Batches,
-    Plan,
-    Submit,
     piece_size,
     task_budget_s,
 )
 from mops.attempt.planning.window import Window
+from mops.task import Submit
 
 
 # A generator and not a range: a plan once closed it between two tasks, and sent empty orders for ever.

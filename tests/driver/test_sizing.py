@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.attempt.planning.batch_size import MARGIN, MOST_GROUPS, Room, Sizer, Sizes, Task, reckoned, room_for_results
-from mops.attempt.planning.plan import TASKS_PER_SLOT
-from mops.system.process_memory import HEADROOM_BYTES
+from mops.attempt.planning.task_size import TASKS_PER_SLOT
+from mops.system.memory_limits import HEADROOM_BYTES
 
 MIB, GIB = 1 << 20, 1 << 30
 ROOM = Room(slots=8, workers=2, result_bytes=256 * MIB, task_seconds=1.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mops.attempt.planning.window import Window, start_after
-from mops.storage.job_records import Live
-from mops.storage.joblog.log import Counts
+from mops.storage.live import Live
+from mops.verdicts import Counts
 
 
 def test_it_is_halved_and_grows_by_a_tenth_for_each_batch_without_trouble() -> None:

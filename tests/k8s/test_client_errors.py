@@ -19,7 +19,8 @@ import yaml
 
 from mops.errors import MopsError, ServiceError, UsageError
 from mops.k8s import client
-from mops.k8s.client import AlreadyThere, Forbidden, Kubernetes, translated
+from mops.k8s.client import Kubernetes
+from mops.k8s.errors import AlreadyThere, Forbidden, translated
 
 REQUEST = httpx.Request("GET", "https://kubernetes.test:6443/version")
 

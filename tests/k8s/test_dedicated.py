@@ -18,12 +18,13 @@ from kubernetes_in_memory import Kubernetes
 from mops.cli import service_options
 from mops.errors import ClusterError, JobFailed, MopsError, ServiceError, Superseded, Terminated, UsageError
 from mops.k8s import dedicated, dedicated_lifecycle, names
+from mops.k8s.chart import Dedicated, RunnerPod
+from mops.k8s.chart import Service as Described
 from mops.k8s.dedicated import Size
 from mops.k8s.runner_job import OWN_CLUSTER, OWN_CLUSTER_FILES, Request, runner_job
-from mops.service.profile import Dedicated, Profile, RunnerPod
-from mops.service.profile import Service as Described
+from mops.service.profile import Profile
 from mops.service.service import Service
-from mops.storage.kept_options import PodOptions
+from mops.storage.job_options import PodOptions
 
 EXAMPLE = CHART.parents[1] / "k8s" / "daskcluster.example.yaml"
 STORAGE: Any = SimpleNamespace(url="abfs://studies/mops")

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mops.attempt.attempt import simulations_grace
-from mops.jobs import submit
+from mops.jobs import prepare
 from mops.k8s import names
+from mops.k8s.chart import RunnerPod
 from mops.k8s.runner_job import Request, runner_job
-from mops.service.profile import RunnerPod
 
 EXAMPLE = Path(__file__).parents[2] / "k8s" / "job.example.yaml"
 LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
@@ -222,7 +222,7 @@ def test_a_label_that_says_nothing_is_left_out() -> None:
 @pytest.mark.parametrize("number", [1, 9, 10, 99])
 def test_names_have_at_most_63_characters(number: int) -> None:
     """As a label a Job's name may have 63."""
-    name = job(job="a" * submit._NAME_LIMIT, number=number)["metadata"]["name"]
+    name = job(job="a" * prepare._NAME_LIMIT, number=number)["metadata"]["name"]
     assert len(name) <= 63
 
 

@@ -17,12 +17,14 @@ from mops.errors import JobError, ModelError, NewerFormat, OptionsError, Service
 from mops.jobs import submit
 from mops.jobs.job import Job
 from mops.k8s import names
-from mops.k8s.job_phase import GONE
+from mops.k8s.chart import CONFIG_KEY
+from mops.k8s.chart import Service as Described
+from mops.k8s.pod_state import GONE
 from mops.service.profile import Profile
-from mops.service.profile import Service as Described
-from mops.service.service import CONFIG_KEY, Service
+from mops.service.service import Service
 from mops.settings import Settings
-from mops.storage.kept_options import JobOptions, KeptOptions, PodOptions, keep_options, read_options
+from mops.storage.job_options import JobOptions, PodOptions
+from mops.storage.kept_options import KeptOptions, keep_options, read_options
 from mops.storage.paths import JobPaths
 
 Object = dict[str, Any]

@@ -7,9 +7,21 @@ from typing import Any
 
 import pytest
 
-from mops.k8s import job_phase as module
-from mops.k8s.job_phase import GONE, Phase, ends_of, last_end, newest, pending, phase_of, waiting, when
-from mops.k8s.pod_state import container_port, serving, state_of
+from mops.k8s import pod_state
+from mops.k8s.job_phase import phase_of
+from mops.k8s.pod_state import (
+    GONE,
+    Phase,
+    container_port,
+    ends_of,
+    last_end,
+    newest,
+    pending,
+    serving,
+    state_of,
+    waiting,
+    when,
+)
 
 Object = dict[str, Any]
 LIMIT = "BackoffLimitExceeded"
@@ -160,7 +172,7 @@ def test_the_table_has_every_word() -> None:
 
 
 def test_every_reason_of_a_stuck_container_is_in_the_table() -> None:
-    assert all(any(reason in str(case) for case in TABLE.values()) for reason in module._STUCK)
+    assert all(any(reason in str(case) for case in TABLE.values()) for reason in pod_state._STUCK)
 
 
 def test_over_is_what_never_goes_on_by_itself() -> None:

@@ -16,8 +16,8 @@ import pytest
 
 from clocks import Clock
 from mops.errors import ServiceError
+from mops.k8s.chart import RunnerPod
 from mops.k8s.client import Kubernetes
-from mops.k8s.job_phase import ends_of
 from mops.k8s.pod_ends import (
     ACCOUNT,
     NEAR_SECONDS,
@@ -29,8 +29,8 @@ from mops.k8s.pod_ends import (
     event_end,
     taken_away,
 )
+from mops.k8s.pod_state import ends_of
 from mops.k8s.runner_job import Request, runner_job
-from mops.service.profile import RunnerPod
 
 Object = dict[str, Any]
 

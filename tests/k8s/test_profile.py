@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from mops.errors import NewerFormat, UsageError
-from mops.service import profile as profiles
-from mops.service.profile import Profile, Service, load, path, reach, remove, save
+from mops.k8s import chart
+from mops.k8s.chart import Service
+from mops.service.profile import Profile, load, path, reach, remove, save
 
 Object = dict[str, Any]
 
@@ -237,7 +238,7 @@ def test_variables_of_the_storage_are_set_unless_the_person_has_them(profile: Pr
 
 def test_a_service_needs_no_secret() -> None:
     """The profile lies in a home folder, in plain text."""
-    named = {name for part in (Service, profiles.RunnerPod, profiles.Workers) for name in part.model_fields}
+    named = {name for part in (Service, chart.RunnerPod, chart.Workers) for name in part.model_fields}
     assert not {name for name in named if any(word in name for word in ("secret", "key", "token", "password"))} - {
         "image_pull_secrets",  # names of Secrets
         "mount_token",

@@ -9,12 +9,11 @@ from typing import Any
 
 from distributed import LocalCluster
 
+from mops.cluster.connect import visited
 from mops.cluster.doctor import Connected, Scheduler, Worker, connected
 from mops.cluster.doctor import versions as own_versions
-from mops.cluster.external import visited
 from mops.errors import ClusterError, MopsError, ServiceError
-from mops.k8s.job_phase import Phase
-from mops.k8s.pod_state import PodState
+from mops.k8s.pod_state import Phase, PodState
 from mops.service.overview import Dask, Member, Survey, joined, survey
 
 NEW, OLD = {"mops": "2", "Python": "3.13"}, {"mops": "1", "Python": "3.11"}
@@ -104,7 +103,7 @@ def test_what_cannot_be_asked_is_not_known_rather_than_empty() -> None:
 
 
 def test_a_scheduler_that_does_not_answer(monkeypatch: Any) -> None:
-    monkeypatch.setattr("mops.cluster.external.visited.__defaults__", (1.0,))
+    monkeypatch.setattr("mops.cluster.connect.visited.__defaults__", (1.0,))
     now = surveyed(Partly("tcp://127.0.0.1:1"))
     (fault,) = now.faults
     assert isinstance(fault, ClusterError)

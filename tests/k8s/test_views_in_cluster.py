@@ -19,7 +19,8 @@ from service_lab import MOPS, Ran, Service, wait_for
 from test_jobspec import POD, REQUEST
 
 from mops.errors import ServiceError
-from mops.k8s.client import AlreadyThere, Forbidden, Kubernetes
+from mops.k8s.client import Kubernetes
+from mops.k8s.errors import AlreadyThere, Forbidden
 from mops.k8s.runner_job import runner_job
 
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]

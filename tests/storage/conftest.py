@@ -14,7 +14,8 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.blob import BlobServiceClient, ContainerClient
 from fsspec.implementations.memory import MemoryFileSystem
 
-from mops.storage.files import Files, Retry
+from mops.storage.backends.base import Retry
+from mops.storage.files import Files
 
 
 @dataclass

@@ -9,11 +9,14 @@ import time
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
 from mops.storage.files import Files
-from mops.storage.job_records import JobRecord, Live, create_job, keep_finished, write_live
-from mops.storage.joblog.log import Counts, JobLog, Part, State
+from mops.storage.job_records import JobRecord, create_job, keep_finished
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Part, State
+from mops.storage.live import Live, write_live
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.study.study import parse_study
+from mops.verdicts import Counts
 
 N_GROUPS = 3
 BUNDLE = Bundle("00" * 32, b"a zip", ("model.py",))

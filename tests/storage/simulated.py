@@ -20,24 +20,14 @@ from made import created
 from mops.errors import JobError, StorageUnavailable, Superseded
 from mops.jobs.clean import clean
 from mops.jobs.job import Job
-from mops.storage.files import Entry, Files, Retry
-from mops.storage.joblog.log import (
-    Asked,
-    By,
-    Cancel,
-    Claim,
-    Commit,
-    Counts,
-    End,
-    JobLog,
-    Overtaken,
-    Part,
-    Record,
-    Settled,
-    parse_record,
-)
+from mops.storage.backends.base import Entry, Retry
+from mops.storage.files import Files
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Asked, By, Cancel, Claim, Commit, End, Part, Record, parse_record
+from mops.storage.joblog.starting import Overtaken, Settled
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
+from mops.verdicts import Counts
 
 PATHS = JobPaths("job")
 CLEANER = socket.gethostname()

@@ -26,8 +26,8 @@ from mops.jobs.text_log import read as read_texts
 from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.files import Files
-from mops.storage.job_records import read_live
 from mops.storage.joblog.log import JobLog
+from mops.storage.live import read_live
 from mops.storage.paths import JobPaths
 
 PATHS = JobPaths("job")

@@ -25,12 +25,13 @@ import pytest
 from mops.errors import BundleError, StorageError
 from mops.jobs.location import DEFAULT_STORAGE
 from mops.project import bundle as bundles
-from mops.project.bundle import BUILT_IN_IGNORE, Bundle, cache_folder, differing_files, pack, unpack
+from mops.project.bundle import BUILT_IN_IGNORE, Bundle, differing_files, pack
+from mops.project.bundle_cache import cache_folder, unpack
 
 UNPACK = """
 import sys
 from pathlib import Path
-from mops.project.bundle import unpack
+from mops.project.bundle_cache import unpack
 data, digest, cache = Path(sys.argv[1]).read_bytes(), sys.argv[2], Path(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()

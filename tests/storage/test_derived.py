@@ -29,13 +29,17 @@ from mops.project.project import ModelSpec
 from mops.storage.ancestors import verify_job
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, create_derived, create_job, keep_reference, load_job
-from mops.storage.joblog.log import Counts, JobLog, Part, coverage_problems
-from mops.storage.parquet import FAILURES, LOSSES, VERDICTS, encode
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Part
+from mops.storage.joblog.verify import coverage_problems
+from mops.storage.parquet import encode
 from mops.storage.paths import JobPaths
 from mops.study.groups import IDENTITY_FIELDS
 from mops.study.ids import param_id
 from mops.study.ranges import Ranges
 from mops.study.study import parse_study
+from mops.task import FAILURES, LOSSES
+from mops.verdicts import VERDICTS, Counts
 
 TARGETS = ("t:one", "t:two")
 OUTPUT = "daily"

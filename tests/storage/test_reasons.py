@@ -12,13 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from made import claimed, created
 
-from mops.jobs.job import Job, Reason
+from mops.jobs.job import Job
+from mops.jobs.results import Reason
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
-from mops.storage.joblog.log import Counts, Part
-from mops.storage.parquet import FAILURES, encode
+from mops.storage.joblog.records import Part
+from mops.storage.parquet import encode
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
+from mops.task import FAILURES
+from mops.verdicts import Counts
 
 PATHS = JobPaths("job")
 
@@ -71,7 +74,7 @@ def test_tracebacks_are_not_read(local):
 
 
 def test_thousands_of_different_messages_are_not_all_held(memory, monkeypatch):
-    monkeypatch.setattr("mops.jobs.job._MOST_REASONS", 20)
+    monkeypatch.setattr("mops.jobs.results._MOST_REASONS", 20)
     words = [f"{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(500)]
     reasons = job_with(Files.open(memory.url), failures([("error", f"KeyError: {word}") for word in words])).reasons()
     assert len(reasons) == 21

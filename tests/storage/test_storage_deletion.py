@@ -18,11 +18,15 @@ from mops.errors import CorruptRecord, JobError, MopsError, NewerFormat, Storage
 from mops.jobs.delete import Deleted, delete, derived_jobs, doomed
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
-from mops.storage.files import Files, Retry
+from mops.storage.backends.base import Retry
+from mops.storage.files import Files
 from mops.storage.job_records import Parent, check_still_there, create_derived
-from mops.storage.joblog.log import Counts, JobLog, Overtaken, verify
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.starting import Overtaken
+from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths, bundle_path
 from mops.study.ranges import Ranges
+from mops.verdicts import Counts
 
 HERE = os.uname().nodename
 PATHS = JobPaths("job")

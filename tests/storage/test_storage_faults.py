@@ -14,11 +14,13 @@ from azure.core import exceptions as azure_errors
 from servers import CuttingProxy, Scripted, serving
 
 from mops.errors import StorageError, StorageUnavailable, UsageError
+from mops.storage.backends.base import Retry
 from mops.storage.backends.faults import fault_of
-from mops.storage.files import Files, Retry
-from mops.storage.joblog.log import Counts, JobLog
+from mops.storage.files import Files
+from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
+from mops.verdicts import Counts
 
 CREATED = (201, {"ETag": '"1"', "Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"}, b"")
 

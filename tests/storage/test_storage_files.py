@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from servers import CuttingProxy
 
-from mops.storage import files as storage_files
-from mops.storage.files import Entry, Files
+from mops.storage.backends.base import Entry
+from mops.storage.backends.local import _make_folder
+from mops.storage.files import Files
 
 N_WRITERS = 8
 
@@ -184,7 +185,7 @@ def test_pruning_leaves_no_empty_folder_on_a_disk(local):
 
 def test_a_file_is_put_though_its_empty_folder_is_pruned_meanwhile(local, monkeypatch):
     """A submit of the name of a job that is deleted just then met a folder that was there, and was not."""
-    files, make, pruned = Files.open(local.url), storage_files._make_folder, []
+    files, make, pruned = Files.open(local.url), _make_folder, []
 
     def make_and_prune(folder: Path) -> None:
         make(folder)
@@ -192,7 +193,7 @@ def test_a_file_is_put_though_its_empty_folder_is_pruned_meanwhile(local, monkey
             pruned.append(folder)
             files.prune("jobs/a")
 
-    monkeypatch.setattr(storage_files, "_make_folder", make_and_prune)
+    monkeypatch.setattr("mops.storage.backends.local._make_folder", make_and_prune)
     files.put("jobs/a/1", b"x")
     assert pruned
     assert local.bytes_at("jobs/a/1") == b"x"

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from simulated import CLEANER, World, at_random, canceller, cleaner, reader, resume, runner, simulate
 
 from mops.errors import StorageUnavailable
-from mops.storage.joblog.log import Asked, Cancel, Claim, Commit, JobLog
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Asked, Cancel, Claim, Commit
 from mops.study.ranges import Ranges
 
 AUTO = {"A": runner("auto"), "B": runner("auto")}

@@ -16,7 +16,7 @@ from mops.attempt.reporting.progress import Snapshot
 from mops.errors import CorruptRecord, JobError
 from mops.settings import Settings
 from mops.storage.files import Files
-from mops.storage.joblog.log import verify
+from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths
 
 MODEL = """

@@ -18,28 +18,14 @@ from made import Hooked
 
 from mops.errors import CorruptRecord, NewerFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
-from mops.storage.joblog.log import (
-    Asked,
-    Cancel,
-    Claim,
-    Commit,
-    Counts,
-    End,
-    JobLog,
-    LogView,
-    Overtaken,
-    Part,
-    Settled,
-    Stored,
-    check_start,
-    encode_record,
-    order_problems,
-    parse_record,
-    read_whole,
-    verify,
-)
+from mops.storage.joblog.log import JobLog, read_whole
+from mops.storage.joblog.records import Asked, Cancel, Claim, Commit, End, Part, encode_record, parse_record
+from mops.storage.joblog.starting import Overtaken, Settled, check_start
+from mops.storage.joblog.verify import order_problems, verify
+from mops.storage.joblog.view import LogView, Stored
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
+from mops.verdicts import Counts
 
 PATHS = JobPaths("job")
 HEAD = {"n": 1, "nonce": "00", "time": 1.5, "host": "here"}

@@ -13,7 +13,8 @@ import pytest
 
 from mops.errors import CorruptRecord
 from mops.storage.backends.spool import Spool
-from mops.storage.parquet import ROW_GROUP_BYTES, PartEncoder, encode, encode_groups, read_groups, unified
+from mops.storage.params_file import encode_groups, read_groups
+from mops.storage.parquet import ROW_GROUP_BYTES, PartEncoder, encode, unified
 from mops.study.group_builder import StudyGroups
 from mops.study.groups import Group, GroupTable
 from mops.study.ids import param_id

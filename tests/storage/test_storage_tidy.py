@@ -15,9 +15,11 @@ from mops.errors import JobError, StorageError, Superseded
 from mops.jobs.clean import Cleaned, clean
 from mops.jobs.job import Job
 from mops.storage.files import Files
-from mops.storage.joblog.log import Counts, JobLog, verify
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.verify import verify
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
+from mops.verdicts import Counts
 
 LOG = JobPaths("job").log
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mops.storage.backends.spool import Spool
-from mops.storage.parquet import encode_groups, read_groups
+from mops.storage.params_file import encode_groups, read_groups
 from mops.study import groups as groups_module
 from mops.study.groups import IDENTITY_FIELDS, Group, GroupPart, GroupTable, bounds_of
 from mops.study.ids import param_id, replicate_seed

@@ -22,7 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mops.jobs.job import Job, open_job
-from mops.storage.joblog.log import Commit, JobLog, LogView, Record, parse_record, verify
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Commit, Record, parse_record
+from mops.storage.joblog.verify import verify
+from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths
 from mops.study.ids import param_id, replicate_seed
 from programs import environment

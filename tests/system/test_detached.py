@@ -17,7 +17,7 @@ from study_lab import MOPS, Runner, StudyLab, betas, rows_of, wait_for
 
 import mops
 from mops.settings import Settings
-from mops.storage.joblog.log import Claim
+from mops.storage.joblog.records import Claim
 
 HELD = 9
 FAILS_AT_SECOND_IMPORT = """

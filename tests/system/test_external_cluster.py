@@ -18,9 +18,11 @@ from dask_processes import DaskProcesses, dask_in, free_port, gone
 from distributed import Client, Scheduler
 from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, rows_of, wait_for
 
-from mops.attempt.planning.plan import TASKS_PER_SLOT, Submit
-from mops.cluster.external import RunsAgain, external
+from mops.attempt.planning.task_size import TASKS_PER_SLOT
+from mops.cluster.base import RunsAgain
+from mops.cluster.external import external
 from mops.settings import Settings
+from mops.task import Submit
 from soak import generator, repeats
 
 JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, repeats(30), repeats(5)
@@ -163,7 +165,7 @@ def test_a_connection_that_is_cut_is_made_anew_and_the_workers_go_on(lab: StudyL
 
 MANY_IN_FLIGHT = """#!{python}
 import sys
-from mops.driver import plan
+from mops.attempt.planning import plan
 plan.TASKS_PER_SLOT = 250
 from mops.cli.main import main
 sys.argv[0] = "mops"

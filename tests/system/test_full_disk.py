@@ -14,11 +14,13 @@ from mops.attempt.reporting.observer import sample_of
 from mops.attempt.reporting.progress import Progress
 from mops.errors import StorageError
 from mops.storage.files import Files
-from mops.storage.job_records import Live, keep_reference, read_live, write_live
-from mops.storage.joblog.log import Counts, JobLog
+from mops.storage.job_records import keep_reference
+from mops.storage.joblog.log import JobLog
+from mops.storage.live import Live, read_live, write_live
 from mops.storage.paths import JobPaths
 from mops.storage.samples import read_samples, write_samples
 from mops.study.ranges import Ranges
+from mops.verdicts import Counts
 from small_disk import SmallDisk, small_disk
 
 AT_ONCE_SECONDS = 10.0

@@ -9,7 +9,7 @@ import time
 import pytest
 from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
-from mops.storage.joblog.log import Claim
+from mops.storage.joblog.records import Claim
 from soak import generator, repeats
 
 KILLS = repeats(20)

@@ -26,7 +26,7 @@ from study_lab import StudyLab, betas, wait_for
 import mops
 from mops.attempt.reporting.progress import Snapshot
 from mops.settings import Settings
-from mops.system.process_memory import oom_kills
+from mops.system.cgroup import oom_kills
 from mops.worker import replacement_counts
 
 DASHBOARD = Path(__file__).parents[2] / "helm" / "mops" / "dashboards" / "mops.json"

@@ -19,11 +19,11 @@ from dask_processes import DaskProcesses, dask_in
 from distributed import Client
 from study_lab import Runner, StudyLab, betas, lab_in, rows_of, wait_for
 
-from mops.attempt.planning.plan import Submit
 from mops.attempt.tasks_in_flight import Dispatch, Lost
 from mops.cluster.other_jobs import METADATA
 from mops.cluster.shares import TASKS_PER_SHARED_SLOT
 from mops.cluster.worker_losses import UNKNOWN
+from mops.task import Submit
 
 WORKERS, THREADS = 2, 2
 SLOTS = WORKERS * THREADS

@@ -8,7 +8,8 @@ import pytest
 from study_lab import StudyLab, betas, rows_of, wait_for
 
 from mops.jobs.clean import clean
-from mops.storage.files import Entry, Files
+from mops.storage.backends.base import Entry
+from mops.storage.files import Files
 from mops.storage.paths import JobPaths
 
 

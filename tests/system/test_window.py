@@ -15,12 +15,13 @@ from study_lab import StudyLab, betas
 from mops.attempt.attempt import children, context_of
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.text_log import collecting
-from mops.cluster.external import embedded
-from mops.jobs.submit import prepare
+from mops.cluster.embedded import embedded
+from mops.jobs.prepare import prepare
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, create_job, load_groups
-from mops.storage.joblog.log import Commit, JobLog
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Commit
 from mops.storage.paths import JobPaths
 
 SLOTS, BATCH = 2, 12

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 from numpy.dtypes import StringDType
 
-from mops.child.outputs import InvalidOutput, as_tables
+from mops.child.outputs import as_tables
+from mops.study.output_schema import InvalidOutput
 
 UTC = zoneinfo.ZoneInfo("UTC")
 BERN = dt.timezone(dt.timedelta(hours=1))

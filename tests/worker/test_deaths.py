@@ -238,7 +238,7 @@ class TestDeaths:
 COUNTED = """
 import os, signal, time
 from pathlib import Path
-from mops.child.main import HANDOVER_SECONDS
+from mops.child.task_run import HANDOVER_SECONDS
 
 def run(p, s):
     with (HERE / "calls").open("a") as calls:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from mops.child.load import CannotLoad, load_model, load_target
-from mops.child.outputs import InvalidOutput
+from mops.study.output_schema import InvalidOutput
 
 PARAMS = {"beta": 0.3}
 REPLICATES = [{"daily": pa.table({"n": [1, 2]})}, {"daily": pa.table({"n": [5, 0]})}]

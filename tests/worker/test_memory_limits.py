@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from pool_lab import PoolLab, groups_of, order_of, values
 
-from mops.system import process_memory
+from mops.system import cgroup, memory_limits, process_memory
 from mops.system.heap import resident_bytes
 from mops.task import Outcome
 from waiting import until
@@ -334,7 +334,7 @@ def test_pausing_follows_what_others_leave(
     orders[0].start()
     until((lab.folder / "started-101").exists)
     left = [20 * MIB]
-    monkeypatch.setattr(process_memory, "available_bytes", lambda: left[0])
+    monkeypatch.setattr(memory_limits, "available_bytes", lambda: left[0])
     orders[1].start()
     until(lambda: caplog.text.count("waiting to start simulations") > 1)
     assert not (lab.folder / "started-2").exists()
@@ -408,7 +408,7 @@ def test_a_template_that_the_kernel_kills_costs_a_slot_too(
     """It ran no simulation, so that nothing was said, and as many as before ran at once."""
     counter = tmp_path / "vmstat"
     counter.write_text("oom_kill 3\n")
-    monkeypatch.setattr(process_memory, "_own_kill_counter", lambda: counter)
+    monkeypatch.setattr(cgroup, "_own_kill_counter", lambda: counter)
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3)
     lab.run(pool, [{"a": 1}])
     assert pool._template is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mops.system import process_memory
+from mops.system import cgroup, memory_limits, process_memory
 from mops.system.heap import resident_bytes
 
 MIB = 1 << 20
@@ -28,7 +28,7 @@ def test_version_2_has_the_least_limit_up_to_the_root(tmp_path: Path) -> None:
     }.items():
         (mounted / path).parent.mkdir(parents=True, exist_ok=True)
         (mounted / path).write_text(text)
-    found = process_memory.own_cgroup(proc, mounted)
+    found = cgroup.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (300 * MIB, 2)
 
@@ -41,7 +41,7 @@ def test_version_1_beside_an_empty_version_2(tmp_path: Path) -> None:
     (own / "memory.limit_in_bytes").write_text(str(200 * MIB))
     (own.parent / "memory.limit_in_bytes").write_text("9223372036854771712")
     (own / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n")
-    found = process_memory.own_cgroup(proc, mounted)
+    found = cgroup.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (200 * MIB, 5)
 
@@ -52,7 +52,7 @@ def test_a_container_sees_its_own_cgroup_as_the_root(tmp_path: Path) -> None:
     mounted.mkdir()
     (mounted / "cgroup.controllers").write_text("memory")
     (mounted / "memory.max").write_text(str(64 * MIB))
-    found = process_memory.own_cgroup(proc, mounted)
+    found = cgroup.own_cgroup(proc, mounted)
     assert found is not None
     assert (found.limit_bytes(), found.kills()) == (64 * MIB, None)
 
@@ -62,13 +62,13 @@ def test_where_nothing_is_to_be_seen_nothing_is_known(tmp_path: Path, text: str 
     proc = tmp_path / "cgroup"
     if text is not None:
         proc.write_text(text)
-    assert process_memory.own_cgroup(proc, tmp_path) is None
+    assert cgroup.own_cgroup(proc, tmp_path) is None
 
 
 def test_the_least_limit_counts() -> None:
-    assert process_memory.allowed_bytes(100 * MIB) == 100 * MIB
-    assert process_memory.allowed_bytes() <= psutil.virtual_memory().total
-    assert process_memory.allowed_bytes(0) == process_memory.allowed_bytes()
+    assert memory_limits.allowed_bytes(100 * MIB) == 100 * MIB
+    assert memory_limits.allowed_bytes() <= psutil.virtual_memory().total
+    assert memory_limits.allowed_bytes(0) == memory_limits.allowed_bytes()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_least_limit_counts() -> None:
 def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
     allowed: int, parent: int, slots: int, share: int
 ) -> None:
-    assert process_memory.share_bytes(allowed, parent, slots) == share
+    assert memory_limits.share_bytes(allowed, parent, slots) == share
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -103,7 +103,7 @@ def test_what_is_free_in_a_container_is_its_limit_less_what_it_uses_without_file
         (folder / f"memory.{limit}").write_text(none if limit_mib is None else str(limit_mib * MIB))
         (folder / f"memory.{usage}").write_text(str(used_mib * MIB))
         (folder / "memory.stat").write_text(stat.format(files_mib * MIB))
-        found = process_memory.own_cgroup(proc, mounted)
+        found = cgroup.own_cgroup(proc, mounted)
         assert found is not None
         return found.free_bytes()
 
@@ -114,14 +114,14 @@ def test_what_is_free_in_a_container_is_its_limit_less_what_it_uses_without_file
 
 
 def test_what_others_hold_is_nobodys_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 0 < process_memory.available_bytes() <= process_memory.allowed_bytes()
-    monkeypatch.setattr(process_memory, "available_bytes", lambda: 300 * MIB)
-    assert process_memory.usable_bytes(None, 50 * MIB) == 350 * MIB
-    assert process_memory.usable_bytes(200 * MIB, 50 * MIB) == 200 * MIB
+    assert 0 < memory_limits.available_bytes() <= memory_limits.allowed_bytes()
+    monkeypatch.setattr(memory_limits, "available_bytes", lambda: 300 * MIB)
+    assert memory_limits.usable_bytes(None, 50 * MIB) == 350 * MIB
+    assert memory_limits.usable_bytes(200 * MIB, 50 * MIB) == 200 * MIB
 
 
 def counts(proc: Path, mounted: Path) -> str | None:
-    found = process_memory.kill_counter(proc, mounted)
+    found = cgroup.kill_counter(proc, mounted)
     return None if found is None else found.name
 
 

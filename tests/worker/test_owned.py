@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mops.child.outputs import InvalidOutput, as_tables
+from mops.child.outputs import as_tables
 from mops.storage.backends.spool import Spool
 from mops.storage.parquet import encode
+from mops.study.output_schema import InvalidOutput
 
 Make = Callable[[np.ndarray], Any]
 

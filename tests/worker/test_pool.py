@@ -132,7 +132,7 @@ def test_an_order_over_its_budget_ends_after_a_whole_group(lab: PoolLab, budget:
 HELD = """
 import time
 from pathlib import Path
-from mops.child.main import HANDOVER_SECONDS
+from mops.child.task_run import HANDOVER_SECONDS
 
 def run(p, s):
     (HERE / f"started-{p['a']}").touch()
@@ -362,7 +362,7 @@ def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: PoolLa
 
 def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: PoolLab) -> None:
     code = (
-        "import os, time\nfrom pathlib import Path\nfrom mops.child.main import HANDOVER_SECONDS\n\n"
+        "import os, time\nfrom pathlib import Path\nfrom mops.child.task_run import HANDOVER_SECONDS\n\n"
         "def run(p, s):\n    first = not (HERE / 'first').exists()\n"
         "    (HERE / 'first').touch()\n    if not first and not (HERE / 'died').exists():\n"
         "        (HERE / 'died').touch()\n        os._exit(1)\n"

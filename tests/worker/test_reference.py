@@ -7,9 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mops.child.outputs import InvalidOutput
 from mops.study.column_families import Families
-from mops.study.output_schema import Reference
+from mops.study.output_schema import InvalidOutput, Reference
 
 KNOWN: Families = {"daily": {"day": "number", "value": "number", "place": "string"}}
 COLUMNS = {"day": [1, 2, 3], "value": [0.5, 1.5, 2.5], "place": ["a", "b", "c"]}

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mops.child import outputs
-from mops.child.outputs import InvalidOutput, as_tables
+from mops.child.outputs import as_tables
+from mops.study.output_schema import InvalidOutput
 
 COLUMNS = {"day": [0, 1, 2], "value": [0.5, 1.5, 2.5], "place": ["a", "b", "c"]}
 BIG = 2**53 + 2  # the next float64 after 2**53, so that every column type can hold it

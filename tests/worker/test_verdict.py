@@ -7,7 +7,9 @@ import signal
 import pytest
 
 from mops.child.channel import Unit
-from mops.worker.deaths import Death, Report, shown, verdict_of
+from mops.units import shown
+from mops.verdicts import Report
+from mops.worker.deaths import Death, verdict_of
 
 KILLED = -signal.SIGKILL
 

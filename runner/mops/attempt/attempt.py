@@ -20,7 +20,9 @@ from mops.attempt.reporting.metrics import exposed
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import JobLogBuffer, collecting
 from mops.cluster import doctor
-from mops.cluster.external import Cluster, embedded, embedded_slots, external
+from mops.cluster.base import Cluster
+from mops.cluster.embedded import embedded, embedded_slots
+from mops.cluster.external import external
 from mops.cluster.worker_losses import Pods
 from mops.errors import InstallError, ModelError, MopsError, UsageError
 from mops.project.project import ModelSpec
@@ -28,7 +30,8 @@ from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, check_still_there, driving, load_groups
-from mops.storage.joblog.log import Asked, By, JobLog
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Asked, By
 from mops.storage.paths import JobPaths
 from mops.task import Context
 from mops.worker.pool import Pool

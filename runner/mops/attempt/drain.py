@@ -13,12 +13,13 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from distributed import Client
 
+from mops.attempt.planning.window import Window
 from mops.system.heap import trim_heap
 from mops.worker.result_buffers import held_names
 from mops.worker.run_task import child_pids
@@ -150,3 +151,34 @@ def _buffers(holder: str, pid: int, keys: frozenset[str]) -> Iterator[str]:
         return
     for key in sorted({key for name in names for key in _PART.findall(name)} & keys):
         yield f"a buffer of {key} in {holder}"
+
+
+class Batches:
+    """Counts committed groups off in batches, for the drain check.
+
+    Parameters
+    ----------
+    window
+        As many groups as it has are a batch.
+    """
+
+    def __init__(self, window: Window):
+        self._window = window
+        self._groups = self._n = 0
+        self._keys: list[str] = []
+
+    def add(self, groups: int, keys: Iterable[str]) -> tuple[int, list[str]] | None:
+        """Take a commit; return the batch that it completes and the keys committed since the one before."""
+        self._groups += groups
+        self._keys += keys
+        if self._groups < self._window.size:
+            return None
+        self._n += self._groups // self._window.size
+        self._groups %= self._window.size
+        due, self._keys = self._keys, []
+        return self._n, due
+
+    def rest(self) -> tuple[int, list[str]] | None:
+        """Return the last batch, which may be short; None if it was returned already."""
+        due, self._keys = self._keys, []
+        return (self._n + 1, due) if due else None

@@ -3,8 +3,8 @@
 A task that raises is first a fault of its worker (a full disk, no descriptors left, a missing package): it runs on
 another one. A worker is faulty after :data:`FAULTS` in a row, and nothing more is sent there; what has raised elsewhere
 before, or runs alone, says nothing of it. A task that has raised as often is cut down like one that has taken down its
-workers (:mod:`mops.attempt.lost_tasks`), and failed by name at the end, where workers on which it has raised have come good
-with others since. Where all workers are faulty, nothing can run; without any, the cluster is waited for.
+workers (:mod:`mops.attempt.lost_tasks`), and failed by name at the end, where workers on which it has raised have come
+good with others since. Where all workers are faulty, nothing can run; without any, the cluster is waited for.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mops.attempt.planning.plan import Submit
 from mops.errors import MopsError
+from mops.task import Submit
 
 FAULTS = 3
 """Tasks that raise on a worker, without a good one between, after which it is faulty. And how often a task raises until

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mops.attempt.planning.plan import Submit
 from mops.attempt.tasks_in_flight import Lost
 from mops.cluster.worker_losses import Cause, Departure
-from mops.storage.job_records import Live
-from mops.task import Failure, Order, Outcome
-from mops.worker.deaths import Report, shown
-from mops.worker.task_progress import no_losses
+from mops.storage.live import Live
+from mops.task import Failure, Order, Outcome, Submit, no_losses
+from mops.units import shown
+from mops.verdicts import Report
 
 
 def is_single(submit: Submit, n_replicates: Callable[[int], int]) -> bool:

@@ -22,8 +22,10 @@ from typing import Any
 
 from mops.attempt import drain
 from mops.attempt.checkpoint.backlog import Backlog
-from mops.attempt.checkpoint.committer import Checkpointer, Committed, Limits, failed_simulations
+from mops.attempt.checkpoint.committer import Checkpointer, Committed
+from mops.attempt.checkpoint.open_checkpoint import Limits
 from mops.attempt.checkpoint.tracebacks import Tracebacks
+from mops.attempt.drain import Batches
 from mops.attempt.faulty_workers import Faults, Step, Then, steps_of
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.lost_tasks import described, given_up, is_single, killed_report, lost_report, memory_report
@@ -38,30 +40,34 @@ from mops.attempt.planning.batch_size import (
 )
 from mops.attempt.planning.forecast import Outlook
 from mops.attempt.planning.partial_groups import HalfDone, Piece
-from mops.attempt.planning.plan import TASKS_PER_SLOT, WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT, Batches, Plan, Submit
+from mops.attempt.planning.plan import Plan
+from mops.attempt.planning.task_size import TASKS_PER_SLOT, WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT
 from mops.attempt.planning.window import Window, start_after
 from mops.attempt.reporting.observer import Observer
 from mops.attempt.reporting.progress import Progress, Snapshot
 from mops.attempt.reporting.text_log import JobLogBuffer
 from mops.attempt.task_threads import Broken, Lanes
 from mops.attempt.tasks_in_flight import Connected, Dispatch, Lost, Raised
+from mops.cluster.base import Cluster
 from mops.cluster.capacity import Crew
-from mops.cluster.external import Cluster
 from mops.cluster.worker_losses import Departure, Pods
 from mops.errors import ClusterError, JobFailed, MopsError, Terminated, UsageError
 from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.ancestors import stored_families
 from mops.storage.files import Files
-from mops.storage.job_records import JobRecord, keep_finished, keep_reference, read_live
-from mops.storage.joblog.log import Counts, JobLog, LogView, State
+from mops.storage.job_records import JobRecord, keep_finished, keep_reference
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import State
+from mops.storage.joblog.view import LogView
+from mops.storage.live import read_live
 from mops.storage.paths import JobPaths
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart, GroupTable
 from mops.system.heap import resident_bytes
-from mops.system.process_memory import allowed_bytes, available_bytes
-from mops.task import Context, Order, Outcome
-from mops.worker.deaths import Report
+from mops.system.memory_limits import allowed_bytes, available_bytes
+from mops.task import Context, Order, Outcome, Submit, failed_simulations
+from mops.verdicts import Counts, Report
 
 logger = logging.getLogger(__name__)
 

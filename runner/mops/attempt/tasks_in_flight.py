@@ -18,11 +18,10 @@ from typing import Any, cast
 from dask.base import annotate
 from distributed import CancelledError, Client, Future, KilledWorker
 
-from mops.attempt.planning.plan import Submit
 from mops.attempt.task_threads import FetchRoom, Lanes
-from mops.cluster.external import DEATHS, FETCH_SECONDS, GONE, Cluster, RunsAgain
+from mops.cluster.base import DEATHS, FETCH_SECONDS, GONE, Cluster, RunsAgain
 from mops.cluster.worker_losses import UNKNOWN, Cause
-from mops.task import ArrowPart, Order, Outcome
+from mops.task import ArrowPart, Order, Outcome, Submit
 from mops.worker.run_task import run_order
 
 _NOT_GIVEN = (*GONE, KeyError, RuntimeError)

@@ -15,7 +15,6 @@ import errno
 import json
 import mmap
 import os
-import select
 import socket
 import struct
 import tempfile
@@ -173,21 +172,6 @@ class ProgressPage:
     def stop_asked(self) -> bool:
         """Whether the parent wants the child to stop."""
         return self._numbers[_STOP] == 1
-
-
-def readable(fd: int, within_s: float | None = 0.0) -> bool:
-    """Wait until something can be read of a descriptor, its end too; return whether that came in time.
-
-    Not by select(2), which takes no descriptor above 1,023.
-
-    Parameters
-    ----------
-    within_s
-        Seconds to wait; None: for ever.
-    """
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(None if within_s is None else within_s * 1000))
 
 
 def anonymous_file(name: str) -> int:

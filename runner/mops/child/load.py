@@ -6,11 +6,15 @@ what its objects can do; none is imported. The contract is STUDY.md, "Models" an
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
 import math
+import os
+import stat
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +23,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mops.child.outputs import InvalidOutput, is_writable
+from mops.child.channel import Message
+from mops.child.outputs import as_tables, is_writable
+from mops.child.replacement import Wear
+from mops.child.working_folder import WorkingFolder, links_to
 from mops.study.entry import EntryPoint
+from mops.study.output_schema import InvalidOutput
+from mops.system.folders import make_read_only
 
 Params = Mapping[str, Any]
 Model = Callable[[dict[str, Any], int], object]
@@ -340,3 +349,61 @@ def _finite(name: object, value: object) -> float:
     if not np.isfinite(array):
         raise InvalidOutput(f"the loss {name!r} is {float(array)}; a loss is a finite number")
     return float(array)
+
+
+_READ_ONLY = " (the project's files are read-only; a simulation may write new files by relative paths)"
+
+_COPY = " (a copy keeps the mode of its source: use shutil.copyfile)"
+
+
+class _Bundle:
+    """The user's code, imported."""
+
+    def __init__(self, load: Message, imported_in: WorkingFolder):
+        root = Path(load["root"])
+        self.scratch = load["scratch"]
+        sys.path.insert(0, str(root))
+        sys.argv = [script_of(load["model"], root)]
+        before = _threads()
+        self.model = load_model(load["model"], load["scenario"], root, load["parameters"])
+        self.target_names: list[str] = load["targets"]
+        self.targets = [load_target(text, root, load["parameters"]) for text in load["targets"]]
+        self.outputs = load["outputs"]
+        self.wear = Wear(load["tasks_per_child"], load["growth_bytes"])
+        self.threads = list((Counter(_threads()) - Counter(before)).elements())
+        self.modules = [name for name in load["unsafe"] if name in sys.modules]
+        # The first table makes pyarrow import pandas, where there is one: 0.1 s that the pilot would wait for.
+        as_tables({"warm": np.zeros(1)}, 0)
+        # What the import wrote is there for every simulation, and for none to change.
+        has_written = imported_in.changed
+        make_read_only(imported_in.path.parent)
+        self.folder = imported_in.of(_own_folder(self.scratch))
+        if has_written:
+            self.folder = WorkingFolder(_own_folder(self.scratch), links_to(imported_in.path))
+        self._read_only = (root.resolve(), imported_in.path.resolve())
+
+    def hint(self, path: object) -> str:
+        """Return why the kernel refused this file, for the end of a message; nothing if mops does not know."""
+        if not isinstance(path, str):
+            return ""
+        real = Path(path).resolve()
+        if any(real.is_relative_to(folder) for folder in self._read_only):
+            return _READ_ONLY
+        if real.is_relative_to(self.folder.path.resolve()):
+            with contextlib.suppress(OSError):  # there is no such file
+                return "" if real.stat().st_mode & stat.S_IWUSR else _COPY
+        return ""
+
+
+def _own_folder(scratch: str, kind: str = "") -> Path:
+    """Return a folder that is this process's alone; its parent removes it."""
+    return Path(scratch, f"{os.getpid()}{kind}")
+
+
+def _threads() -> list[str]:
+    """Return the names of this process's threads, those of native libraries too; none where there is no /proc."""
+    found = []
+    for folder in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            found.append((folder / "comm").read_text().strip())
+    return found

@@ -1,4 +1,4 @@
-"""What a model returns, as Arrow tables. Whether they fit the job's reference schema is reference.py's.
+"""What a model returns, as Arrow tables. Whether they fit the job's reference schema is study/output_schema.py's.
 
 Children import this: the standard library, numpy and pyarrow only. The contract is STUDY.md, "Models".
 """
@@ -15,15 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mops.child.columns import is_pandas, is_scalar, of_exported, of_frame, of_mapping
+from mops.study.output_schema import InvalidOutput
 
 DEFAULT_OUTPUT = "output"
 IDENTITY = ("param_id", "group", "replicate", "seed")
 
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and halves of characters
-
-
-class InvalidOutput(Exception):
-    """A model or a target returned what cannot be stored; the message says what and why."""
 
 
 # For each output the last schema whose names are good: looking again would cost as much as making the table.

@@ -9,12 +9,16 @@ from dataclasses import asdict
 
 import typer
 
+from mops import units
 from mops.attempt.attempt import as_command
 from mops.attempt.reporting.progress import Snapshot
 from mops.cli import job_text, terminal
 from mops.jobs.detached import Detached
-from mops.jobs.job import Job, Reason, Status
-from mops.jobs.submit import Prepared, Runner
+from mops.jobs.job import Job
+from mops.jobs.prepare import Prepared
+from mops.jobs.results import Reason
+from mops.jobs.status import Status
+from mops.jobs.submit import Runner
 from mops.settings import PREFIX
 
 
@@ -31,8 +35,8 @@ class Shown:
         for warning in study.warnings:
             terminal.say(f"note: {warning}")
         terminal.say(
-            f"job {job.name}: {job_text.counted(len(study.groups), 'parameter set')}, "
-            f"{job_text.counted(study.n_simulations, 'simulation')}, {job_text.counted(n_targets, 'target')}"
+            f"job {job.name}: {units.counted(len(study.groups), 'parameter set')}, "
+            f"{units.counted(study.n_simulations, 'simulation')}, {units.counted(n_targets, 'target')}"
         )
         terminal.say(f"results go to {job_text.nearby(job.files.url)}")
 
@@ -47,7 +51,7 @@ class Shown:
         record = job.record
         assert record.parent is not None
         terminal.say(
-            f"job {job.name}: {len(record.due):,} of {job_text.counted(record.n_groups, 'parameter set')} run again, "
+            f"job {job.name}: {len(record.due):,} of {units.counted(record.n_groups, 'parameter set')} run again, "
             f"{len(record.taken_over):,} are taken over from {record.parent.job}"
         )
         _say_changes(changes)
@@ -86,7 +90,7 @@ class Shown:
             terminal.data_json(asdict(status) | measured | {"reasons": [asdict(reason) for reason in reasons]})
         elif not sys.stdout.isatty():  # on a terminal the name stands in the summary
             terminal.data(job.name)
-        took = f" in {terminal.duration(self._last.seconds)}" if self._last else ""
+        took = f" in {units.duration(self._last.seconds)}" if self._last else ""
         terminal.say(f"{status.state}{took}")
         terminal.say_fields(self._summary(job, status, reasons))
         raise typer.Exit(terminal.EXIT_CODES[status.state])

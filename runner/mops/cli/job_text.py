@@ -6,19 +6,18 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from mops import units
 from mops.attempt.planning.forecast import Expected
 from mops.cli import terminal
-from mops.jobs.job import Job, Reason, Status
+from mops.jobs.job import Job
 from mops.jobs.location import locate
-from mops.storage.joblog.log import Counts
+from mops.jobs.results import Reason
+from mops.jobs.status import Status
+from mops.units import counted
+from mops.verdicts import Counts
 
 _REASONS_SHOWN = 5
 _MESSAGE_COLUMNS = 120
-
-
-def counted(n: int, what: str) -> str:
-    """Return a number of things."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def command(verb: str, job: Job) -> str:
@@ -76,5 +75,5 @@ def verdicts(counts: Counts) -> str:
 
 def expectation(it: Expected) -> str:
     """Return what a job will take and give."""
-    time = f"{terminal.about(it.seconds)}, " if it.seconds is not None else ""
+    time = f"{units.about(it.seconds)}, " if it.seconds is not None else ""
     return f"{time}{it.rows:,} rows, {terminal.size(it.bytes)} of Parquet"

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 import mops
 from mops.cli import terminal
-from mops.cli.start import interruptible
+from mops.cli.interrupt import interruptible
 from mops.errors import MopsError
 
 VERBS: Mapping[str, Mapping[str, str]] = {

@@ -13,7 +13,7 @@ from mops.jobs.location import locate
 from mops.service.profile import load, path
 from mops.service.service import Service
 from mops.storage.files import Files
-from mops.storage.kept_options import PodOptions
+from mops.storage.job_options import PodOptions
 
 WaitOption = Annotated[bool, typer.Option("--wait", help="On a service: follow the job until it ends.")]
 QueueOption = Annotated[str | None, typer.Option(metavar="QUEUE", help="On a service: the Kueue queue to wait in.")]

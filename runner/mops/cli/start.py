@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+
+from mops.cli.interrupt import interruptible
 
 
 def main() -> None:
@@ -15,20 +14,6 @@ def main() -> None:
     with interruptible():
         command = importlib.import_module("mops.cli.main")
     command.main()
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Give Ctrl-C its plain meaning while something is imported in the body.
-
-    That takes up to a second. An interrupt in it would show a traceback of somebody's import, or be swallowed by one;
-    so the process is gone, as a shell user expects.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class WithoutPandas:

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
@@ -18,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mops.errors import MopsError, UsageError, without_numbers
-from mops.worker.deaths import Report, shown
+from mops.units import duration, rate, shown
+from mops.verdicts import Report
 
 if TYPE_CHECKING:
     from mops.attempt.reporting.progress import Snapshot
@@ -145,35 +145,6 @@ def set_up_logging(verbose: int) -> None:
     logger = logging.getLogger("mops")
     logger.setLevel(min(logging.INFO, logging.WARNING - 10 * verbose))  # the job's log takes INFO in any case
     logger.handlers = [_Talk(logging.WARNING - 10 * verbose)]
-
-
-def moment(iso: str) -> str:
-    """Return a moment (ISO 8601, with its zone) as people here write it."""
-    return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people write them."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02} min"
-    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
-
-
-def rate(per_second: float) -> str:
-    """Return simulations per second as people write them."""
-    return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"
-
-
-def about(seconds: float) -> str:
-    """Return roughly how long something will take: what is not known to the second is not said to the second."""
-    for limit, unit_s, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"about {max(round(seconds / unit_s), 1)} {unit}"
-    return f"about {seconds / 86_400:.1f} days"
 
 
 @contextmanager

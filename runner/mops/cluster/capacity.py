@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 
-from mops.cluster.external import Cluster
+from mops.cluster.base import Cluster
 from mops.cluster.shares import WEIGHTS, Claim, Share, share_of
 from mops.errors import ClusterError
 from mops.settings import Settings

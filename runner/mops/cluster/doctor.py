@@ -19,8 +19,8 @@ from typing import Any
 from distributed import Client
 
 from mops.system.heap import resident_bytes
-from mops.system.process_memory import allowed_bytes, share_bytes
-from mops.worker.deaths import shown
+from mops.system.memory_limits import allowed_bytes, share_bytes
+from mops.units import shown
 
 logger = logging.getLogger(__name__)
 

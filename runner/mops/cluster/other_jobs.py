@@ -1,7 +1,7 @@
 """The other jobs of a cluster: each runner says in the scheduler's metadata what it asks for, and reads what others do.
 
-Who leaves is taken out of it by the scheduler (:class:`mops.cluster.external.OnScheduler`). Who is out of reach without
-the scheduler's notice says nothing new: after a while it does not count either.
+Who leaves is taken out of it by the scheduler (:class:`mops.cluster.scheduler_plugin.OnScheduler`). Who is out of reach
+without the scheduler's notice says nothing new: after a while it does not count either.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Workers that are gone and were not asked to go: what they ran, and why they went.
 
 Dask's scheduler says what was on a worker that it lost. Why it went, others say (:class:`Source`): the nanny that
-restarted it, what Kubernetes says of its pod (:mod:`mops.k8s.pod_ends`, where the runner is a pod itself), and the counter
-of its cgroup.
+restarted it, what Kubernetes says of its pod (:mod:`mops.k8s.pod_ends`, where the runner is a pod itself), and the
+counter of its cgroup.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mops.system.process_memory import Kills
-from mops.worker.deaths import shown
+from mops.system.cgroup import Kills
+from mops.units import shown
 
 JOIN_SECONDS = 1.0
 """What a source knows of a departure may come a little after it."""

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from mops.errors import Superseded
 from mops.jobs.job import Job
-from mops.storage.files import Entry
+from mops.storage.backends.base import Entry
 from mops.storage.job_records import load_job
-from mops.storage.joblog.log import Asked, JobLog, LogView, WholeLog, read_whole
+from mops.storage.joblog.log import JobLog, WholeLog, read_whole
+from mops.storage.joblog.records import Asked
+from mops.storage.joblog.view import LogView
 from mops.storage.paths import PART_KINDS, JobPaths, numbers_of
 
 SCRAP_SECONDS = 3600.0

@@ -15,18 +15,14 @@ from datetime import UTC, datetime
 
 from mops.errors import CorruptRecord, JobError, Superseded
 from mops.jobs.clean import fenced
-from mops.jobs.job import Job, breathes
-from mops.storage.files import Entry, Files
-from mops.storage.job_records import (
-    Deletion,
-    driven_here,
-    job_names,
-    load_job,
-    read_deletion,
-    read_live,
-    write_deletion,
-)
-from mops.storage.joblog.log import Claim, Commit, JobLog, parse_record
+from mops.jobs.job import Job
+from mops.jobs.status import breathes
+from mops.storage.backends.base import Entry
+from mops.storage.files import Files
+from mops.storage.job_records import Deletion, driven_here, job_names, load_job, read_deletion, write_deletion
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Claim, Commit, parse_record
+from mops.storage.live import read_live
 from mops.storage.paths import JobPaths
 
 

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from mops.errors import JobError, UsageError
 from mops.jobs.job import Job
 from mops.storage.job_records import JobRecord, Parent, load_groups
-from mops.storage.joblog.log import Counts, LogView
-from mops.storage.parquet import VERDICTS
+from mops.storage.joblog.view import LogView
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
+from mops.verdicts import VERDICTS, Counts
 
 
 def wanted(verdicts: str | Iterable[str]) -> frozenset[str]:

@@ -116,7 +116,7 @@ def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str],
     environment
         The runner's.
     asked
-        The request that it carries out: :class:`mops.storage.joblog.log.Asked`, as text.
+        The request that it carries out: :class:`mops.storage.joblog.records.Asked`, as text.
 
     Raises
     ------

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -19,108 +16,22 @@ from pyarrow.fs import FileSystem
 
 from mops.errors import CorruptRecord, JobError, without_numbers
 from mops.jobs.location import locate
+from mops.jobs.results import _MOST_REASONS, _OTHERS, _PIECE_ROWS, _READERS, FilteredPart, Reason, Table, _counted
+from mops.jobs.status import Status, _runner, standing
 from mops.storage.ancestors import Rows, Source, ancestors, families_of, parts, verify_job
 from mops.storage.files import Files
 from mops.storage.filtered_dataset import FilteredFile, filtered
-from mops.storage.job_records import JobRecord, Live, driven_here, job_names, load_job, read_live, read_reference
-from mops.storage.joblog.log import Claim, Counts, JobLog, LogView, read_whole, settled_state
+from mops.storage.job_records import JobRecord, job_names, load_job, read_reference
+from mops.storage.joblog.log import JobLog, read_whole
 from mops.storage.joblog.one_dataset import dataset_problems
-from mops.storage.parquet import FAILURES, LOSSES, unified, with_dictionaries
+from mops.storage.joblog.view import LogView
+from mops.storage.live import read_live
+from mops.storage.parquet import unified, with_dictionaries
 from mops.storage.paths import JobPaths
 from mops.storage.samples import as_table, read_samples
 from mops.study.column_families import Columns
 from mops.study.groups import IDENTITY_FIELDS
-
-SILENT_SECONDS = 45.0
-"""A runner writes a sign of life every 10 s; after this long without one it counts as interrupted."""
-
-_READERS = 16
-_PIECE_ROWS = 10_000
-_MOST_REASONS = 1_000
-_OTHERS = "others, each with a message of its own"
-
-
-@dataclass(frozen=True)
-class Status:
-    """Where a job stands.
-
-    Parameters
-    ----------
-    state
-        ``submitted``, ``running``, ``interrupted`` (its runner is gone; resume goes on), ``succeeded``,
-        ``partial`` (finished, some simulations or targets failed), ``failed`` or ``cancelled``.
-    groups, n_groups
-        Committed groups, and all.
-    counts
-        Committed simulations and targets.
-    live
-        The runner's last sign of life, which also counts what is not durable yet; None where no runner is due.
-    parent
-        The job that this one takes rows over from; what is taken over is committed.
-    seconds, peak_bytes
-        How long the last attempt took so far, and its peak memory; None before its first sign of life.
-    children
-        How the last attempt's child processes were started, and why; empty before one was.
-    sizing
-        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto in the last attempt; empty where a number is set.
-    """
-
-    job: str
-    state: str
-    attempt: int
-    groups: int
-    n_groups: int
-    n_simulations: int
-    counts: Counts
-    created: str
-    live: Live | None
-    parent: str | None = None
-    seconds: float | None = None
-    peak_bytes: int | None = None
-    children: str = ""
-    sizing: str = ""
-
-
-@dataclass(frozen=True)
-class FilteredPart:
-    """A part whose rows count, but those of the groups ``without``: intervals, each from its start up to its stop."""
-
-    path: str
-    without: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table of a job's results: what is committed of it.
-
-    Parameters
-    ----------
-    kind, name
-        ``outputs`` and the model's name for it, or twice ``losses`` or ``failures``.
-    folder
-        Where its parts lie. Parts that a killed runner left there too do not count: ``paths`` has those that do.
-    paths
-        Parts of which every row counts.
-    filtered
-        Of a derived job: parts of an ancestor in which the rows of some groups do not count.
-    """
-
-    kind: str
-    name: str
-    rows: int
-    bytes: int
-    folder: str
-    paths: tuple[str, ...]
-    filtered: tuple[FilteredPart, ...] = ()
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why simulations or targets failed: how many, the verdict, the first line of its message."""
-
-    n: int
-    verdict: str
-    message: str
+from mops.task import FAILURES, LOSSES
 
 
 def open_job(name: str, storage: str | None = None, *, local: bool = False) -> Job:
@@ -390,56 +301,3 @@ class Job:
         """Return the groups: param_id, group, seeds, the canonical JSON, and a typed column for each parameter."""
         filesystem, path = self.files.arrow(self._paths.params)
         return pq.read_table(path, filesystem=filesystem)
-
-
-def _counted(failures: pa.RecordBatch) -> Iterator[tuple[str, str, int]]:
-    """Yield (verdict, first line of the message, how many) of failures, in the order in which they came."""
-    table = pa.Table.from_batches([failures])
-    found = table.group_by(["reason", "message"], use_threads=False).aggregate([([], "count_all")])
-    columns = (found[name].to_pylist() for name in ("reason", "message", "count_all"))
-    for verdict, message, n in zip(*columns, strict=True):
-        yield verdict, message.partition("\n")[0], n
-
-
-def standing(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
-    """Return the state of a job whose log says ``view``, and where a runner is due its last sign of life, if any."""
-    if view.state is not None:
-        return str(view.state), None
-    # Cancelled while nobody ran it: it stays so, until somebody resumes it.
-    idle = str(settled_state(view, "auto") or ("interrupted" if view.claim else "submitted"))
-    if view.claim is None:
-        return idle, None
-    live, here = read_live(files, JobPaths(job), view.attempt), driven_here(files, job)
-    # A claim says no more than its host and its time: until the first sign of life only time tells.
-    running = breathes(live, here=here) if live else here or time.time() - view.claim.time < SILENT_SECONDS
-    return "running" if running else idle, live
-
-
-def _runner(claim: Claim | None, live: Live | None) -> str:
-    if live:
-        return f"process {live.pid} on {live.host}, last seen {_ago(live.at)}"
-    assert claim is not None
-    return f"on {claim.host}, begun {_ago(claim.time)}"
-
-
-def _ago(at: float) -> str:
-    return f"{max(time.time() - at, 0):.0f} s ago"
-
-
-def breathes(live: Live, *, here: bool) -> bool:
-    """Tell whether a runner is alive: on this host by its process, elsewhere by the age of its last sign.
-
-    Parameters
-    ----------
-    here
-        Whether this process itself runs the job.
-    """
-    if live.host != os.uname().nodename:
-        return time.time() - live.at < SILENT_SECONDS
-    if live.pid == os.getpid():
-        return here
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(live.pid)
-        # A process that began after the last sign only has the same number.
-        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < live.at + SILENT_SECONDS
-    return False

@@ -13,7 +13,7 @@ from mops.jobs.job import Job
 from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, job_names, parse_finished, parse_job
-from mops.storage.joblog.log import End
+from mops.storage.joblog.records import End
 from mops.storage.paths import JobPaths
 
 STATES = ("submitted", "running", "interrupted", "succeeded", "partial", "failed", "cancelled", "unreadable")
@@ -28,7 +28,7 @@ class Listed:
     Parameters
     ----------
     state
-        As in :class:`mops.jobs.job.Status`, or ``unreadable``: ``error`` says why.
+        As in :class:`mops.jobs.status.Status`, or ``unreadable``: ``error`` says why.
     groups, n_groups
         Committed groups, and all.
     simulations_failed

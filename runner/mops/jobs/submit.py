@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -12,30 +9,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
-import pyarrow as pa
-
-from mops.attempt.attempt import Attempt, children, context_of, simulations_grace
+from mops.attempt.attempt import Attempt, context_of, simulations_grace
 from mops.attempt.reporting.progress import Snapshot
 from mops.cluster.worker_losses import Pods
-from mops.errors import BundleError, JobError, OptionsError, Problem, UsageError, path_refused
+from mops.errors import BundleError, JobError, OptionsError, Problem, UsageError
 from mops.jobs import derived_jobs, detached
 from mops.jobs.detached import Detached
-from mops.jobs.job import Job, standing
+from mops.jobs.job import Job
 from mops.jobs.location import Location, locate
-from mops.jobs.trial.trial import Trial, try_out
-from mops.project.bundle import Bundle, cache_folder, differing_files, pack, unpack
-from mops.project.project import ModelSpec, find_root, read_registry, resolve
+from mops.jobs.prepare import Prepared, _checked, _give_back, _of, _record, _study_name, job_name, prepare, retry_name
+from mops.jobs.status import standing
+from mops.project.bundle import differing_files, pack
+from mops.project.bundle_cache import cache_folder, unpack
 from mops.service.service import Service, Started
 from mops.settings import PREFIX, Settings
-from mops.storage.files import Files, canonical_url
-from mops.storage.job_records import JobRecord, create_derived, create_job, load_bundle, load_job, read_live
-from mops.storage.joblog.log import Asked, By, JobLog, LogView, check_start
-from mops.storage.kept_options import JobOptions, KeptOptions, PodOptions, keep_options, read_options
+from mops.storage.files import Files
+from mops.storage.job_options import JobOptions, PodOptions
+from mops.storage.job_records import JobRecord, create_derived, create_job, load_bundle, load_job
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Asked, By
+from mops.storage.joblog.starting import check_start
+from mops.storage.joblog.view import LogView
+from mops.storage.kept_options import KeptOptions, keep_options, read_options
+from mops.storage.live import read_live
 from mops.storage.paths import JobPaths
-from mops.study.json_file import read_json, read_text
-from mops.study.study import Study, parse_study
-from mops.system.heap import trim_heap
-from mops.task import Context
 from mops.worker.environment.options import Surroundings, surroundings
 from mops.worker.environment.variables import Variables
 
@@ -45,102 +42,9 @@ Runner: TypeAlias = Detached | Started
 Elsewhere: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Mapping[str, str], str], Runner]]]
 """Starts runners somewhere else, for a storage and a job. Within its context the job is created; then what it has given
 is called with the settings as variables, and the request that the runner carries out
-(:class:`mops.storage.joblog.log.Asked`, as text)."""
+(:class:`mops.storage.joblog.records.Asked`, as text)."""
 
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_NAME_LIMIT = 60
 _FILES_SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A study that was read and checked, with the project that it belongs to, packed.
-
-    Parameters
-    ----------
-    text
-        The study as it was given: JSON.
-    root
-        The project root.
-    """
-
-    study: Study
-    text: str
-    root: Path
-    spec: ModelSpec
-    bundle: Bundle
-
-
-def prepare(study: str | Path, project: str | Path | None = None, storage: str | None = None) -> Prepared:
-    """Read and check a study and its project; nothing is written but the cache of bundles.
-
-    Parameters
-    ----------
-    study
-        Path of the study file.
-    project
-        The project root; None: found from the study's place (STUDY.md).
-    storage
-        Where results go: left out of the bundle if it is a folder in the project.
-
-    Raises
-    ------
-    StudyError
-        The study is not as STUDY.md says: every problem.
-    BundleError, ModelError, UsageError
-        The project cannot be packed, or does not say which model is meant.
-    """
-    path = Path(study)
-    text = read_text(path, "study")
-    data = read_json(text, where=str(path), apart="parameter_sets")
-    parsed = parse_study(data, where=str(path), folder=path.parent)
-    _give_back()
-    root = _project(project) if project is not None else find_root(path)
-    spec = resolve(parsed, root, read_registry(root))
-    results = canonical_url(storage) if storage else "://"
-    bundle = pack(root, None if "://" in results else Path(results))
-    unpack(bundle.digest, lambda: bundle.data, cache_folder())  # what runs here is the bundle, not the folder
-    return Prepared(parsed, text, root, spec, bundle)
-
-
-def _give_back() -> None:
-    """Return to the system what was freed: of a million sets, 200 MiB that Arrow would keep while the job runs."""
-    pa.default_memory_pool().release_unused()
-    trim_heap()  # the system's allocator, which need not be Arrow's
-
-
-def _project(folder: str | Path) -> Path:
-    try:
-        root = Path(os.path.realpath(folder))
-        is_there = root.is_dir()
-    except (OSError, ValueError) as bad:
-        raise path_refused(folder, "the project folder", bad) from bad
-    if not is_there:
-        raise UsageError(
-            "there is no such project folder", where=str(folder), hint="--project names the folder that holds the model"
-        )
-    return root
-
-
-def job_name(study_path: Path, root: Path, now: datetime) -> str:
-    """Return a new name: the study's (or its project's) name, the date, and four random characters."""
-    stem = study_path.stem if study_path.stem != "study" else root.name
-    return f"{_slug(stem) or 'study'}-{now:%y%m%d}-{secrets.token_hex(2)}"
-
-
-def _study_name(path: Path) -> str:
-    """Return what people call a study: its file's name, or its folder's where every study is a study.json."""
-    return path.stem if path.stem != "study" else path.absolute().parent.name
-
-
-def retry_name(parent: str, now: datetime) -> str:
-    """Return a new name for a job derived from another one, which may be a retry itself."""
-    stem = re.sub(r"(-retry)?-\d{6}-[0-9a-f]{4}$", "", parent)
-    return f"{_slug(stem) or 'job'}-retry-{now:%y%m%d}-{secrets.token_hex(2)}"
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:30].strip("-")
 
 
 def submit(
@@ -319,69 +223,6 @@ def _carry_out(
         attempt.create_only(other_packages=service is not None)
         runner = start(attempt.settings.to_environment(), str(attempt.asked))
     on_detach(Job(files, name), runner)
-
-
-def _checked(name: str) -> str:
-    if len(name) > _NAME_LIMIT or not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} cannot name a job",
-            where="the job's name",
-            hint=f"use lower-case letters, digits and single hyphens, at most {_NAME_LIMIT} characters",
-        )
-    return name
-
-
-def _record(name: str, prepared: Prepared) -> JobRecord:
-    return JobRecord(
-        job=name,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        bundle=prepared.bundle.digest,
-        spec=prepared.spec,
-        n_groups=len(prepared.study.groups),
-        n_simulations=prepared.study.n_simulations,
-        project=str(prepared.root),
-    )
-
-
-def check_model(prepared: Prepared, settings: Settings, given: Surroundings) -> None:
-    """Import the model and the targets in a child, from the bundle.
-
-    Raises
-    ------
-    ModelError
-        They cannot be imported, or are not what STUDY.md asks for.
-    """
-    with children(_context_of_check(prepared, settings, given), warm=False) as pool:
-        pool.check()
-
-
-def try_model(
-    prepared: Prepared, settings: Settings, given: Surroundings, on_imported: Callable[[], None] = lambda: None
-) -> Trial:
-    """Run the study's first simulation three times, from the bundle; nothing is stored.
-
-    Parameters
-    ----------
-    on_imported
-        Called when the model is imported, before anything runs.
-
-    Raises
-    ------
-    ModelError
-        The model or a target cannot be imported, or is not what STUDY.md asks for.
-    """
-    groups = prepared.study.groups
-    first = groups.groups(range(min(len(groups), 2)))
-    return try_out(_context_of_check(prepared, settings, given), first, on_imported)
-
-
-def _context_of_check(prepared: Prepared, settings: Settings, given: Surroundings) -> Context:
-    here = settings.model_copy(update={"scheduler": None})
-    return _of(prepared, given.of(context_of("check", prepared.bundle.digest, "", prepared.spec, here)))
-
-
-def _of(prepared: Prepared, context: Context) -> Context:
-    return replace(context, parameters=tuple(prepared.study.groups.group(0).params))
 
 
 def resume(

@@ -1,6 +1,7 @@
 """A job's text log, as it is kept with the job: in order, its last lines, or followed while the job runs.
 
-The runner keeps it in pieces, one with each checkpoint (attempt/reporting/text_log.py, attempt/checkpoint/committer.py).
+The runner keeps it in pieces, one with each checkpoint (attempt/reporting/text_log.py,
+attempt/checkpoint/committer.py).
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from mops.errors import JobError
-from mops.jobs.job import Job, standing
+from mops.jobs.job import Job
+from mops.jobs.status import standing
 from mops.storage import advisory
-from mops.storage.joblog.log import JobLog, LogView
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths, numbers_of
 
 LOOK_SECONDS = 2.0

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from mops.errors import UsageError
 from mops.k8s import names
+from mops.k8s.chart import Object, Service
 from mops.k8s.pod_state import is_ready
-from mops.service.profile import Object, Service
 
 Draw: TypeAlias = Callable[..., Object]
 """``make_cluster_spec`` of dask-kubernetes."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mops.errors import ServiceError, UsageError
 from mops.k8s import connect as connect_kubernetes
-from mops.k8s.job_phase import ends_of, when
-from mops.service.profile import Object
+from mops.k8s.chart import Object
+from mops.k8s.pod_state import ends_of, when
 
 if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes

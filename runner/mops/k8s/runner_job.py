@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mops.k8s import names
-from mops.service.profile import RunnerPod
+from mops.k8s.chart import RunnerPod
 
 CONTAINER = "runner"
 FATAL = (1, 2)

@@ -1,7 +1,7 @@
 """What a cluster service consists of now: Kubernetes' view of its pods joined with Dask's view of its workers.
 
-How Kubernetes is asked is service/service.py's, what is read of Dask cluster/doctor.py's. What one of them does not tell, the
-other one may: a survey has what there is, and why the rest is missing.
+How Kubernetes is asked is service/service.py's, what is read of Dask cluster/doctor.py's. What one of them does not
+tell, the other one may: a survey has what there is, and why the rest is missing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mops.cluster.connect import visited
 from mops.cluster.doctor import Connected, Finding, Scheduler, Worker, connected, examine, versions
-from mops.cluster.external import visited
 from mops.errors import ClusterError, MopsError, ServiceError
 from mops.k8s import names
 from mops.k8s.pod_state import PodState
@@ -67,7 +67,7 @@ class Survey:
     workers
         As far as one of both tells.
     runners
-        How many jobs' runners are at each word of :class:`mops.k8s.job_phase.Phase`.
+        How many jobs' runners are at each word of :class:`mops.k8s.pod_state.Phase`.
     faults
         Why something is missing.
     """

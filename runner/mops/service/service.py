@@ -1,7 +1,7 @@
 """A cluster service as the place where jobs run: starts their runners, and says how Kubernetes sees them.
 
-What a Job looks like is :mod:`mops.k8s.runner_job`'s, what its phase means :mod:`mops.k8s.job_phase`'s, how Kubernetes is
-reached :mod:`mops.k8s.client`'s. docs/cluster.md has the whole.
+What a Job looks like is :mod:`mops.k8s.runner_job`'s, what its phase means :mod:`mops.k8s.job_phase`'s, how Kubernetes
+is reached :mod:`mops.k8s.client`'s. docs/cluster.md has the whole.
 """
 
 from __future__ import annotations
@@ -19,34 +19,23 @@ from urllib.parse import urlsplit
 
 import mops
 from mops.errors import JobError, MopsError, ServiceError, UsageError
+from mops.k8s import chart, dedicated, names
 from mops.k8s import connect as connect_kubernetes
-from mops.k8s import dedicated, names
-from mops.k8s.job_phase import GONE, Phase, newest, phase_of
-from mops.k8s.pod_state import PodState, is_running, state_of
+from mops.k8s.chart import CONFIG_KEY, Object, RunnerPod
+from mops.k8s.job_phase import phase_of
+from mops.k8s.pod_state import GONE, Phase, PodState, is_running, newest, state_of
 from mops.k8s.runner_job import Request, runner_job
 from mops.service import profile as profiles
-from mops.service.profile import Object, Profile, RunnerPod
+from mops.service.profile import Profile
 from mops.settings import PREFIX
 from mops.storage.files import Files
-from mops.storage.kept_options import PodOptions, option
+from mops.storage.job_options import PodOptions, option
 
 if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
 
 logger = logging.getLogger(__name__)
 
-CONFIG_KEY = "client.json"
-DEFAULT_RELEASE = "mops"
-
-_NEEDED = (
-    ("create", "jobs", "batch"),
-    ("list", "jobs", "batch"),
-    ("delete", "jobs", "batch"),
-    ("list", "pods", ""),
-    ("get", "pods/log", ""),
-    ("list", "events", ""),
-)
-"""What a modeller does in the namespace: verb, resource, API group."""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _FORMS = {
@@ -57,7 +46,7 @@ _FORMS = {
 """Options that Kubernetes reads: how they are written, and where to look."""
 
 _POD_FIELDS = ("queue", "priority_class", "deadline_s", "keep_s")
-"""Options that are fields of :class:`mops.service.profile.RunnerPod` by the same names."""
+"""Options that are fields of :class:`mops.k8s.chart.RunnerPod` by the same names."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +142,7 @@ class Service:
                 where=where,
                 hint="connect to another service: mops connect; or run on this machine with --local",
             )
-        service = profiles.Service.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
+        service = chart.Service.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
         return replace(self, profile=self.profile.model_copy(update={"service": service}), pod=service.runner)
 
     def given(self, options: PodOptions) -> Service:
@@ -416,7 +405,7 @@ class Service:
             yield f"http://{here}/status"
 
 
-def another_version(service: profiles.Service) -> str:
+def another_version(service: chart.Service) -> str:
     """Return what is wrong if the service runs another version of mops: nothing is promised between two; else empty."""
     if service.version == mops.__version__:
         return ""
@@ -454,83 +443,3 @@ def forbidden(missing: list[str], where: str) -> ServiceError:
         where=where,
         hint="ask the cluster's operator to add you to clients.subjects of the chart's values",
     )
-
-
-def connect(
-    namespace: str | None,
-    context: str | None,
-    kubeconfig: str | None,
-    release: str | None,
-    *,
-    own_clusters: bool = False,
-) -> Profile:
-    """Find a cluster service, check that this person may use it, and return its profile.
-
-    Parameters
-    ----------
-    namespace, context, kubeconfig
-        As for kubectl; None: the current ones.
-    release
-        The chart's release; None: it is called mops.
-    own_clusters
-        Whether this person's jobs are to have Dask clusters of their own.
-
-    Raises
-    ------
-    UsageError
-        There is no such kubeconfig, context or release; or the service gives jobs no clusters of their own.
-    ServiceError
-        The cluster is out of reach, has no such service, or this person may not use it.
-    """
-    kubernetes = connect_kubernetes(namespace, context=context, kubeconfig=kubeconfig)
-    name = names.client_name(release or DEFAULT_RELEASE)
-    found = _config(kubernetes, name, release)
-    where = f"{kubernetes.where}: ConfigMap {name}"
-    service = profiles.Service.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
-    missing = [
-        f"{verb} {resource}{f'.{group}' if group else ''}"
-        for verb, resource, group in _NEEDED
-        if not kubernetes.may(verb, resource, group)
-    ]
-    if missing:
-        raise forbidden(missing, kubernetes.where)
-    profile = Profile(
-        namespace=kubernetes.namespace,
-        context=kubernetes.context,  # named also where it was the current one: another may be, later
-        kubeconfig=kubeconfig,
-        dedicated=own_clusters,
-        service=service,
-    )
-    if own_clusters:
-        Service(profile, kubernetes, service.runner).check_own_clusters()
-    return profile
-
-
-def _config(kubernetes: Kubernetes, name: str, release: str | None) -> Object:
-    """Return the ConfigMap in which the chart says what clients need."""
-    # A modeller may read the one of each release; whether another one is not there, or not theirs, nobody says.
-    if not kubernetes.may("get", "configmaps", name=name):
-        raise ServiceError(
-            f"there is no mops service {release or DEFAULT_RELEASE!r} in this namespace, or you may not use it",
-            where=kubernetes.where,
-            hint="name its namespace (--namespace) and release (--release); if they are right, ask the cluster's "
-            "operator to add you to clients.subjects of the chart's values",
-        )
-    found = kubernetes.config_map(name)
-    if found is None:
-        raise _no_service(kubernetes, release)
-    return found
-
-
-def _no_service(kubernetes: Kubernetes, release: str | None) -> ServiceError:
-    """Return the error for a namespace without the release; who may list what there is, is told."""
-    releases = []
-    if kubernetes.may("list", "configmaps"):
-        there = kubernetes.config_maps({names.NAME: "mops", names.COMPONENT: names.CLIENT})
-        releases = sorted(one["metadata"]["labels"].get(names.INSTANCE, "") for one in there)
-    if releases:
-        hint = f"choose one that is there: {', '.join(f'--release {name}' for name in releases)}"
-    else:
-        hint = "name another namespace (--namespace) or release (--release), or have the operator install the chart"
-    what = f"there is no mops service {release or DEFAULT_RELEASE!r} in this namespace"
-    return ServiceError(what, where=kubernetes.where, hint=hint)

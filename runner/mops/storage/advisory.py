@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from mops.errors import CorruptRecord, NewerFormat, StorageError, StorageUnavailable
-from mops.storage.files import Entry, Files
+from mops.storage.backends.base import Entry
+from mops.storage.files import Files
 
 logger = logging.getLogger(__name__)
 

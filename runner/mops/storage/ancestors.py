@@ -1,6 +1,6 @@
 """Which parts a job's rows are in: its own, and of a derived job those of its ancestors, less what ran again.
 
-docs/storage.md, "Derived jobs", has the rules. How rows are filtered is rows.py's.
+docs/storage.md, "Derived jobs", has the rules. How rows are filtered is filtered_dataset.py's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from mops.errors import CorruptRecord, JobError
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, Parent, load_job, read_reference
-from mops.storage.joblog.log import LogView, Part, WholeLog, read_whole, verify
+from mops.storage.joblog.log import WholeLog, read_whole
+from mops.storage.joblog.records import Part
+from mops.storage.joblog.verify import verify
+from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths, table_of
 from mops.study.column_families import Families, join_families
 from mops.study.ranges import Ranges
@@ -125,7 +128,7 @@ def verify_job(files: Files, job: str) -> list[str]:
     JobError
         There is no such job.
     NewerFormat, StorageError
-        As for :func:`mops.storage.joblog.log.verify`.
+        As for :func:`mops.storage.joblog.verify.verify`.
     """
     record = load_job(files, job)
     problems = verify(files, JobPaths(job), record.n_groups, record.taken_over)

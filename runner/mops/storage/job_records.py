@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import mops
 from mops.errors import CorruptRecord, JobError, NewerFormat
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
-from mops.storage import advisory
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
-from mops.storage.joblog.log import Counts, End, counts_from, parse_record
-from mops.storage.kept_options import JobOptions
-from mops.storage.parquet import encode_groups, read_groups
+from mops.storage.job_options import JobOptions
+from mops.storage.joblog.records import End, parse_record
+from mops.storage.json_records import FORMAT, _json, parse_object, read_record
+from mops.storage.params_file import encode_groups, read_groups
 from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
 from mops.study.column_families import Families, parse_families
 from mops.study.group_builder import StudyGroups
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
+from mops.verdicts import Counts
 
-FORMAT = 1
 _PIECE_CHARACTERS = 2**20
 
 
@@ -367,7 +365,7 @@ def load_bundle(files: Files, digest: str) -> bytes:
 def read_reference(files: Files, paths: JobPaths) -> Families | None:
     """Return the job's reference schema: what the first good simulation gave; None before that.
 
-    What later values fixed beyond it, the commits say (:attr:`mops.storage.joblog.log.LogView.families`).
+    What later values fixed beyond it, the commits say (:attr:`mops.storage.joblog.view.LogView.families`).
     """
     try:
         fields = read_record(files, paths.schema)
@@ -386,131 +384,6 @@ def keep_reference(files: Files, paths: JobPaths, families: Families) -> Familie
     return read_reference(files, paths) or families
 
 
-@dataclass(frozen=True)
-class Live:
-    """A sign of life: the only object that is overwritten, and none that decides anything.
-
-    Parameters
-    ----------
-    at
-        When it was written (s since the epoch, the runner's clock).
-    counts
-        What has reached the runner, and what earlier attempts committed.
-    rate
-        Simulations per second.
-    memory_bytes
-        Resident memory of the runner's process tree.
-    settings
-        What the attempt runs with: JSON values by field.
-    durable
-        Simulations that are committed.
-    seconds
-        Since the attempt began.
-    peak_bytes, runner_bytes
-        The tree's memory at its highest in this attempt, and the runner's own now.
-    in_flight, slots
-        Groups sent and not yet back, and simulations that run at once.
-    open_bytes
-        Results in the runner that are not durable yet.
-    expected
-        What the attempt was expected to take and give when it had looked: ``seconds``, ``rows``, ``bytes``.
-    lines
-        The last lines of the job's log.
-    limit_bytes
-        What the runner and its processes may take: its container's, or the machine's.
-    window
-        The most groups in flight at that moment.
-    children
-        How child processes are started, and why.
-    sizing
-        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto.
-    """
-
-    at: float
-    host: str
-    pid: int
-    counts: Counts
-    rate: float
-    memory_bytes: int
-    settings: dict[str, Any]
-    durable: int = 0
-    seconds: float = 0.0
-    peak_bytes: int = 0
-    runner_bytes: int = 0
-    in_flight: int = 0
-    slots: int = 0
-    open_bytes: int = 0
-    expected: dict[str, Any] | None = None
-    lines: list[str] = field(default_factory=list)
-    limit_bytes: int = 0
-    window: int = 0
-    children: str = ""
-    sizing: str = ""
-
-
-def write_live(files: Files, paths: JobPaths, attempt: int, live: Live) -> None:
-    """Overwrite the attempt's sign of life."""
-    files.put(paths.live(attempt), _json({"format": FORMAT, **asdict(live)}))
-
-
-def read_live(files: Files, paths: JobPaths, attempt: int) -> Live | None:
-    """Return the attempt's last sign of life; None if it left none, or one of no use (:mod:`mops.storage.advisory`)."""
-    return advisory.read(files, paths.live(attempt), parse_live)
-
-
-def parse_live(data: bytes, where: str) -> Live:
-    """Return the sign of life that these bytes are.
-
-    Raises
-    ------
-    NewerFormat, CorruptRecord
-        It is of a newer mops, or not what mops wrote: each value is looked at, because commands reckon with it.
-    """
-    found = parse_object(data, where)
-    try:
-        known = {one.name: found[one.name] for one in fields(Live) if one.name in found}
-        live = Live(**known | {"counts": counts_from(found["counts"])})
-    except (KeyError, TypeError, ValueError, AttributeError) as bad:
-        raise CorruptRecord(f"the sign of life lacks {bad}", where=where) from bad
-    fits = all(_FITS[str(one.type)](known[one.name]) for one in fields(Live) if one.name in known)
-    if not (fits and is_time(live.at) and 0 < live.pid < _MOST_PIDS):
-        raise CorruptRecord("the sign of life has a value that is none of its kind", where=where)
-    return live
-
-
-_MOST_PIDS = 2**31
-_DAY_SECONDS = 86400.0
-
-
-def is_count(value: object) -> bool:
-    """Tell whether a JSON value counts something."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-def is_number(value: object) -> bool:
-    """Tell whether a JSON value is a number that can be reckoned with."""
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 and math.isfinite(value)
-    )
-
-
-def is_time(value: object) -> bool:
-    """Tell whether a JSON value is a time that somebody can have noted, in seconds since the epoch."""
-    return is_number(value) and 0 <= value < time.time() + _DAY_SECONDS  # type: ignore[operator]
-
-
-# By the annotations of Live.
-_FITS: dict[str, Callable[[Any], bool]] = {
-    "float": is_number,
-    "int": is_count,
-    "str": lambda value: isinstance(value, str),
-    "dict[str, Any]": lambda value: isinstance(value, dict),
-    "dict[str, Any] | None": lambda value: value is None or isinstance(value, dict),
-    "list[str]": lambda value: isinstance(value, list) and all(isinstance(line, str) for line in value),
-    "Counts": lambda value: isinstance(value, dict),
-}
-
-
 def keep_finished(files: Files, record: JobRecord, end: End) -> None:
     """Keep a copy of the complete end, for quick listing; ``created`` tells this job from another of its name."""
     files.put(JobPaths(record.job).finished, _json({**end.to_json(), "created": record.created}))
@@ -524,39 +397,3 @@ def parse_finished(data: bytes, record: JobRecord) -> End | None:
     except (CorruptRecord, NewerFormat, KeyError):
         return None
     return end if of_this_job and isinstance(end, End) and end.complete else None
-
-
-_INSTALL_NEWER = "install the version of mops-runner that runs the job, or a newer one"
-
-
-def read_record(files: Files, path: str) -> dict[str, Any]:
-    """Return a JSON record.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is none.
-    NewerFormat, CorruptRecord
-        It is of a newer mops, or no JSON object.
-    """
-    return parse_object(files.get(path), f"{files.url}/{path}")
-
-
-def parse_object(data: bytes, where: str) -> dict[str, Any]:
-    """Return the JSON record that these bytes are; raises as :func:`read_record`."""
-    try:
-        fields = json.loads(data)
-        newer = fields["format"] > FORMAT
-    except (ValueError, KeyError, TypeError, RecursionError) as bad:
-        raise CorruptRecord("this record is not what mops wrote", where=where) from bad
-    if newer:
-        raise NewerFormat(
-            f"this record has format {fields['format']}, and this mops reads {FORMAT}",
-            where=where,
-            hint=f"install mops-runner {fields['mops']} or newer" if "mops" in fields else _INSTALL_NEWER,
-        )
-    return dict(fields)
-
-
-def _json(record: object) -> bytes:
-    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()

@@ -10,15 +10,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -26,49 +22,10 @@ from mops.errors import CorruptRecord
 from mops.storage.backends.spool import Spool
 from mops.study.column_families import NULL, Family
 from mops.study.column_types import storage_type
-from mops.study.group_builder import StudyGroups
-from mops.study.groups import GroupTable, Piece
 
 ROW_GROUP_BYTES = 4 << 20
 """Rows that wait to be encoded, as Arrow. Larger ones cost more: at 16 MiB the encoder's buffers are given back to the
 system and cleared anew for each row group (27 us of CPU for a simulation of 11 KiB, 24 us with this)."""
-LOSSES = pa.schema(
-    [
-        pa.field("param_id", pa.string(), nullable=False),
-        pa.field("group", pa.int32(), nullable=False),
-        pa.field("target", pa.string(), nullable=False),
-        pa.field("name", pa.string(), nullable=False),
-        pa.field("loss", pa.float64(), nullable=False),
-        pa.field("n_replicates", pa.int32(), nullable=False),
-    ]
-)
-FAILURES = pa.schema(
-    [
-        pa.field("param_id", pa.string(), nullable=False),
-        pa.field("group", pa.int32(), nullable=False),
-        pa.field("replicate", pa.int32()),
-        pa.field("seed", pa.uint64()),
-        pa.field("target", pa.string()),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("message", pa.string(), nullable=False),
-        pa.field("traceback", pa.string(), nullable=False),
-        pa.field("attempts", pa.int32(), nullable=False),
-        pa.field("signals", pa.string(), nullable=False),
-        pa.field("peak_bytes", pa.int64()),
-        pa.field("peak_at_least", pa.bool_()),
-        pa.field("limit_bytes", pa.int64()),
-    ]
-)
-VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")
-"""What ``reason`` of a failure can be."""
-
-_GROUPS = [
-    pa.field("param_id", pa.string(), nullable=False),
-    pa.field("group", pa.int32(), nullable=False),
-    pa.field("seeds", pa.list_(pa.uint64()), nullable=False),
-    pa.field("params", pa.string(), nullable=False),
-]
-_TYPES = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "str": pa.string()}
 
 
 @dataclass(frozen=True)
@@ -196,115 +153,6 @@ def encode(table: pa.Table, spool: Spool) -> Encoded:
     encoder = PartEncoder(table.schema, spool)
     encoder.write(table)
     return encoder.finish()
-
-
-def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
-    """Write ``params.parquet``: identity as JSON and seeds, and typed columns for reading only.
-
-    It is written piece by piece and not held in memory, however many groups there are.
-
-    Raises
-    ------
-    StorageError
-        There is no room for it.
-    """
-    sink = _Sink(spool)
-    identity = {field.name for field in _GROUPS}
-    columns = [
-        pa.field(name if name not in identity else f"param.{name}", _type_of(kinds))
-        for name, kinds in groups.kinds.items()
-    ]
-    # zstd: the hexadecimal of an identity shrinks to its half, which snappy leaves as it is.
-    with pq.ParquetWriter(
-        pa.PythonFile(sink, "w"),
-        pa.schema([*_GROUPS, *columns]),
-        compression="zstd",
-        use_dictionary=[field.name for field in columns],
-        write_statistics=["group"],
-    ) as writer:
-        rows = 0
-        for piece in groups.pieces():
-            typed = _typed(piece.params, groups.kinds)
-            writer.write_table(pa.table([*_identity_of(piece), *typed], schema=writer.schema))
-            rows += len(piece)
-    return sink.encoded(rows)
-
-
-def _identity_of(piece: Piece) -> list[pa.Array]:
-    numbers = pa.array(range(piece.start, piece.start + len(piece)), pa.int32())
-    seeds = pa.ListArray.from_arrays(pa.array(piece.offsets, pa.int32()), pa.array(piece.seeds))
-    return [piece.ids, numbers, seeds, piece.params]
-
-
-def _type_of(kinds: set[str]) -> pa.DataType:
-    """Return the type of a parameter's column; values of several kinds, or too large, are there as JSON."""
-    if kinds == {"int", "float"}:
-        return pa.float64()
-    (kind, *others) = kinds
-    return pa.string() if others else _TYPES.get(kind, pa.string())
-
-
-def _typed(params: pa.Array, kinds: dict[str, set[str]]) -> list[pa.Array]:
-    """Return a column for each parameter."""
-    if not kinds:
-        return []
-    sets = json.loads(f"[{','.join(params.to_pylist())}]")
-    return [_column([values.get(name) for values in sets], kinds[name]) for name in kinds]
-
-
-def _column(values: list[Any], kinds: set[str]) -> pa.Array:
-    kind = _type_of(kinds)
-    if kind == pa.float64():  # an integer that no float holds exactly would be refused, unless converted here
-        return pa.array([None if value is None else float(value) for value in values], kind)
-    if kind == pa.string() and kinds != {"str"}:
-        values = [None if value is None else json.dumps(value) for value in values]
-    return pa.array(values, kind)
-
-
-class _StoredGroups:
-    """Loads pieces of ``params.parquet``: its row groups."""
-
-    def __init__(self, source: pa.NativeFile, where: str):
-        self._where = where
-        with self._readable():
-            self._file = pq.ParquetFile(source)
-            self._metadata = self._file.metadata
-            row_groups = [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
-            leaf = self._file.schema_arrow.names.index("seeds")
-            self.bounds = [0, *accumulate(row_group.num_rows for row_group in row_groups)]
-            # A list that is never empty nor null has as many values as there are elements.
-            self.n_simulations = sum(row_group.column(leaf).num_values for row_group in row_groups)
-
-    def load(self, number: int) -> Piece:
-        with self._readable():
-            table = self._file.read_row_group(number, columns=["param_id", "seeds", "params"], use_threads=False)
-            seeds = table["seeds"].combine_chunks()
-            return Piece(
-                self.bounds[number],
-                table["param_id"].combine_chunks(),
-                table["params"].combine_chunks(),
-                seeds.values.to_numpy(),
-                seeds.offsets.to_numpy().astype(np.int64),
-            )
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowException, OSError, KeyError, ValueError) as bad:
-            raise CorruptRecord(f"the table of groups cannot be read: {bad}", where=self._where) from bad
-
-
-def read_groups(source: pa.NativeFile, where: str) -> GroupTable:
-    """Read ``params.parquet``; pieces of it are read when they are looked into.
-
-    Raises
-    ------
-    CorruptRecord
-        It is not what :func:`encode_groups` wrote. Later reads raise it too.
-    """
-    stored = _StoredGroups(source, where)
-    return GroupTable(stored.bounds, stored.load, stored.n_simulations)
 
 
 def unified(schemas: Iterable[pa.Schema], where: str, families: Mapping[str, Family] | None = None) -> pa.Schema:

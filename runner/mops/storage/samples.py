@@ -16,7 +16,7 @@ import pyarrow as pa
 from mops.errors import CorruptRecord
 from mops.storage import advisory
 from mops.storage.files import Files
-from mops.storage.job_records import FORMAT, is_count, is_number, is_time, parse_object
+from mops.storage.json_records import FORMAT, is_count, is_number, is_time, parse_object
 from mops.storage.paths import JobPaths, numbers_of
 
 SAMPLES = pa.schema(

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from mops.child.outputs import InvalidOutput
 from mops.study.column_families import (
     MIXED,
     NULL,
@@ -121,3 +120,7 @@ def _differing(what: str, wanted: Mapping[str, object], got: Mapping[str, object
     extra = [repr(name) for name in got if name not in wanted]
     parts = [f"{what} {', '.join(names)} {how}" for names, how in ((missing, "missing"), (extra, "extra")) if names]
     return "; ".join(parts) + "; the first good simulation of the study set the names"
+
+
+class InvalidOutput(Exception):
+    """A model or a target returned what cannot be stored; the message says what and why."""

@@ -10,8 +10,10 @@ import errno
 import fcntl
 import functools
 import os
+import select
 import signal
 import sys
+import threading
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -64,3 +66,37 @@ def adopt_orphans() -> None:
     """Become the parent of every process below this one whose own parent has ended (prctl(2)); Linux only."""
     if can_adopt():
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def readable(fd: int, within_s: float | None = 0.0) -> bool:
+    """Wait until something can be read of a descriptor, its end too; return whether that came in time.
+
+    Not by select(2), which takes no descriptor above 1,023.
+
+    Parameters
+    ----------
+    within_s
+        Seconds to wait; None: for ever.
+    """
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(None if within_s is None else within_s * 1000))
+
+
+def die_with_parent(lifeline_fd: int) -> None:
+    """Let the kernel kill this process group as soon as the parent's end of the lifeline closes.
+
+    No code of ours has to run, which a thread that waits for end-of-file would need (the model may hold the GIL for
+    ever). Elsewhere than on Linux such a thread is what there is.
+    """
+    if can_tie():
+        tie(lifeline_fd, os.getpgrp())
+        if readable(lifeline_fd):  # it closed before we asked for the signal
+            os._exit(1)
+        return
+
+    def wait() -> None:
+        os.read(lifeline_fd, 1)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()

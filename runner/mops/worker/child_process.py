@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from mops.child.buffers import send_tables
 from mops.child.channel import Channel, Message, ProgressPage, Unit
 from mops.errors import ModelError
-from mops.system import process_memory
+from mops.system import cgroup, process_memory
 from mops.task import Context
 from mops.worker import replacement_counts, result_buffers
 from mops.worker.deaths import Death
@@ -98,7 +98,7 @@ class Child:
         self._shared_bytes: int | None = None
         self._usage = process_memory.Usage()
         self._look_at = self._work_at = 0.0
-        self._kills_before = process_memory.kernel_kills()
+        self._kills_before = cgroup.kernel_kills()
         self._judged: Unit | None = None
         self._prints = bytearray()
         self._n_printed = 0  # bytes since they were last taken, dropped ones too
@@ -247,7 +247,7 @@ class Child:
         self._look_at = began + self._next_look_s(self._look(limit_bytes))
         process_memory.reset_peak(self.pid)
         self._idle_since = began
-        self._kills_before = process_memory.kernel_kills()
+        self._kills_before = cgroup.kernel_kills()
         try:
             request = work.request() | {"leave_at": leave_at}
             self._channel.send(request)
@@ -464,7 +464,7 @@ class Child:
         return Death(*ended, peak, self._limit_bytes, kills, self.pid, size_before, self._usage.is_exact)
 
     def _kernel_kills(self) -> int | None:
-        now = process_memory.kernel_kills()
+        now = cgroup.kernel_kills()
         return None if now is None or self._kills_before is None else now - self._kills_before
 
     def close(self) -> None:

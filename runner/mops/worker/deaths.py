@@ -10,6 +10,7 @@ import signal
 from dataclasses import dataclass
 
 from mops.child.channel import Unit
+from mops.units import shown
 
 
 @dataclass(frozen=True)
@@ -97,29 +98,6 @@ class Verdict:
         return "; ".join(filter(None, (self.happened, self.meaning, self.remedy)))
 
 
-@dataclass(frozen=True)
-class Report:
-    """Something that went wrong, in the five parts of a line of the log.
-
-    Parameters
-    ----------
-    what, how_often, where
-        What failed, the how manieth time, and where.
-    meaning, remedy
-        What that means, what follows, and what to do.
-    """
-
-    what: str
-    how_often: str
-    where: str
-    meaning: str
-    remedy: str
-
-    def __str__(self) -> str:
-        """Return the line, the parts in their order."""
-        return "; ".join((self.what, self.how_often, self.where, self.meaning, self.remedy))
-
-
 def verdict_of(death: Death, timeout_s: float | None) -> Verdict:
     """Return why the unit that ran has failed.
 
@@ -194,12 +172,3 @@ def _signals(death: Death) -> str:
         seen.append(f"the kernel counts {death.kernel_kills} more killed for memory")
     seen.append(f"return code {death.returncode}")
     return "; ".join(seen)
-
-
-def shown(n_bytes: int) -> str:
-    """Return bytes for people: ``1.5 GiB``."""
-    if n_bytes >= 1 << 30:
-        return f"{n_bytes / 2**30:,.1f} GiB"
-    if n_bytes >= 1 << 20:
-        return f"{n_bytes / 2**20:,.0f} MiB"
-    return f"{n_bytes / 2**10:.0f} KiB" if n_bytes >= 1 << 10 else f"{n_bytes} B"

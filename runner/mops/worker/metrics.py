@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mops.system import process_memory
+from mops.system import cgroup
 from mops.system.heap import resident_bytes
 from mops.worker import replacement_counts, result_buffers
 from mops.worker.pool import Pool
@@ -83,7 +83,7 @@ class PoolCollector(Collector):
         yield from _memory(pools)
         help_text = "Bytes of results read from children and not fetched yet."
         yield _PLAIN.gauge("mops_worker_held_bytes", help_text, result_buffers.held_bytes())
-        if (kills := process_memory.oom_kills()) is not None:
+        if (kills := cgroup.oom_kills()) is not None:
             help_text = "Processes of this cgroup that the kernel has killed for memory."
             yield _PLAIN.counter("mops_worker_oom_kills", help_text, kills)
 

@@ -1,7 +1,7 @@
 """A job's children on a worker: which runs what, and what follows where one dies.
 
-A task drives its child in its own thread (:meth:`Pool.run`). One child is :mod:`mops.worker.child_process`'s, what is left of
-an order after a death :mod:`mops.worker.task_progress`'s. How many there are beside those of other jobs is
+A task drives its child in its own thread (:meth:`Pool.run`). One child is :mod:`mops.worker.child_process`'s, what is
+left of an order after a death :mod:`mops.worker.task_progress`'s. How many there are beside those of other jobs is
 :mod:`mops.worker.slots`'s and :mod:`mops.worker.children`'s.
 """
 
@@ -18,13 +18,15 @@ from pathlib import Path
 
 from mops.child.channel import Unit
 from mops.errors import ClusterError, InstallError, ModelError
-from mops.system import process_memory
+from mops.system import memory_limits, process_memory
 from mops.system.heap import resident_bytes
 from mops.task import ArrowPart, Context, Order, Outcome
+from mops.units import shown
+from mops.verdicts import Report
 from mops.worker import replacement_counts, result_buffers
 from mops.worker.child_process import LEAVE_SECONDS, Child
 from mops.worker.children import Children
-from mops.worker.deaths import Death, Report, Verdict, shown, verdict_of
+from mops.worker.deaths import Death, Verdict, verdict_of
 from mops.worker.environment.install import install
 from mops.worker.reaper.client import ANSWER_SECONDS, Reaper, can_reap
 from mops.worker.scratch import Scratch
@@ -68,7 +70,7 @@ class Pool:
         self._children.join(self.slots)
         self._usage = process_memory.Usage()
         taken = self._exact_bytes()
-        self.allowed_bytes = process_memory.usable_bytes(worker_limit, self._tree_bytes() if taken is None else taken)
+        self.allowed_bytes = memory_limits.usable_bytes(worker_limit, self._tree_bytes() if taken is None else taken)
         """What the worker may take, with all its processes, as far as others left it when the pool was made."""
         self._root, self._scratch = root, Scratch()
         self._lock = threading.Lock()
@@ -412,7 +414,7 @@ class Pool:
     def _pause_bytes(self) -> int:
         """Return what the worker's processes may take for another simulation to start beside one that runs."""
         # Of all that they have and could have now: others on the machine may take more than when the pool was made.
-        now = process_memory.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
+        now = memory_limits.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
         return int(min(_PAUSE_SHARE * self.allowed_bytes, now))
 
     def _close_unused(self) -> None:
@@ -440,7 +442,7 @@ class Pool:
 
     def _limit_bytes(self, *, alone: bool) -> int:
         """Return what one simulation may take now: what is set, else its slot's share of what is there."""
-        share = process_memory.share_bytes(self.allowed_bytes, self._own_bytes(), 1 if alone else self.slots.n)
+        share = memory_limits.share_bytes(self.allowed_bytes, self._own_bytes(), 1 if alone else self.slots.n)
         each = self.context.memory_bytes
         if each is None:
             return share

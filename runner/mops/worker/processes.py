@@ -12,8 +12,7 @@ import subprocess
 from collections.abc import Callable
 from typing import IO, Protocol
 
-from mops.child.channel import readable
-from mops.system.lifeline import can_watch
+from mops.system.lifeline import can_watch, readable
 from mops.task import Context
 from mops.worker.environment.interpreter import cannot_start, command
 from mops.worker.environment.variables import environment

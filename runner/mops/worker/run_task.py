@@ -13,7 +13,7 @@ from distributed import get_worker
 from distributed.utils import sync
 
 from mops.errors import ClusterError, StorageError
-from mops.project.bundle import cache_folder, unpack
+from mops.project.bundle_cache import cache_folder, unpack
 from mops.storage.files import Files
 from mops.storage.job_records import load_bundle
 from mops.system import process_memory

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +17,9 @@ from mops.child.channel import Message, Unit
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart
 from mops.study.output_schema import narrowed
-from mops.task import ArrowPart, Failure, Loss, Order, Outcome, Segment, failures_bytes
-from mops.worker.deaths import Report, Verdict
+from mops.task import ArrowPart, Failure, Loss, Order, Outcome, Segment, failures_bytes, no_losses
+from mops.verdicts import Report
+from mops.worker.deaths import Verdict
 
 RETRIED = frozenset({"crashed", "oom"})
 
@@ -349,18 +349,3 @@ class Work:
 
 def _wanted(order: Order, group: Group | GroupPart) -> tuple[int, ...]:
     return order.replicates if order.replicates is not None else tuple(range(group.n_replicates))
-
-
-def no_losses(failures: Sequence[Failure]) -> Failure:
-    """Return the one row that says why a group has no losses (STUDY.md, "Targets").
-
-    Parameters
-    ----------
-    failures
-        The group's failures, at least one of a simulation.
-    """
-    failed = [(failure.replicate, failure) for failure in failures if failure.replicate is not None]
-    replicate, first = min(failed, key=itemgetter(0))
-    others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-    message = f"no losses: replicate {replicate} (seed {first.seed}){others} failed ({first.reason})"
-    return Failure(first.group, None, None, "*", first.reason, message, "", first.attempts)

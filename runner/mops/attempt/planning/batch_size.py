@@ -10,9 +10,9 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from mops.attempt.planning.plan import TASKS_PER_SLOT, WINDOW_PER_SLOT, least_tasks
-from mops.system.process_memory import HEADROOM_BYTES
-from mops.worker.deaths import shown
+from mops.attempt.planning.task_size import TASKS_PER_SLOT, WINDOW_PER_SLOT, least_tasks
+from mops.system.memory_limits import HEADROOM_BYTES
+from mops.units import shown
 
 PILOT_TASKS_PER_SLOT = 4
 """Groups in flight for each slot until something is measured."""

@@ -1,6 +1,6 @@
 """What an attempt will take and give: time from its first tasks, rows and bytes from what is committed.
 
-The first good group of a job is committed as soon as it is there, so that its files tell (checkpoint.py). Pure; only
+The first good group of a job is committed as soon as it is there, so that its files tell (checkpoint/committer.py). Pure; only
 :meth:`Outlook.committed` asks the storage for its free space.
 """
 
@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mops.attempt.checkpoint.committer import Limits
+from mops.attempt.checkpoint.open_checkpoint import Limits
 from mops.errors import StorageError
 from mops.storage.files import Files
-from mops.storage.joblog.log import LogView
-from mops.storage.parquet import FAILURES, LOSSES
+from mops.storage.joblog.view import LogView
 from mops.study.column_families import Families
 from mops.study.groups import IDENTITY_FIELDS
+from mops.task import FAILURES, LOSSES
+from mops.units import _mib
 
 SETTLE_SECONDS = 2.0
 """How long is measured, from the first task on, before a time is said: many short jobs are over by then."""
@@ -166,10 +167,6 @@ def check_room(files: Files, job: str, n_bytes: int) -> None:
             where=files.url,
             hint=f"what is finished is kept: make room, then mops jobs resume {job}",
         )
-
-
-def _mib(n_bytes: int) -> str:
-    return f"{n_bytes / 2**20:,.0f} MiB" if n_bytes >= 10 << 20 else f"{n_bytes / 2**20:.1f} MiB"
 
 
 class Outlook:

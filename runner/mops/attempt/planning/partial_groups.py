@@ -1,8 +1,8 @@
 """Groups that are run in pieces: keeps what came of each until the whole is there, as if it had come in one task.
 
-Results, losses and failures of pieces wait on disk (:mod:`mops.attempt.planning.result_shelf`): a half-done group takes memory for the
-numbers of its settled replicates only, however many groups wait for a last replicate, and however large they are.
-docs/decisions.md has the reason.
+Results, losses and failures of pieces wait on disk (:mod:`mops.attempt.planning.result_shelf`): a half-done group takes
+memory for the numbers of its settled replicates only, however many groups wait for a last replicate, and however large
+they are. docs/decisions.md has the reason.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from mops.attempt.planning.result_shelf import Kept, Shelf
 from mops.errors import InternalError
 from mops.storage.backends.spool import Spool
-from mops.task import ArrowPart, Failure, Outcome
-from mops.worker.task_progress import no_losses
+from mops.task import ArrowPart, Failure, Outcome, no_losses
 
 
 @dataclass(frozen=True)

@@ -13,80 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from mops.attempt.planning.task_size import PIECES_PER_SLOT, TASKS_PER_SLOT, least_tasks, piece_size, task_budget_s
 from mops.attempt.planning.window import Window
-
-TASKS_PER_SLOT = 4
-"""Tasks in flight for each slot: enough that none waits for the runner; the rest of the window would only queue."""
-
-PIECES_PER_SLOT = 2
-"""The same for pieces of groups, which are longer, and whose groups are to be half done in small numbers."""
-
-WINDOW_PER_SLOT = 2.0
-"""Tasks that a window of short groups is divided into at least, for each slot: one runs, the next one is there."""
-
-WINDOW_PER_EMBEDDED_SLOT = 1.5
-"""The same where the runner computes beside the simulations: the fewer tasks, the more is left for these (a task takes
-it about 7 ms of CPU with cold caches, whatever it holds), and the next one is there in a few milliseconds."""
-
-MIN_TASK_SECONDS = 0.1
-"""Near a job's end tasks shrink, but not below this: neither are short groups fused into less, nor is a group that
-takes less cut in pieces. It would be the last two groups or so of each slot that were cut, each into three tasks and
-more that cost the runner 7 ms, with a gap between a group's last simulation and its targets. With groups of 60 ms on
-two slots a job's end lost 90 ms of slot time at 0.03, 65 at 0.1, and the job had 34 tasks instead of 20."""
+from mops.task import Submit
 
 _DECAY = 0.8
 _ANY = 1 << 20
-
-
-@dataclass(frozen=True)
-class Submit:
-    """An action: send this as one task.
-
-    Parameters
-    ----------
-    replicates
-        None: whole groups. Else those of the one group to run; none: its targets alone.
-    alone
-        Whether it is to have its worker for itself.
-    suspect
-        Whether it is part of what took down workers before: one more is enough.
-    seconds
-        What it will take on one slot, as far as it is known.
-    """
-
-    number: int
-    groups: tuple[int, ...]
-    replicates: tuple[int, ...] | None = None
-    alone: bool = False
-    suspect: bool = False
-    seconds: float = field(default=0.0, compare=False)
-
-
-def task_budget_s(*, task_seconds: float, left_s: float, slots: int) -> float:
-    """Return how many seconds of work a task should hold.
-
-    About ``task_seconds``, and near the job's end a share of what is left, so that slots finish together (guided
-    self-scheduling, Polychronopoulos and Kuck 1987).
-
-    Parameters
-    ----------
-    left_s
-        Work that is not sent yet, in seconds on one slot.
-    """
-    return min(task_seconds, max(left_s / (2 * slots), MIN_TASK_SECONDS))
-
-
-def least_tasks(slots: int, per_slot: float) -> int:
-    """Return the tasks that a window is divided into at least."""
-    return math.ceil(per_slot * slots)
-
-
-def piece_size(n_left: int, seconds_per_simulation: float | None, budget_s: float) -> int:
-    """Return how many of a long group's replicates one task runs: even pieces of about the budget, at least one."""
-    if seconds_per_simulation is None:
-        return 1
-    most = max(1, int(budget_s / max(seconds_per_simulation, 1e-9)))
-    return math.ceil(n_left / math.ceil(n_left / most))
 
 
 @dataclass
@@ -435,34 +367,3 @@ class Plan:
     def _first(self) -> int:
         self._n_left -= 1
         return heapq.heappop(self._returned) if self._returned else next(self._fresh)
-
-
-class Batches:
-    """Counts committed groups off in batches, for the drain check.
-
-    Parameters
-    ----------
-    window
-        As many groups as it has are a batch.
-    """
-
-    def __init__(self, window: Window):
-        self._window = window
-        self._groups = self._n = 0
-        self._keys: list[str] = []
-
-    def add(self, groups: int, keys: Iterable[str]) -> tuple[int, list[str]] | None:
-        """Take a commit; return the batch that it completes and the keys committed since the one before."""
-        self._groups += groups
-        self._keys += keys
-        if self._groups < self._window.size:
-            return None
-        self._n += self._groups // self._window.size
-        self._groups %= self._window.size
-        due, self._keys = self._keys, []
-        return self._n, due
-
-    def rest(self) -> tuple[int, list[str]] | None:
-        """Return the last batch, which may be short; None if it was returned already."""
-        due, self._keys = self._keys, []
-        return (self._n + 1, due) if due else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mops.storage.job_records import Live
+from mops.storage.live import Live
 
 GROWTH = 1.1
 """What a window becomes by a batch without trouble."""

@@ -19,9 +19,9 @@ from prometheus_client.registry import Collector
 from mops.attempt.checkpoint.backlog import Backlog
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.progress import Snapshot
-from mops.storage.parquet import VERDICTS
 from mops.system.heap import resident_bytes
-from mops.system.process_memory import allowed_bytes
+from mops.system.memory_limits import allowed_bytes
+from mops.verdicts import VERDICTS
 from mops.worker.metrics import Families, PoolCollector
 from mops.worker.run_task import can_show_metrics, pools
 

@@ -17,10 +17,10 @@ import psutil
 from mops.attempt.reporting.progress import Snapshot
 from mops.storage import advisory
 from mops.storage.files import Files
-from mops.storage.job_records import Live, write_live
+from mops.storage.live import Live, write_live
 from mops.storage.paths import JobPaths
 from mops.storage.samples import Sample, write_samples
-from mops.system.process_memory import allowed_bytes
+from mops.system.memory_limits import allowed_bytes
 
 # The checkpointing thread ticks every 3 s: so a sign of life and a sample come about every 10 s.
 LIVE_SECONDS = 9.0

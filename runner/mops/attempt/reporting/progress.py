@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mops.attempt.planning.forecast import Expected
-from mops.storage.joblog.log import Counts
 from mops.system.process_memory import tree_bytes
+from mops.verdicts import Counts
 
 _RATE_SECONDS = 20.0
 _MEMORY_SECONDS = 1.0

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import job_text, terminal
+from mops import units
+from mops.cli import terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.clean import clean as clean_job
 from mops.jobs.job import open_job
@@ -37,9 +38,9 @@ def clean(
     for path in done.paths:
         terminal.data(path)
     did = "would remove" if dry_run else "removed"
-    terminal.say(f"{did} {job_text.counted(len(done.paths), 'file')}, {terminal.size(done.bytes)}")
+    terminal.say(f"{did} {units.counted(len(done.paths), 'file')}, {terminal.size(done.bytes)}")
     if done.kept:
         terminal.say(
-            f"{job_text.counted(done.kept, 'file')} of the last attempt may yet count, and stay; "
+            f"{units.counted(done.kept, 'file')} of the last attempt may yet count, and stay; "
             "if its runner is gone: --last-attempt"
         )

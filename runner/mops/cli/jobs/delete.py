@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import job_text, service_options, terminal
+from mops import units
+from mops.cli import service_options, terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.jobs.delete import Deleted, delete, doomed
 from mops.jobs.location import locate
@@ -28,8 +29,8 @@ def delete_(
     files = locate(storage, local=local).open()
     found = doomed(files.brief(), jobs)
     for job in found:
-        terminal.say(f"job {job.job}: {job.state}, {job_text.counted(job.files, 'file')}, {terminal.size(job.bytes)}")
-    if not (yes or terminal.confirmed(f"delete {job_text.counted(len(found), 'job')} for good?", unasked="--yes")):
+        terminal.say(f"job {job.job}: {job.state}, {units.counted(job.files, 'file')}, {terminal.size(job.bytes)}")
+    if not (yes or terminal.confirmed(f"delete {units.counted(len(found), 'job')} for good?", unasked="--yes")):
         terminal.say("nothing is deleted")
         raise typer.Exit(1)
     # Before the files go: a Job that waits for a place would start a runner that finds no job, perhaps a day later.

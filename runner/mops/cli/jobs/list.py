@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
+from mops import units
 from mops.cli import service_options, terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.jobs.listing import STATES, Listed, list_jobs
 from mops.jobs.location import locate
-from mops.k8s.job_phase import Phase
+from mops.k8s.pod_state import Phase
 from mops.storage.files import Files
 
 
@@ -59,7 +60,7 @@ def _more(phase: Phase | None) -> dict[str, object]:
 
 
 def _row(job: Listed, phases: Mapping[str, Phase]) -> tuple[str, ...]:
-    submitted = terminal.moment(job.created) if job.created else "-"
+    submitted = units.moment(job.created) if job.created else "-"
     kubernetes = (str(phases.get(job.job, "")),) if phases else ()
     if job.groups is None or job.n_groups is None:
         return job.job, job.state, "-", "-", submitted, *kubernetes

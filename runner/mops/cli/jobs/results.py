@@ -11,7 +11,8 @@ import typer
 from mops.cli import job_text, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.export import Exported, Format, export
-from mops.jobs.job import Table, open_job
+from mops.jobs.job import open_job
+from mops.jobs.results import Table
 
 
 def results(

@@ -21,7 +21,7 @@ from mops.cli.options import (
 from mops.jobs.job import open_job
 from mops.jobs.submit import retry as retry_job
 from mops.settings import Settings
-from mops.storage.kept_options import PodOptions
+from mops.storage.job_options import PodOptions
 from mops.worker.environment.variables import read_variables
 
 

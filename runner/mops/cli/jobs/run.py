@@ -14,7 +14,8 @@ from mops.jobs.job import open_job
 from mops.jobs.submit import run as run_job
 from mops.k8s.dedicated_lifecycle import had
 from mops.k8s.pod_ends import Pods
-from mops.storage.joblog.log import Asked, Overtaken, Settled
+from mops.storage.joblog.records import Asked
+from mops.storage.joblog.starting import Overtaken, Settled
 
 DONE = (0, *(terminal.EXIT_CODES[state] for state in ("partial", "cancelled")), Superseded.exit_code)
 """Exit codes after which a job needs no runner."""

@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from mops import units
 from mops.cli import job_text, service_options, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
-from mops.jobs.job import Job, Status, open_job
-from mops.k8s.job_phase import Phase
+from mops.jobs.job import Job, open_job
+from mops.jobs.status import Status
+from mops.k8s.pod_state import Phase
 from mops.service.service import Service
-from mops.storage.job_records import Live
+from mops.storage.live import Live
 
 
 def status(
@@ -72,13 +74,13 @@ def _fields(job: Job, now: Status, phase: Phase | None, own_cluster: str) -> Ite
 
 
 def _runner(live: Live) -> Iterator[tuple[str, str]]:
-    age = terminal.duration(max(time.time() - live.at, 0))
+    age = units.duration(max(time.time() - live.at, 0))
     yield "runner", f"process {live.pid} on {live.host}, last seen {age} ago"
     done = (
         f"{live.counts.simulations:,} simulations finished, {live.counts.simulations - live.durable:,} not durable yet"
     )
-    yield "", f"{done}, {terminal.rate(live.rate)}"
-    yield "", f"{job_text.counted(live.in_flight, 'parameter set')} in flight, {live.slots:,} simulations at once"
+    yield "", f"{done}, {units.rate(live.rate)}"
+    yield "", f"{units.counted(live.in_flight, 'parameter set')} in flight, {live.slots:,} simulations at once"
     yield "", f"{terminal.size(live.memory_bytes)}, at most {terminal.size(live.peak_bytes)}"
     if live.counts.verdicts:
         yield "", f"failed: {job_text.verdicts(live.counts)}"

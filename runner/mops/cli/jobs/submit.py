@@ -20,7 +20,7 @@ from mops.cli.options import (
 )
 from mops.jobs.submit import submit as submit_study
 from mops.settings import Settings
-from mops.storage.kept_options import PodOptions
+from mops.storage.job_options import PodOptions
 from mops.worker.environment.variables import read_variables
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from mops.cli import job_text, terminal
+from mops import units
+from mops.cli import terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.job import open_job
 
@@ -22,6 +23,6 @@ def verify(
     else:
         for problem in problems:
             terminal.data(problem)
-    found = job_text.counted(len(problems), "problem")
+    found = units.counted(len(problems), "problem")
     terminal.say(f"job {job} has {found}" if problems else f"job {job} is sound")
     raise typer.Exit(1 if problems else 0)

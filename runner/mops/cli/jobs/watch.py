@@ -15,14 +15,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mops import units
 from mops.attempt.planning.forecast import Expected
 from mops.cli import job_text, service_options, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
-from mops.jobs.job import Job, Status, open_job
-from mops.k8s.job_phase import Phase
+from mops.jobs.job import Job, open_job
+from mops.jobs.status import Status
+from mops.k8s.pod_state import Phase
 from mops.service.service import Service
-from mops.storage.job_records import Live
-from mops.storage.joblog.log import Counts
+from mops.storage.live import Live
+from mops.verdicts import Counts
 
 LOOK_SECONDS = 2.0
 LINE_SECONDS = 10.0
@@ -190,9 +192,9 @@ def line(now: Status) -> str:
 
 def _pace(now: Status, live: Live) -> Iterator[str]:
     if live.rate:
-        yield terminal.rate(live.rate)
+        yield units.rate(live.rate)
         if left := now.n_simulations - _finished(now).simulations:
-            yield f"{terminal.duration(left / live.rate)} to go"
+            yield f"{units.duration(left / live.rate)} to go"
 
 
 def screen(seen: History, now: Status, at: float, kubernetes: str = "") -> RenderableType:
@@ -236,7 +238,7 @@ def _state(now: Status, at: float) -> str:
         return "submitted, waiting for a runner"
     if now.live is None:
         return f"{now.state}, attempt {now.attempt}, starting"
-    age = terminal.duration(max(at - now.live.at, 0.0))
+    age = units.duration(max(at - now.live.at, 0.0))
     return f"{now.state}, attempt {now.attempt}, process {now.live.pid} on {now.live.host}, last sign {age} ago"
 
 
@@ -255,7 +257,7 @@ def _fields(seen: History, now: Status) -> Iterator[tuple[str, str]]:
         "durable",
         f"{now.counts.simulations:,} of {done.simulations:,} finished; {terminal.size(live.open_bytes)} open",
     )
-    yield "in flight", f"{job_text.counted(live.in_flight, 'parameter set')}; {live.slots:,} at once"
+    yield "in flight", f"{units.counted(live.in_flight, 'parameter set')}; {live.slots:,} at once"
     if done.verdicts:
         yield "failures", job_text.verdicts(done)
     if expected := Expected.of_live(live.expected):
@@ -276,7 +278,7 @@ def plain(text: str) -> str:
 
 def _conclude(job: Job, now: Status) -> None:
     """Print how it ended."""
-    took = f" after {terminal.duration(now.seconds)}" if now.seconds else ""
+    took = f" after {units.duration(now.seconds)}" if now.seconds else ""
     gone = ": its runner is gone" if now.state == "interrupted" else ""
     terminal.data(f"{now.job}: {now.state}{took}{gone}")
     terminal.data_fields(_summary(job, now))

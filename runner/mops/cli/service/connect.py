@@ -9,8 +9,8 @@ import typer
 
 from mops.cli import terminal
 from mops.service import profile as profiles
+from mops.service.connect import connect as find_service
 from mops.service.service import another_version
-from mops.service.service import connect as find_service
 
 
 def connect(

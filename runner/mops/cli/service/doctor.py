@@ -11,14 +11,15 @@ import typer
 from mops.cli import service_options, terminal
 from mops.cli.options import JsonOption, StorageOption
 from mops.cluster.doctor import Finding, Scheduler, Worker, examine
-from mops.cluster.external import embedded_slots, external
+from mops.cluster.embedded import embedded_slots
+from mops.cluster.external import external
 from mops.jobs.job import open_job
 from mops.service.overview import dask_of
 from mops.service.profile import load
 from mops.settings import Settings
 from mops.system.heap import resident_bytes, trim_heap
 from mops.system.lifeline import can_watch
-from mops.system.process_memory import allowed_bytes, available_bytes, share_bytes, usable_bytes
+from mops.system.memory_limits import allowed_bytes, available_bytes, share_bytes, usable_bytes
 
 OptionalJob = Annotated[str | None, typer.Argument(metavar="JOB", help="A job, to see how its children started.")]
 

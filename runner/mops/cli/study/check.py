@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from mops.cli import job_text, terminal
+from mops import units
+from mops.cli import terminal
 from mops.cli.options import EnvOption, JsonOption, PythonOption
 from mops.cli.study.trial_report import fields_of, raise_failure, say_warnings, to_json
-from mops.cluster.external import embedded_slots
-from mops.jobs.submit import Prepared, check_model, prepare, try_model
-from mops.jobs.trial.trial import Trial
+from mops.cluster.embedded import embedded_slots
+from mops.jobs.prepare import Prepared, prepare
+from mops.jobs.trial.trial import Trial, check_model, try_model
 from mops.settings import Settings
 from mops.worker.environment.options import Surroundings, surroundings
 from mops.worker.environment.variables import read_variables
@@ -91,7 +92,7 @@ def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "outputs", "all" if plan["outputs"] is None else ", ".join(plan["outputs"])
     yield "targets", ", ".join(plan["targets"]) or "none"
     yield "project", plan["project"]
-    yield "bundle", f"{job_text.counted(bundle['files'], 'file')}, {terminal.size(bundle['bytes'])}, {bundle['digest']}"
+    yield "bundle", f"{units.counted(bundle['files'], 'file')}, {terminal.size(bundle['bytes'])}, {bundle['digest']}"
     if plan["python"]:
         yield "python", plan["python"]
     if plan["env"]:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mops.cli import job_text, terminal
+from mops import units
+from mops.cli import terminal
 from mops.cli.options import JsonOption
 from mops.errors import UsageError
 from mops.study.json_file import read_json, read_text
@@ -45,7 +46,7 @@ def sample(
         return
     terminal.data(sampled.path)
     terminal.say(
-        f"{job_text.counted(sampled.sets, 'set')} of {job_text.counted(len(sampled.parameters), 'parameter')} "
+        f"{units.counted(sampled.sets, 'set')} of {units.counted(len(sampled.parameters), 'parameter')} "
         f"by {sampled.method}" + ("" if method is Method.GRID else f", seed {sampled.seed}")
     )
     if fields is None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from mops.cli import job_text, terminal
+from mops import units
+from mops.cli import terminal
 from mops.errors import TrialFailed
 from mops.jobs.trial.trial import Trial
 from mops.study.ids import canonical_json
@@ -55,11 +56,11 @@ def to_json(trial: Trial) -> dict[str, Any]:
 def fields_of(trial: Trial) -> Iterator[tuple[str, str]]:
     """Name what a trial showed."""
     yield "tried", f"seed {trial.group.seeds[0]} of the first parameter set ({trial.group.param_id[:12]})"
-    yield "import", terminal.duration(trial.import_seconds)
+    yield "import", units.duration(trial.import_seconds)
     warm = "" if trial.warm_seconds is None else f", {_seconds(trial.warm_seconds)} again in the same process"
     yield "one simulation", f"{_seconds(trial.first_seconds)} in a fresh process{warm}"
     for output in trial.outputs:
-        yield f"output {output.name}", f"{job_text.counted(output.rows, 'row')}, {terminal.size(output.bytes)} as Arrow"
+        yield f"output {output.name}", f"{units.counted(output.rows, 'row')}, {terminal.size(output.bytes)} as Arrow"
     for (target, name), loss in trial.losses.items():
         yield f"target {target}", f"{name} = {loss:g}"
     if trial.warm_seconds is not None:
@@ -67,7 +68,7 @@ def fields_of(trial: Trial) -> Iterator[tuple[str, str]]:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms" if seconds < 0.1 else terminal.duration(seconds)
+    return f"{1000 * seconds:.1f} ms" if seconds < 0.1 else units.duration(seconds)
 
 
 def say_warnings(trial: Trial) -> None:
@@ -90,14 +91,14 @@ def say_warnings(trial: Trial) -> None:
 def _listed(names: tuple[str, ...]) -> str:
     more = len(names) - _DIFFERENCES_SHOWN
     shown = ", ".join(names[:_DIFFERENCES_SHOWN])
-    return f"{shown} and {job_text.counted(more, 'other file')}" if more > 0 else shown
+    return f"{shown} and {units.counted(more, 'other file')}" if more > 0 else shown
 
 
 def _say_differences(lines: list[str]) -> None:
     for line in lines[:_DIFFERENCES_SHOWN]:
         terminal.say(f"  {line}")
     if len(lines) > _DIFFERENCES_SHOWN:
-        terminal.say(f"  and {job_text.counted(len(lines) - _DIFFERENCES_SHOWN, 'other difference')}")
+        terminal.say(f"  and {units.counted(len(lines) - _DIFFERENCES_SHOWN, 'other difference')}")
 
 
 def raise_failure(trial: Trial) -> None:

@@ -6,9 +6,9 @@
     another fresh process  another simulation, the simulation with all its replicates, each target twice
     a third one            the simulation, only if something differed: it tells why
 
-What differs between fresh processes is not seeded; what is the same there and differs in one that has run something
-was kept from it. The second run finds in its working folder what the first has written there, which no simulation of a
-job does: if it differs for that, the model reads what it wrote. Comparing is :mod:`mops.jobs.trial.compare`'s; how to show
+What differs between fresh processes is not seeded; what is the same there and differs in one that has run something was
+kept from it. The second run finds in its working folder what the first has written there, which no simulation of a job
+does: if it differs for that, the model reads what it wrote. Comparing is :mod:`mops.jobs.trial.compare`'s; how to show
 it is the caller's.
 """
 
@@ -22,12 +22,16 @@ from typing import Literal
 
 import pyarrow as pa
 
+from mops.attempt.attempt import children, context_of
 from mops.attempt.main_loop import check_outputs
 from mops.child.buffers import read_segment
+from mops.jobs.prepare import Prepared, _of
 from mops.jobs.trial.compare import Difference, Losses, differing_losses, differing_tables
+from mops.settings import Settings
 from mops.study.groups import Group
 from mops.study.ids import replicate_seed
 from mops.task import Context, Failure, Order, Outcome
+from mops.worker.environment.options import Surroundings
 from mops.worker.pool import Pool
 from mops.worker.run_task import bundle_folder
 
@@ -273,3 +277,40 @@ def _differing(first: _Ran, other: _Ran) -> list[Difference]:
     if other.failure is not None:
         return [Difference("the simulation", "good", f"{other.failure.reason} ({other.failure.message})")]
     return differing_tables(first.tables, other.tables)
+
+
+def check_model(prepared: Prepared, settings: Settings, given: Surroundings) -> None:
+    """Import the model and the targets in a child, from the bundle.
+
+    Raises
+    ------
+    ModelError
+        They cannot be imported, or are not what STUDY.md asks for.
+    """
+    with children(_context_of_check(prepared, settings, given), warm=False) as pool:
+        pool.check()
+
+
+def try_model(
+    prepared: Prepared, settings: Settings, given: Surroundings, on_imported: Callable[[], None] = lambda: None
+) -> Trial:
+    """Run the study's first simulation three times, from the bundle; nothing is stored.
+
+    Parameters
+    ----------
+    on_imported
+        Called when the model is imported, before anything runs.
+
+    Raises
+    ------
+    ModelError
+        The model or a target cannot be imported, or is not what STUDY.md asks for.
+    """
+    groups = prepared.study.groups
+    first = groups.groups(range(min(len(groups), 2)))
+    return try_out(_context_of_check(prepared, settings, given), first, on_imported)
+
+
+def _context_of_check(prepared: Prepared, settings: Settings, given: Surroundings) -> Context:
+    here = settings.model_copy(update={"scheduler": None})
+    return _of(prepared, given.of(context_of("check", prepared.bundle.digest, "", prepared.spec, here)))

@@ -23,8 +23,8 @@ _IDENTITY = [field.name for field in IDENTITY_FIELDS]
 def dataset_problems(files: Files, job: str) -> list[str]:
     """Read every part of a job's outputs; return a sentence for each that does not fit the others, with its groups.
 
-    The parts are there, and as they were committed (:func:`mops.storage.ancestors.verify_job`). A row group at a time is
-    in memory.
+    The parts are there, and as they were committed (:func:`mops.storage.ancestors.verify_job`). A row group at a time
+    is in memory.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Makes the environment that a bundle asks for, once on a machine, on top of the worker's own packages.
 
-What a bundle asks for is :mod:`mops.worker.environment.requirements`'s. An environment is made in the place where it stays (a
-virtual environment cannot be moved) by whoever has its lock, and counts from when its last file is written.
+What a bundle asks for is :mod:`mops.worker.environment.requirements`'s. An environment is made in the place where it
+stays (a virtual environment cannot be moved) by whoever has its lock, and counts from when its last file is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import IO
 
 from mops.child.working_folder import WorkingFolder, links_to
 from mops.errors import InstallError
-from mops.project.bundle import cache_folder
+from mops.project.bundle_cache import cache_folder
 from mops.system import folders
 from mops.system.lifeline import can_tie, tie
 from mops.task import Context

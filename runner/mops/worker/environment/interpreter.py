@@ -20,7 +20,7 @@ from typing import Any
 from mops.errors import ModelError, Problem, path_fault, path_refused, path_shown
 
 NEEDED = {"python": (3, 11), "numpy": (1, 23), "pyarrow": (18, 0)}
-START = str(Path(__file__).with_name("start.py"))
+START = str(Path(__file__).parents[2] / "child" / "start.py")
 _ANSWER_SECONDS = 120.0  # the first import from a network folder may take this long
 _MARK = "mops-interpreter:"
 # Any Python reads this, 2.7 too: what it cannot do, it is to tell. The folder that it runs in holds nothing to import.

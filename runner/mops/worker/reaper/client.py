@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from mops.child.channel import Channel, Message, readable
-from mops.system.lifeline import can_adopt, can_watch
+from mops.child.channel import Channel, Message
+from mops.system.lifeline import can_adopt, can_watch, readable
 from mops.worker.environment.interpreter import START
 
 ANSWER_SECONDS = 20.0

@@ -8,7 +8,7 @@ only, and a process keeps its number until its parent has waited for it: no sign
 
 ::
 
-    worker (reaping.py)                                reaper (this file)
+    worker (client.py)                                 reaper (this file)
       spawn {argv, env}                                   ──►
         + socket, lifeline, page, output                  ──►  (a message for each)
                                                           ◄──  spawned {pid} | not_spawned {errno, message}

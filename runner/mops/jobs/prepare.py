@@ -1,0 +1,144 @@
+"""Reads and checks a study, packs its project, and names the job."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from mops.errors import UsageError, path_refused
+from mops.project.bundle import Bundle, pack
+from mops.project.bundle_cache import cache_folder, unpack
+from mops.project.project import ModelSpec, find_root, read_registry, resolve
+from mops.storage.files import canonical_url
+from mops.storage.job_records import JobRecord
+from mops.study.json_file import read_json, read_text
+from mops.study.study import Study, parse_study
+from mops.system.heap import trim_heap
+from mops.task import Context
+
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+_NAME_LIMIT = 60
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A study that was read and checked, with the project that it belongs to, packed.
+
+    Parameters
+    ----------
+    text
+        The study as it was given: JSON.
+    root
+        The project root.
+    """
+
+    study: Study
+    text: str
+    root: Path
+    spec: ModelSpec
+    bundle: Bundle
+
+
+def prepare(study: str | Path, project: str | Path | None = None, storage: str | None = None) -> Prepared:
+    """Read and check a study and its project; nothing is written but the cache of bundles.
+
+    Parameters
+    ----------
+    study
+        Path of the study file.
+    project
+        The project root; None: found from the study's place (STUDY.md).
+    storage
+        Where results go: left out of the bundle if it is a folder in the project.
+
+    Raises
+    ------
+    StudyError
+        The study is not as STUDY.md says: every problem.
+    BundleError, ModelError, UsageError
+        The project cannot be packed, or does not say which model is meant.
+    """
+    path = Path(study)
+    text = read_text(path, "study")
+    data = read_json(text, where=str(path), apart="parameter_sets")
+    parsed = parse_study(data, where=str(path), folder=path.parent)
+    _give_back()
+    root = _project(project) if project is not None else find_root(path)
+    spec = resolve(parsed, root, read_registry(root))
+    results = canonical_url(storage) if storage else "://"
+    bundle = pack(root, None if "://" in results else Path(results))
+    unpack(bundle.digest, lambda: bundle.data, cache_folder())  # what runs here is the bundle, not the folder
+    return Prepared(parsed, text, root, spec, bundle)
+
+
+def _give_back() -> None:
+    """Return to the system what was freed: of a million sets, 200 MiB that Arrow would keep while the job runs."""
+    pa.default_memory_pool().release_unused()
+    trim_heap()  # the system's allocator, which need not be Arrow's
+
+
+def _project(folder: str | Path) -> Path:
+    try:
+        root = Path(os.path.realpath(folder))
+        is_there = root.is_dir()
+    except (OSError, ValueError) as bad:
+        raise path_refused(folder, "the project folder", bad) from bad
+    if not is_there:
+        raise UsageError(
+            "there is no such project folder", where=str(folder), hint="--project names the folder that holds the model"
+        )
+    return root
+
+
+def job_name(study_path: Path, root: Path, now: datetime) -> str:
+    """Return a new name: the study's (or its project's) name, the date, and four random characters."""
+    stem = study_path.stem if study_path.stem != "study" else root.name
+    return f"{_slug(stem) or 'study'}-{now:%y%m%d}-{secrets.token_hex(2)}"
+
+
+def _study_name(path: Path) -> str:
+    """Return what people call a study: its file's name, or its folder's where every study is a study.json."""
+    return path.stem if path.stem != "study" else path.absolute().parent.name
+
+
+def retry_name(parent: str, now: datetime) -> str:
+    """Return a new name for a job derived from another one, which may be a retry itself."""
+    stem = re.sub(r"(-retry)?-\d{6}-[0-9a-f]{4}$", "", parent)
+    return f"{_slug(stem) or 'job'}-retry-{now:%y%m%d}-{secrets.token_hex(2)}"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:30].strip("-")
+
+
+def _checked(name: str) -> str:
+    if len(name) > _NAME_LIMIT or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot name a job",
+            where="the job's name",
+            hint=f"use lower-case letters, digits and single hyphens, at most {_NAME_LIMIT} characters",
+        )
+    return name
+
+
+def _record(name: str, prepared: Prepared) -> JobRecord:
+    return JobRecord(
+        job=name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        bundle=prepared.bundle.digest,
+        spec=prepared.spec,
+        n_groups=len(prepared.study.groups),
+        n_simulations=prepared.study.n_simulations,
+        project=str(prepared.root),
+    )
+
+
+def _of(prepared: Prepared, context: Context) -> Context:
+    return replace(context, parameters=tuple(prepared.study.groups.group(0).params))

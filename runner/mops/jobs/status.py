@@ -1,0 +1,107 @@
+"""Where a job stands, and whether its runner is alive."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+
+import psutil
+
+from mops.storage.files import Files
+from mops.storage.job_records import driven_here
+from mops.storage.joblog.records import Claim
+from mops.storage.joblog.starting import settled_state
+from mops.storage.joblog.view import LogView
+from mops.storage.live import Live, read_live
+from mops.storage.paths import JobPaths
+from mops.verdicts import Counts
+
+SILENT_SECONDS = 45.0
+"""A runner writes a sign of life every 10 s; after this long without one it counts as interrupted."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a job stands.
+
+    Parameters
+    ----------
+    state
+        ``submitted``, ``running``, ``interrupted`` (its runner is gone; resume goes on), ``succeeded``,
+        ``partial`` (finished, some simulations or targets failed), ``failed`` or ``cancelled``.
+    groups, n_groups
+        Committed groups, and all.
+    counts
+        Committed simulations and targets.
+    live
+        The runner's last sign of life, which also counts what is not durable yet; None where no runner is due.
+    parent
+        The job that this one takes rows over from; what is taken over is committed.
+    seconds, peak_bytes
+        How long the last attempt took so far, and its peak memory; None before its first sign of life.
+    children
+        How the last attempt's child processes were started, and why; empty before one was.
+    sizing
+        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto in the last attempt; empty where a number is set.
+    """
+
+    job: str
+    state: str
+    attempt: int
+    groups: int
+    n_groups: int
+    n_simulations: int
+    counts: Counts
+    created: str
+    live: Live | None
+    parent: str | None = None
+    seconds: float | None = None
+    peak_bytes: int | None = None
+    children: str = ""
+    sizing: str = ""
+
+
+def standing(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
+    """Return the state of a job whose log says ``view``, and where a runner is due its last sign of life, if any."""
+    if view.state is not None:
+        return str(view.state), None
+    # Cancelled while nobody ran it: it stays so, until somebody resumes it.
+    idle = str(settled_state(view, "auto") or ("interrupted" if view.claim else "submitted"))
+    if view.claim is None:
+        return idle, None
+    live, here = read_live(files, JobPaths(job), view.attempt), driven_here(files, job)
+    # A claim says no more than its host and its time: until the first sign of life only time tells.
+    running = breathes(live, here=here) if live else here or time.time() - view.claim.time < SILENT_SECONDS
+    return "running" if running else idle, live
+
+
+def _runner(claim: Claim | None, live: Live | None) -> str:
+    if live:
+        return f"process {live.pid} on {live.host}, last seen {_ago(live.at)}"
+    assert claim is not None
+    return f"on {claim.host}, begun {_ago(claim.time)}"
+
+
+def _ago(at: float) -> str:
+    return f"{max(time.time() - at, 0):.0f} s ago"
+
+
+def breathes(live: Live, *, here: bool) -> bool:
+    """Tell whether a runner is alive: on this host by its process, elsewhere by the age of its last sign.
+
+    Parameters
+    ----------
+    here
+        Whether this process itself runs the job.
+    """
+    if live.host != os.uname().nodename:
+        return time.time() - live.at < SILENT_SECONDS
+    if live.pid == os.getpid():
+        return here
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(live.pid)
+        # A process that began after the last sign only has the same number.
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < live.at + SILENT_SECONDS
+    return False

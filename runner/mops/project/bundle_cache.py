@@ -1,0 +1,183 @@
+"""The cache of unpacked bundles on this machine."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from mops.errors import BundleError, StorageError
+from mops.project.bundle import _COPY_BYTES, _SHOWN, TOTAL_LIMIT_BYTES, _is_executable, _mib, _name_fault, _shown
+from mops.system import folders
+
+_LEFTOVER_AGE_S = 24 * 3600
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+_TEMPORARY = ".unpacking-"
+
+
+def cache_folder() -> Path:
+    """Return the folder of unpacked bundles: ``mops/bundles`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+
+    Raises
+    ------
+    BundleError
+        There is no home folder.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if base.is_absolute():  # the XDG specification has relative ones ignored
+        return base / "mops" / "bundles"
+    try:
+        return Path.home() / ".cache" / "mops" / "bundles"
+    except RuntimeError as bad:
+        raise BundleError(
+            "there is no home folder to unpack bundles in", hint="set XDG_CACHE_HOME to a folder that may be written"
+        ) from bad
+
+
+def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
+    """Lay a bundle out as ``cache/<digest>``, read-only, whole or not at all, and return that folder.
+
+    A folder that is there is returned as it is: it got its name only when it was whole. One thread of one process of
+    the machine loads and unpacks a bundle; the others wait for it.
+
+    Parameters
+    ----------
+    load
+        Returns the bundle's data; called only if it is not there.
+
+    Raises
+    ------
+    BundleError
+        The data is not what the digest names, or holds what no bundle holds.
+    StorageError
+        The cache cannot be written, or its disk is full.
+    """
+    if not _DIGEST.fullmatch(digest):
+        raise BundleError(f"{digest!r} is not the SHA-256 of a bundle")
+    target = cache / digest
+    with _told(cache):
+        if target.is_dir():
+            return target
+        cache.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as alone:
+        with _told(cache):
+            alone.enter_context(folders.locked(cache / f".{digest}.lock"))
+        if target.is_dir():  # by whoever had the lock before
+            return target
+        data = load()
+        found = sha256(data).hexdigest()
+        if found != digest:
+            what = f"the bundle is damaged: its SHA-256 is {found}"
+            raise BundleError(what, where=digest, hint="submit the study again")
+        with _told(cache):
+            _unpack(data, digest, cache)
+    return target
+
+
+@contextmanager
+def _told(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as bad:
+        raise StorageError(
+            f"the bundle cannot be unpacked: {bad.strerror}",
+            where=str(bad.filename or cache),
+            hint="make room there, or set XDG_CACHE_HOME to another folder",
+        ) from bad
+
+
+def _unpack(data: bytes, digest: str, cache: Path) -> None:
+    _sweep(cache)
+    tree = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=cache))
+    with ExitStack() as on_failure:
+        on_failure.callback(folders.remove, tree)
+        _extract(data, digest, tree)
+        for folder, _, _ in os.walk(tree):
+            Path(folder).chmod(0o555)  # the files are read-only already
+        try:
+            tree.rename(cache / digest)
+        except OSError:
+            # Where there are no locks another process was first, and its copy is as good.
+            if not (cache / digest).is_dir():
+                raise
+        else:
+            on_failure.pop_all()
+
+
+def _sweep(cache: Path) -> None:
+    """Remove what killed processes left; one that is still at it is younger."""
+    for leftover in cache.glob(f"{_TEMPORARY}*"):
+        try:
+            age_s = time.time() - leftover.stat().st_mtime
+        except FileNotFoundError:
+            continue
+        if age_s > _LEFTOVER_AGE_S:
+            with suppress(OSError):  # it is another user's
+                folders.remove(leftover)
+
+
+def _extract(data: bytes, digest: str, tree: Path) -> None:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            _refuse_foreign(entries, digest)
+            for entry in entries:
+                with archive.open(entry) as packed:
+                    _write(tree / entry.filename, packed, executable=_is_executable(entry))
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, EOFError) as bad:
+        raise BundleError(f"the bundle is not a zip file that mops wrote: {bad}", where=digest) from bad
+
+
+def _write(path: Path, content: IO[bytes], *, executable: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        shutil.copyfileobj(content, file, _COPY_BYTES)
+        # Without it, a power cut after the rename may leave a finished folder of empty files.
+        file.flush()
+        os.fsync(file.fileno())
+    path.chmod(0o555 if executable else 0o444)
+
+
+def _refuse_foreign(entries: Iterable[zipfile.ZipInfo], digest: str) -> None:
+    """Refuse what :func:`pack` never writes."""
+    problems = list(_foreign(entries))
+    if problems:
+        listed = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
+        raise BundleError(f"the bundle holds what mops did not pack{listed}", where=digest)
+
+
+def _foreign(entries: Iterable[zipfile.ZipInfo]) -> Iterator[str]:
+    names: set[str] = set()
+    total_bytes = 0
+    for entry in entries:
+        name = _shown(entry.filename)
+        total_bytes += entry.file_size
+        fault = _name_fault(entry.orig_filename)
+        if fault:
+            yield f"{name}: {fault}"
+        if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
+            yield f"{name}: is a link or another special file"
+        if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
+            yield f"{name}: is compressed or encrypted"
+        if entry.filename in names:
+            yield f"{name}: stands in it twice"
+        names.add(entry.filename)
+    yield from (f"{_shown(name)}: is both a file and a folder" for name in sorted(names & _folders(names)))
+    if total_bytes > TOTAL_LIMIT_BYTES:
+        yield f"{_mib(total_bytes)} in all; the limit is {_mib(TOTAL_LIMIT_BYTES)}"
+
+
+def _folders(names: Iterable[str]) -> set[str]:
+    return {str(parent) for name in names for parent in PurePosixPath(name).parents}

@@ -1,0 +1,127 @@
+"""Files in Azure Blob storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow.fs
+from azure.core import exceptions as azure
+from fsspec.asyn import sync
+from fsspec.core import url_to_fs
+
+from mops.errors import UsageError
+from mops.storage.backends.base import Data, Entries, Entry, T, _whole
+from mops.storage.backends.faults import code_of
+from mops.storage.backends.spool import Spool
+
+
+class _Azure:
+    """A container of Azure Blob storage. adlfs finds the credentials, and serves pyarrow.
+
+    Requests go to the Azure client below adlfs: an upload of up to 64 MiB is one Put Blob there, a larger one
+    becomes visible with one Put Block List, and either can be conditional. The client's own retries (3, after
+    15, 18 and 24 s) are off: they would multiply with ours.
+    """
+
+    def __init__(self, url: str):
+        try:
+            self._fs, path = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+        except ValueError as bad:
+            raise UsageError(
+                "the environment holds no usable credentials for Azure Blob storage",
+                where=url,
+                hint="set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and a key",
+            ) from bad
+        self._container, _, self._root = path.strip("/").partition("/")
+
+    def put_new(self, path: str, data: Data) -> bool:
+        try:
+            self._upload(path, data, overwrite=False)
+        except azure.ResourceExistsError as error:
+            # The client calls other conflicts so too, such as a container that is being deleted.
+            if code_of(error) != "BlobAlreadyExists":
+                raise
+            return False
+        return True
+
+    def put(self, path: str, data: Data) -> None:
+        self._upload(path, data, overwrite=True)
+
+    def _upload(self, path: str, data: Data, *, overwrite: bool) -> None:
+        """Send ``If-None-Match: *`` unless ``overwrite``."""
+        whole = _whole(data)
+        self._ask(self._blob(path).upload_blob, whole, length=len(whole), overwrite=overwrite, max_concurrency=4)
+
+    def get(self, path: str) -> bytes | None:
+        async def download() -> bytes:
+            stream = await self._blob(path).download_blob(max_concurrency=4, retry_total=0)
+            return bytes(await stream.readall())
+
+        return self._unless_absent(lambda: sync(self._fs.loop, download))
+
+    def size(self, path: str) -> int | None:
+        found = self._unless_absent(lambda: self._ask(self._blob(path).get_blob_properties))
+        return None if found is None else int(found.size)
+
+    def list(self, folder: str) -> list[Entry]:
+        async def entries() -> list[Entry]:
+            blobs = self._fs.service_client.get_container_client(self._container).list_blobs(
+                name_starts_with=f"{self._key(folder)}/".lstrip("/"), include=["metadata"], retry_total=0
+            )
+            return [Entry(self._path(blob.name), blob.size) async for blob in blobs if not _is_folder(blob)]
+
+        return list(sync(self._fs.loop, entries))
+
+    def folders(self, folder: str) -> set[str]:
+        async def names() -> set[str]:
+            found = self._fs.service_client.get_container_client(self._container).walk_blobs(
+                name_starts_with=f"{self._key(folder)}/".lstrip("/"), delimiter="/", retry_total=0
+            )
+            return {item.name[:-1].rpartition("/")[2] async for item in found if item.name.endswith("/")}
+
+        return set(sync(self._fs.loop, names))
+
+    def scraps(self, folder: str, age_s: float) -> Entries:
+        return []  # a blob is there whole or not at all
+
+    def prune(self, folder: str) -> None:
+        pass  # folders are only parts of names
+
+    def remove(self, path: str) -> None:
+        self._unless_absent(lambda: self._ask(self._blob(path).delete_blob))
+
+    def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self._fs)), f"{self._container}/{self._key(path)}"
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def spool(self) -> Spool:
+        return Spool()
+
+    def _ask(self, call: Callable[..., Any], *args: object, **options: object) -> Any:
+        return sync(self._fs.loop, call, *args, retry_total=0, **options)
+
+    def _unless_absent(self, call: Callable[[], T]) -> T | None:
+        try:
+            return call()
+        except azure.ResourceNotFoundError as error:
+            # Not any 404: without its container nothing is absent, everything is wrong.
+            if code_of(error) != "BlobNotFound":
+                raise
+            return None
+
+    def _blob(self, path: str) -> Any:
+        return self._fs.service_client.get_blob_client(self._container, self._key(path))
+
+    def _key(self, path: str) -> str:
+        return "/".join(part for part in (self._root, path) if part)
+
+    def _path(self, key: str) -> str:
+        return key.removeprefix(f"{self._root}/") if self._root else key
+
+
+def _is_folder(blob: Any) -> bool:
+    """Accounts with a hierarchical namespace list their folders among the blobs."""
+    return (blob.metadata or {}).get("hdi_isfolder") == "true"

@@ -1,0 +1,164 @@
+"""Files in a local folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow.fs
+
+from mops.storage.backends.base import Data, Entries, Entry
+from mops.storage.backends.spool import Spool
+
+
+class _Local:
+    """A folder. Needs hard links, and an fsync that means it."""
+
+    def __init__(self, root: Path):
+        self._root = root
+
+    def put_new(self, path: str, data: Data) -> bool:
+        final = self._root / path
+        with _written_beside(final, data) as temporary:
+            try:
+                os.link(temporary, final)
+                created = True
+            except FileExistsError:
+                created = False
+            # Also when it exists: what is decided on it must not outlive it.
+            _sync_folder(final.parent)
+        return created
+
+    def put(self, path: str, data: Data) -> None:
+        final = self._root / path
+        with _written_beside(final, data) as temporary:
+            temporary.replace(final)
+            _sync_folder(final.parent)
+
+    def get(self, path: str) -> bytes | None:
+        try:
+            return (self._root / path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def size(self, path: str) -> int | None:
+        try:
+            found = (self._root / path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return None if stat.S_ISDIR(found.st_mode) else found.st_size
+
+    def list(self, folder: str) -> list[Entry]:
+        return [self._entry(path, found) for path, found in self._files(folder) if not _is_scrap(path)]
+
+    def folders(self, folder: str) -> set[str]:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._root / folder) as entries:
+            return {entry.name for entry in entries if entry.is_dir() and any(_walk(entry.path))}
+        return set()
+
+    def scraps(self, folder: str, age_s: float) -> Entries:
+        before = time.time() - age_s
+        found = self._files(folder)
+        return [self._entry(path, file) for path, file in found if _is_scrap(path) and file.st_mtime <= before]
+
+    def prune(self, folder: str) -> None:
+        _prune(self._root / folder)
+
+    def _files(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+        for path in _walk(str(self._root / folder)):
+            with suppress(FileNotFoundError):
+                yield path, Path(path).stat()
+
+    def _entry(self, path: str, found: os.stat_result) -> Entry:
+        return Entry(Path(path).relative_to(self._root).as_posix(), found.st_size)
+
+    def remove(self, path: str) -> None:
+        with suppress(NotADirectoryError):
+            (self._root / path).unlink(missing_ok=True)
+
+    def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        return pyarrow.fs.LocalFileSystem(), str(self._root / path)
+
+    def free_bytes(self) -> int | None:
+        there = next(folder for folder in (self._root, *self._root.parents) if folder.exists())
+        found = os.statvfs(there)
+        return found.f_bavail * found.f_frsize  # what others than root may use
+
+    def spool(self) -> Spool:
+        return Spool(self._root)
+
+
+@contextmanager
+def _written_beside(final: Path, data: Data) -> Iterator[Path]:
+    """Write a temporary file into the folder of ``final``, durable; it is gone afterwards."""
+    _make_folder(final.parent)
+    temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
+    try:
+        if not (isinstance(data, Spool) and data.link(temporary)):
+            with _created(temporary) as file:
+                file.writelines(data if isinstance(data, Spool) else [data])
+                file.flush()
+                os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _created(temporary: Path) -> BinaryIO:
+    try:
+        return temporary.open("xb")
+    except FileNotFoundError:  # its folder was empty, and went with a job that was deleted just now
+        _make_folder(temporary.parent)
+        return temporary.open("xb")
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir()
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable; an fsync of a file says nothing about its name."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Yield the path of each file; what vanishes is left out. ``os.walk`` would hide faults."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _walk(entry.path)
+            else:
+                yield entry.path
+
+
+def _is_scrap(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def _prune(folder: Path) -> None:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        with os.scandir(folder) as entries:
+            inner = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for one in inner:
+            _prune(one)
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise

@@ -1,0 +1,84 @@
+"""Files in this process's memory."""
+
+from __future__ import annotations
+
+import io
+import threading
+from contextlib import suppress
+from typing import Any
+
+import pyarrow.fs
+from fsspec.implementations.memory import MemoryFileSystem
+
+from mops.storage.backends.base import Data, Entries, Entry, _whole
+from mops.storage.backends.spool import Spool
+
+
+class _SharedMemory(MemoryFileSystem):  # type: ignore[misc]
+    """fsspec's, but each reader has its own position: fsspec hands one file object to all."""
+
+    cachable = False
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode == "rb":
+            return io.BytesIO(self.cat_file(path))
+        return super()._open(path, mode, **options)
+
+
+class _Memory:
+    """The process's memory, the same for all who open the same name; for trials and tests."""
+
+    _lock = threading.Lock()
+
+    def __init__(self, root: str):
+        self._fs, self._root = _SharedMemory(), f"/{root.strip('/')}".rstrip("/")
+
+    def put_new(self, path: str, data: Data) -> bool:
+        with self._lock:
+            if self._fs.isfile(f"{self._root}/{path}"):
+                return False
+            self._fs.pipe_file(f"{self._root}/{path}", _whole(data))
+            return True
+
+    def put(self, path: str, data: Data) -> None:
+        with self._lock:
+            self._fs.pipe_file(f"{self._root}/{path}", _whole(data))
+
+    def get(self, path: str) -> bytes | None:
+        with self._lock, suppress(FileNotFoundError):
+            return bytes(self._fs.cat_file(f"{self._root}/{path}"))
+        return None
+
+    def size(self, path: str) -> int | None:
+        data = self.get(path)
+        return None if data is None else len(data)
+
+    def list(self, folder: str) -> list[Entry]:
+        with self._lock:  # fsspec's walk looks at each file a moment after it made its list of them
+            found = self._fs.find(f"{self._root}/{folder}", detail=True)
+        return [Entry(path.removeprefix(f"{self._root}/"), info["size"]) for path, info in found.items()]
+
+    def folders(self, folder: str) -> set[str]:
+        below = f"{folder}/".lstrip("/")
+        # A "folder" that is a file lists itself.
+        inner = [entry.path.removeprefix(below) for entry in self.list(folder) if entry.path.startswith(below)]
+        return {path.partition("/")[0] for path in inner if "/" in path}
+
+    def scraps(self, folder: str, age_s: float) -> Entries:
+        return []  # a file is written at once
+
+    def prune(self, folder: str) -> None:
+        pass  # folders are only parts of names
+
+    def remove(self, path: str) -> None:
+        with self._lock, suppress(FileNotFoundError):
+            self._fs.rm_file(f"{self._root}/{path}")
+
+    def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self._fs)), f"{self._root}/{path}"
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def spool(self) -> Spool:
+        return Spool()

@@ -1,0 +1,102 @@
+"""How a job is started: its variables, its interpreter, and its runner's pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PodOptions:
+    """What the pod of a job's runner has in place of what the service's chart says; None: as the chart says.
+
+    Parameters
+    ----------
+    queue
+        A LocalQueue of Kueue.
+    priority_class
+        A PriorityClass.
+    deadline_s
+        The most seconds that all pods of one Kubernetes Job may take.
+    keep_s
+        Seconds for which the Kubernetes Job stays when it is over.
+    memory
+        Request and limit, as Kubernetes writes bytes.
+    dedicated
+        Whether the job runs on a Dask cluster of its own; None: as ``mops connect`` said.
+    workers
+        The size of that cluster: ``N`` or ``MIN:MAX``; None: as the chart says.
+    """
+
+    queue: str | None = None
+    priority_class: str | None = None
+    deadline_s: int | None = None
+    keep_s: int | None = None
+    memory: str | None = None
+    dedicated: bool | None = None
+    workers: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that say something, by field."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    @property
+    def of_a_service(self) -> list[str]:
+        """How the command line calls the options that ask for what only a service has."""
+        return [option(name) for name, value in self.given.items() if value is not False]
+
+    def overridden(self, given: PodOptions) -> PodOptions:
+        """Return these options with those of a later command in their place."""
+        kept = replace(self, workers=None) if given.dedicated is False else self
+        return replace(kept, **given.given)
+
+
+def option(name: str) -> str:
+    """Return how the command line calls a field of :class:`PodOptions`."""
+    return f"--{name.removesuffix('_s').replace('_', '-')}"
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What is kept with a job besides its study.
+
+    Parameters
+    ----------
+    env
+        Variables for the model; None: its value is the runner's and is not kept.
+    python
+        The interpreter that runs simulations, an absolute path; None: the worker's own.
+    """
+
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    python: str | None = None
+    pod: PodOptions = field(default_factory=PodOptions)
+
+    def overridden(self, given: JobOptions) -> JobOptions:
+        """Return these options with those of a later command in their place; of ``env`` by variable."""
+        return JobOptions({**self.env, **given.env}, given.python or self.python, self.pod.overridden(given.pod))
+
+    def changes_since(self, before: JobOptions) -> list[str]:
+        """Return a line for each option that differs."""
+        now, then = self._shown(), before._shown()
+        names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
+        return [f"{name}: {then.get(name, 'unset')} before, {now.get(name, 'unset')} now" for name in names]
+
+    def _shown(self) -> dict[str, str]:
+        variables = {
+            f"--env {name}": "this environment's" if value is None else value for name, value in self.env.items()
+        }
+        python = {"--python": self.python} if self.python else {}
+        return {**variables, **python, **{option(name): str(value) for name, value in self.pod.given.items()}}
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields as JSON values."""
+        return {"env": dict(self.env), "python": self.python, "pod": self.pod.given}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> JobOptions:
+        """Return what :meth:`to_json` wrote, without fields of a newer mops; KeyError, TypeError or ValueError."""
+        pod = {one.name: found["pod"][one.name] for one in fields(PodOptions) if one.name in found["pod"]}
+        return cls(dict(found["env"]), found["python"], PodOptions(**pod))

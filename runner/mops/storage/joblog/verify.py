@@ -1,0 +1,135 @@
+"""Whether a job's log and its parts fit together."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+from mops.errors import CorruptRecord
+from mops.storage.files import Files
+from mops.storage.joblog.records import Claim, Commit, End, Part, Record, parse_record
+from mops.storage.joblog.starting import overtaking, settled_state
+from mops.storage.joblog.view import LogView, _union
+from mops.storage.paths import JobPaths
+from mops.study.ranges import Ranges
+from mops.verdicts import Counts
+
+_NOTHING = Ranges()
+
+_PARTS_AT_ONCE = 4  # verify holds this many parts in memory, each of at most about 64 MiB
+
+
+def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges = _NOTHING) -> list[str]:
+    """Check a job's log and parts (rule 14); reads every part.
+
+    Parameters
+    ----------
+    taken_over
+        The groups that a derived job has from its parent: its own log is to hold all others.
+
+    Returns
+    -------
+    list[str]
+        One sentence for each thing that is wrong.
+
+    Raises
+    ------
+    NewerFormat
+        A newer mops wrote the log.
+    StorageError
+        The storage refuses, or is out of reach.
+    """
+    records, problems = _readable(files, paths)
+    problems += order_problems(records)
+    problems += coverage_problems(records, total_groups, taken_over)
+    return problems + _part_problems(files, [part for record in records for part in getattr(record, "parts", ())])
+
+
+def _readable(files: Files, paths: JobPaths) -> tuple[list[Record], list[str]]:
+    """Return the records that can be read, and what is wrong with the others."""
+    records, problems = [], []
+    there = [entry.path for entry in files.list(paths.log)]
+    for k, path in enumerate(there, start=1):
+        if path != paths.log_record(k):
+            problems.append(f"{paths.log_record(k)}: missing, yet there is {path}")
+            break
+        try:
+            records.append(parse_record(files.get(path), k, path))
+        except CorruptRecord as bad:
+            problems.append(f"{path}: {bad.what}")
+            break
+    return records, problems
+
+
+def order_problems(records: Iterable[Record]) -> list[str]:
+    """Say which records should not stand where they do: rules 4, 5 and 12."""
+    view, problems = LogView(), []
+    for record in records:
+        problems += [f"record {record.k}: {problem}" for problem in _misplaced(view, record)]
+        view = view.extended([record])
+    return problems
+
+
+def _misplaced(view: LogView, record: Record) -> Iterator[str]:
+    claims = isinstance(record, Claim)
+    if view.complete:
+        yield "it follows a complete end"
+    if record.n != view.attempt + claims:
+        yield f"it names attempt {record.n}, where attempt {view.attempt + claims} stands"
+    if isinstance(record, Claim) and settled_state(view, record.by):
+        yield f"a claim by {record.by!r} of a job that is {settled_state(view, record.by)}"
+    if isinstance(record, Claim) and record.asked and (mark := overtaking(view, record.asked)):
+        yield f"a claim for a request that record {mark.k} ({mark.kind}) had made void"
+    if isinstance(record, Commit | End) and (not view.attempt or view.end):
+        yield f"a {record.kind} while no attempt runs"
+
+
+def coverage_problems(records: Iterable[Record], total_groups: int, taken_over: Ranges = _NOTHING) -> list[str]:
+    """Say which groups are in two commits or none, and whether the totals add up: rules 7 and 11."""
+    commits = [record for record in records if isinstance(record, Commit)]
+    spans = sorted((*span, commit.k) for commit in commits for span in commit.ranges.intervals)
+    problems = [
+        f"record {k}: groups {start} to {stop - 1} are not all among the job's {total_groups}"
+        for start, stop, k in spans
+        if start < 0 or stop > total_groups
+    ]
+    for (_, before, one), (start, stop, other) in itertools.pairwise(spans):
+        if start < before:
+            problems.append(f"records {one} and {other}: both commit groups {start} to {min(before, stop) - 1}")
+    problems += [
+        f"record {commit.k}: commits groups {start} to {stop - 1}, which are the parent's"
+        for commit in commits
+        for start, stop in (commit.ranges & taken_over).intervals
+    ]
+    return problems + _end_problems(records, commits, total_groups - len(taken_over))
+
+
+def _end_problems(records: Iterable[Record], commits: Sequence[Commit], total_groups: int) -> list[str]:
+    problems = []
+    covered = len(_union(commit.ranges for commit in commits))
+    counted = sum((commit.counts for commit in commits), Counts())
+    for end in (record for record in records if isinstance(record, End) and record.complete):
+        if covered != total_groups:
+            problems.append(f"record {end.k}: the job is {end.state} with {covered} of {total_groups} groups")
+        if end.totals != counted:
+            problems.append(f"record {end.k}: its totals are {end.totals}, its commits' are {counted}")
+    return problems
+
+
+def _part_problems(files: Files, parts: Sequence[Part]) -> list[str]:
+    problems = []
+    for start in range(0, len(parts), _PARTS_AT_ONCE):
+        some = parts[start : start + _PARTS_AT_ONCE]
+        for part, data in zip(some, files.get_many([part.path for part in some]), strict=True):
+            problems += [f"{part.path}: {problem}" for problem in _differences(part, data)]
+    return problems
+
+
+def _differences(part: Part, data: bytes | None) -> Iterator[str]:
+    if data is None:
+        yield "missing"
+    elif len(data) != part.bytes:
+        yield f"{len(data)} bytes instead of {part.bytes}"
+    elif hashlib.sha256(data).hexdigest() != part.digest:
+        yield "its SHA-256 is not the one that was committed"

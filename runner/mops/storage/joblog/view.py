@@ -1,0 +1,138 @@
+"""What a prefix of a job's log means: which groups are committed, who may write, where the job stands."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from mops.storage.joblog.records import Cancel, Claim, Commit, End, Record, State
+from mops.storage.paths import table_of
+from mops.study.column_families import Families, join_families
+from mops.study.ranges import Ranges
+from mops.verdicts import Counts
+
+TableKey: TypeAlias = tuple[str, str | None]
+"""A table of a job by kind and output: ``("outputs", "daily")``, ``("losses", None)``."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How much the parts of one table are."""
+
+    parts: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Stored) -> Stored:
+        return Stored(self.parts + other.parts, self.rows + other.rows, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True, eq=False)
+class LogView:
+    """What records 1 to ``k`` of a log say. A later view extends an earlier one: nothing in it becomes void.
+
+    A runner holds one for as long as its job runs. So it has what decisions need, and is as large after a million
+    commits as after ten: sums, and neither commits nor names of parts. Who looks for rows reads these
+    (:func:`read_whole`).
+
+    Parameters
+    ----------
+    k
+        How many records were read.
+    attempt
+        The number of claims.
+    committed
+        The groups of all commits.
+    counts, stored
+        Sums over all commits: simulations and targets; parts, by table.
+    marks
+        The records that are no commits: claims, cancels, ends.
+    cancelled
+        Whether a cancel stands behind the last claim.
+    families
+        What the commits say of the columns' families, beyond ``schema.json``.
+    """
+
+    k: int = 0
+    attempt: int = 0
+    committed: Ranges = field(default_factory=Ranges)
+    counts: Counts = field(default_factory=Counts)
+    stored: Mapping[TableKey, Stored] = field(default_factory=dict)
+    marks: tuple[Record, ...] = ()
+    cancelled: bool = False
+    families: Families = field(default_factory=dict)
+
+    def extended(self, records: Sequence[Record]) -> LogView:
+        """Return the view after these further records.
+
+        Costs one union of ranges; nothing else depends on how many records there are already. So fold many
+        at once.
+        """
+        commits = [record for record in records if isinstance(record, Commit)]
+        marks = [record for record in records if not isinstance(record, Commit)]
+        claims = [record for record in marks if isinstance(record, Claim)]
+        since_claim = marks[marks.index(claims[-1]) :] if claims else marks
+        return LogView(
+            k=self.k + len(records),
+            attempt=self.attempt + len(claims),
+            committed=_union([self.committed, *(commit.ranges for commit in commits)]),
+            counts=sum((commit.counts for commit in commits), self.counts),
+            stored=_stored(self.stored, commits),
+            marks=(*self.marks, *marks),
+            cancelled=(self.cancelled and not claims) or any(isinstance(mark, Cancel) for mark in since_claim),
+            families=join_families(self.families, *(commit.families for commit in commits if commit.families)),
+        )
+
+    @property
+    def mark(self) -> Record | None:
+        """The last record that is no commit."""
+        return self.marks[-1] if self.marks else None
+
+    @property
+    def claim(self) -> Claim | None:
+        """The last claim; None: nobody has claimed."""
+        return next((mark for mark in reversed(self.marks) if isinstance(mark, Claim)), None)
+
+    @property
+    def owner(self) -> str | None:
+        """The nonce of the last claim."""
+        return self.claim.nonce if self.claim else None
+
+    @property
+    def unended(self) -> list[Claim]:
+        """The claims of attempts without an end: their runners live, were killed, or have met a newer attempt."""
+        found = {mark.n: mark for mark in self.marks if isinstance(mark, Claim)}
+        for mark in self.marks:
+            if isinstance(mark, End):
+                found.pop(mark.n, None)
+        return list(found.values())
+
+    @property
+    def end(self) -> End | None:
+        """The end of the last attempt; None: it has none, or a cancel stands behind it."""
+        return self.mark if isinstance(self.mark, End) else None
+
+    @property
+    def state(self) -> State | None:
+        """The state that the last attempt ended with; None: it runs, or was interrupted."""
+        return self.end.state if self.end else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the job is over: nothing can follow."""
+        return self.end is not None and self.end.complete
+
+
+def _stored(before: Mapping[TableKey, Stored], commits: Sequence[Commit]) -> Mapping[TableKey, Stored]:
+    """Add the parts of further commits to the sums."""
+    sums = defaultdict(Stored, before)
+    for commit in commits:
+        for part in commit.parts:
+            sums[table_of(part.path)] += Stored(1, part.rows, part.bytes)
+    return dict(sums)
+
+
+def _union(ranges: Iterable[Ranges]) -> Ranges:
+    return Ranges.joined(interval for some in ranges for interval in some.intervals)

@@ -1,0 +1,137 @@
+"""The parameter sets of a job as Parquet: params.parquet, written and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mops.errors import CorruptRecord
+from mops.storage.backends.spool import Spool
+from mops.storage.parquet import Encoded, _Sink
+from mops.study.group_builder import StudyGroups
+from mops.study.groups import GroupTable, Piece
+
+_GROUPS = [
+    pa.field("param_id", pa.string(), nullable=False),
+    pa.field("group", pa.int32(), nullable=False),
+    pa.field("seeds", pa.list_(pa.uint64()), nullable=False),
+    pa.field("params", pa.string(), nullable=False),
+]
+
+_TYPES = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "str": pa.string()}
+
+
+def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
+    """Write ``params.parquet``: identity as JSON and seeds, and typed columns for reading only.
+
+    It is written piece by piece and not held in memory, however many groups there are.
+
+    Raises
+    ------
+    StorageError
+        There is no room for it.
+    """
+    sink = _Sink(spool)
+    identity = {field.name for field in _GROUPS}
+    columns = [
+        pa.field(name if name not in identity else f"param.{name}", _type_of(kinds))
+        for name, kinds in groups.kinds.items()
+    ]
+    # zstd: the hexadecimal of an identity shrinks to its half, which snappy leaves as it is.
+    with pq.ParquetWriter(
+        pa.PythonFile(sink, "w"),
+        pa.schema([*_GROUPS, *columns]),
+        compression="zstd",
+        use_dictionary=[field.name for field in columns],
+        write_statistics=["group"],
+    ) as writer:
+        rows = 0
+        for piece in groups.pieces():
+            typed = _typed(piece.params, groups.kinds)
+            writer.write_table(pa.table([*_identity_of(piece), *typed], schema=writer.schema))
+            rows += len(piece)
+    return sink.encoded(rows)
+
+
+def _identity_of(piece: Piece) -> list[pa.Array]:
+    numbers = pa.array(range(piece.start, piece.start + len(piece)), pa.int32())
+    seeds = pa.ListArray.from_arrays(pa.array(piece.offsets, pa.int32()), pa.array(piece.seeds))
+    return [piece.ids, numbers, seeds, piece.params]
+
+
+def _type_of(kinds: set[str]) -> pa.DataType:
+    """Return the type of a parameter's column; values of several kinds, or too large, are there as JSON."""
+    if kinds == {"int", "float"}:
+        return pa.float64()
+    (kind, *others) = kinds
+    return pa.string() if others else _TYPES.get(kind, pa.string())
+
+
+def _typed(params: pa.Array, kinds: dict[str, set[str]]) -> list[pa.Array]:
+    """Return a column for each parameter."""
+    if not kinds:
+        return []
+    sets = json.loads(f"[{','.join(params.to_pylist())}]")
+    return [_column([values.get(name) for values in sets], kinds[name]) for name in kinds]
+
+
+def _column(values: list[Any], kinds: set[str]) -> pa.Array:
+    kind = _type_of(kinds)
+    if kind == pa.float64():  # an integer that no float holds exactly would be refused, unless converted here
+        return pa.array([None if value is None else float(value) for value in values], kind)
+    if kind == pa.string() and kinds != {"str"}:
+        values = [None if value is None else json.dumps(value) for value in values]
+    return pa.array(values, kind)
+
+
+class _StoredGroups:
+    """Loads pieces of ``params.parquet``: its row groups."""
+
+    def __init__(self, source: pa.NativeFile, where: str):
+        self._where = where
+        with self._readable():
+            self._file = pq.ParquetFile(source)
+            self._metadata = self._file.metadata
+            row_groups = [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
+            leaf = self._file.schema_arrow.names.index("seeds")
+            self.bounds = [0, *accumulate(row_group.num_rows for row_group in row_groups)]
+            # A list that is never empty nor null has as many values as there are elements.
+            self.n_simulations = sum(row_group.column(leaf).num_values for row_group in row_groups)
+
+    def load(self, number: int) -> Piece:
+        with self._readable():
+            table = self._file.read_row_group(number, columns=["param_id", "seeds", "params"], use_threads=False)
+            seeds = table["seeds"].combine_chunks()
+            return Piece(
+                self.bounds[number],
+                table["param_id"].combine_chunks(),
+                table["params"].combine_chunks(),
+                seeds.values.to_numpy(),
+                seeds.offsets.to_numpy().astype(np.int64),
+            )
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, KeyError, ValueError) as bad:
+            raise CorruptRecord(f"the table of groups cannot be read: {bad}", where=self._where) from bad
+
+
+def read_groups(source: pa.NativeFile, where: str) -> GroupTable:
+    """Read ``params.parquet``; pieces of it are read when they are looked into.
+
+    Raises
+    ------
+    CorruptRecord
+        It is not what :func:`encode_groups` wrote. Later reads raise it too.
+    """
+    stored = _StoredGroups(source, where)
+    return GroupTable(stored.bounds, stored.load, stored.n_simulations)

@@ -1,0 +1,80 @@
+"""What can become of a simulation, in words that users see; and what is counted of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Report:
+    """Something that went wrong, in the five parts of a line of the log.
+
+    Parameters
+    ----------
+    what, how_often, where
+        What failed, the how manieth time, and where.
+    meaning, remedy
+        What that means, what follows, and what to do.
+    """
+
+    what: str
+    how_often: str
+    where: str
+    meaning: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return the line, the parts in their order."""
+        return "; ".join((self.what, self.how_often, self.where, self.meaning, self.remedy))
+
+
+VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")
+"""What ``reason`` of a failure can be."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Simulations and targets, good and failed.
+
+    Parameters
+    ----------
+    verdicts
+        How many simulations and targets failed by themselves, by verdict. Targets that had nothing to score, because
+        a simulation failed, are in ``targets_failed`` alone.
+    """
+
+    simulations_good: int = 0
+    simulations_failed: int = 0
+    targets_good: int = 0
+    targets_failed: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.simulations_good + other.simulations_good,
+            self.simulations_failed + other.simulations_failed,
+            self.targets_good + other.targets_good,
+            self.targets_failed + other.targets_failed,
+            dict(Counter(self.verdicts) + Counter(other.verdicts)),
+        )
+
+    def __sub__(self, other: Counts) -> Counts:
+        return Counts(
+            self.simulations_good - other.simulations_good,
+            self.simulations_failed - other.simulations_failed,
+            self.targets_good - other.targets_good,
+            self.targets_failed - other.targets_failed,
+            dict(Counter(self.verdicts) - Counter(other.verdicts)),
+        )
+
+    @property
+    def simulations(self) -> int:
+        """Simulations, good and failed."""
+        return self.simulations_good + self.simulations_failed
+
+    @property
+    def failed(self) -> int:
+        """Failed simulations and failed targets."""
+        return self.simulations_failed + self.targets_failed
