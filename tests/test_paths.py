@@ -14,7 +14,7 @@ from mops.jobs.prepare import prepare
 from mops.storage.files import Files
 from mops.study.sampling.draw import Method
 from mops.study.sampling.write import sample
-from mops.worker.environment.options import surroundings
+from mops.worker.environment.options import child_environment
 
 BAD = {
     "a long name": "x" * 300,
@@ -59,7 +59,7 @@ GIVEN: dict[str, Callable[[str], object]] = {
     "storage": Files.open,
     "storage URL": lambda path: Files.open(f"file://{Path.cwd() / path}"),
     "storage of a study": lambda path: prepare("study.json", storage=path),
-    "--python": lambda path: surroundings(None, path),
+    "--python": lambda path: child_environment(None, path),
     "--to": to,
     "space": lambda path: sample(path, "sets.csv", n=2, method=Method.LHS),
     "sets": lambda path: sample("space.json", f"{path}.csv", n=2, method=Method.LHS),

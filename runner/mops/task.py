@@ -17,7 +17,7 @@ from mops.verdicts import Counts, Report
 
 
 @dataclass(frozen=True)
-class Context:
+class JobContext:
     """What all orders of a job share.
 
     Parameters
@@ -88,7 +88,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Order:
+class TaskRequest:
     """Work for one task, with the budget at which it returns early.
 
     Parameters
@@ -104,7 +104,7 @@ class Order:
         replicate's where a group is run in pieces.
     replicates
         None: whole groups, with their targets. Else the replicates of the one group to run; none of them: its targets
-        alone, over the replicates that are handed over beside the order (:class:`Outcome` parts of earlier pieces).
+        alone, over the replicates that are handed over beside the order (:class:`TaskResult` parts of earlier pieces).
     alone
         Whether nothing else is to run on its worker meanwhile, so that its simulations have the memory of all slots.
     pool
@@ -116,7 +116,7 @@ class Order:
         Simulations that are to run at once on a worker from now on; None: as many as it has slots.
     """
 
-    context: Context
+    context: JobContext
     number: int
     groups: tuple[Group | GroupPart, ...]
     reference: Families | None
@@ -140,14 +140,14 @@ class Order:
         return f"{word}{self.context.mark}{self.number}"
 
     @property
-    def given_key(self) -> str:
+    def replicates_key(self) -> str:
         """The Dask key of the replicates that are handed over beside an order of targets alone."""
         return f"given-{self.key}"
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Every Dask key of this order."""
-        return (self.key, self.given_key) if self.replicates == () else (self.key,)
+        return (self.key, self.replicates_key) if self.replicates == () else (self.key,)
 
     @property
     def part_name(self) -> str:
@@ -221,7 +221,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class ArrowPart:
+class ResultBuffer:
     """What a child handed over at once: a mapped file and what is where in it."""
 
     buffer: pa.Buffer
@@ -229,7 +229,7 @@ class ArrowPart:
 
 
 @dataclass
-class Outcome:
+class TaskResult:
     """The answer to an order. Only groups named in ``done`` count; other rows of the parts are to be dropped.
 
     Parameters
@@ -265,7 +265,7 @@ class Outcome:
     seconds: float
     reference: Families | None
     replicates: frozenset[int] = frozenset()
-    parts: list[ArrowPart] = field(default_factory=list)
+    parts: list[ResultBuffer] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     prints: str = ""
@@ -324,24 +324,24 @@ FAILURES = pa.schema(
 )
 
 
-def counted(outcome: Outcome, groups: GroupTable, n_targets: int) -> Counts:
+def counts_of_result(result: TaskResult, groups: GroupTable, n_targets: int) -> Counts:
     """Count an outcome's simulations and targets; each target of a group without losses has failed."""
-    failed = [failure for failure in outcome.failures if failure.target is None]
+    failed = [failure for failure in result.failures if failure.target is None]
     without = {failure.group for failure in failed}
-    failed_targets = sum(failure.target not in (None, "*") for failure in outcome.failures)
-    n_simulations = sum(groups.n_replicates(group) for group in outcome.done)
+    failed_targets = sum(failure.target not in (None, "*") for failure in result.failures)
+    n_simulations = sum(groups.n_replicates(group) for group in result.done)
     n_without = n_targets * len(without)
-    n_scored = n_targets * len(outcome.done) - n_without - failed_targets
-    verdicts = Counter(failure.reason for failure in outcome.failures if failure.target != "*")
+    n_scored = n_targets * len(result.done) - n_without - failed_targets
+    verdicts = Counter(failure.reason for failure in result.failures if failure.target != "*")
     return Counts(n_simulations - len(failed), len(failed), n_scored, n_without + failed_targets, dict(verdicts))
 
 
-def failed_simulations(outcome: Outcome) -> Counter[str]:
+def failed_simulations(result: TaskResult) -> Counter[str]:
     """Count an outcome's failed simulations by verdict."""
-    return Counter(failure.reason for failure in outcome.failures if failure.replicate is not None)
+    return Counter(failure.reason for failure in result.failures if failure.replicate is not None)
 
 
-def no_losses(failures: Sequence[Failure]) -> Failure:
+def missing_losses(failures: Sequence[Failure]) -> Failure:
     """Return the one row that says why a group has no losses (STUDY.md, "Targets").
 
     Parameters
@@ -357,7 +357,7 @@ def no_losses(failures: Sequence[Failure]) -> Failure:
 
 
 @dataclass(frozen=True)
-class Submit:
+class Task:
     """An action: send this as one task.
 
     Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 
-def shown(n_bytes: int) -> str:
+def bytes_text(n_bytes: int) -> str:
     """Return bytes for people: ``1.5 GiB``."""
     if n_bytes >= 1 << 30:
         return f"{n_bytes / 2**30:,.1f} GiB"
@@ -14,7 +14,7 @@ def shown(n_bytes: int) -> str:
     return f"{n_bytes / 2**10:.0f} KiB" if n_bytes >= 1 << 10 else f"{n_bytes} B"
 
 
-def _mib(n_bytes: int) -> str:
+def mebibytes(n_bytes: int) -> str:
     return f"{n_bytes / 2**20:,.0f} MiB" if n_bytes >= 10 << 20 else f"{n_bytes / 2**20:.1f} MiB"
 
 

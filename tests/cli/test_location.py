@@ -16,7 +16,7 @@ import pytest
 
 from mops.errors import UsageError
 from mops.jobs.location import Location, locate
-from mops.k8s.chart import Service
+from mops.k8s.chart import ServiceConfig
 from mops.service.profile import Profile, save
 from mops.settings import Settings
 from mops.storage.files import Files, canonical_url
@@ -29,7 +29,7 @@ SCHEDULER = "tcp://mops-scheduler.studies.svc:8786"
 
 
 def save_profile(environ: dict[str, str], **changes: Any) -> None:
-    service = Service.parse(json.dumps(SERVICE | {"storage": STORAGE} | changes), "here")
+    service = ServiceConfig.parse(json.dumps(SERVICE | {"storage": STORAGE} | changes), "here")
     save(Profile(namespace="studies", service=service), environ)
 
 

@@ -19,10 +19,10 @@ from distributed import CancelledError, KilledWorker
 
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.progress import Snapshot
-from mops.attempt.reporting.text_log import JobLogBuffer
-from mops.attempt.task_threads import Broken, Lane
+from mops.attempt.reporting.text_log import TextLogBuffer
+from mops.attempt.task_threads import ThreadFault, ThreadName
 from mops.cluster.base import RunsAgain
-from mops.cluster.worker_losses import UNKNOWN, Departure
+from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage.files import Files
@@ -32,7 +32,7 @@ from mops.storage.paths import JobPaths
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json
-from mops.task import Context, Failure, Order, Outcome, counted
+from mops.task import Failure, JobContext, TaskRequest, TaskResult, counts_of_result
 from mops.verdicts import Counts
 
 KINDS: Any = {"out": {"x": "number"}}
@@ -43,7 +43,7 @@ class SteppedLanes:
 
     def __init__(self, put: Callable[[object], None]):
         self.put = put
-        self.waiting: dict[Lane, deque[Callable[[], object]]] = {
+        self.waiting: dict[ThreadName, deque[Callable[[], object]]] = {
             "fetch": deque(),
             "deliver": deque(),
             "give": deque(),
@@ -51,20 +51,20 @@ class SteppedLanes:
             "connect": deque(),
         }
 
-    def call(self, lane: Lane, work: Callable[[], object]) -> None:
+    def call(self, lane: ThreadName, work: Callable[[], object]) -> None:
         self.waiting[lane].append(work)
 
-    def step(self, lane: Lane, place: int = 0) -> None:
+    def step(self, lane: ThreadName, place: int = 0) -> None:
         """Make one call."""
         work = self.waiting[lane][place]
         del self.waiting[lane][place]
         try:
             work()
         except Exception as error:  # as mops.attempt.task_threads does
-            self.put(Broken(error))
+            self.put(ThreadFault(error))
 
     @property
-    def due(self) -> list[Lane]:
+    def due(self) -> list[ThreadName]:
         return [lane for lane, calls in self.waiting.items() if calls]
 
     def close(self) -> None:
@@ -74,10 +74,10 @@ class SteppedLanes:
 class SimFuture:
     """A task as Dask's client has it."""
 
-    def __init__(self, client: SimClient, key: str, order: Order | None = None, avoid: tuple[str, ...] = ()):
-        self.client, self.key, self.order, self.avoid = client, key, order, avoid
+    def __init__(self, client: SimClient, key: str, request: TaskRequest | None = None, avoid: tuple[str, ...] = ()):
+        self.client, self.key, self.request, self.avoid = client, key, request, avoid
         self.status = "pending"
-        self.outcome: Outcome | None = None
+        self.result: TaskResult | None = None
         self.error: BaseException | None = None
         self.worker = ""
         self._callbacks: list[Callable[[Any], object]] = []
@@ -124,10 +124,10 @@ class SimClient:
         if self.status != "running":
             raise AttributeError("'NoneType' object has no attribute 'send'")
 
-    def submit(self, function: Any, order: Order, *given: Any, key: str, pure: bool) -> SimFuture:
+    def submit(self, function: Any, request: TaskRequest, *given: Any, key: str, pure: bool) -> SimFuture:
         self.must_be_open()
         assert key not in self.futures, "an order was sent twice"
-        self.futures[key] = SimFuture(self, key, order)
+        self.futures[key] = SimFuture(self, key, request)
         return self.futures[key]
 
     async def scatter(
@@ -162,7 +162,7 @@ class SimCluster:
         self.avoided: frozenset[str] = frozenset()
         self.n_connections = 1
         self.stopped = False
-        self.departures: list[Departure] = []
+        self.departures: list[WorkerLoss] = []
         self.notes_taken: list[frozenset[str]] = []
 
     @property
@@ -188,20 +188,20 @@ class SimCluster:
     def others(self, claim: Any) -> list[Any]:
         return []
 
-    def notes(self, submit: Any, avoid: frozenset[str]) -> dict[str, Any]:
+    def notes(self, task: Any, avoid: frozenset[str]) -> dict[str, Any]:
         self.notes_taken.append(avoid)
         return {}
 
-    def carried(self, order: Order) -> Order:
-        return order
+    def carried(self, request: TaskRequest) -> TaskRequest:
+        return request
 
-    def result(self, future: SimFuture, given_up: Callable[[], bool]) -> Outcome:
+    def result(self, future: SimFuture, given_up: Callable[[], bool]) -> TaskResult:
         if future.status == "pending":
             raise RunsAgain
         if future.status != "finished" or future.client.status != "running":
             raise CancelledError(future.key)
-        assert future.outcome is not None
-        return future.outcome
+        assert future.result is not None
+        return future.result
 
     def raised_on(self, key: str) -> str:
         self.client.must_be_open()
@@ -210,7 +210,7 @@ class SimCluster:
     def avoid(self, workers: frozenset[str]) -> None:
         self.avoided = workers
 
-    def departed(self) -> list[Departure]:
+    def departed(self) -> list[WorkerLoss]:
         found, self.departures = self.departures, []
         return found
 
@@ -249,12 +249,12 @@ class Kept:
     done: list[int] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
-    def put(self, outcome: Outcome) -> Counts:
-        again = outcome.done & {*self.done}
+    def put(self, result: TaskResult) -> Counts:
+        again = result.done & {*self.done}
         assert not again, f"groups in two commits: {again}"
-        self.done += sorted(outcome.done)
-        self.failures += outcome.failures
-        return counted(outcome, self.groups, self.n_targets)
+        self.done += sorted(result.done)
+        self.failures += result.failures
+        return counts_of_result(result, self.groups, self.n_targets)
 
 
 class RunnerLab:
@@ -291,7 +291,7 @@ class RunnerLab:
         files = Files.open(str(folder))
         log = JobLog(files, JobPaths("job"), host="here")
         log.claim("person")
-        context = Context("job", "1", "00" * 32, str(folder), "model:run", "baseline", names, None, slots=None)
+        context = JobContext("job", "1", "00" * 32, str(folder), "model:run", "baseline", names, None, slots=None)
         self.cluster = SimCluster(slots, workers)
         self.lanes: SteppedLanes
 
@@ -308,7 +308,7 @@ class RunnerLab:
             log,
             context,
             Settings.model_validate(given),
-            JobLogBuffer(),
+            TextLogBuffer(),
             on_progress=on_progress,
             lanes=lanes,
         )
@@ -327,11 +327,11 @@ class RunnerLab:
 
     def answer(self, future: SimFuture, n: int | None = None, *, postponed: bool = False) -> None:
         """Have a task come back with the first ``n`` of what it was asked for; None: all of it."""
-        future.outcome = outcome_of(future.order, n, postponed=postponed, worker=self.worker_of(future))
+        future.result = outcome_of(future.request, n, postponed=postponed, worker=self.worker_of(future))
         future.become("finished")
 
     def worker_of(self, future: SimFuture) -> str:
-        return self.cluster.all_workers[future.order.number % len(self.cluster.all_workers)]  # type: ignore[union-attr]
+        return self.cluster.all_workers[future.request.number % len(self.cluster.all_workers)]  # type: ignore[union-attr]
 
     def kill(self, future: SimFuture) -> None:
         """Have a task's workers die of it."""
@@ -367,19 +367,19 @@ class RunnerLab:
                 self.answer(future)
 
 
-def outcome_of(order: Order | None, n: int | None, *, postponed: bool = False, worker: str = "w") -> Outcome:
+def outcome_of(request: TaskRequest | None, n: int | None, *, postponed: bool = False, worker: str = "w") -> TaskResult:
     """Return what a worker gives that has run the first ``n`` of what an order asks for."""
-    assert order is not None
-    if order.replicates is None:
-        all_of = [group.index for group in order.groups]
+    assert request is not None
+    if request.replicates is None:
+        all_of = [group.index for group in request.groups]
     else:
-        all_of = list(order.replicates) or [order.groups[0].index]
+        all_of = list(request.replicates) or [request.groups[0].index]
     some, rest = frozenset(all_of[:n]), frozenset(all_of if n is None else all_of[n:])
-    late = rest if postponed and n is not None and not order.alone else frozenset()
+    late = rest if postponed and n is not None and not request.alone else frozenset()
     seconds = 0.1 * len(some)
-    in_pieces = bool(order.replicates)
-    return Outcome(
-        keys=order.keys,
+    in_pieces = bool(request.replicates)
+    return TaskResult(
+        keys=request.keys,
         done=frozenset() if in_pieces else some,
         seconds=seconds,
         reference=KINDS if some else None,

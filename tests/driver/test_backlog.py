@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from clocks import Clock
-from mops.attempt.checkpoint.backlog import Backlog
+from mops.attempt.checkpoint.backlog import PendingResults
 
 
 def test_the_lag_is_the_age_of_the_oldest_outcome_that_is_not_durable() -> None:
     clock = Clock()
-    backlog = Backlog(clock)
+    backlog = PendingResults(clock)
     assert (backlog.lag_s, backlog.bytes) == (0.0, 0)
     for n_bytes in (10, 20, 30):
         backlog.came(n_bytes)
@@ -21,7 +21,7 @@ def test_the_lag_is_the_age_of_the_oldest_outcome_that_is_not_durable() -> None:
 
 
 def test_parts_count_when_they_are_stored() -> None:
-    backlog = Backlog()
+    backlog = PendingResults()
     for n_bytes in (100, 23):
         backlog.wrote(n_bytes)
     assert backlog.written_bytes == 123

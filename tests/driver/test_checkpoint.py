@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mops.attempt.checkpoint.backlog import Backlog
-from mops.attempt.checkpoint.committer import Checkpointer
+from mops.attempt.checkpoint.backlog import PendingResults
+from mops.attempt.checkpoint.committer import Committer
 from mops.attempt.checkpoint.open_checkpoint import Limits, OpenCheckpoint
 from mops.attempt.checkpoint.tracebacks import Tracebacks
 from mops.attempt.job_families import JobFamilies
@@ -33,7 +33,7 @@ from mops.storage.paths import JobPaths
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json, param_id
-from mops.task import FAILURES, ArrowPart, Failure, Loss, Outcome, Segment, counted
+from mops.task import FAILURES, Failure, Loss, ResultBuffer, Segment, TaskResult, counts_of_result
 from mops.verdicts import Counts
 
 
@@ -45,14 +45,14 @@ def groups() -> GroupTable:
     return builder.build()[0]
 
 
-def part(simulations: list[tuple[int, int]], values: list[int] | pa.Array, output: str = "out") -> ArrowPart:
+def part(simulations: list[tuple[int, int]], values: list[int] | pa.Array, output: str = "out") -> ResultBuffer:
     sink = pa.BufferOutputStream()
     table = pa.table({"x": values})
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     buffer = sink.getvalue()
     rows = [len(values) // len(simulations)] * len(simulations)
-    return ArrowPart(buffer, [Segment(output, 0, buffer.size, simulations, rows)])
+    return ResultBuffer(buffer, [Segment(output, 0, buffer.size, simulations, rows)])
 
 
 def failure(group: int, replicate: int | None, target: str | None = None) -> Failure:
@@ -60,8 +60,8 @@ def failure(group: int, replicate: int | None, target: str | None = None) -> Fai
     return Failure(group, replicate, seed, target, "error", "it raised", "", 1)
 
 
-def outcome(done: set[int], **fields: object) -> Outcome:
-    return Outcome(("sim-1",), frozenset(done), 1.0, {"out": {"x": "number"}}, **fields)  # type: ignore[arg-type]
+def result(done: set[int], **fields: object) -> TaskResult:
+    return TaskResult(("sim-1",), frozenset(done), 1.0, {"out": {"x": "number"}}, **fields)  # type: ignore[arg-type]
 
 
 def rows_of(checkpoint: OpenCheckpoint) -> dict[tuple[str, str | None], list[dict[str, object]]]:
@@ -73,8 +73,8 @@ def rows_of(checkpoint: OpenCheckpoint) -> dict[tuple[str, str | None], list[dic
 
 def test_rows_of_groups_that_are_not_done_are_dropped(groups: GroupTable) -> None:
     checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
-    taken = outcome({1}, parts=[part([(0, 0), (1, 0), (1, 1)], [1, 2, 3])])
-    checkpoint.add(taken, counted(taken, groups, 0))
+    taken = result({1}, parts=[part([(0, 0), (1, 0), (1, 1)], [1, 2, 3])])
+    checkpoint.add(taken, counts_of_result(taken, groups, 0))
     rows = rows_of(checkpoint)["outputs", "out"]
     assert [(row["group"], row["replicate"], row["seed"], row["x"]) for row in rows] == [(1, 0, 10, 2), (1, 1, 11, 3)]
     assert list(checkpoint.ranges) == [1]
@@ -89,19 +89,19 @@ def test_each_part_is_given_up_when_its_rows_are_encoded(groups: GroupTable) -> 
             held.append(len(alive))
             super().write(data)
 
-    def large(simulation: tuple[int, int]) -> ArrowPart:
+    def large(simulation: tuple[int, int]) -> ResultBuffer:
         """Return a part with a large output and a small one, which waits for others."""
         made, small = part([simulation], list(range(ROW_GROUP_BYTES // 8))), part([simulation], [1], "small")
         content = np.concatenate([np.frombuffer(one.buffer, np.uint8) for one in (made, small)])
         alive.append(1)
         weakref.finalize(content, alive.pop)
         (segment,) = small.segments
-        return ArrowPart(pa.py_buffer(content), [*made.segments, replace(segment, offset=made.buffer.size)])
+        return ResultBuffer(pa.py_buffer(content), [*made.segments, replace(segment, offset=made.buffer.size)])
 
-    taken = outcome({0, 1}, parts=[large((0, 0)), large((0, 1)), large((1, 0))])
+    taken = result({0, 1}, parts=[large((0, 0)), large((0, 1)), large((1, 0))])
     n_bytes = taken.nbytes
     checkpoint = OpenCheckpoint(groups, None, Watched, StoredTypes())
-    checkpoint.add(taken, counted(taken, groups, 0))
+    checkpoint.add(taken, counts_of_result(taken, groups, 0))
     assert sorted(set(held), reverse=True) == [3, 2, 1]
     assert not alive
     assert checkpoint.bytes == checkpoint.bytes_held == n_bytes
@@ -110,16 +110,16 @@ def test_each_part_is_given_up_when_its_rows_are_encoded(groups: GroupTable) -> 
 
 def test_outputs_that_the_study_does_not_keep_are_dropped(groups: GroupTable) -> None:
     checkpoint = OpenCheckpoint(groups, ("other",), Spool, StoredTypes())
-    taken = outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])])
-    checkpoint.add(taken, counted(taken, groups, 0))
+    taken = result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])])
+    checkpoint.add(taken, counts_of_result(taken, groups, 0))
     assert rows_of(checkpoint) == {}
     assert list(checkpoint.ranges) == [0]
 
 
 def test_losses_and_failures_are_tables_with_identity(groups: GroupTable) -> None:
     checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
-    taken = outcome({2, 3}, losses=[Loss(2, "t:f", "loss", 0.5, 2)], failures=[failure(3, 1), failure(3, None, "*")])
-    checkpoint.add(taken, counted(taken, groups, 1))
+    taken = result({2, 3}, losses=[Loss(2, "t:f", "loss", 0.5, 2)], failures=[failure(3, 1), failure(3, None, "*")])
+    checkpoint.add(taken, counts_of_result(taken, groups, 1))
     tables = rows_of(checkpoint)
     assert tables["losses", None] == [
         {"param_id": param_id({"a": 2}), "group": 2, "target": "t:f", "name": "loss", "loss": 0.5, "n_replicates": 2}
@@ -130,8 +130,8 @@ def test_losses_and_failures_are_tables_with_identity(groups: GroupTable) -> Non
 
 
 def test_each_target_of_a_group_without_losses_has_failed(groups: GroupTable) -> None:
-    taken = outcome({0, 1, 2}, failures=[failure(1, 0), failure(1, None, "*"), failure(2, None, "t:f")])
-    assert counted(taken, groups, 3) == Counts(5, 1, 5, 4, {"error": 2})
+    taken = result({0, 1, 2}, failures=[failure(1, 0), failure(1, None, "*"), failure(2, None, "t:f")])
+    assert counts_of_result(taken, groups, 3) == Counts(5, 1, 5, 4, {"error": 2})
 
 
 def test_types_that_change_to_and_fro_make_one_part(groups: GroupTable) -> None:
@@ -140,8 +140,8 @@ def test_types_that_change_to_and_fro_make_one_part(groups: GroupTable) -> None:
     kinds = [pa.int8(), pa.null(), pa.int64(), pa.float32(), pa.float64(), pa.int32(), pa.null(), pa.uint8()]
     columns = [pa.nulls(1, kind) if pa.types.is_null(kind) else pa.array([i], kind) for i, kind in enumerate(kinds)]
     parts = [part([(i // 2, i % 2)], column) for i, column in enumerate(columns)]
-    taken = outcome({0, 1, 2, 3}, parts=parts)
-    checkpoint.add(taken, counted(taken, groups, 0))
+    taken = result({0, 1, 2, 3}, parts=parts)
+    checkpoint.add(taken, counts_of_result(taken, groups, 0))
     ((kind, output, file),) = checkpoint.take_files()
     table = pq.read_table(io.BytesIO(b"".join(file.content)))
     assert (kind, output, table.schema.field("x").type) == ("outputs", "out", pa.float64())
@@ -187,8 +187,8 @@ class Committing:
         files, paths = Files.open(str(folder)), JobPaths("a-job")
         self.log = JobLog(files, paths, host="here")
         self.log.claim("person")
-        self.backlog, self.text = Backlog(), [""]
-        self.writer = Checkpointer(
+        self.backlog, self.text = PendingResults(), [""]
+        self.writer = Committer(
             files,
             paths,
             self.log,
@@ -212,13 +212,13 @@ def test_a_group_that_comes_twice_ends_the_checkpointer_before_its_rows_are_doub
     """They were twice in a part, or in two parts, and every check of the job found it sound."""
     one = Committing(tmp_path, groups, Limits(seconds, bytes=1 << 20, groups=100))
     one.text = [""] * 9
-    one.writer.put(outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
-    one.writer.put(outcome({1}, parts=[part([(1, 0), (1, 1)], [1, 2])]))
+    one.writer.put(result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
+    one.writer.put(result({1}, parts=[part([(1, 0), (1, 1)], [1, 2])]))
     deadline = time.monotonic() + 60
     while len(one.events) < (1 if seconds else 2):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    one.writer.put(outcome({1, 2}, parts=[part([(1, 0), (1, 1)], [1, 2])]))
+    one.writer.put(result({1, 2}, parts=[part([(1, 0), (1, 1)], [1, 2])]))
     one.writer.finish()
     assert isinstance(one.events[-1], InternalError)
     assert "came twice: groups 1" in str(one.events[-1])
@@ -231,7 +231,7 @@ def test_what_is_said_after_the_last_commit_is_stored_too(
     one = Committing(tmp_path, groups, Limits(3600.0, bytes=1 << 20, groups=100))
     one.text = ["at the end\n", "with the commit\n"]  # taken from its end
     with caplog.at_level(logging.DEBUG, "mops.attempt.checkpoint.committer"):
-        one.writer.put(outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
+        one.writer.put(result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
         one.writer.finish()
     texts = sorted((tmp_path / JobPaths("a-job").text(1, 1)).parent.iterdir())
     assert [path.read_text() for path in texts] == ["with the commit\n", "at the end\n"]
@@ -242,7 +242,7 @@ def test_what_ends_the_writer_is_an_event(groups: GroupTable, tmp_path: Path) ->
     """A thread that ends in silence leaves its runner waiting for commits."""
     one = Committing(tmp_path, groups, LIMITS)
     one.text = []  # pop() raises IndexError at the first commit
-    one.writer.put(outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
+    one.writer.put(result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
     one.writer.finish()
     assert [type(event) for event in one.events] == [IndexError]
 
@@ -255,7 +255,7 @@ def test_an_attempt_that_commits_nothing_says_nothing_at_its_end_when_it_is_aban
     one.text = [""] * 9
     one.writer._on_tick = lambda _bytes, last: ticks.append(last)
     one.writer._tells = True  # as if it had good groups before: nothing is committed by itself
-    one.writer.put(outcome({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
+    one.writer.put(result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
     one.writer.abandon()
     assert one.events == []
     assert not any(ticks)
@@ -269,7 +269,7 @@ def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(
     files, paths, events = Files.open(str(tmp_path)), JobPaths("a-job"), []
     log = JobLog(files, paths, host="here")
     log.claim("person")
-    writer = Checkpointer(
+    writer = Committer(
         files,
         paths,
         log,
@@ -281,11 +281,11 @@ def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(
         on_event=events.append,
         on_tick=lambda *_: None,
         take_text=lambda: "",
-        backlog=(backlog := Backlog()),
+        backlog=(backlog := PendingResults()),
         families=JobFamilies(None),
     )
     for group in range(4):
-        writer.put(outcome({group}, parts=[part([(group, 0), (group, 1)], list(range(400)))]))
+        writer.put(result({group}, parts=[part([(group, 0), (group, 1)], list(range(400)))]))
     writer.finish()
     # The first group of a job is committed by itself; then none may be until the end.
     assert [event.groups for event in events] == [1, 3]
@@ -311,9 +311,9 @@ def test_failures_count_and_wait_on_disk_and_each_row_has_its_traceback() -> Non
             failures = [
                 Failure(group, i, i, None, "error", f"no {i}", "".join(list(text)), 1) for i in range(n_replicates)
             ]
-            taken = pickle.loads(pickle.dumps(outcome({group}, failures=tracebacks.shared(failures))))
+            taken = pickle.loads(pickle.dumps(result({group}, failures=tracebacks.shared(failures))))
             taken.failures = tracebacks.shared(taken.failures)
-            checkpoint.add(taken, counted(taken, many, 0))
+            checkpoint.add(taken, counts_of_result(taken, many, 0))
         del taken, failures
         gc.collect()
         held, _ = tracemalloc.get_traced_memory()

@@ -8,10 +8,10 @@ import psutil
 import pytest
 from distributed.batched import BatchedSend
 
-from mops.attempt.attempt import children
-from mops.cluster.embedded import embedded, embedded_slots
+from mops.attempt.attempt import started_children
+from mops.cluster.embedded import embedded_slots, start_embedded
 from mops.settings import Settings
-from mops.task import Context
+from mops.task import JobContext
 
 
 def test_slots_are_the_processors_divided_by_threads_and_at_least_one() -> None:
@@ -23,7 +23,7 @@ def test_slots_are_the_processors_divided_by_threads_and_at_least_one() -> None:
 
 
 def test_the_embedded_cluster_queues_on_the_scheduler_and_bounds_no_memory() -> None:
-    with embedded("1", 2) as cluster:
+    with start_embedded("1", 2) as cluster:
         saturation = cluster.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.WORKER_SATURATION)
         ((threads, limit),) = cluster.client.run(
             lambda dask_worker: (dask_worker.state.nthreads, dask_worker.memory_manager.memory_limit)
@@ -34,7 +34,7 @@ def test_the_embedded_cluster_queues_on_the_scheduler_and_bounds_no_memory() -> 
 
 
 def test_a_result_of_the_embedded_cluster_is_taken_where_it_lies() -> None:
-    with embedded("1", 2) as cluster:
+    with start_embedded("1", 2) as cluster:
         future = cluster.client.submit(list, "ab", key="ab")
         future.result()  # waits for it
         found = cluster.result(future, lambda: False)
@@ -47,7 +47,7 @@ async def _new_stream() -> BatchedSend:
 
 
 def test_what_goes_to_the_embedded_worker_does_not_wait_for_more_to_go_with_it() -> None:
-    with embedded("1", 2) as cluster:
+    with start_embedded("1", 2) as cluster:
         (to_worker,) = cluster.client.cluster.scheduler.stream_comms.values()
         streams = [cluster.client.scheduler_comm, to_worker]
         anew = cluster.client.sync(_new_stream)
@@ -63,8 +63,8 @@ def test_an_attempt_that_is_done_has_its_children_ended_beside_it(
     project = tmp_path / "mops" / "bundles" / digest
     project.mkdir(parents=True)
     (project / "model.py").write_text("def run(p, s):\n    return {'x': s}\n")
-    context = Context("job", "done", digest, "storage", "model:run", "baseline", targets=(), outputs=None, slots=2)
-    with children(context) as pool, embedded(context.run, 2) as cluster:
+    context = JobContext("job", "done", digest, "storage", "model:run", "baseline", targets=(), outputs=None, slots=2)
+    with started_children(context) as pool, start_embedded(context.run, 2) as cluster:
         pool.check()
         (child,) = map(psutil.Process, pool.pids())
         cluster.done()

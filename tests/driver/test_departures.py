@@ -14,15 +14,15 @@ from mops.cluster.worker_losses import (
     NEAR_SECONDS,
     POD_SECONDS,
     UNKNOWN,
-    Cause,
-    Counters,
-    Departure,
-    Departures,
-    Known,
-    Nannies,
+    KnownCause,
+    LossCause,
+    NannyRestarts,
+    OomKillCounters,
+    WorkerLoss,
+    WorkerLosses,
     host_of,
 )
-from mops.system.cgroup import Kills
+from mops.system.cgroup import OomKills
 
 ONE, OTHER = "tcp://10.0.0.1:4001", "tcp://10.0.0.2:4001"
 
@@ -42,19 +42,19 @@ def clock() -> Clock:
     return Clock(100.0)
 
 
-def kills(n: int, age_s: float = 1e6, born: float = 0.0) -> Kills:
-    return Kills(n, born, age_s)
+def kills(n: int, age_s: float = 1e6, born: float = 0.0) -> OomKills:
+    return OomKills(n, born, age_s)
 
 
-def judged(departures: Departures, clock: Clock) -> list[str]:
+def judged(departures: WorkerLosses, clock: Clock) -> list[str]:
     clock.now += JOIN_SECONDS
     departures.judge()
-    return [departure.cause.said for departure in departures.take()]
+    return [loss.cause.said for loss in departures.take()]
 
 
 def test_a_departure_is_judged_when_its_sources_have_had_a_moment(clock: Clock) -> None:
-    nannies = Nannies(clock)
-    departures = Departures([nannies], clock)
+    nannies = NannyRestarts(clock)
+    departures = WorkerLosses([nannies], clock)
     departures.hear(removed(ONE, "sim-job-1-1", held="sim-job-1-2"))
     departures.judge()
     assert departures.take() == []
@@ -62,22 +62,22 @@ def test_a_departure_is_judged_when_its_sources_have_had_a_moment(clock: Clock) 
     clock.now += JOIN_SECONDS
     departures.judge()
     keys = frozenset({"sim-job-1-1", "sim-job-1-2"})
-    restarts = Known("its nanny restarted it at 600 MiB", memory=True)
-    assert departures.take() == [Departure(ONE, keys, restarts)]
+    restarts = KnownCause("its nanny restarted it at 600 MiB", memory=True)
+    assert departures.take() == [WorkerLoss(ONE, keys, restarts)]
     assert departures.take() == []
     assert departures.cause("sim-job-1-1", ONE, clock.now) == restarts
 
 
 def test_workers_that_were_asked_to_go_and_other_events_are_none(clock: Clock) -> None:
-    departures = Departures([Nannies(clock)], clock)
+    departures = WorkerLosses([NannyRestarts(clock)], clock)
     departures.hear(removed(ONE, expected=True))
     departures.hear((0.0, {"action": "add-worker", "worker": ONE}))
     assert judged(departures, clock) == []
 
 
 def test_another_worker_at_the_same_address_is_not_judged_by_the_first(clock: Clock) -> None:
-    nannies = Nannies(clock)
-    departures = Departures([nannies], clock)
+    nannies = NannyRestarts(clock)
+    departures = WorkerLosses([nannies], clock)
     nannies.hear(restarted(ONE))
     found = []
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_another_worker_at_the_same_address_is_not_judged_by_the_first(clock: Cl
 
 def test_the_counter_of_a_container_tells_of_kills_at_that_time(clock: Clock) -> None:
     seen = {host_of(ONE): kills(3), host_of(OTHER): kills(5)}
-    departures = Departures([Counters(lambda: dict(seen), clock)], clock)
+    departures = WorkerLosses([OomKillCounters(lambda: dict(seen), clock)], clock)
     departures.look()
     seen[host_of(ONE)] = kills(5)
     departures.hear(removed(ONE))
@@ -107,19 +107,19 @@ def test_the_counter_of_a_container_tells_of_kills_at_that_time(clock: Clock) ->
 
 def test_a_host_that_is_new_or_does_not_answer_says_nothing(clock: Clock) -> None:
     answers = iter([{}, {"10.0.0.1": kills(9)}, {}, {"10.0.0.1": kills(10)}])
-    counters = Counters(lambda: next(answers), clock)
+    counters = OomKillCounters(lambda: next(answers), clock)
     found = []
     for _ in range(4):
         clock.now += 1
         counters.look()
         found.append(counters.cause(ONE, clock.now))
-    one = Known("kills for memory in its container at that time: 1", memory=True)
+    one = KnownCause("kills for memory in its container at that time: 1", memory=True)
     assert found == [None, UNKNOWN, None, one], "where its nanny answers there is no more to be known"
 
 
 def test_those_who_ask_one_after_the_other_wait_once(clock: Clock) -> None:
     """Each waited the whole time from its own turn on, with everybody else's results behind it."""
-    departures = Departures([Nannies(clock)], clock)
+    departures = WorkerLosses([NannyRestarts(clock)], clock)
     departures.hear(removed(ONE))
     assert judged(departures, clock) == [""]
     asked_at = clock.now
@@ -129,33 +129,33 @@ def test_those_who_ask_one_after_the_other_wait_once(clock: Clock) -> None:
 
 
 def test_nobody_waits_for_a_cause_once_it_is_given_up(clock: Clock) -> None:
-    departures = Departures([Nannies(clock)], clock)
+    departures = WorkerLosses([NannyRestarts(clock)], clock)
     assert departures.cause("sim-job-1-1", ONE, clock.now, lambda: True) == UNKNOWN
 
 
 def test_nobody_waits_long_for_what_nobody_knows() -> None:
-    assert Departures([Nannies()]).cause("sim-job-1-1", ONE, time.monotonic(), patience_s=0.05) == UNKNOWN
+    assert WorkerLosses([NannyRestarts()]).cause("sim-job-1-1", ONE, time.monotonic(), patience_s=0.05) == UNKNOWN
 
 
 class Late:
     """A source that knows when it is told."""
 
-    known: Cause | None = None
+    known: LossCause | None = None
 
     def look(self) -> None:
         pass
 
-    def cause(self, worker: str, at: float) -> Cause | None:
+    def cause(self, worker: str, at: float) -> LossCause | None:
         return self.known
 
 
-DELETED = Known("pod worker-1 was deleted", nobodys=True)
-KILLED = Known("the container of pod worker-1 was OOMKilled (exit code 137)", memory=True)
+DELETED = KnownCause("pod worker-1 was deleted", removed=True)
+KILLED = KnownCause("the container of pod worker-1 was OOMKilled (exit code 137)", memory=True)
 
 
 def test_a_source_that_is_late_is_waited_for_a_while(clock: Clock) -> None:
     late = Late()
-    departures = Departures([late], clock, late_s=POD_SECONDS)
+    departures = WorkerLosses([late], clock, late_s=POD_SECONDS)
     departures.hear(removed(ONE, "sim-job-1-1"))
     assert judged(departures, clock) == []
     late.known = KILLED
@@ -166,7 +166,9 @@ def test_a_source_that_is_late_is_waited_for_a_while(clock: Clock) -> None:
 
 
 def test_a_nanny_that_answers_ends_the_waiting_for_its_pod(clock: Clock) -> None:
-    departures = Departures([Late(), Counters(lambda: {"10.0.0.1": kills(0)}, clock)], clock, late_s=POD_SECONDS)
+    departures = WorkerLosses(
+        [Late(), OomKillCounters(lambda: {"10.0.0.1": kills(0)}, clock)], clock, late_s=POD_SECONDS
+    )
     departures.hear(removed(ONE))
     assert judged(departures, clock) == [""]
 
@@ -174,8 +176,8 @@ def test_a_nanny_that_answers_ends_the_waiting_for_its_pod(clock: Clock) -> None
 def test_kills_before_a_nanny_fell_silent_count_where_the_pod_says_nothing(clock: Clock) -> None:
     """A child that the kernel killed a moment before is not what ended the container."""
     seen = {"10.0.0.1": kills(0)}
-    late, counters = Late(), Counters(lambda: dict(seen), clock)
-    departures = Departures([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
+    late, counters = Late(), OomKillCounters(lambda: dict(seen), clock)
+    departures = WorkerLosses([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
     departures.look()
     seen["10.0.0.1"] = kills(1)
     departures.look()
@@ -194,8 +196,8 @@ def test_kills_before_a_nanny_fell_silent_count_where_the_pod_says_nothing(clock
 def test_a_nanny_in_a_container_that_was_started_again_has_not_outlived_its_worker(clock: Clock) -> None:
     """It has the address of the one before, and what the pod's status says is yet to come."""
     seen = {"10.0.0.1": kills(0)}
-    late, counters = Late(), Counters(lambda: dict(seen), clock)
-    departures = Departures([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
+    late, counters = Late(), OomKillCounters(lambda: dict(seen), clock)
+    departures = WorkerLosses([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
     departures.look()
     departures.hear(removed(ONE))
     seen["10.0.0.1"] = kills(0, age_s=0.5, born=1e6)
@@ -207,7 +209,7 @@ def test_a_nanny_in_a_container_that_was_started_again_has_not_outlived_its_work
 def test_a_container_that_was_started_again_counts_from_nothing(clock: Clock) -> None:
     """Two kills before, one in the new one: less, and a kill all the same."""
     seen = {"10.0.0.1": kills(2)}
-    departures = Departures([Counters(lambda: dict(seen), clock)], clock)
+    departures = WorkerLosses([OomKillCounters(lambda: dict(seen), clock)], clock)
     departures.look()
     seen["10.0.0.1"] = kills(1, age_s=5.0, born=1e6)
     clock.now += 10
@@ -218,8 +220,8 @@ def test_a_container_that_was_started_again_counts_from_nothing(clock: Clock) ->
 def test_a_kill_that_is_read_when_the_next_worker_is_there_counts(clock: Clock) -> None:
     """Dask asks no nanny that has no worker, and a worker may need long to start."""
     seen = {"10.0.0.1": kills(0)}
-    counters = Counters(lambda: dict(seen), clock)
-    departures = Departures([Late(), counters], clock, late_s=POD_SECONDS, likely=counters.likely)
+    counters = OomKillCounters(lambda: dict(seen), clock)
+    departures = WorkerLosses([Late(), counters], clock, late_s=POD_SECONDS, likely=counters.likely)
     departures.look()
     clock.now += 1
     departures.hear(removed(ONE))
@@ -234,7 +236,7 @@ def test_a_look_that_takes_long_is_not_the_last(clock: Clock) -> None:
     """What came meanwhile it may have missed."""
     late = Late()
 
-    def slow() -> dict[str, Kills]:
+    def slow() -> dict[str, OomKills]:
         clock.now += POD_SECONDS
         late.known = KILLED
         return {}
@@ -245,7 +247,7 @@ def test_a_look_that_takes_long_is_not_the_last(clock: Clock) -> None:
         def look(self) -> None:
             self.known = late.known
 
-    departures = Departures([LookedAtFirst(), Counters(slow, clock)], clock, late_s=POD_SECONDS)
+    departures = WorkerLosses([LookedAtFirst(), OomKillCounters(slow, clock)], clock, late_s=POD_SECONDS)
     departures.hear(removed(ONE))
     assert judged(departures, clock) == []
     assert judged(departures, clock) == [KILLED.said]
@@ -254,7 +256,7 @@ def test_a_look_that_takes_long_is_not_the_last(clock: Clock) -> None:
 def test_a_worker_at_an_address_that_another_had_is_waited_for(clock: Clock) -> None:
     """It got the cause of the one before, if that had gone seconds ago."""
     late = Late()
-    departures = Departures([late], clock)
+    departures = WorkerLosses([late], clock)
     for late.known in (DELETED, KILLED):
         departures.hear(removed(ONE))
         assert departures.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == UNKNOWN
@@ -266,7 +268,7 @@ def test_a_worker_at_an_address_that_another_had_is_waited_for(clock: Clock) -> 
 def test_a_task_whose_worker_was_taken_away_is_not_to_blame(clock: Clock) -> None:
     """Dask counts that death among the two for which it gives the task back."""
     late = Late()
-    departures = Departures([late], clock)
+    departures = WorkerLosses([late], clock)
     for late.known in (DELETED, KILLED):
         departures.hear(removed(ONE, "sim-job-1-1"))
         judged(departures, clock)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mops.cluster.doctor import Scheduler, Worker, examine, findings, versions
-from mops.cluster.embedded import embedded
+from mops.cluster.embedded import start_embedded
 
 GIB = 1 << 30
 OWN = {"mops": "1", "Python": "3.11", "dask": "2", "distributed": "2"}
@@ -88,7 +88,7 @@ def test_threads_of_a_simulation_make_fewer_of_them() -> None:
 
 
 def test_what_is_in_effect_is_read_where_it_is() -> None:
-    with embedded("1", 2) as cluster:
+    with start_embedded("1", 2) as cluster:
         scheduler, (worker,), _ = examine(cluster.client, 1)
     assert (scheduler.saturation, scheduler.versions) == (1.0, versions())
     assert (worker.threads, worker.limit_bytes, worker.target, worker.spill) == (2, 0, False, False)

@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 import mops
 from mops.attempt import drain
 from mops.child.channel import anonymous_file
-from mops.cluster.embedded import embedded
+from mops.cluster.embedded import start_embedded
 from mops.settings import Settings
 from mops.worker import result_buffers
 
@@ -30,7 +30,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    with embedded("1", 2) as cluster:
+    with start_embedded("1", 2) as cluster:
         yield cluster.client
 
 

@@ -5,7 +5,7 @@ import threading
 
 from distributed.spans import Span
 
-from mops.cluster.embedded import Embedded, embedded
+from mops.cluster.embedded import EmbeddedCluster, start_embedded
 
 
 class Payload:
@@ -18,7 +18,7 @@ def _take(payload: Payload) -> None:
 
 def test_what_tasks_were_given_does_not_pile_up_in_dasks_log_of_messages() -> None:
     """Dask keeps the last thousand messages of each stream unless told otherwise: 50 MiB of groups."""
-    with embedded("forgets", 2) as cluster:
+    with start_embedded("forgets", 2) as cluster:
         for n in range(60):
             cluster.client.submit(_take, Payload(), key=f"sim-forgets-{n}", pure=False).result()
         gc.collect()
@@ -35,7 +35,7 @@ def _wait() -> None:
 
 def test_dask_notes_nothing_of_a_task_for_good() -> None:
     """Its spans keep a dictionary of each submission as long as any task is in flight: with a window, always."""
-    with embedded("notes", 2) as cluster:
+    with start_embedded("notes", 2) as cluster:
         in_flight = cluster.client.submit(_wait, key="sim-notes-in-flight", pure=False)
         try:
             for n in range(60):
@@ -47,6 +47,6 @@ def test_dask_notes_nothing_of_a_task_for_good() -> None:
     assert noted <= 1
 
 
-def _spans(cluster: Embedded) -> list[Span]:
+def _spans(cluster: EmbeddedCluster) -> list[Span]:
     extension = cluster.client.cluster.scheduler.extensions.get("spans")
     return list(extension.spans.values()) if extension else []

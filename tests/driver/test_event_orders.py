@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runner_lab import RunnerLab, SimFuture
 
-from mops.cluster.worker_losses import UNKNOWN, Departure
+from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
 from mops.errors import ClusterError
 
 _names = itertools.count()
@@ -71,7 +71,7 @@ class Orders:
     def answer_empty(self, which: int) -> None:
         """Have a task come back empty: targets, if any are in flight, which are rarer than all else."""
         running = self.lab.cluster.running
-        targets = [future for future in running if future.order is not None and future.order.replicates == ()]
+        targets = [future for future in running if future.request is not None and future.request.replicates == ()]
         if found := targets or running:
             self.lab.answer(found[which % len(found)], 0)
 
@@ -85,7 +85,7 @@ class Orders:
         """Have an old answer come once more, or a late one of a connection that is gone."""
         if self.all_futures:
             future = self.all_futures[which % len(self.all_futures)]
-            if future.outcome is not None:
+            if future.result is not None:
                 future.come_again()
 
     def lose(self, which: int) -> None:
@@ -116,7 +116,7 @@ class Orders:
             workers.append(f"tcp://worker-{len(workers)}-{which}")
         else:
             gone = workers.pop(which % len(workers))
-            self.lab.cluster.departures.append(Departure(gone, frozenset(), UNKNOWN))
+            self.lab.cluster.departures.append(WorkerLoss(gone, frozenset(), UNKNOWN))
 
     def stop(self, which: int) -> None:
         if which % 7 == 0:
@@ -156,17 +156,17 @@ ACTIONS: list[Callable[[Orders, int], None]] = [
 def test_every_task_is_settled_once_and_the_job_ends(
     replicates: list[int], targets: bool, workers: int, fuse: bool, long: bool, codes: list[int]
 ) -> None:
-    orders = Orders(replicates, targets=targets, workers=workers, fuse=fuse, long=long)
-    lab = orders.lab
+    requests = Orders(replicates, targets=targets, workers=workers, fuse=fuse, long=long)
+    lab = requests.lab
     try:
         for code in codes:
-            orders.happens(code)
+            requests.happens(code)
         lab.finish()
     except ClusterError:
-        assert orders.n_raised >= LEAST_RAISES or orders.n_lost > 100
+        assert requests.n_raised >= LEAST_RAISES or requests.n_lost > 100
         return
     # That no group came twice, the lab looks at each delivery; that no task did, the plan.
-    if not orders.has_stopped:
+    if not requests.has_stopped:
         assert sorted(lab.kept.done) == list(range(len(replicates)))
-    assert lab.runner._plan.flying == {}
-    assert lab.runner._dispatch._flights == {}
+    assert lab.runner._plan.tasks_in_flight == {}
+    assert lab.runner._tasks_in_flight._flights == {}

@@ -11,12 +11,12 @@ import pytest
 from mops.attempt.checkpoint.open_checkpoint import Limits
 from mops.attempt.planning.forecast import (
     Expected,
-    Outlook,
-    Yield,
+    Forecast,
+    OutputPerSimulation,
     check_room,
     expected,
+    output_per_simulation,
     seconds_per_simulation,
-    yield_of,
 )
 from mops.errors import StorageError
 from mops.storage.backends.spool import Spool
@@ -58,7 +58,7 @@ def committed(n_groups: int, rows: int, *, parts: int = 1, failed: int = 0) -> L
 @pytest.mark.parametrize("rows", [1, 10, 100, 1000])
 def test_one_group_tells_the_bytes_of_thousands(rows: int) -> None:
     """A file of one group is mostly headers and footer: taken as it is, it would say ten times too much."""
-    one, many = yield_of(committed(1, rows), KINDS), yield_of(committed(400, rows), KINDS)
+    one, many = output_per_simulation(committed(1, rows), KINDS), output_per_simulation(committed(400, rows), KINDS)
     assert one is not None
     assert many is not None
     assert one.rows == many.rows == rows
@@ -67,28 +67,35 @@ def test_one_group_tells_the_bytes_of_thousands(rows: int) -> None:
 
 
 def test_many_small_files_count_as_what_they_hold() -> None:
-    together, apart = yield_of(committed(60, 20), KINDS), yield_of(committed(60, 20, parts=60), KINDS)
+    together, apart = (
+        output_per_simulation(committed(60, 20), KINDS),
+        output_per_simulation(committed(60, 20, parts=60), KINDS),
+    )
     assert together is not None
     assert apart is not None
     assert apart.bytes == pytest.approx(together.bytes, rel=0.6)
 
 
 def test_nothing_is_known_before_a_good_simulation() -> None:
-    assert yield_of(LogView(), KINDS) is None
-    assert yield_of(committed(1, 10, failed=2), KINDS) is None
+    assert output_per_simulation(LogView(), KINDS) is None
+    assert output_per_simulation(committed(1, 10, failed=2), KINDS) is None
 
 
 def test_the_time_is_that_of_the_work_left_on_all_slots() -> None:
     of = {"n_simulations": 1000, "n_left": 600, "n_groups": 200, "slots": 4}
-    assert expected(Yield(365, 1000, 0), LIMITS, each_s=2.0, **of) == Expected(300.0, 365_000, 1_000_000)
-    assert expected(Yield(365, 1000, 0), LIMITS, each_s=None, **of).seconds is None
+    assert expected(OutputPerSimulation(365, 1000, 0), LIMITS, each_s=2.0, **of) == Expected(300.0, 365_000, 1_000_000)
+    assert expected(OutputPerSimulation(365, 1000, 0), LIMITS, each_s=None, **of).seconds is None
 
 
 def test_each_checkpoint_adds_what_its_files_take_besides_rows() -> None:
-    few = expected(Yield(1, 100, 500), LIMITS, n_simulations=1000, n_left=0, n_groups=1000, each_s=1.0, slots=1)
+    few = expected(
+        OutputPerSimulation(1, 100, 500), LIMITS, n_simulations=1000, n_left=0, n_groups=1000, each_s=1.0, slots=1
+    )
     assert few.bytes == 100_000 + 6 * 500
     alone = Limits(0, 64 << 20, 200)  # each group as it finishes
-    each = expected(Yield(1, 100, 500), alone, n_simulations=900, n_left=900, n_groups=9, each_s=1.0, slots=1)
+    each = expected(
+        OutputPerSimulation(1, 100, 500), alone, n_simulations=900, n_left=900, n_groups=9, each_s=1.0, slots=1
+    )
     assert each.bytes == 90_000 + 9 * 500
 
 
@@ -130,39 +137,39 @@ def test_too_little_room_is_an_error_that_says_how_much_where_and_what_to_do() -
     check_room(Disk(None), "job", 220 << 20)  # type: ignore[arg-type]
 
 
-def outlook(files: Files | Disk, inherited: LogView | None = None, now: list[float] | None = None) -> Outlook:
+def forecast(files: Files | Disk, inherited: LogView | None = None, now: list[float] | None = None) -> Forecast:
     clock = (now or [0.0]).__getitem__
     of = {"n_groups": 400, "n_simulations": 800}
-    return Outlook(files, "job", LIMITS, inherited or LogView(), **of, clock=lambda: clock(0))  # type: ignore[arg-type]
+    return Forecast(files, "job", LIMITS, inherited or LogView(), **of, clock=lambda: clock(0))  # type: ignore[arg-type]
 
 
 def test_an_expectation_is_drawn_up_once_when_it_is_settled(tmp_path: Path) -> None:
     now = [1.0]
-    found = outlook(Files.open(str(tmp_path)), now=now)
+    found = forecast(Files.open(str(tmp_path)), now=now)
     found.measured(0.5, 2)
-    assert found.drawn_up(798, 2) is None, "nothing is committed"
+    assert found.estimate(798, 2) is None, "nothing is committed"
     found.committed(committed(1, 100), KINDS)
-    assert found.drawn_up(798, 2) is None, "it has only begun"
+    assert found.estimate(798, 2) is None, "it has only begun"
     now[0] = 3.5
-    drawn_up = found.drawn_up(700, 2)
+    drawn_up = found.estimate(700, 2)
     assert drawn_up is not None
     assert (drawn_up.rows, drawn_up.more) == (80_000, False)
     assert drawn_up.seconds == pytest.approx(700 * 0.25 / 2)
-    assert found.drawn_up(1, 2) is drawn_up
+    assert found.estimate(1, 2) is drawn_up
 
 
 def test_a_job_that_is_over_before_is_spared_the_expectation(tmp_path: Path) -> None:
     now = [1.0]
-    found = outlook(Files.open(str(tmp_path)), now=now)
+    found = forecast(Files.open(str(tmp_path)), now=now)
     found.measured(0.5, 2)
     found.committed(committed(1, 100), KINDS)
     now[0] = 9.0
-    assert found.drawn_up(0, 2) is None
+    assert found.estimate(0, 2) is None
 
 
 def test_an_attempt_that_goes_on_looks_for_room_at_once_by_what_is_committed() -> None:
     view = committed(100, 1000)
     with pytest.raises(StorageError, match="not enough room"):
-        outlook(Disk(1 << 20), view).committed(view, KINDS)
-    outlook(Disk(1 << 30), view).committed(view, KINDS)
-    assert outlook(Disk(1 << 30), view)._expected(Yield(1, 1, 1), 1, 1).more
+        forecast(Disk(1 << 20), view).committed(view, KINDS)
+    forecast(Disk(1 << 30), view).committed(view, KINDS)
+    assert forecast(Disk(1 << 30), view)._expected(OutputPerSimulation(1, 1, 1), 1, 1).more

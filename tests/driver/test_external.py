@@ -10,7 +10,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from mops.cluster.base import RunsAgain
-from mops.cluster.external import External, external
+from mops.cluster.external import ExternalCluster, connect_external
 from mops.settings import Settings
 
 
@@ -22,12 +22,12 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture
-def cluster(address: str) -> Iterator[External]:
-    with external(address, "run", Settings()) as connected:
+def cluster(address: str) -> Iterator[ExternalCluster]:
+    with connect_external(address, "run", Settings()) as connected:
         yield connected
 
 
-def test_a_look_at_a_cluster_whose_client_is_closed_says_nothing_and_raises_nothing(cluster: External) -> None:
+def test_a_look_at_a_cluster_whose_client_is_closed_says_nothing_and_raises_nothing(cluster: ExternalCluster) -> None:
     """The thread that watches died of an AttributeError: slots stayed as they were, departures were unseen."""
     slots = cluster.slots
     assert slots == 2
@@ -46,22 +46,22 @@ def test_the_thread_that_watches_outlives_a_look_that_fails(
     monkeypatch.setattr("mops.cluster.external._LOOK_SECONDS", 0.01)
     n_looks, seen = 0, threading.Event()
 
-    def looks(self: External, *, sources: bool) -> None:
+    def looks(self: ExternalCluster, *, sources: bool) -> None:
         nonlocal n_looks
         n_looks += 1
         if n_looks == 1:
             raise ZeroDivisionError("nobody expected that")
         seen.set()
 
-    monkeypatch.setattr(External, "_look", looks)
-    with external(address, "run", Settings()):
+    monkeypatch.setattr(ExternalCluster, "_look", looks)
+    with connect_external(address, "run", Settings()):
         assert seen.wait(60)
     assert "a look at the cluster failed" in caplog.text
 
 
 @pytest.mark.parametrize("fault", [OSError("Timed out trying to connect"), AttributeError("'NoneType' object")])
 def test_a_connection_that_is_lost_before_it_has_its_plugin_is_made_anew(
-    cluster: External, monkeypatch: pytest.MonkeyPatch, fault: Exception
+    cluster: ExternalCluster, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     """The runner ended with a raw OSError."""
     register, n_asked = Client.register_plugin, 0
@@ -81,7 +81,9 @@ def test_a_connection_that_is_lost_before_it_has_its_plugin_is_made_anew(
     assert cluster.slots == 2
 
 
-def test_a_defect_while_it_connects_is_none_of_the_cluster(cluster: External, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_while_it_connects_is_none_of_the_cluster(
+    cluster: ExternalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("ours")
 
@@ -90,7 +92,7 @@ def test_a_defect_while_it_connects_is_none_of_the_cluster(cluster: External, mo
         cluster.reconnect()
 
 
-def test_a_result_that_is_being_computed_again_is_not_waited_for(cluster: External) -> None:
+def test_a_result_that_is_being_computed_again_is_not_waited_for(cluster: ExternalCluster) -> None:
     """Dask's own gathering waits, with everybody else's results behind it."""
     go = threading.Event()
     _held["go"] = go

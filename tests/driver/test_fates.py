@@ -27,7 +27,9 @@ def targets_of(lab: RunnerLab) -> list[SimFuture]:
     """Return the first targets that are sent by themselves."""
     while True:
         lab.settle()
-        found = [future for future in lab.cluster.running if future.order is not None and future.order.replicates == ()]
+        found = [
+            future for future in lab.cluster.running if future.request is not None and future.request.replicates == ()
+        ]
         if found:
             return found
         for future in lab.cluster.running:
@@ -66,9 +68,9 @@ def test_what_comes_back_empty_for_ever_is_failed_by_name_and_the_rest_goes_on(
         assert lab.n_turns < 2000
         lab.settle()
         for future in lab.cluster.running:
-            assert future.order is not None
-            bad = any(group.index == 1 for group in future.order.groups)
-            lab.answer(future, 0 if bad and future.order.replicates != () else None)
+            assert future.request is not None
+            bad = any(group.index == 1 for group in future.request.groups)
+            lab.answer(future, 0 if bad and future.request.replicates != () else None)
     assert sorted(lab.kept.done) == [0, 1, 2]
     failed = [failure for failure in lab.kept.failures if failure.replicate is not None]
     assert [(failure.group, failure.replicate) for failure in failed] == [(1, i) for i in range(replicates[0])]
@@ -167,7 +169,7 @@ def test_a_defect_beside_the_loop_reaches_it(tmp_path: Path) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("ours")
 
-    lab.runner._dispatch._deliver = broken
+    lab.runner._tasks_in_flight._deliver = broken
     with pytest.raises(ZeroDivisionError):
         lab.finish()
 
@@ -202,20 +204,20 @@ def test_an_interrupt_in_on_progress_is_a_stop(tmp_path: Path) -> None:
 def test_a_task_of_a_long_group_carries_the_seeds_of_what_it_runs(tmp_path: Path) -> None:
     """Each carried those of the whole group: 600 KB."""
     lab = RunnerLab(tmp_path, [100_000])
-    orders = []
+    requests = []
     for _ in range(20):
         lab.settle()
         for future in lab.cluster.running:
-            assert future.order is not None
-            orders.append(future.order)
+            assert future.request is not None
+            requests.append(future.request)
             lab.answer(future)
-    assert len(orders) > 10
-    for order in orders:
-        (group,) = order.groups
-        assert order.replicates is not None
-        assert dict(group.seeds.items()) == {i: i for i in order.replicates}  # type: ignore[union-attr]
+    assert len(requests) > 10
+    for request in requests:
+        (group,) = request.groups
+        assert request.replicates is not None
+        assert dict(group.seeds.items()) == {i: i for i in request.replicates}  # type: ignore[union-attr]
         assert group.n_replicates == 100_000
-        assert len(pickle.dumps(order)) < 2000 + 20 * len(order.replicates)
+        assert len(pickle.dumps(request)) < 2000 + 20 * len(request.replicates)
 
 
 DISK_FULL = OSError(28, "No space left on device")
@@ -223,14 +225,14 @@ DISK_FULL = OSError(28, "No space left on device")
 
 def allowed(lab: RunnerLab, future: SimFuture) -> list[str]:
     """Return the workers on which Dask may run a task, the least busy first: those that it is to avoid if all are."""
-    assert future.order is not None
-    avoid = lab.runner._dispatch._flights[future.order.number].avoid
+    assert future.request is not None
+    avoid = lab.runner._tasks_in_flight._flights[future.request.number].avoid
     return [worker for worker in lab.cluster.all_workers if worker not in avoid] or lab.cluster.all_workers
 
 
 def holds(future: SimFuture, group: int) -> bool:
-    assert future.order is not None
-    return any(one.index == group for one in future.order.groups)
+    assert future.request is not None
+    return any(one.index == group for one in future.request.groups)
 
 
 def all_raise(lab: RunnerLab, error: Exception) -> list[str]:
@@ -311,8 +313,8 @@ def test_what_is_given_up_is_nothing_good(tmp_path: Path) -> None:
     """Its outcome is the runner's own: it ended a row of losses, and told that something could run."""
     lab = started(RunnerLab(tmp_path, [1] * 8))
     lab.runner._n_lost, lab.runner._faults._anything_good = 7, False
-    submit = lab.runner._plan.flying[min(lab.runner._plan.flying)]
-    lab.runner._came(submit, "", is_empty=False)
+    task = lab.runner._plan.tasks_in_flight[min(lab.runner._plan.tasks_in_flight)]
+    lab.runner._result_came(task, "", is_empty=False)
     assert (lab.runner._n_lost, lab.runner._faults._anything_good) == (7, False)
-    lab.runner._came(submit, "tcp://worker-0", is_empty=False)
+    lab.runner._result_came(task, "tcp://worker-0", is_empty=False)
     assert (lab.runner._n_lost, lab.runner._faults._anything_good) == (0, True)

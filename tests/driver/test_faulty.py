@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from mops.attempt.faulty_workers import FAULTS, Faults, Then
+from mops.attempt.faulty_workers import FAULTS, AfterFault, FaultyWorkers
 from mops.errors import ModelError
-from mops.task import Submit
+from mops.task import Task
 
 A, B = "tcp://a:1", "tcp://b:1"
 FULL = OSError(28, "No space left on device")
 
 
-def task(number: int, *, alone: bool = False) -> Submit:
-    return Submit(number, (number,), alone=alone)
+def task(number: int, *, alone: bool = False) -> Task:
+    return Task(number, (number,), alone=alone)
 
 
 def test_a_faulty_worker_that_has_left_does_not_take_the_others_with_it() -> None:
     """The others were counted, and it was subtracted once more: a good cluster had no workers left."""
-    faults = Faults()
-    assert [faults.raised(task(i), A, FULL, {A, B}) for i in range(FAULTS - 1)] == [Then.ELSEWHERE] * (FAULTS - 1)
-    assert faults.raised(task(9), A, FULL, {B}) is Then.ELSEWHERE
+    faults = FaultyWorkers()
+    assert [faults.raised(task(i), A, FULL, {A, B}) for i in range(FAULTS - 1)] == [AfterFault.ELSEWHERE] * (FAULTS - 1)
+    assert faults.raised(task(9), A, FULL, {B}) is AfterFault.ELSEWHERE
 
 
 def test_a_worker_that_is_restarted_after_an_error_is_waited_for() -> None:
     """No workers for a moment ended the attempt at its first error, whatever MODELOPS_JOB_CLUSTER_TIMEOUT."""
-    assert Faults().raised(task(0), A, FULL, set()) is Then.ELSEWHERE
+    assert FaultyWorkers().raised(task(0), A, FULL, set()) is AfterFault.ELSEWHERE
 
 
 def test_a_model_that_the_only_worker_cannot_import_ends_the_attempt() -> None:
-    assert Faults().raised(task(0), A, ModelError("it cannot be imported"), {A}) is Then.END
+    assert FaultyWorkers().raised(task(0), A, ModelError("it cannot be imported"), {A}) is AfterFault.END
 
 
 def test_nothing_can_run_where_all_workers_are_faulty() -> None:
-    faults = Faults()
+    faults = FaultyWorkers()
     steps = [faults.raised(task(i), A if i < FAULTS else B, FULL, {A, B}) for i in range(2 * FAULTS)]
-    assert steps == [Then.ELSEWHERE] * (2 * FAULTS - 1) + [Then.END]
+    assert steps == [AfterFault.ELSEWHERE] * (2 * FAULTS - 1) + [AfterFault.END]
 
 
 def test_a_group_that_raises_everywhere_makes_no_worker_faulty() -> None:
     """Nothing good comes between what runs alone: each worker was faulty after three, and the job ended."""
-    faults = Faults()
+    faults = FaultyWorkers()
     workers = {f"tcp://w:{i}" for i in range(4)}
     for worker in workers:
         faults.good(worker)

@@ -8,35 +8,35 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 
-from mops.attempt.planning.partial_groups import HalfDone
+from mops.attempt.planning.partial_groups import PartialGroups
 from mops.storage.backends.spool import Spool
-from mops.task import ArrowPart, Failure, Loss, Outcome, Segment
+from mops.task import Failure, Loss, ResultBuffer, Segment, TaskResult
 
 MIB = 1 << 20
 
 
-def half_done(n_replicates: int, *, has_targets: bool = False) -> HalfDone:
-    return HalfDone(lambda _: n_replicates, has_targets=has_targets, spool=Spool)
+def partial_groups(n_replicates: int, *, has_targets: bool = False) -> PartialGroups:
+    return PartialGroups(lambda _: n_replicates, has_targets=has_targets, spool=Spool)
 
 
-def piece(group: int, *replicates: int, size: int = 1000, **fields: object) -> Outcome:
+def piece(group: int, *replicates: int, size: int = 1000, **fields: object) -> TaskResult:
     content = np.full(size, replicates[0] if replicates else 0, np.uint8)
-    part = ArrowPart(pa.py_buffer(content), [Segment("out", 0, size, [(group, i) for i in replicates], [1])])
+    part = ResultBuffer(pa.py_buffer(content), [Segment("out", 0, size, [(group, i) for i in replicates], [1])])
     given = {"parts": [part] if replicates else []} | fields
     key = f"sim-{group}-{replicates}"
-    return Outcome((key,), frozenset(), 1.5, {"out": {}}, replicates=frozenset(replicates), **given)  # type: ignore[arg-type]
+    return TaskResult((key,), frozenset(), 1.5, {"out": {}}, replicates=frozenset(replicates), **given)  # type: ignore[arg-type]
 
 
 def failure(group: int, replicate: int | None, target: str | None = None) -> Failure:
     return Failure(group, replicate, 7, target, "error", "it raised", "Traceback: " + "x" * 8000, 1)
 
 
-def add(pieces: HalfDone, group: int, outcome: Outcome) -> bool:
-    return pieces.add(group, pieces.keep(outcome))
+def add(pieces: PartialGroups, group: int, result: TaskResult) -> bool:
+    return pieces.add(group, pieces.keep(result))
 
 
 def test_a_group_is_whole_with_its_last_replicate():
-    pieces = half_done(3)
+    pieces = partial_groups(3)
     assert not add(pieces, 0, piece(0, 1))
     assert not add(pieces, 1, piece(1, 0, 1))
     assert add(pieces, 0, piece(0, 0, 2))
@@ -47,7 +47,7 @@ def test_a_group_is_whole_with_its_last_replicate():
 
 
 def test_targets_get_what_waits_on_disk_and_their_losses_come_with_the_group():
-    pieces = half_done(2, has_targets=True)
+    pieces = partial_groups(2, has_targets=True)
     assert not add(pieces, 0, piece(0, 0))
     assert not pieces.targets_due(0)
     assert not add(pieces, 0, piece(0, 1))
@@ -61,7 +61,7 @@ def test_targets_get_what_waits_on_disk_and_their_losses_come_with_the_group():
 
 
 def test_failures_come_in_study_order_with_the_reason_why_there_are_no_losses():
-    pieces = half_done(3, has_targets=True)
+    pieces = partial_groups(3, has_targets=True)
     add(pieces, 0, piece(0, 2, failures=[failure(0, 2)]))
     add(pieces, 0, piece(0, 0))
     assert add(pieces, 0, piece(0, 1, failures=[failure(0, 1)])), "a group with a failed simulation is not scored"
@@ -70,31 +70,31 @@ def test_failures_come_in_study_order_with_the_reason_why_there_are_no_losses():
 
 
 def test_failures_of_replicates_and_of_targets_keep_the_study_order():
-    pieces = half_done(2)
+    pieces = partial_groups(2)
     add(pieces, 0, piece(0, 1, failures=[failure(0, 1)]))
     add(pieces, 0, piece(0, 0, failures=[failure(0, 0)]))
     assert [row.replicate for row in pieces.take(0).failures] == [0, 1]
-    pieces = half_done(1, has_targets=True)
+    pieces = partial_groups(1, has_targets=True)
     add(pieces, 0, piece(0, 0))
     add(pieces, 0, piece(0, failures=[failure(0, None, "t:second"), failure(0, None, "t:first")]))
     assert [row.target for row in pieces.take(0).failures] == ["t:second", "t:first"]
 
 
 def test_a_failed_replicate_counts_whatever_comes_after_it():
-    pieces = half_done(2, has_targets=True)
+    pieces = partial_groups(2, has_targets=True)
     add(pieces, 0, piece(0, 0, failures=[failure(0, 0)]))
     assert add(pieces, 0, piece(0, 1)), "nothing is left to do: the group is not scored"
     assert not pieces.targets_due(0)
 
 
 def test_a_piece_on_its_way_holds_no_rows_in_memory():
-    kept = half_done(1).keep(piece(0, 0, failures=[failure(0, 0)], losses=[Loss(0, "t:f", "loss", 0.5, 1)]))
-    assert (kept.outcome.parts, kept.outcome.failures, kept.outcome.losses) == ([], [], [])
+    kept = partial_groups(1).keep(piece(0, 0, failures=[failure(0, 0)], losses=[Loss(0, "t:f", "loss", 0.5, 1)]))
+    assert (kept.result.parts, kept.result.failures, kept.result.losses) == ([], [], [])
     assert kept.failed
 
 
 def test_a_group_may_have_pieces_without_rows():
-    pieces = half_done(3)
+    pieces = partial_groups(3)
     add(pieces, 0, piece(0, 0))
     add(pieces, 0, piece(0, 1, parts=[]))
     assert len(pieces.parts(0)) == 1
@@ -103,7 +103,7 @@ def test_a_group_may_have_pieces_without_rows():
 
 
 def test_groups_differ_in_their_numbers_of_replicates():
-    pieces = HalfDone({0: 2, 1: 1}.__getitem__, has_targets=False, spool=Spool)
+    pieces = PartialGroups({0: 2, 1: 1}.__getitem__, has_targets=False, spool=Spool)
     assert add(pieces, 1, piece(1, 0))
     assert not add(pieces, 0, piece(0, 0))
     assert add(pieces, 0, piece(0, 1))
@@ -111,7 +111,7 @@ def test_groups_differ_in_their_numbers_of_replicates():
 
 def test_half_done_groups_take_no_memory_for_results_and_failures():
     """Half-done long groups were exempt from every bound: 10 replicates of 1 MB of 280 groups took 2.8 GB."""
-    pieces = half_done(10)
+    pieces = partial_groups(10)
     add(pieces, 0, piece(0, 9))
     tracemalloc.start()
     try:
@@ -126,22 +126,22 @@ def test_half_done_groups_take_no_memory_for_results_and_failures():
     for replicate in range(5, 10):
         whole = add(pieces, 50, piece(50, replicate))
     assert whole
-    outcome = pieces.take(50)
-    assert len(outcome.failures) == 50
-    assert len(outcome.parts) == 10
+    result = pieces.take(50)
+    assert len(result.failures) == 50
+    assert len(result.parts) == 10
 
 
 def test_half_done_groups_take_no_memory_for_prints_and_schemas():
     """What a model prints, and a copy of the schema for each piece, stayed until the group was whole."""
-    pieces = half_done(200)
+    pieces = partial_groups(200)
     add(pieces, 0, piece(0, 0))
     tracemalloc.start()
     try:
         for replicate in range(1, 200):
-            outcome = piece(0, replicate, prints=f"{replicate} " * 20_000, notes=["n" * 10_000 + str(replicate)])
-            outcome.reference = {"out": {f"column {i} {replicate}": "boolean" for i in range(100)}}
-            add(pieces, 0, outcome)
-        del outcome
+            result = piece(0, replicate, prints=f"{replicate} " * 20_000, notes=["n" * 10_000 + str(replicate)])
+            result.reference = {"out": {f"column {i} {replicate}": "boolean" for i in range(100)}}
+            add(pieces, 0, result)
+        del result
         gc.collect()
         assert tracemalloc.get_traced_memory()[0] < MIB
     finally:
@@ -150,7 +150,7 @@ def test_half_done_groups_take_no_memory_for_prints_and_schemas():
 
 
 def test_a_group_that_is_taken_and_what_is_dropped_give_their_room_back():
-    pieces = half_done(1)
+    pieces = partial_groups(1)
     kept = pieces.keep(piece(0, 0, size=MIB))
     pieces.drop(kept)
     pieces.drop(pieces.keep(piece(0)))  # without rows

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from mops.attempt.checkpoint.open_checkpoint import OpenCheckpoint
 from mops.attempt.job_families import JobFamilies
-from mops.child.buffers import PartWriter, map_part
+from mops.child.buffers import BufferWriter, map_part
 from mops.child.channel import Channel
 from mops.storage.backends.spool import Spool
 from mops.storage.output_file import StoredTypes
@@ -31,8 +31,8 @@ from mops.study.column_types import families_in, families_of
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids import canonical_json
-from mops.study.output_schema import InvalidOutput, Reference
-from mops.task import ArrowPart, Failure, Outcome, Segment
+from mops.study.output_schema import InvalidOutput, OutputSchema
+from mops.task import Failure, ResultBuffer, Segment, TaskResult
 from mops.verdicts import Counts
 
 N_GROUPS = 12
@@ -154,16 +154,16 @@ class Job:
         self.refused |= self.failed
         self.begin_checkpoint()
 
-    def run(self, known: Families | None, groups: Sequence[int]) -> Outcome:
+    def run(self, known: Families | None, groups: Sequence[int]) -> TaskResult:
         """Run an order that was sent when this was known, in a real child's code."""
         ours, theirs = (Channel(end) for end in socket.socketpair())
-        out, reference, failures = PartWriter(ours, None, "test"), Reference(known) if known else None, []
+        out, reference, failures = BufferWriter(ours, None, "test"), OutputSchema(known) if known else None, []
         first = None
         for group in groups:
             tables = {"out": self.results[group]}
             if reference is None:
                 first = families_of(tables)
-                reference = Reference(first)
+                reference = OutputSchema(first)
             try:
                 out.finished(0, group, reference.check(tables))
             except InvalidOutput as refused:
@@ -177,22 +177,22 @@ class Job:
                 Segment("out", s["offset"], s["length"], [(g, 0) for _, g in s["sims"]], s["rows"], s["families"])
                 for s in message["outputs"]["out"]
             ]
-            parts = [ArrowPart(pa.py_buffer(map_part(fd)), segments)]
+            parts = [ResultBuffer(pa.py_buffer(map_part(fd)), segments)]
         ours.close()
         theirs.close()
-        return Outcome(("sim-1",), frozenset(groups), 1.0, first or known, parts=parts, failures=failures)
+        return TaskResult(("sim-1",), frozenset(groups), 1.0, first or known, parts=parts, failures=failures)
 
-    def take(self, outcome: Outcome) -> frozenset[int]:
+    def take(self, result: TaskResult) -> frozenset[int]:
         """Take an outcome; return the groups that run again."""
         if self.reference is None:
-            self.reference = outcome.reference
+            self.reference = result.reference
             assert self.reference is not None
             self.families.begin(self.reference)
-        fitting, why = self.families.accept(outcome)
-        assert bool(why) == (fitting.done != outcome.done)
+        fitting, why = self.families.accept(result)
+        assert bool(why) == (fitting.done != result.done)
         self.failed |= {failure.group: failure.message for failure in fitting.failures}
         self.open.add(fitting, Counts())
-        return outcome.done - fitting.done
+        return result.done - fitting.done
 
 
 def drive(job: Job, data: st.DataObject) -> None:
@@ -320,8 +320,8 @@ def test_a_piece_of_a_group_is_taken_as_a_whole_or_not(tmp_path: Path) -> None:
     job.take(job.run(None, [0]))
     known = job.families.known
     job.take(job.run(known, [1]))
-    outcome = job.run(known, [2])
-    outcome.replicates = frozenset({0})
-    outcome.done = frozenset()
-    fitting, why = job.families.accept(outcome)
+    result = job.run(known, [2])
+    result.replicates = frozenset({0})
+    result.done = frozenset()
+    fitting, why = job.families.accept(result)
     assert (fitting.replicates, fitting.parts, why) == (frozenset(), [], "output 'out', column 'x'")

@@ -9,8 +9,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from clocks import Clock
-from mops.cluster.other_jobs import METADATA, SILENT_SECONDS, Card, Neighbours
-from mops.cluster.shares import Claim
+from mops.cluster.other_jobs import METADATA, SILENT_SECONDS, JobCard, OtherJobs
+from mops.cluster.shares import ShareRequest
 
 
 def said(n: int, **more: Any) -> dict[str, Any]:
@@ -19,17 +19,17 @@ def said(n: int, **more: Any) -> dict[str, Any]:
 
 def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
     clock = Clock(100.0)
-    neighbours = Neighbours(Card("mine", "1", "high"), clock)
-    assert neighbours.heard({"own": said(1), "a": said(7)}, "own") == [Claim(4, 0.5)]
+    other_jobs = OtherJobs(JobCard("mine", "1", "high"), clock)
+    assert other_jobs.heard({"own": said(1), "a": said(7)}, "own") == [ShareRequest(4, 0.5)]
     clock.now += SILENT_SECONDS
-    assert neighbours.heard({"a": said(7)}, "own") == [Claim(4, 0.5)]
+    assert other_jobs.heard({"a": said(7)}, "own") == [ShareRequest(4, 0.5)]
     clock.now += 1.0
-    assert neighbours.heard({"a": said(7)}, "own") == []
-    assert neighbours.heard({"a": said(8, wants=1.0)}, "own") == [Claim(4, 1.0)]
+    assert other_jobs.heard({"a": said(7)}, "own") == []
+    assert other_jobs.heard({"a": said(8, wants=1.0)}, "own") == [ShareRequest(4, 1.0)]
 
 
 def test_what_another_version_says_otherwise_is_left_alone() -> None:
-    assert Neighbours(Card("mine", "1", "high"), Clock(100.0)).heard({"a": {"format": 2, "claims": []}}, "own") == []
+    assert OtherJobs(JobCard("mine", "1", "high"), Clock(100.0)).heard({"a": {"format": 2, "claims": []}}, "own") == []
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def client() -> Iterator[Client]:
 
 
 def test_two_jobs_meet_on_a_scheduler(client: Client) -> None:
-    one, two = (Neighbours(Card(job, "1", "normal"), Clock(100.0)) for job in ("one", "two"))
-    assert one.meet(client, "1.1", Claim(4, 1.0)) == []
-    assert two.meet(client, "2.1", Claim(1, 0.25)) == [Claim(4, 1.0)]
-    assert one.meet(client, "1.1", Claim(4, 1.0)) == [Claim(1, 0.25)]
+    one, two = (OtherJobs(JobCard(job, "1", "normal"), Clock(100.0)) for job in ("one", "two"))
+    assert one.meet(client, "1.1", ShareRequest(4, 1.0)) == []
+    assert two.meet(client, "2.1", ShareRequest(1, 0.25)) == [ShareRequest(4, 1.0)]
+    assert one.meet(client, "1.1", ShareRequest(4, 1.0)) == [ShareRequest(1, 0.25)]
     names = {name: (it["job"], it["priority"]) for name, it in client.get_metadata([METADATA]).items()}
     assert names == {"1.1": ("one", "normal"), "2.1": ("two", "normal")}

@@ -12,7 +12,7 @@ from clocks import Clock
 from mops.attempt.reporting import observer as observe
 from mops.attempt.reporting.observer import Observer, Samples, sample_of
 from mops.attempt.reporting.progress import Snapshot
-from mops.attempt.reporting.text_log import LAST_LINES, JobLogBuffer
+from mops.attempt.reporting.text_log import LAST_LINES, TextLogBuffer
 from mops.storage.files import Files
 from mops.storage.live import read_live
 from mops.storage.paths import JobPaths
@@ -119,7 +119,7 @@ def test_an_object_of_samples_is_small_and_json_that_anyone_reads(tmp_path: Path
 
 
 def test_the_last_lines_of_the_log_are_kept_when_it_is_taken_and_are_few_and_short() -> None:
-    buffer = JobLogBuffer()
+    buffer = TextLogBuffer()
     buffer.add("".join(f"line {n}\n" for n in range(100)) + "\n")
     buffer.emit(logging.LogRecord("mops", logging.WARNING, "", 0, "x" * 5000, None, None))
     buffer.take()

@@ -21,7 +21,7 @@ from mops.attempt.planning.task_size import (
     task_budget_s,
 )
 from mops.attempt.planning.window import Window
-from mops.task import Submit
+from mops.task import Task
 
 
 # A generator and not a range: a plan once closed it between two tasks, and sent empty orders for ever.
@@ -47,57 +47,57 @@ class Cluster:
     def __init__(self, p: Plan, replicates: Callable[[int], int], seconds: float, rng: random.Random):
         self.plan, self.replicates, self.seconds, self.rng = p, replicates, seconds, rng
         self.postpones = False
-        self.flying: dict[int, Submit] = {}
+        self.tasks_in_flight: dict[int, Task] = {}
         self.settled: dict[int, set[int]] = {}
         self.done: list[int] = []
         self.scored: list[int] = []
 
     def send(self) -> None:
-        for order in self.plan.fill(pilot=False):
-            assert order.groups
-            beside = [other.alone for other in self.flying.values()]
-            assert all(beside) if order.alone else not any(beside), "something else runs"
-            assert not order.alone or len(beside) < self.plan.workers
-            self.flying[order.number] = order
+        for request in self.plan.next_tasks(pilot=False):
+            assert request.groups
+            beside = [other.alone for other in self.tasks_in_flight.values()]
+            assert all(beside) if request.alone else not any(beside), "something else runs"
+            assert not request.alone or len(beside) < self.plan.workers
+            self.tasks_in_flight[request.number] = request
 
     def groups_in_flight(self) -> set[int]:
-        return {group for order in self.flying.values() for group in order.groups} | set(self.settled)
+        return {group for request in self.tasks_in_flight.values() for group in request.groups} | set(self.settled)
 
     def come_back(self, *, gives_back: bool, loses: bool) -> None:
-        number = self.rng.choice(sorted(self.flying))
-        order = self.flying.pop(number)
+        number = self.rng.choice(sorted(self.tasks_in_flight))
+        request = self.tasks_in_flight.pop(number)
         if loses and self.rng.random() < 0.3:
-            self.plan.lost(number, blamed=self.blames(order))
-        elif order.replicates is None:
-            self.whole(order, self.some(order.groups, gives_back))
+            self.plan.lost(number, blamed=self.blames(request))
+        elif request.replicates is None:
+            self.whole(request, self.some(request.groups, gives_back))
         else:
-            self.piece(order, self.some(order.replicates, gives_back))
+            self.piece(request, self.some(request.replicates, gives_back))
 
-    def blames(self, order: Submit) -> bool:
-        smallest = order.replicates is not None or len(order.groups) == 1 == self.replicates(order.groups[0])
-        return not (smallest and order.alone) and self.rng.random() < 0.5
+    def blames(self, request: Task) -> bool:
+        smallest = request.replicates is not None or len(request.groups) == 1 == self.replicates(request.groups[0])
+        return not (smallest and request.alone) and self.rng.random() < 0.5
 
     def some(self, of: tuple[int, ...], gives_back: bool) -> tuple[int, ...]:
         return of[: self.rng.randint(0, len(of))] if gives_back and self.rng.random() < 0.5 else of
 
-    def postponed(self, order: Submit, left: set[int]) -> frozenset[int]:
+    def postponed(self, request: Task, left: set[int]) -> frozenset[int]:
         """Choose what took too much memory, of what is left of an order."""
-        chosen = self.postpones and not order.alone and self.rng.random() < 0.3
+        chosen = self.postpones and not request.alone and self.rng.random() < 0.3
         return frozenset(number for number in sorted(left) if chosen and self.rng.random() < 0.5)
 
-    def whole(self, order: Submit, finished: tuple[int, ...]) -> None:
-        postponed = self.postponed(order, {*order.groups} - {*finished})
-        self.plan.finished(order.number, frozenset(finished), self.seconds * len(finished), postponed)
+    def whole(self, request: Task, finished: tuple[int, ...]) -> None:
+        postponed = self.postponed(request, {*request.groups} - {*finished})
+        self.plan.finished(request.number, frozenset(finished), self.seconds * len(finished), postponed)
         self.done += finished
 
-    def piece(self, order: Submit, finished: tuple[int, ...]) -> None:
-        (group,) = order.groups
+    def piece(self, request: Task, finished: tuple[int, ...]) -> None:
+        (group,) = request.groups
         settled = self.settled.setdefault(group, set())
         assert not settled & set(finished), "a replicate ran twice"
         settled.update(finished)
-        postponed = self.postponed(order, {*(order.replicates or (0,))} - {*finished})
-        self.plan.piece_finished(order.number, frozenset(finished), self.seconds * len(finished), postponed)
-        if order.replicates == () and not postponed:
+        postponed = self.postponed(request, {*(request.replicates or (0,))} - {*finished})
+        self.plan.piece_finished(request.number, frozenset(finished), self.seconds * len(finished), postponed)
+        if request.replicates == () and not postponed:
             self.scored.append(group)
             self.close(group)
         elif len(settled) == self.replicates(group) and finished:
@@ -146,8 +146,8 @@ def test_every_group_runs_once_and_the_window_is_never_exceeded(
         p.slots, p.workers = rng.randint(1, slots), rng.randint(1, 3)  # workers come and go
         cluster.send()
         assert len(cluster.groups_in_flight()) <= p.in_flight <= batch_size
-        assert len(cluster.flying) <= TASKS_PER_SLOT * slots + most_replicates
-        assert fuse or all(len(order.groups) == 1 for order in cluster.flying.values())
+        assert len(cluster.tasks_in_flight) <= TASKS_PER_SLOT * slots + most_replicates
+        assert fuse or all(len(request.groups) == 1 for request in cluster.tasks_in_flight.values())
         cluster.come_back(gives_back=gives_back, loses=loses)
     assert sorted(cluster.done) == list(range(n))
     assert all(group % 2 for group in cluster.scored)
@@ -156,43 +156,43 @@ def test_every_group_runs_once_and_the_window_is_never_exceeded(
 def test_groups_start_in_study_order() -> None:
     p = plan(100)
     p.measured(0.1, 1, 1)
-    sent = [group for order in p.fill(pilot=False) for group in order.groups]
+    sent = [group for request in p.next_tasks(pilot=False) for group in request.groups]
     assert sent == list(range(len(sent)))
 
 
 def test_what_a_task_gives_back_goes_first() -> None:
     p = plan(100, slots=1)
     p.measured(0.1, 1, 1)
-    first, *_ = p.fill(pilot=False)
+    first, *_ = p.next_tasks(pilot=False)
     p.finished(first.number, frozenset({0}), 0.1)
-    assert p.fill(pilot=False)[0].groups[0] == 1
+    assert p.next_tasks(pilot=False)[0].groups[0] == 1
 
 
 def test_the_pilot_is_one_simulation_alone_and_the_rest_of_its_group_follows() -> None:
     p = plan(100, replicates=lambda _: 5)
-    (order,) = p.fill(pilot=True)
-    assert (order.groups, order.replicates) == ((0,), (0,))
-    assert p.fill(pilot=True) == []
-    p.piece_finished(order.number, frozenset({0}), 1e-3)
-    rest, *others = p.fill(pilot=False)
+    (request,) = p.next_tasks(pilot=True)
+    assert (request.groups, request.replicates) == ((0,), (0,))
+    assert p.next_tasks(pilot=True) == []
+    p.piece_finished(request.number, frozenset({0}), 1e-3)
+    rest, *others = p.next_tasks(pilot=False)
     assert (rest.groups, rest.replicates) == ((0,), (1, 2, 3, 4))
-    assert all(order.replicates is None for order in others)
+    assert all(request.replicates is None for request in others)
 
 
 def test_a_long_group_is_run_in_pieces_and_few_are_half_done() -> None:
     p = plan(100, replicates=lambda _: 10, slots=3)
     p.measured(4.0, 1, 10)  # 0.4 s a simulation: two of them are a task of about a second
-    orders = p.fill(pilot=False)
-    assert [(order.groups, order.replicates) for order in orders] == [
+    requests = p.next_tasks(pilot=False)
+    assert [(request.groups, request.replicates) for request in requests] == [
         *[((0,), (i, i + 1)) for i in range(0, 10, 2)],
         ((1,), (0, 1)),
     ]
-    for order in orders[:5]:
-        p.piece_finished(order.number, frozenset(order.replicates or ()), 0.8)
+    for request in requests[:5]:
+        p.piece_finished(request.number, frozenset(request.replicates or ()), 0.8)
     p.targets_due(0)
-    targets, *pieces = p.fill(pilot=False)
+    targets, *pieces = p.next_tasks(pilot=False)
     assert (targets.groups, targets.replicates) == ((0,), ())
-    assert {order.groups for order in pieces} == {(1,)}
+    assert {request.groups for request in pieces} == {(1,)}
 
 
 def test_targets_of_many_groups_that_wait_for_them_are_sent_a_few_at_a_time() -> None:
@@ -201,58 +201,58 @@ def test_targets_of_many_groups_that_wait_for_them_are_sent_a_few_at_a_time() ->
     p.measured(1.0, 1, 2)
     one, other, whole = frozenset({0}), frozenset({1}), set()
     while len(whole) < 20:  # each group waits for its second replicate, which takes too much memory
-        for order in p.fill(pilot=False):
-            ran = frozenset(order.replicates or ())
+        for request in p.next_tasks(pilot=False):
+            ran = frozenset(request.replicates or ())
             p.piece_finished(
-                order.number, ran if order.alone else ran & one, 0.5, frozenset() if order.alone else ran & other
+                request.number, ran if request.alone else ran & one, 0.5, frozenset() if request.alone else ran & other
             )
-            whole.update(order.groups if order.alone else ())
+            whole.update(request.groups if request.alone else ())
     for group in whole:
         p.targets_due(group)
-    sent = p.fill(pilot=False)
+    sent = p.next_tasks(pilot=False)
     assert len(sent) <= 2 * PIECES_PER_SLOT
     n_scored = 0
     while sent:
         n_scored += len(sent)
-        for order in sent:
-            assert order.replicates == ()
-            p.piece_finished(order.number, frozenset(), 0.1)
-            p.closing(order.groups[0])
-            p.closed(order.groups[0])
-        sent = p.fill(pilot=False)
+        for request in sent:
+            assert request.replicates == ()
+            p.piece_finished(request.number, frozenset(), 0.1)
+            p.closing(request.groups[0])
+            p.closed(request.groups[0])
+        sent = p.next_tasks(pilot=False)
     assert n_scored == 20
 
 
 def test_the_last_groups_of_a_job_are_split_so_that_slots_finish_together() -> None:
     p = plan(2, replicates=lambda _: 4)
     p.measured(0.8, 1, 4)
-    assert [len(order.replicates or ()) for order in p.fill(pilot=False)] == [1, 1, 1, 1]
+    assert [len(request.replicates or ()) for request in p.next_tasks(pilot=False)] == [1, 1, 1, 1]
 
 
 def test_a_task_that_took_down_its_workers_is_cut_down_to_one_simulation_alone() -> None:
     p = plan(3, replicates=lambda group: 2 if group == 1 else 1)
     p.measured(0.01, 1, 1)
-    (fused,) = p.fill(pilot=False)
+    (fused,) = p.next_tasks(pilot=False)
     assert fused.groups == (0, 1, 2)
     p.lost(fused.number, blamed=True)
-    first, second, third = p.fill(pilot=False)
-    assert [(order.groups, order.suspect) for order in (first, second, third)] == [((i,), True) for i in range(3)]
+    first, second, third = p.next_tasks(pilot=False)
+    assert [(request.groups, request.suspect) for request in (first, second, third)] == [((i,), True) for i in range(3)]
     assert not fused.suspect
     p.lost(second.number, blamed=True)
-    assert p.fill(pilot=False) == [], "others run still"
+    assert p.next_tasks(pilot=False) == [], "others run still"
     p.lost(first.number, blamed=True)
     p.finished(third.number, frozenset({2}), 0.1)
     p.workers = 2
     sent = []
     for settled in ({1}, {0}):
-        (alone,) = p.fill(pilot=False)  # one at a time: on a worker that dies with two, which one did it?
+        (alone,) = p.next_tasks(pilot=False)  # one at a time: on a worker that dies with two, which one did it?
         sent.append((alone.groups, alone.replicates, alone.alone))
         p.piece_finished(alone.number, frozenset(settled), 0.1)
     assert sent == [((1,), (1,), True), ((1,), (0,), True)]
-    (last,) = p.fill(pilot=False)
+    (last,) = p.next_tasks(pilot=False)
     assert (last.groups, last.replicates, last.alone) == ((0,), None, True)
     p.lost(last.number)
-    (again,) = p.fill(pilot=False)
+    (again,) = p.next_tasks(pilot=False)
     assert again.alone, "a lost connection is no reason to run it beside others"
 
 
@@ -260,26 +260,26 @@ def test_what_took_too_much_memory_runs_one_on_each_worker() -> None:
     p = plan(3, slots=2)
     p.measured(1.0, 1, 1)
     p.workers = 2
-    while not (late := p.fill(pilot=False))[0].alone:
-        for order in late:
-            p.finished(order.number, frozenset(), 0.0, frozenset(order.groups))
-    assert [order.alone for order in late] == [True, True]
+    while not (late := p.next_tasks(pilot=False))[0].alone:
+        for request in late:
+            p.finished(request.number, frozenset(), 0.0, frozenset(request.groups))
+    assert [request.alone for request in late] == [True, True]
     p.finished(late[0].number, frozenset(late[0].groups), 1.0)
-    assert [order.alone for order in p.fill(pilot=False)] == [True]
+    assert [request.alone for request in p.next_tasks(pilot=False)] == [True]
 
 
 def test_targets_that_are_lost_are_sent_again() -> None:
     p = plan(1, replicates=lambda _: 2)
-    pieces = p.fill(pilot=False)
-    for order in pieces:
-        p.piece_finished(order.number, frozenset(order.replicates or ()), 5.0)
+    pieces = p.next_tasks(pilot=False)
+    for request in pieces:
+        p.piece_finished(request.number, frozenset(request.replicates or ()), 5.0)
     p.targets_due(0)
-    (targets,) = p.fill(pilot=False)
+    (targets,) = p.next_tasks(pilot=False)
     p.lost(targets.number)
-    (again,) = p.fill(pilot=False)
+    (again,) = p.next_tasks(pilot=False)
     assert (again.replicates, again.alone) == ((), False)
     p.lost(again.number, blamed=True)
-    (again,) = p.fill(pilot=False)
+    (again,) = p.next_tasks(pilot=False)
     assert (again.replicates, again.alone) == ((), True)
     p.piece_finished(again.number, frozenset(), 0.1)
     p.closed(0)
@@ -289,8 +289,8 @@ def test_targets_that_are_lost_are_sent_again() -> None:
 def in_pieces_and_all_there() -> Plan:
     """A plan of one group, all of whose replicates have come back."""
     p = plan(1, replicates=lambda _: 2)
-    for order in p.fill(pilot=False):
-        p.piece_finished(order.number, frozenset(order.replicates or ()), 5.0)
+    for request in p.next_tasks(pilot=False):
+        p.piece_finished(request.number, frozenset(request.replicates or ()), 5.0)
     return p
 
 
@@ -307,9 +307,9 @@ def test_a_stopped_plan_is_not_over_while_a_group_is_on_its_way_into_the_checkpo
 def test_targets_that_came_back_without_their_input_are_sent_again(alone: bool) -> None:
     p = in_pieces_and_all_there()
     p.targets_again(0, alone=alone)
-    (again,) = p.fill(pilot=False)
+    (again,) = p.next_tasks(pilot=False)
     assert (again.groups, again.replicates, again.alone) == ((0,), (), alone)
-    assert p.fill(pilot=False) == []
+    assert p.next_tasks(pilot=False) == []
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -317,17 +317,17 @@ def test_targets_that_come_back_after_a_stop_are_not_sent_again(alone: bool) -> 
     p = in_pieces_and_all_there()
     p.stop()
     p.targets_again(0, alone=alone)
-    assert p.fill(pilot=False) == []
+    assert p.next_tasks(pilot=False) == []
     assert p.over
 
 
 def test_a_stopped_plan_sends_nothing_and_is_over_when_the_last_task_is_back() -> None:
     p = plan(100)
-    order, *others = p.fill(pilot=False)
+    request, *others = p.next_tasks(pilot=False)
     p.stop()
-    assert p.fill(pilot=False) == []
+    assert p.next_tasks(pilot=False) == []
     assert not p.over
-    for sent in (order, *others):
+    for sent in (request, *others):
         p.finished(sent.number, frozenset(), 0.0)
     assert p.over
 
@@ -350,7 +350,7 @@ def test_a_study_without_groups_left_is_over() -> None:
 def test_size_of_a_task(n: int, seconds: float, expected: int) -> None:
     p = plan(n)
     p.measured(seconds, 1, 1)
-    assert len(p.fill(pilot=False)[0].groups) == expected
+    assert len(p.next_tasks(pilot=False)[0].groups) == expected
 
 
 @pytest.mark.parametrize(
@@ -359,17 +359,17 @@ def test_size_of_a_task(n: int, seconds: float, expected: int) -> None:
 def test_a_window_of_short_groups_is_a_few_full_tasks_and_no_crumb(per_slot: float, sizes: list[int]) -> None:
     p = plan(10_000, window_per_slot=per_slot)
     p.measured(1e-5, 1, 1)
-    assert [len(order.groups) for order in p.fill(pilot=False)] == sizes
+    assert [len(request.groups) for request in p.next_tasks(pilot=False)] == sizes
 
 
 def test_before_anything_is_measured_one_group_finds_out() -> None:
-    assert [order.groups for order in plan(10).fill(pilot=False)] == [(0,), (1,)]
+    assert [request.groups for request in plan(10).next_tasks(pilot=False)] == [(0,), (1,)]
 
 
 def test_without_fusion_each_group_is_a_task() -> None:
     p = plan(1000, fuse=False)
     p.measured(1e-4, 1, 1)
-    assert {len(order.groups) for order in p.fill(pilot=False)} == {1}
+    assert {len(request.groups) for request in p.next_tasks(pilot=False)} == {1}
 
 
 @pytest.mark.parametrize(
@@ -411,13 +411,13 @@ def test_batches_are_counted_off_with_the_keys_of_their_commits() -> None:
 def test_what_took_too_much_memory_runs_alone_when_nothing_else_does() -> None:
     p = plan(8, slots=2)
     p.measured(1.0, 1, 1)
-    first, *others = p.fill(pilot=False)
+    first, *others = p.next_tasks(pilot=False)
     p.finished(first.number, frozenset(), 0.1, frozenset(first.groups))
     while others:
-        order = others.pop()
-        assert not order.alone
-        p.finished(order.number, frozenset(order.groups), 1.0)
-        others += p.fill(pilot=False)
+        request = others.pop()
+        assert not request.alone
+        p.finished(request.number, frozenset(request.groups), 1.0)
+        others += p.next_tasks(pilot=False)
         if others and others[0].alone:
             break
     (alone,) = others
@@ -430,87 +430,89 @@ def test_what_took_too_much_memory_runs_alone_when_nothing_else_does() -> None:
 def test_a_replicate_that_took_too_much_memory_waits_for_the_rest_of_the_job() -> None:
     p = plan(2, slots=1, replicates=lambda _: 2)
     p.measured(10.0, 1, 2)
-    sent: list[Submit] = []
+    sent: list[Task] = []
     while not p.over:
-        for order in p.fill(pilot=False):
-            sent.append(order)
-            first = order.groups == (0,) and order.replicates == (0,) and not order.alone
-            settled, late = (frozenset(), frozenset({0})) if first else (frozenset(order.replicates or ()), frozenset())
-            p.piece_finished(order.number, settled, 5.0, late)
-            if (order.groups == (1,) and order.replicates == (1,)) or order.alone:
-                p.closed(order.groups[0])
-    found = [(order.groups[0], order.replicates, order.alone) for order in sent]
+        for request in p.next_tasks(pilot=False):
+            sent.append(request)
+            first = request.groups == (0,) and request.replicates == (0,) and not request.alone
+            settled, late = (
+                (frozenset(), frozenset({0})) if first else (frozenset(request.replicates or ()), frozenset())
+            )
+            p.piece_finished(request.number, settled, 5.0, late)
+            if (request.groups == (1,) and request.replicates == (1,)) or request.alone:
+                p.closed(request.groups[0])
+    found = [(request.groups[0], request.replicates, request.alone) for request in sent]
     assert found == [(0, (0,), False), (0, (1,), False), (1, (0,), False), (1, (1,), False), (0, (0,), True)]
 
 
-def run_all(p: Plan, orders: list[Submit], seconds: float) -> None:
-    for order in orders:
-        p.finished(order.number, frozenset(order.groups), seconds * len(order.groups))
+def run_all(p: Plan, requests: list[Task], seconds: float) -> None:
+    for request in requests:
+        p.finished(request.number, frozenset(request.groups), seconds * len(request.groups))
 
 
 def test_beside_other_jobs_no_more_is_in_flight_than_the_share_and_nothing_is_taken_back() -> None:
     p = plan(1000, slots=8, task_seconds=0.5)
-    run_all(p, p.fill(pilot=False), 0.5)
-    assert len(p.fill(pilot=False)) == 8 * TASKS_PER_SLOT
+    run_all(p, p.next_tasks(pilot=False), 0.5)
+    assert len(p.next_tasks(pilot=False)) == 8 * TASKS_PER_SLOT
     p.slots, p.tasks = 4, 8
-    assert p.fill(pilot=False) == []
-    flying = list(p.flying.values())
+    assert p.next_tasks(pilot=False) == []
+    flying = list(p.tasks_in_flight.values())
     run_all(p, flying[:24], 0.5)
-    assert p.fill(pilot=False) == []
-    assert len(p.flying) == 8
+    assert p.next_tasks(pilot=False) == []
+    assert len(p.tasks_in_flight) == 8
     run_all(p, flying[24:25], 0.5)
-    assert len(p.fill(pilot=False)) == 1
+    assert len(p.next_tasks(pilot=False)) == 1
 
 
 def test_pieces_of_long_groups_keep_to_the_share() -> None:
     p = plan(3, slots=8, replicates=lambda _: 100)
     p.tasks = 3
-    assert len(p.fill(pilot=False)) == 3
+    assert len(p.next_tasks(pilot=False)) == 3
 
 
 def test_what_a_plan_wants_is_what_it_could_run_at_once() -> None:
     p = plan(100, batch_size=6, slots=2)
-    assert p.wants > 1000, "before anything is measured, each group may be long"
-    run_all(p, p.fill(pilot=False), 1.0)
-    assert p.wants == 6, "no more than fit into the window"
+    assert p.wanted_slots > 1000, "before anything is measured, each group may be long"
+    run_all(p, p.next_tasks(pilot=False), 1.0)
+    assert p.wanted_slots == 6, "no more than fit into the window"
     p = plan(5, slots=2, task_seconds=1.0)
-    run_all(p, p.fill(pilot=False), 3.5)
-    assert p.wants == 3 * 4, "a group of 3.5 s is four pieces"
+    run_all(p, p.next_tasks(pilot=False), 3.5)
+    assert p.wanted_slots == 3 * 4, "a group of 3.5 s is four pieces"
     p.stop()
-    assert p.wants == 0
+    assert p.wanted_slots == 0
 
 
 def test_an_order_says_what_it_will_take() -> None:
     p = plan(100, slots=1, task_seconds=1.0)
-    (first,) = p.fill(pilot=True)
+    (first,) = p.next_tasks(pilot=True)
     assert first.seconds == 1.0
     p.finished(first.number, frozenset(first.groups), 0.25)
-    assert p.fill(pilot=False)[0].seconds == pytest.approx(1.0)
-    assert len(p.flying[2].groups) == 4
+    assert p.next_tasks(pilot=False)[0].seconds == pytest.approx(1.0)
+    assert len(p.tasks_in_flight[2].groups) == 4
 
 
 def test_an_order_of_a_piece_says_what_its_replicates_will_take() -> None:
     p = plan(100, slots=1, replicates=lambda _: 10)
     p.measured(4.0, 1, 10)
-    piece = p.fill(pilot=False)[0]
+    piece = p.next_tasks(pilot=False)[0]
     assert (piece.replicates, piece.seconds) == ((0, 1), pytest.approx(0.8))
 
 
 def test_a_group_that_takes_just_the_budget_is_not_cut() -> None:
     p = plan(100, replicates=lambda _: 2)
     p.measured(1.0, 1, 2)
-    assert p.fill(pilot=False)[0].replicates is None
+    assert p.next_tasks(pilot=False)[0].replicates is None
 
 
 def test_the_last_room_of_a_window_takes_a_full_task() -> None:
     p = plan(1000, batch_size=25, slots=2)
     p.measured(0.2, 1, 1)
-    assert [len(order.groups) for order in p.fill(pilot=False)] == [5, 5, 5, 5, 5]
+    assert [len(request.groups) for request in p.next_tasks(pilot=False)] == [5, 5, 5, 5, 5]
 
 
 def test_a_piece_is_measured_as_a_fraction_of_its_group() -> None:
     p = plan(10, slots=1, replicates=lambda _: 4)
-    (first,) = p.fill(pilot=True)
+    (first,) = p.next_tasks(pilot=True)
     p.piece_finished(first.number, frozenset({0}), 0.5)
     assert p.seconds_per_group == 2.0
 
@@ -518,7 +520,7 @@ def test_a_piece_is_measured_as_a_fraction_of_its_group() -> None:
 def test_a_task_without_results_or_without_a_time_measures_nothing() -> None:
     p = plan(10, slots=1)
     p.measured(1.0, 1, 1)
-    stopped, untimed, *_ = p.fill(pilot=False)
+    stopped, untimed, *_ = p.next_tasks(pilot=False)
     p.finished(stopped.number, frozenset(), 5.0)
     p.finished(untimed.number, frozenset(untimed.groups), 0.0)
     assert p.seconds_per_group == 1.0
@@ -527,7 +529,7 @@ def test_a_task_without_results_or_without_a_time_measures_nothing() -> None:
 def test_a_piece_without_results_or_without_a_time_measures_nothing() -> None:
     p = plan(10, slots=1, replicates=lambda _: 4)
     p.measured(8.0, 1, 4)
-    stopped, untimed, *_ = p.fill(pilot=False)
+    stopped, untimed, *_ = p.next_tasks(pilot=False)
     p.piece_finished(stopped.number, frozenset(), 5.0)
     p.piece_finished(untimed.number, frozenset(untimed.replicates or ()), 0.0)
     assert p.seconds_per_group == 8.0
@@ -536,95 +538,95 @@ def test_a_piece_without_results_or_without_a_time_measures_nothing() -> None:
 def test_two_groups_whose_task_took_down_its_workers_are_sent_one_by_one() -> None:
     p = plan(2, slots=1)
     p.measured(0.01, 1, 1)
-    (fused,) = p.fill(pilot=False)
+    (fused,) = p.next_tasks(pilot=False)
     p.lost(fused.number, blamed=True)
-    assert [(order.groups, order.alone) for order in p.fill(pilot=False)] == [((0,), False), ((1,), False)]
+    assert [(request.groups, request.alone) for request in p.next_tasks(pilot=False)] == [((0,), False), ((1,), False)]
 
 
 def test_a_loss_that_is_nobodys_fault_makes_no_suspects() -> None:
     p = plan(3, slots=1)
     p.measured(0.01, 1, 1)
-    (fused,) = p.fill(pilot=False)
+    (fused,) = p.next_tasks(pilot=False)
     p.lost(fused.number)
-    assert [(order.groups, order.suspect) for order in p.fill(pilot=False)] == [((0, 1, 2), False)]
+    assert [(request.groups, request.suspect) for request in p.next_tasks(pilot=False)] == [((0, 1, 2), False)]
 
 
 def test_a_suspect_shares_its_task_with_no_other_group() -> None:
     p = plan(100, slots=1)
     p.measured(0.25, 1, 1)
-    first, second, third, _ = p.fill(pilot=False)
+    first, second, third, _ = p.next_tasks(pilot=False)
     p.finished(first.number, frozenset({0, 1}), 0.5)
     p.lost(second.number, blamed=True)
     p.lost(third.number)
-    sent = p.fill(pilot=False)
-    for order in sent:
-        p.finished(order.number, frozenset(order.groups), 0.25 * len(order.groups))
-    sent += p.fill(pilot=False)
-    assert [order.groups for order in sent] == [(2, 3), (4,), (5,), (6,), (7,), (8, 9, 10, 11)]
-    assert [order.suspect for order in sent] == [False, True, True, True, True, False]
+    sent = p.next_tasks(pilot=False)
+    for request in sent:
+        p.finished(request.number, frozenset(request.groups), 0.25 * len(request.groups))
+    sent += p.next_tasks(pilot=False)
+    assert [request.groups for request in sent] == [(2, 3), (4,), (5,), (6,), (7,), (8, 9, 10, 11)]
+    assert [request.suspect for request in sent] == [False, True, True, True, True, False]
 
 
-def late(p: Plan, order: Submit) -> None:
+def late(p: Plan, request: Task) -> None:
     """Have a piece, or a task of whole groups, come back with nothing but what is to run alone."""
-    if order.replicates is None:
-        p.finished(order.number, frozenset(), 0.0, frozenset(order.groups))
+    if request.replicates is None:
+        p.finished(request.number, frozenset(), 0.0, frozenset(request.groups))
     else:
-        p.piece_finished(order.number, frozenset(), 0.0, frozenset(order.replicates))
+        p.piece_finished(request.number, frozenset(), 0.0, frozenset(request.replicates))
 
 
 def all_late(n: int, **how: Any) -> Plan:
     """A plan of which everything is to run alone, and nothing is in flight."""
     p = plan(n, **how)
     p.measured(5.0, 1, 1)
-    while orders := p.fill(pilot=False):
-        if orders[0].alone:
-            for order in orders:
-                p.lost(order.number)
+    while requests := p.next_tasks(pilot=False):
+        if requests[0].alone:
+            for request in requests:
+                p.lost(request.number)
             break
-        for order in orders:
-            late(p, order)
+        for request in requests:
+            late(p, request)
     return p
 
 
 def test_as_long_as_nothing_is_known_of_workers_one_thing_runs_alone() -> None:
-    assert len(all_late(3).fill(pilot=False)) == 1
+    assert len(all_late(3).next_tasks(pilot=False)) == 1
 
 
 def test_no_more_groups_run_alone_than_fit_into_the_window() -> None:
     p = all_late(4, batch_size=2)
     p.workers = 3
-    assert len(p.fill(pilot=False)) == 2
+    assert len(p.next_tasks(pilot=False)) == 2
 
 
 def test_replicates_of_one_group_run_alone_on_several_workers() -> None:
     p = all_late(1, replicates=lambda _: 3)
     p.workers = 2
-    assert [(order.groups, order.alone) for order in p.fill(pilot=False)] == [((0,), True), ((0,), True)]
+    assert [(request.groups, request.alone) for request in p.next_tasks(pilot=False)] == [((0,), True), ((0,), True)]
 
 
 def test_a_replicate_that_comes_back_unsettled_from_a_run_alone_runs_alone_again() -> None:
     p = all_late(1, replicates=lambda _: 2)
-    (alone,) = p.fill(pilot=False)
+    (alone,) = p.next_tasks(pilot=False)
     p.piece_finished(alone.number, frozenset(), 0.0)
-    assert [order.alone for order in p.fill(pilot=False)] == [True]
+    assert [request.alone for request in p.next_tasks(pilot=False)] == [True]
 
 
 def test_nothing_runs_beside_a_suspect_and_a_suspect_runs_beside_nothing() -> None:
     """On a worker that dies with two, which one did it? The others need not wait for it, where they are first."""
     p = plan(3, slots=1, replicates=lambda group: 3 if group == 0 else 2)
     p.measured(10.0, 1, 2)
-    while not (orders := p.fill(pilot=False))[0].alone:
-        for order in orders:
-            if order.groups == (1,):
-                p.lost(order.number, blamed=True)
+    while not (requests := p.next_tasks(pilot=False))[0].alone:
+        for request in requests:
+            if request.groups == (1,):
+                p.lost(request.number, blamed=True)
             else:
-                late(p, order)
+                late(p, request)
     p.workers = 2
-    orders += p.fill(pilot=False)
+    requests += p.next_tasks(pilot=False)
     sent: list[list[int]] = []
-    while orders:
-        sent.append([order.groups[0] for order in orders])
-        for order in orders:
-            p.piece_finished(order.number, frozenset(order.replicates or ()), 1.0)
-        orders = p.fill(pilot=False)
+    while requests:
+        sent.append([request.groups[0] for request in requests])
+        for request in requests:
+            p.piece_finished(request.number, frozenset(request.replicates or ()), 1.0)
+        requests = p.next_tasks(pilot=False)
     assert sent == [[0, 0], [0, 2], [1], [1], [2]]

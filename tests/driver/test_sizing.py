@@ -7,58 +7,67 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.attempt.planning.batch_size import MARGIN, MOST_GROUPS, Room, Sizer, Sizes, Task, reckoned, room_for_results
+from mops.attempt.planning.batch_size import (
+    MARGIN,
+    MOST_GROUPS,
+    BatchSize,
+    BatchSizer,
+    Resources,
+    TaskUsage,
+    batch_size_for,
+    room_for_results,
+)
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.system.memory_limits import HEADROOM_BYTES
 
 MIB, GIB = 1 << 20, 1 << 30
-ROOM = Room(slots=8, workers=2, result_bytes=256 * MIB, task_seconds=1.0)
-TASK = Task(200 * MIB, 64 << 10, seconds=0.1, groups=1, allowed_bytes=8 * GIB, own_bytes=GIB)
+ROOM = Resources(slots=8, workers=2, result_bytes=256 * MIB, task_seconds=1.0)
+TASK = TaskUsage(200 * MIB, 64 << 10, seconds=0.1, groups=1, allowed_bytes=8 * GIB, own_bytes=GIB)
 
 
 def test_the_worker_with_the_least_room_decides_also_if_it_is_the_larger_one() -> None:
     roomy = replace(TASK, allowed_bytes=8 * GIB, own_bytes=GIB)
     crowded = replace(TASK, allowed_bytes=10 * GIB, own_bytes=8 * GIB)
-    assert "a worker has 2.0 GiB" in reckoned([roomy, crowded], ROOM).said
+    assert "a worker has 2.0 GiB" in batch_size_for([roomy, crowded], ROOM).said
 
 
 def test_light_simulations_use_every_slot_and_the_window_holds_its_tasks() -> None:
-    sizes = reckoned([TASK], ROOM)
+    sizes = batch_size_for([TASK], ROOM)
     assert (sizes.per_worker, sizes.said.endswith("320 in flight, 10 to a task")) == (4, True)
     assert sizes.groups == TASKS_PER_SLOT * 8 * 10
 
 
 def test_heavy_simulations_run_fewer_at_once() -> None:
-    sizes = reckoned([replace(TASK, peak_bytes=2 * GIB, seconds=30.0)], ROOM)
+    sizes = batch_size_for([replace(TASK, peak_bytes=2 * GIB, seconds=30.0)], ROOM)
     assert (sizes.per_worker, sizes.groups) == (2, 16)
     for said in ("up to 2.0 GiB", "a worker has 7.0 GiB: 2 at once on each, of 4", "30 s", "16 in flight, 1 to a task"):
         assert said in sizes.said
-    assert reckoned([replace(TASK, peak_bytes=20 * GIB)], ROOM).per_worker == 1
+    assert batch_size_for([replace(TASK, peak_bytes=20 * GIB)], ROOM).per_worker == 1
 
 
 def test_large_results_bound_the_window() -> None:
-    sizes = reckoned([replace(TASK, result_bytes=50 * MIB)], ROOM)
+    sizes = batch_size_for([replace(TASK, result_bytes=50 * MIB)], ROOM)
     assert sizes.groups == 5
     assert "50 MiB of 256 MiB for results: 5 in flight, 1 to a task" in sizes.said
-    assert reckoned([replace(TASK, result_bytes=GIB)], ROOM).groups == 1
+    assert batch_size_for([replace(TASK, result_bytes=GIB)], ROOM).groups == 1
 
 
 def test_a_window_that_results_bound_has_smaller_tasks_so_that_every_slot_has_two() -> None:
-    sizes = reckoned([replace(TASK, result_bytes=5 * MIB)], ROOM)
+    sizes = batch_size_for([replace(TASK, result_bytes=5 * MIB)], ROOM)
     assert sizes.said.endswith("51 in flight, 3 to a task")
 
 
 def test_a_group_without_results_counts_as_a_byte() -> None:
-    assert reckoned([replace(TASK, result_bytes=0)], replace(ROOM, result_bytes=10)).groups == 10
+    assert batch_size_for([replace(TASK, result_bytes=0)], replace(ROOM, result_bytes=10)).groups == 10
 
 
 def test_a_task_of_many_groups_is_measured_by_the_group() -> None:
     fused = replace(TASK, result_bytes=10 * TASK.result_bytes, seconds=10 * TASK.seconds, groups=10)
-    assert reckoned([fused], ROOM) == reckoned([TASK], ROOM)
+    assert batch_size_for([fused], ROOM) == batch_size_for([TASK], ROOM)
 
 
 def test_a_worker_that_takes_more_than_it_may_has_no_room_and_runs_one() -> None:
-    sizes = reckoned([replace(TASK, own_bytes=9 * GIB)], ROOM)
+    sizes = batch_size_for([replace(TASK, own_bytes=9 * GIB)], ROOM)
     assert "a worker has 0 B: 1 at once" in sizes.said
 
 
@@ -69,50 +78,50 @@ def test_results_have_what_workers_may_hold_and_a_quarter_of_the_runners_room() 
 
 
 def test_where_nothing_is_fused_the_window_is_of_single_groups() -> None:
-    assert reckoned([TASK], replace(ROOM, task_seconds=0.0)).groups == TASKS_PER_SLOT * 8
+    assert batch_size_for([TASK], replace(ROOM, task_seconds=0.0)).groups == TASKS_PER_SLOT * 8
 
 
 def test_many_short_ones_are_bounded_by_their_bookkeeping() -> None:
-    assert reckoned([replace(TASK, seconds=1e-5, result_bytes=10)], ROOM).groups == MOST_GROUPS
+    assert batch_size_for([replace(TASK, seconds=1e-5, result_bytes=10)], ROOM).groups == MOST_GROUPS
 
 
 def test_one_greedy_set_among_many_costs_the_others_nothing() -> None:
     greedy = replace(TASK, peak_bytes=6 * GIB)
-    assert reckoned([TASK] * 19 + [greedy], ROOM).per_worker == 4
-    assert reckoned([TASK] * 4 + [greedy] * 4, ROOM).per_worker == 1
+    assert batch_size_for([TASK] * 19 + [greedy], ROOM).per_worker == 4
+    assert batch_size_for([TASK] * 4 + [greedy] * 4, ROOM).per_worker == 1
 
 
 def test_a_simulation_is_given_what_nine_in_ten_need() -> None:
     greedy = replace(TASK, peak_bytes=6 * GIB)
-    assert reckoned([TASK] * 9 + [greedy], ROOM).per_worker == 4
-    assert reckoned([TASK] * 8 + [greedy] * 2, ROOM).per_worker == 1
+    assert batch_size_for([TASK] * 9 + [greedy], ROOM).per_worker == 4
+    assert batch_size_for([TASK] * 8 + [greedy] * 2, ROOM).per_worker == 1
 
 
 def test_tasks_of_long_ago_are_forgotten() -> None:
-    sizer = Sizer()
+    batch_sizer = BatchSizer()
     for task in [replace(TASK, peak_bytes=6 * GIB)] * 64 + [TASK] * 64:
-        sizer.measured(task)
-    assert sizer.sizes(ROOM) == reckoned([TASK], ROOM)
+        batch_sizer.measured(task)
+    assert batch_sizer.sizes(ROOM) == batch_size_for([TASK], ROOM)
 
 
 def test_it_is_reckoned_after_the_first_task_and_then_ever_less_often() -> None:
-    sizer, due = Sizer(), []
-    assert sizer.sizes(ROOM) is None
+    batch_sizer, due = BatchSizer(), []
+    assert batch_sizer.sizes(ROOM) is None
     for n in range(1, 300):
-        sizer.measured(TASK)
-        due += [n] if sizer.due else []
+        batch_sizer.measured(TASK)
+        due += [n] if batch_sizer.due else []
     assert due == [1, 2, 4, 8, 16, 32, 64]
-    assert sizer.sizes(ROOM) is not None
+    assert batch_sizer.sizes(ROOM) is not None
 
 
 def test_a_task_that_finished_nothing_is_not_divided_by() -> None:
-    sizer = Sizer()
-    sizer.measured(replace(TASK, groups=0))
-    assert sizer.sizes(replace(ROOM, slots=1, workers=1)) is None
+    batch_sizer = BatchSizer()
+    batch_sizer.measured(replace(TASK, groups=0))
+    assert batch_sizer.sizes(replace(ROOM, slots=1, workers=1)) is None
 
 
 def test_the_same_measured_anew_is_no_other_plan() -> None:
-    sizes = Sizes(100, 4, "")
+    sizes = BatchSize(100, 4, "")
     assert sizes.differs(None)
     assert not replace(sizes, groups=108, said="other figures").differs(sizes)
     assert not replace(sizes, groups=110).differs(sizes)
@@ -133,7 +142,7 @@ def test_what_runs_at_once_fits_or_is_one(
     peak: int, result: int, seconds: float, allowed: int, own: int, slots: int, workers: int
 ) -> None:
     room = replace(ROOM, slots=slots * workers, workers=workers)
-    sizes = reckoned([Task(peak, result, seconds, 1, allowed, own)], room)
+    sizes = batch_size_for([TaskUsage(peak, result, seconds, 1, allowed, own)], room)
     assert 1 <= sizes.per_worker <= slots
     assert sizes.per_worker == 1 or sizes.per_worker * (MARGIN * peak + HEADROOM_BYTES) <= allowed - own
     assert sizes.groups == 1 or sizes.groups * result <= room.result_bytes

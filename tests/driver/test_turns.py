@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.cluster.fair_queue import Turns
+from mops.cluster.fair_queue import FairQueue
 
 
 class Queue:
@@ -19,14 +19,14 @@ class Queue:
         self.now = 0.0
         self.queued: list[tuple[float, int, str]] = []
         self.running: list[tuple[float, int, str]] = []
-        self.turns: dict[str, Turns] = {}
+        self.turns: dict[str, FairQueue] = {}
         self.lengths: dict[str, float] = {}
         self.prices: dict[str, float] = {}
         self.used: dict[str, float] = {}
         self.n = 0
 
     def join(self, job: str, length: float, in_flight: int, weight: int = 1) -> None:
-        self.turns[job], self.lengths[job], self.prices[job], self.used[job] = Turns(), length, length / weight, 0.0
+        self.turns[job], self.lengths[job], self.prices[job], self.used[job] = FairQueue(), length, length / weight, 0.0
         for _ in range(in_flight):
             self.send(job)
 
@@ -93,7 +93,7 @@ def test_a_job_that_comes_later_begins_where_the_others_are() -> None:
 
 
 def test_a_task_that_is_taken_again_after_its_worker_has_died_moves_nobody() -> None:
-    turns = Turns()
+    turns = FairQueue()
     turns.tag("a", 5.0, 0.0)
     turns.tag("b", 5.0, 0.0)
     turns.taken("b")

@@ -19,7 +19,7 @@ from mops.cli import service_options
 from mops.errors import ClusterError, JobFailed, MopsError, ServiceError, Superseded, Terminated, UsageError
 from mops.k8s import dedicated, dedicated_lifecycle, names
 from mops.k8s.chart import Dedicated, RunnerPod
-from mops.k8s.chart import Service as Described
+from mops.k8s.chart import ServiceConfig as Described
 from mops.k8s.dedicated import Size
 from mops.k8s.runner_job import OWN_CLUSTER, OWN_CLUSTER_FILES, Request, runner_job
 from mops.service.profile import Profile
@@ -75,7 +75,7 @@ def described() -> Described:
 
 def drawn(described: Described, size: str = "2:6") -> list[Object]:
     return dedicated.objects(
-        dedicated.drawer(), described, "dask-sir-7f3a2c", "studies", Size.parse(size), {names.JOB: "sir"}
+        dedicated.spec_builder(), described, "dask-sir-7f3a2c", "studies", Size.parse(size), {names.JOB: "sir"}
     )
 
 
@@ -88,7 +88,7 @@ def test_the_example_is_what_is_made_of_the_chart(tmp_path: Path) -> None:
     service = Described.parse(json.dumps(rendered(tmp_path, values).client), "here")
     labels = {names.JOB: "sir-261005-ab12", names.OWNER: "ada", names.STUDY: "sir"}
     name = names.cluster_name(labels[names.JOB], "7f3a2c")
-    made = dedicated.objects(dedicated.drawer(), service, name, "studies", Size(2, 16), labels)
+    made = dedicated.objects(dedicated.spec_builder(), service, name, "studies", Size(2, 16), labels)
     assert made == list(yaml.safe_load_all(EXAMPLE.read_text())), (
         f"write it anew:\n{yaml.safe_dump_all(made, sort_keys=False)}"
     )
@@ -284,7 +284,7 @@ def test_a_kubernetes_without_the_operator_says_what_to_install(described: Descr
 def test_without_dask_kubernetes_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "dask_kubernetes.operator", None)
     with pytest.raises(UsageError, match=r"pip install 'mops-runner\[dedicated\]'"):
-        dedicated.drawer()
+        dedicated.spec_builder()
 
 
 def test_the_runner_is_sent_to_the_clusters_scheduler(described: Described) -> None:

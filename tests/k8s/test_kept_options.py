@@ -18,7 +18,7 @@ from mops.jobs import submit
 from mops.jobs.job import Job
 from mops.k8s import names
 from mops.k8s.chart import CONFIG_KEY
-from mops.k8s.chart import Service as Described
+from mops.k8s.chart import ServiceConfig as Described
 from mops.k8s.pod_state import GONE
 from mops.service.profile import Profile
 from mops.service.service import Service

@@ -22,12 +22,12 @@ from mops.k8s.pod_ends import (
     ACCOUNT,
     NEAR_SECONDS,
     PAUSE_SECONDS,
-    Book,
-    End,
+    PodEnd,
+    PodHistory,
     Pods,
     container_end,
     event_end,
-    taken_away,
+    removal_of,
 )
 from mops.k8s.pod_state import ends_of
 from mops.k8s.runner_job import Request, runner_job
@@ -42,20 +42,20 @@ EARLIER = ", and the kernel had killed a process in it for memory before"
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [
-        ("under-init", End("the container of pod x was OOMKilled (exit code 137)", memory=True)),
-        ("restarted-worker", End("the container of pod x was OOMKilled (exit code 137)", memory=True)),
+        ("under-init", PodEnd("the container of pod x was OOMKilled (exit code 137)", memory=True)),
+        ("restarted-worker", PodEnd("the container of pod x was OOMKilled (exit code 137)", memory=True)),
         (
             "child-code-3",
-            End(f"the container of pod x ended with exit code 3{EARLIER}"),
+            PodEnd(f"the container of pod x ended with exit code 3{EARLIER}"),
         ),
         (
             "child-code-0",
-            End(f"the container of pod x ended with exit code 0{EARLIER}"),
+            PodEnd(f"the container of pod x ended with exit code 0{EARLIER}"),
         ),
-        ("crash", End("the container of pod x ended with exit code 3")),
+        ("crash", PodEnd("the container of pod x ended with exit code 3")),
     ],
 )
-def test_a_container_was_oom_killed_only_if_its_exit_code_says_so(pod: str, expected: End) -> None:
+def test_a_container_was_oom_killed_only_if_its_exit_code_says_so(pod: str, expected: PodEnd) -> None:
     assert container_end("x", ends_of(SEEN[pod])[0]) == expected
 
 
@@ -74,23 +74,23 @@ MEMORY = (
     [
         (
             SEEN["evicted"],
-            End("pod evicted was taken away (EvictionByEvictionAPI): Eviction API: evicting", nobodys=True),
+            PodEnd("pod evicted was taken away (EvictionByEvictionAPI): Eviction API: evicting", removed=True),
         ),
-        (SEEN["killed"], End("pod killed was deleted", nobodys=True)),
+        (SEEN["killed"], PodEnd("pod killed was deleted", removed=True)),
         # A simulation has filled it: whoever does so again and again is to be found.
-        (SEEN["disk"], End('pod disk was Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "20Mi".')),
-        (evicted(MEMORY), End(f"pod x was Evicted: {MEMORY.strip()}", nobodys=True)),
+        (SEEN["disk"], PodEnd('pod disk was Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "20Mi".')),
+        (evicted(MEMORY), PodEnd(f"pod x was Evicted: {MEMORY.strip()}", removed=True)),
         (
             evicted("The node was low on resource: ephemeral-storage. "),
-            End("pod x was Evicted: The node was low on resource: ephemeral-storage."),
+            PodEnd("pod x was Evicted: The node was low on resource: ephemeral-storage."),
         ),
         (SEEN["crash"], None),
         (SEEN["restarted-worker"], None),
         ({"metadata": {"name": "x"}}, None),
     ],
 )
-def test_a_pod_is_taken_away_by_others_or_for_what_ran_in_it(pod: Object, expected: End | None) -> None:
-    assert taken_away(pod) == expected
+def test_a_pod_is_taken_away_by_others_or_for_what_ran_in_it(pod: Object, expected: PodEnd | None) -> None:
+    assert removal_of(pod) == expected
 
 
 def event(reason: str, message: str, second: int = 0) -> Object:
@@ -102,19 +102,22 @@ def event(reason: str, message: str, second: int = 0) -> Object:
     [
         ([], None),
         ([event("Pulled", "image"), event("Killing", "Stopping container worker")], None),
-        ([event("Evicted", MEMORY)], End(f"pod x was Evicted: {MEMORY.strip()}", nobodys=True)),
-        ([event("Preempted", "by a on node b")], End("pod x was taken away (Preempted): by a on node b", nobodys=True)),
+        ([event("Evicted", MEMORY)], PodEnd(f"pod x was Evicted: {MEMORY.strip()}", removed=True)),
+        (
+            [event("Preempted", "by a on node b")],
+            PodEnd("pod x was taken away (Preempted): by a on node b", removed=True),
+        ),
         (
             [event("Killing", "Container worker failed liveness probe, will be restarted", 3), event("Evicted", "", 1)],
-            End("pod x: Container worker failed liveness probe, will be restarted"),
+            PodEnd("pod x: Container worker failed liveness probe, will be restarted"),
         ),
         (
             [event("OOMKilling", "Memory cgroup")],
-            End("pod x was out of memory (OOMKilling): Memory cgroup", memory=True),
+            PodEnd("pod x was out of memory (OOMKilling): Memory cgroup", memory=True),
         ),
     ],
 )
-def test_events_tell_what_a_pods_status_does_not(events: list[Object], expected: End | None) -> None:
+def test_events_tell_what_a_pods_status_does_not(events: list[Object], expected: PodEnd | None) -> None:
     assert event_end("x", events) == expected
 
 
@@ -159,7 +162,7 @@ def asked(answers: Answers, clock: Clock) -> Pods:
 
 def causes(
     answers: Answers, clock: Clock, n: int, *, worker: str = WORKER, every_s: float = 2.0
-) -> Iterator[End | None]:
+) -> Iterator[PodEnd | None]:
     """Yield what is known of a worker that goes at each look."""
     pods = asked(answers, clock)
     for _ in range(n):
@@ -173,7 +176,7 @@ OOM = "the container of pod mops-worker-7bc55dccfd-5gs4b was OOMKilled (exit cod
 
 def test_a_worker_is_found_by_the_address_of_its_pod(clock: Clock) -> None:
     answers = Answers([healthy()], [healthy()], [SEEN["restarted-worker"]])
-    assert list(causes(answers, clock, 3)) == [None, None, End(OOM, memory=True)]
+    assert list(causes(answers, clock, 3)) == [None, None, PodEnd(OOM, memory=True)]
     answers = Answers([healthy()], [SEEN["restarted-worker"]])
     assert list(causes(answers, clock, 2, worker="tcp://10.245.0.65:8789")) == [None, None]
 
@@ -196,26 +199,26 @@ def test_an_end_explains_a_departure_at_about_that_time_only(clock: Clock) -> No
 
 
 def test_a_pod_that_is_not_there_any_more_was_deleted_unless_an_event_says_more(clock: Clock) -> None:
-    assert list(causes(Answers([healthy()], []), clock, 2))[-1] == End(
-        "pod mops-worker-7bc55dccfd-5gs4b was deleted", nobodys=True
+    assert list(causes(Answers([healthy()], []), clock, 2))[-1] == PodEnd(
+        "pod mops-worker-7bc55dccfd-5gs4b was deleted", removed=True
     )
     answers = Answers([healthy()], [], events=[event("Evicted", "The node was low on resource: pids. ")])
     found = list(causes(answers, clock, 2))[-1]
     assert found is not None
-    assert not found.nobodys
+    assert not found.removed
     assert "low on resource: pids" in found.said
 
 
 def test_what_a_pod_ended_with_counts_also_when_it_is_gone(clock: Clock) -> None:
     answers = Answers([healthy()], [SEEN["restarted-worker"]], [])
-    assert list(causes(answers, clock, 3))[-1] == End(OOM, memory=True)
+    assert list(causes(answers, clock, 3))[-1] == PodEnd(OOM, memory=True)
 
 
 def test_the_newest_pod_of_an_address_is_meant() -> None:
     old = copy.deepcopy(SEEN["disk"])
     old["status"]["podIP"] = "10.245.0.64"
     old["metadata"]["creationTimestamp"] = "2026-11-20T00:00:00Z"
-    book = Book()
+    book = PodHistory()
     book.note([healthy(), old], 1.0)
     found = book.at("10.245.0.64")
     assert found is not None

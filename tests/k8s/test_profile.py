@@ -12,7 +12,7 @@ import pytest
 
 from mops.errors import NewerFormat, UsageError
 from mops.k8s import chart
-from mops.k8s.chart import Service
+from mops.k8s.chart import ServiceConfig
 from mops.service.profile import Profile, load, path, reach, remove, save
 
 Object = dict[str, Any]
@@ -38,9 +38,9 @@ def home(tmp_path: Path) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(tmp_path / "config")}
 
 
-def parsed(**changes: Any) -> Service:
+def parsed(**changes: Any) -> ServiceConfig:
     fields = {name: value for name, value in (SERVICE | changes).items() if value is not ...}
-    return Service.parse(json.dumps(fields), "ConfigMap mops-client")
+    return ServiceConfig.parse(json.dumps(fields), "ConfigMap mops-client")
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_what_no_chart_of_mops_writes_names_each_problem(changes: Object, said: 
 
 def test_an_empty_configmap() -> None:
     with pytest.raises(UsageError, match="Invalid JSON"):
-        Service.parse("", "ConfigMap mops-client")
+        ServiceConfig.parse("", "ConfigMap mops-client")
 
 
 def test_variables_of_the_storage_are_set_unless_the_person_has_them(profile: Profile) -> None:
@@ -238,7 +238,7 @@ def test_variables_of_the_storage_are_set_unless_the_person_has_them(profile: Pr
 
 def test_a_service_needs_no_secret() -> None:
     """The profile lies in a home folder, in plain text."""
-    named = {name for part in (Service, chart.RunnerPod, chart.Workers) for name in part.model_fields}
+    named = {name for part in (ServiceConfig, chart.RunnerPod, chart.Workers) for name in part.model_fields}
     assert not {name for name in named if any(word in name for word in ("secret", "key", "token", "password"))} - {
         "image_pull_secrets",  # names of Secrets
         "mount_token",

@@ -9,30 +9,30 @@ from typing import Any
 
 from distributed import LocalCluster
 
-from mops.cluster.connect import visited
-from mops.cluster.doctor import Connected, Scheduler, Worker, connected
+from mops.cluster.connect import connect_to_look
+from mops.cluster.doctor import ConnectedWorker, Scheduler, Worker, connected
 from mops.cluster.doctor import versions as own_versions
 from mops.errors import ClusterError, MopsError, ServiceError
 from mops.k8s.pod_state import Phase, PodState
-from mops.service.overview import Dask, Member, Survey, joined, survey
+from mops.service.overview import Dask, ServiceOverview, WorkerView, joined, overview_of
 
 NEW, OLD = {"mops": "2", "Python": "3.13"}, {"mops": "1", "Python": "3.11"}
 A, B = PodState("worker-a", "running", ready=True), PodState("worker-b", "unschedulable", "no room")
-DASK_A = Connected("worker-a", "tcp://10.0.0.1:1", 2, 100, 50)
+DASK_A = ConnectedWorker("worker-a", "tcp://10.0.0.1:1", 2, 100, 50)
 WORKER = Worker("tcp://10.0.0.1:1", "worker-a", 2, 100, 200, 40, False, False, "65536", NEW)
 
 
 def test_pods_and_workers_are_joined_by_name() -> None:
     stranger = replace(DASK_A, name="somebody", address="tcp://10.0.0.9:1")
     assert joined([A, B], [stranger, DASK_A]) == [
-        Member("worker-a", A, DASK_A),
-        Member("worker-b", B, None),
-        Member("somebody", None, stranger),
+        WorkerView("worker-a", A, DASK_A),
+        WorkerView("worker-b", B, None),
+        WorkerView("somebody", None, stranger),
     ]
 
 
-def of(*workers: Worker) -> Survey:
-    return Survey((), (), {}, Dask(Scheduler("tcp://s:1", 1.0, OLD), [], workers, []), [])
+def of(*workers: Worker) -> ServiceOverview:
+    return ServiceOverview((), (), {}, Dask(Scheduler("tcp://s:1", 1.0, OLD), [], workers, []), [])
 
 
 def test_versions_of_workers_that_are_alike_are_one_line() -> None:
@@ -79,8 +79,8 @@ class Partly:
         yield self._address
 
 
-def surveyed(service: Any) -> Survey:
-    return survey(service, 1)
+def surveyed(service: Any) -> ServiceOverview:
+    return overview_of(service, 1)
 
 
 def said(faults: Any) -> list[str]:
@@ -89,7 +89,7 @@ def said(faults: Any) -> list[str]:
 
 def test_what_is_known_is_there_where_dask_is_not_reached() -> None:
     now = surveyed(Partly(refuses=("dask",)))
-    assert now.workers == [Member("worker-a", A), Member("worker-b", B)]
+    assert now.workers == [WorkerView("worker-a", A), WorkerView("worker-b", B)]
     assert now.runners == {"running": 2, "ended": 1}
     assert now.dask is None
     assert said(now.faults) == ["you may not see dask"]
@@ -103,7 +103,7 @@ def test_what_cannot_be_asked_is_not_known_rather_than_empty() -> None:
 
 
 def test_a_scheduler_that_does_not_answer(monkeypatch: Any) -> None:
-    monkeypatch.setattr("mops.cluster.connect.visited.__defaults__", (1.0,))
+    monkeypatch.setattr("mops.cluster.connect.connect_to_look.__defaults__", (1.0,))
     now = surveyed(Partly("tcp://127.0.0.1:1"))
     (fault,) = now.faults
     assert isinstance(fault, ClusterError)
@@ -116,7 +116,7 @@ def test_a_real_scheduler_tells_of_its_workers_without_running_anything_there() 
         LocalCluster(
             n_workers=6, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit=1 << 30
         ) as cluster,
-        visited(cluster.scheduler_address) as client,
+        connect_to_look(cluster.scheduler_address) as client,
     ):
         found = connected(client)
     assert len(found) == 6
@@ -128,7 +128,7 @@ def test_an_error_in_the_body_is_not_called_a_lost_scheduler() -> None:
     with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         raised: list[BaseException] = []
         try:
-            with visited(cluster.scheduler_address):
+            with connect_to_look(cluster.scheduler_address):
                 raise MopsError("ours")
         except MopsError as error:
             raised.append(error)

@@ -24,7 +24,7 @@ from mops.storage.backends.base import Entry, Retry
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, By, Cancel, Claim, Commit, End, Part, Record, parse_record
-from mops.storage.joblog.starting import Overtaken, Settled
+from mops.storage.joblog.starting import NothingToRun, Overtaken
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
@@ -95,7 +95,7 @@ class Actor(threading.Thread):
             if self.choice != "killed":
                 self._program(self)
                 self.outcome = "done"
-        except (Settled, Overtaken, Superseded, StorageUnavailable, Killed) as error:
+        except (NothingToRun, Overtaken, Superseded, StorageUnavailable, Killed) as error:
             self.outcome = error
         except Exception as error:
             self.outcome = error

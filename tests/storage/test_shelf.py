@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mops.attempt.planning.result_shelf import Shelf
+from mops.attempt.planning.result_shelf import ResultShelf
 from mops.errors import StorageError
 from mops.storage.backends.spool import Spool
 from small_disk import small_disk
@@ -25,7 +25,7 @@ def content(number: int, size: int = MIB) -> np.ndarray:
 
 
 def test_objects_come_back_as_they_were(tmp_path):
-    shelf = Shelf(Spool)
+    shelf = ResultShelf(Spool)
     first = shelf.put({"buffer": pa.py_buffer(b"abc"), "text": "x", "none": None})
     empty = shelf.put([pa.py_buffer(b"")])
     array = shelf.put(np.arange(5))
@@ -38,7 +38,7 @@ def test_objects_come_back_as_they_were(tmp_path):
 
 def test_buffers_take_no_memory_while_they_wait():
     """Half-done groups were held in memory, whatever their size and number: 2.8 GB for 280 groups of 10 MB."""
-    shelf = Shelf(Spool)
+    shelf = ResultShelf(Spool)
     shelf.put(b"")
     tracemalloc.start()
     try:
@@ -52,7 +52,7 @@ def test_buffers_take_no_memory_while_they_wait():
 
 def test_the_file_takes_about_twice_what_is_in_it():
     """A group that waits long for its last replicate must not keep the room of all that came and went meanwhile."""
-    shelf = Shelf(Spool, slack_bytes=4 * MIB)
+    shelf = ResultShelf(Spool, slack_bytes=4 * MIB)
     waiting = [shelf.put((i, pa.py_buffer(content(i)))) for i in range(3)]
     for i in range(100):
         gone = shelf.put(pa.py_buffer(content(i)))
@@ -63,7 +63,7 @@ def test_the_file_takes_about_twice_what_is_in_it():
 
 
 def test_what_was_read_stays_when_it_is_removed_and_the_file_is_rewritten():
-    shelf = Shelf(Spool, slack_bytes=0)
+    shelf = ResultShelf(Spool, slack_bytes=0)
     kept = [shelf.put(pa.py_buffer(content(i))) for i in range(4)]
     buffers = shelf.read(kept)
     for one in kept:
@@ -73,14 +73,14 @@ def test_what_was_read_stays_when_it_is_removed_and_the_file_is_rewritten():
 
 
 def test_without_objects_there_is_no_file():
-    shelf = Shelf(Spool)
+    shelf = ResultShelf(Spool)
     shelf.remove([shelf.put(pa.py_buffer(content(1)))])
     assert shelf.file_bytes == 0
     assert shelf.read([shelf.put("again")]) == ["again"]
 
 
 def test_threads_put_read_and_remove_at_once():
-    shelf, wrong = Shelf(Spool, slack_bytes=MIB), []
+    shelf, wrong = ResultShelf(Spool, slack_bytes=MIB), []
 
     def work(number: int) -> None:
         for _ in range(50):
@@ -101,7 +101,7 @@ def test_no_room_is_said(tmp_path):
     folder = tmp_path / "small"
     folder.mkdir()
     with small_disk(folder, 1):
-        shelf = Shelf(lambda: Spool(folder))
+        shelf = ResultShelf(lambda: Spool(folder))
         with pytest.raises(StorageError, match="No space left"):
             shelf.put(pa.py_buffer(content(1, 4 * MIB)))
 

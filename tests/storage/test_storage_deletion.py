@@ -15,7 +15,7 @@ import pytest
 from made import Hooked, below, claimed, commit, created, ended, finished, lives, part
 
 from mops.errors import CorruptRecord, JobError, MopsError, NewerFormat, StorageUnavailable, Superseded
-from mops.jobs.delete import Deleted, delete, derived_jobs, doomed
+from mops.jobs.delete import Deleted, delete, derived_jobs, plan_deletion
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
 from mops.storage.backends.base import Retry
@@ -33,7 +33,7 @@ PATHS = JobPaths("job")
 
 
 def gone(files: Files, *jobs: str) -> list[Deleted]:
-    return list(delete(files, [one.job for one in doomed(files, jobs)]))
+    return list(delete(files, [one.job for one in plan_deletion(files, jobs)]))
 
 
 def ended_process() -> int:
@@ -69,7 +69,7 @@ def created_again() -> None:
 def test_a_deleted_job_leaves_nothing_but_its_bundle_and_a_name_that_can_be_used_again(files, state):
     MAKE[state](files)
     expected = len(below(files))
-    (found,) = doomed(files, ["job"])
+    (found,) = plan_deletion(files, ["job"])
     assert (found.state, found.files) == ({"new": "submitted", "complete": "succeeded"}.get(state, state), expected)
     (deleted,) = delete(files, ["job"])
     assert deleted.hosts == ()
@@ -96,7 +96,7 @@ def test_a_running_job_is_refused_with_where_it_runs(files):
     lives(files, "job", 1, host="far-away", pid=7, age_s=0)
     before = below(files)
     with pytest.raises(JobError) as caught:
-        doomed(files, ["job"])
+        plan_deletion(files, ["job"])
     assert _timeless(caught.value) == (
         "job 'job' is running: process 7 on far-away, last seen (some) s ago\n"
         f"  at: {files.url}\n"
@@ -113,7 +113,7 @@ def test_all_that_cannot_be_deleted_is_said_at_once_and_nothing_is_deleted(files
     claimed(files, "runs")
     lives(files, "runs", 1, age_s=0)
     with pytest.raises(JobError) as caught:
-        doomed(files, ["done", "runs", "nothing", "../x"])
+        plan_deletion(files, ["done", "runs", "nothing", "../x"])
     assert _timeless(caught.value) == (
         "3 jobs cannot be deleted:\n"
         "  job 'runs' is running: process 1 on elsewhere, last seen (some) s ago\n"
@@ -244,7 +244,7 @@ def lay_to_rest(files: Files) -> None:
 
 def test_what_a_killed_submit_left_can_be_deleted(storage, files):
     storage.lay(PATHS.study, b"{}")
-    assert [(one.state, one.files) for one in doomed(files, ["job"])] == [("incomplete", 1)]
+    assert [(one.state, one.files) for one in plan_deletion(files, ["job"])] == [("incomplete", 1)]
     gone(files, "job")
     assert files.list("") == []
 
@@ -309,7 +309,7 @@ def test_a_parent_stays_while_a_job_is_derived_from_it(storage, files):
     storage.lay(JobPaths("broken").record, b"{")
     assert derived_jobs(files) == {"old": ["new"], "new": ["newer"]}
     with pytest.raises(JobError) as caught:
-        doomed(files, ["old"])
+        plan_deletion(files, ["old"])
     assert _timeless(caught.value) == (
         "job 'old' is the parent of new: rows are read from there\n"
         f"  at: {files.url}\n"
@@ -350,12 +350,12 @@ def test_a_list_counts_what_a_derived_job_takes_over(files):
     files.remove([JobPaths("new").finished])
     assert list_jobs(files)[0] == listed
     with pytest.raises(JobError, match="is the parent of new"):
-        doomed(files, ["old"])
+        plan_deletion(files, ["old"])
 
 
 def test_a_job_that_is_derived_meanwhile_keeps_its_parent(files):
     finished(files, "old")
-    (found,) = doomed(files, ["old"])
+    (found,) = plan_deletion(files, ["old"])
     derive(files, "new", "old")
     with pytest.raises(JobError, match="is the parent of new"):
         list(delete(files, [found.job]))
@@ -380,7 +380,7 @@ def test_what_can_be_deleted_is_deleted_though_another_job_is_refused_meanwhile(
 def test_a_job_whose_record_is_broken_can_be_deleted(storage, files):
     finished(files)
     storage.lay(PATHS.record, b"{not json")
-    assert [one.state for one in doomed(files, ["job"])] == ["unreadable"]
+    assert [one.state for one in plan_deletion(files, ["job"])] == ["unreadable"]
     gone(files, "job")
     assert below(files) == []
 
@@ -389,11 +389,11 @@ def test_a_job_that_nobody_can_judge_is_not_deleted(storage, files):
     finished(files)
     storage.lay(PATHS.record, b'{"format": 2, "mops": "9.1.0"}')
     with pytest.raises(NewerFormat, match=r"install mops-runner 9\.1\.0"):
-        doomed(files, ["job"])
+        plan_deletion(files, ["job"])
     finished(files, "other")
     storage.lay(JobPaths("other").log_record(2), b"{}")
     with pytest.raises(CorruptRecord):
-        doomed(files, ["other"])
+        plan_deletion(files, ["other"])
     assert [job.state for job in list_jobs(files)] == ["unreadable", "succeeded"][::-1]
 
 

@@ -20,7 +20,7 @@ from mops.errors import CorruptRecord, NewerFormat, StorageUnavailable, Supersed
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog, read_whole
 from mops.storage.joblog.records import Asked, Cancel, Claim, Commit, End, Part, encode_record, parse_record
-from mops.storage.joblog.starting import Overtaken, Settled, check_start
+from mops.storage.joblog.starting import NothingToRun, Overtaken, check_start
 from mops.storage.joblog.verify import order_problems, verify
 from mops.storage.joblog.view import LogView, Stored
 from mops.storage.paths import JobPaths
@@ -217,7 +217,7 @@ def test_nothing_is_written_behind_a_complete_end(files):
     log = owner(files)
     log.end("partial", Counts())
     for by in ("auto", "person"):
-        with pytest.raises(Settled) as caught:
+        with pytest.raises(NothingToRun) as caught:
             opened(files).claim(by)
         assert caught.value.state == "partial"
         assert caught.value.view.complete
@@ -262,7 +262,7 @@ def test_a_cancelled_attempt_commits_what_is_finished_and_a_person_resumes(files
     log.commit(Ranges.of([0]), [], ONE)  # meets the cancel and goes on behind it
     assert log.cancelled
     log.end("cancelled", log.view.counts)
-    with pytest.raises(Settled) as caught:
+    with pytest.raises(NothingToRun) as caught:
         opened(files).claim("auto")
     assert caught.value.state == "cancelled"
     resumed = owner(files, "person")
@@ -277,7 +277,7 @@ def test_a_restarted_pod_does_not_undo_a_cancel_or_a_failure(files, ended):
         log.end("failed", ONE)
     else:
         opened(files).cancel("me")
-    with pytest.raises(Settled) as caught:
+    with pytest.raises(NothingToRun) as caught:
         opened(files).claim("auto")
     assert caught.value.state == ("failed" if ended else "cancelled")
     assert owner(files, "person").view.attempt == 2
@@ -326,7 +326,7 @@ def test_a_request_is_void_where_others_came_first_and_is_carried_out_once(behin
         view = view.extended([record])
     try:
         outcome = check_start(view, by, asked, job="job", where="x")
-    except (Settled, Overtaken) as refused:
+    except (NothingToRun, Overtaken) as refused:
         outcome = refused.what
     assert outcome == decided
 
@@ -424,7 +424,7 @@ def test_of_two_runners_that_start_at_once_the_last_claim_owns(files):
             log.end("succeeded", log.view.counts)
         except Superseded:
             return "superseded"
-        except Settled as settled:
+        except NothingToRun as settled:
             return settled.state
         return "done"
 

@@ -171,11 +171,11 @@ class Rows:
 _ORDER = [("group", "ascending"), ("replicate", "ascending")]
 
 
-def _sorted(table: pa.Table, order: list[tuple[str, str]]) -> pa.Table:
+def _sorted(table: pa.Table, request: list[tuple[str, str]]) -> pa.Table:
     # Widths and nullability are the storage's choice; Arrow's sort is stable, so a table's own order counts.
     wide = {pa.int32(): pa.int64(), pa.float32(): pa.float64(), pa.large_string(): pa.string()}
     fields = [pa.field(field.name, wide.get(field.type, field.type)) for field in table.schema]
-    return table.take(pc.sort_indices(table, order)).cast(pa.schema(fields)).combine_chunks()
+    return table.take(pc.sort_indices(table, request)).cast(pa.schema(fields)).combine_chunks()
 
 
 def rows_of(job: Job) -> Rows:

@@ -41,11 +41,11 @@ def study(lab: StudyLab) -> StudyLab:
 
 def detached(lab: StudyLab, *arguments: str, **settings: object) -> tuple[Runner, int]:
     """Submit with --detach; return the command, which has ended, and the process id of the runner."""
-    submit = lab.start("submit", str(lab.project / "study.json"), "--name", "job", "--detach", *arguments, **settings)
-    assert submit.wait() == 0, submit.said
-    pids = [pid for pid, line in submit.alive().items() if "jobs run job" in line]
-    assert len(pids) == 1, submit.alive()
-    return submit, pids[0]
+    task = lab.start("submit", str(lab.project / "study.json"), "--name", "job", "--detach", *arguments, **settings)
+    assert task.wait() == 0, task.said
+    pids = [pid for pid, line in task.alive().items() if "jobs run job" in line]
+    assert len(pids) == 1, task.alive()
+    return task, pids[0]
 
 
 def printed(lab: StudyLab) -> str:
@@ -53,19 +53,19 @@ def printed(lab: StudyLab) -> str:
 
 
 def test_the_command_returns_when_the_runner_has_claimed(study: StudyLab) -> None:
-    submit, pid = detached(study, hold=0)
+    task, pid = detached(study, hold=0)
     assert (study.folder / "stdout-1.txt").read_text() == "job\n"
     for said in ("60 parameter sets", f"process {pid} runs it", "mops jobs watch job", "mops jobs cancel job"):
-        assert said in submit.said
+        assert said in task.said
     claims = [record.by for record in study.records() if isinstance(record, Claim)]
     assert claims == ["person"]
     links = [Path(f"/proc/{pid}/fd/{number}").readlink() for number in range(3)]
     assert os.getsid(pid) == pid != os.getsid(0)
     assert links[0] == Path(os.devnull)
     assert set(links[1:]) == {study.folder / "state" / "mops" / "job.log"}
-    submit.let_go()
+    task.let_go()
     wait_for(lambda: study.job().status().state == "succeeded")
-    wait_for(lambda: not submit.alive())
+    wait_for(lambda: not task.alive())
     assert "succeeded in" in printed(study)
     assert rows_of(study.job()) == study.serial()
 
@@ -107,13 +107,13 @@ def test_neither_ctrl_c_nor_the_terminals_end_reaches_the_runner(study: StudyLab
 
 
 def test_cancel_stops_it_and_resume_detached_goes_on(study: StudyLab) -> None:
-    submit, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
+    task, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
     wait_for(lambda: len(study.view().committed) >= 1)
     assert study.start("cancel", "job").wait() == 0
     allowed = HELD
-    while pid in submit.alive():  # it notices when it next looks at the log; one call at a time until then
+    while pid in task.alive():  # it notices when it next looks at the log; one call at a time until then
         allowed += 1
-        submit.hold_after(allowed)
+        task.hold_after(allowed)
         time.sleep(0.2)
     assert study.job().status().state == "cancelled"
     committed = set(study.view().committed)
@@ -132,10 +132,10 @@ def test_cancel_stops_it_and_resume_detached_goes_on(study: StudyLab) -> None:
 
 
 def test_kill_of_a_detached_runner_leaves_nothing_and_resume_goes_on(study: StudyLab) -> None:
-    submit, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
+    task, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
     wait_for(lambda: len(study.view().committed) >= 1)
     os.kill(pid, signal.SIGKILL)
-    study.assert_nothing_lives(submit)
+    study.assert_nothing_lives(task)
     assert study.job().status().state == "interrupted"
     committed = set(study.view().committed)
     resumed = study.resume()
@@ -145,11 +145,11 @@ def test_kill_of_a_detached_runner_leaves_nothing_and_resume_goes_on(study: Stud
 
 
 def test_as_json_it_is_a_name_a_process_and_a_file(study: StudyLab) -> None:
-    submit, pid = detached(study, "--json", hold=0)
+    task, pid = detached(study, "--json", hold=0)
     told = json.loads((study.folder / "stdout-1.txt").read_text())
     assert told == {"job": "job", "pid": pid, "log": str(study.folder / "state" / "mops" / "job.log")}
-    submit.let_go()
-    wait_for(lambda: not submit.alive())
+    task.let_go()
+    wait_for(lambda: not task.alive())
 
 
 def test_a_runner_that_dies_before_it_has_begun_is_shown_with_its_exit_code(study: StudyLab) -> None:
@@ -158,14 +158,14 @@ def test_a_runner_that_dies_before_it_has_begun_is_shown_with_its_exit_code(stud
     text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="raise OSError('the licence server is gone')")
     (study.project / "fickle.py").write_text(text)
     study.write("fickle:simulate", betas(2))
-    submit = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach", SLOTS=1)
-    assert submit.wait() == 2
+    task = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach", SLOTS=1)
+    assert task.wait() == 2
     assert (study.folder / "stdout-1.txt").read_text() == ""
-    assert "error: the runner ended with exit code 2 before it had begun; it said: error: " in submit.said
-    assert "the licence server is gone" in submit.said
-    assert f"at: {study.folder}/state/mops/job.log" in submit.said
-    assert "hint: when that is mended: mops jobs resume job" in submit.said
-    assert not submit.alive()
+    assert "error: the runner ended with exit code 2 before it had begun; it said: error: " in task.said
+    assert "the licence server is gone" in task.said
+    assert f"at: {study.folder}/state/mops/job.log" in task.said
+    assert "hint: when that is mended: mops jobs resume job" in task.said
+    assert not task.alive()
     assert study.job().status().state == "submitted"
     Path(flag).unlink()
     assert study.resume(SLOTS=1).wait() == 0
@@ -198,21 +198,21 @@ def test_ctrl_c_while_the_runner_begins_leaves_no_runner(study: StudyLab) -> Non
     text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="__import__('time').sleep(600)")
     (study.project / "fickle.py").write_text(text)
     study.write("fickle:simulate", betas(2))
-    submit = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach", SLOTS=1)
-    wait_for(lambda: any("jobs run job" in line for line in submit.alive().values()), of=submit)
-    submit.signal(signal.SIGINT, whole_group=True)
-    assert submit.wait() == 130
-    wait_for(lambda: not submit.alive())
+    task = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach", SLOTS=1)
+    wait_for(lambda: any("jobs run job" in line for line in task.alive().values()), of=task)
+    task.signal(signal.SIGINT, whole_group=True)
+    assert task.wait() == 130
+    wait_for(lambda: not task.alive())
     assert study.job().status().state == "submitted"
 
 
 def test_what_is_wrong_is_said_here_and_nothing_is_written(study: StudyLab) -> None:
     study.write("held:nothing", betas(2))
-    submit = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach")
-    assert submit.wait() == 2
-    assert "no 'nothing'" in submit.said
+    task = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach")
+    assert task.wait() == 2
+    assert "no 'nothing'" in task.said
     assert not study.storage.joinpath("jobs").exists()
-    assert not submit.alive()
+    assert not task.alive()
 
 
 def test_retry_detaches_too(study: StudyLab) -> None:
@@ -258,9 +258,9 @@ def test_in_python_the_job_comes_at_once_and_runs_with_the_settings_given(
 
 
 def test_memory_cannot_be_detached_from(study: StudyLab) -> None:
-    submit = study.start("submit", str(study.project / "study.json"), "--detach", "--storage", "memory://here")
-    assert submit.wait() == 2
-    assert submit.said == (
+    task = study.start("submit", str(study.project / "study.json"), "--detach", "--storage", "memory://here")
+    assert task.wait() == 2
+    assert task.said == (
         "error: a detached runner cannot see what is in this process's memory\n"
         "  at: memory://here\n"
         "hint: choose a folder or a URL that outlives this process with --storage, or do not detach\n"
@@ -269,9 +269,9 @@ def test_memory_cannot_be_detached_from(study: StudyLab) -> None:
 
 def test_a_state_folder_that_cannot_be_written_is_said_before_the_job_is_created(study: StudyLab) -> None:
     (study.folder / "state").write_text("a file in the way")
-    submit = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach")
-    assert submit.wait() == 2
-    assert submit.said == (
+    task = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach")
+    assert task.wait() == 2
+    assert task.said == (
         "error: the detached runner's output cannot be written (Not a directory)\n"
         f"  at: {study.folder}/state/mops/job.log\n"
         "hint: make the folder writable, or name another one by XDG_STATE_HOME\n"

@@ -20,9 +20,9 @@ from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, rows_of, wait
 
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.cluster.base import RunsAgain
-from mops.cluster.external import external
+from mops.cluster.external import connect_external
 from mops.settings import Settings
-from mops.task import Submit
+from mops.task import Task
 from soak import generator, repeats
 
 JOBS, WORKER_KILLS, SCHEDULER_KILLS = 3, repeats(30), repeats(5)
@@ -225,14 +225,14 @@ def test_a_worker_that_cannot_unpack_the_bundle_any_more_is_avoided_and_its_task
 
 def test_a_task_that_finds_no_worker_but_those_that_it_avoids_runs_on_one_of_them(dask: DaskProcesses) -> None:
     """It would wait for a worker for ever: the one that was left had gone, or had raised it too."""
-    submit = Submit(1, (0,))
-    with external(dask.address, "run", Settings()) as cluster:
+    task = Task(1, (0,))
+    with connect_external(dask.address, "run", Settings()) as cluster:
         first, second = cluster.client.nthreads()
         process = dict(zip((ports := cluster.client.run(os.getpid)), ports.values(), strict=True))
-        with annotate(**cluster.notes(submit, frozenset({first, second}))):
+        with annotate(**cluster.notes(task, frozenset({first, second}))):
             both = cluster.client.submit(int, 7, key="sim-job-1-1", pure=False)
         assert both.result(timeout=60) == 7
-        with annotate(**cluster.notes(submit, frozenset({first}))):
+        with annotate(**cluster.notes(task, frozenset({first}))):
             waits = cluster.client.submit(time.sleep, 3, key="sim-job-1-2", pure=False)
         wait_for(lambda: cluster.client.processing()[second])
         assert cluster.client.processing()[first] == ()
@@ -262,7 +262,7 @@ def test_when_every_worker_is_faulty_what_is_finished_is_committed_and_resume_go
 
 def test_a_connection_that_dask_makes_anew_by_itself_is_a_lost_one(dask: DaskProcesses) -> None:
     """Its tasks are gone, and the scheduler has ended its children: a job that took it for the old one never ended."""
-    with way_to(dask.port) as way, external(f"tcp://127.0.0.1:{way.port}", "run", Settings()) as cluster:
+    with way_to(dask.port) as way, connect_external(f"tcp://127.0.0.1:{way.port}", "run", Settings()) as cluster:
         assert cluster.alive
         client, stream, pool = cluster.client, cluster.client.scheduler_comm, cluster.pool
         way.cut()
@@ -402,7 +402,7 @@ def test_workers_that_all_go_for_good_end_the_attempt_and_resume_goes_on(lab: St
 
 def test_a_result_that_is_lost_with_all_workers_is_not_waited_for(lab: StudyLab, dask: DaskProcesses) -> None:
     """Its task had finished: it is to run again, there is nobody to run it, and Dask's gathering waits for that."""
-    with external(dask.address, "run", Settings()) as cluster:
+    with connect_external(dask.address, "run", Settings()) as cluster:
         future = cluster.client.submit(int, 7, key="sim-job-1-1", pure=False)
         wait_for(future.done)
         assert cluster.result(future, lambda: False) == 7

@@ -24,7 +24,7 @@ from wheels import wheel
 
 import mops
 from mops.errors import InstallError
-from mops.task import Context
+from mops.task import JobContext
 from mops.worker.environment.install import Installed, environments, install
 from mops.worker.pool import Pool
 
@@ -66,8 +66,8 @@ def silent_index() -> Iterator[str]:
         yield f"http://user:c2VjcmV0@127.0.0.1:{listening.getsockname()[1]}/simple"
 
 
-def context(bundle: str = "bundle", install_s: float = 120.0, **env: str) -> Context:
-    return Context(
+def context(bundle: str = "bundle", install_s: float = 120.0, **env: str) -> JobContext:
+    return JobContext(
         "job", "1", bundle, "storage", "model:run", "baseline", (), None, slots=1, env=env, install_s=install_s
     )
 
@@ -80,7 +80,7 @@ def from_wheels(root: Path, *lines: str) -> None:
     write(root, "--no-index", "--find-links wheels", *lines)
 
 
-def have(root: Path, given: Context | None = None) -> Installed:
+def have(root: Path, given: JobContext | None = None) -> Installed:
     found = install(given or context(), root, lambda: False)
     assert found is not None
     return found
@@ -92,7 +92,7 @@ def ask(python: str, program: str) -> list[str]:
     return ran.stdout.split()
 
 
-def refusal(root: Path, given: Context | None = None) -> InstallError:
+def refusal(root: Path, given: JobContext | None = None) -> InstallError:
     with pytest.raises(InstallError) as raised:
         install(given or context(), root, lambda: False)
     assert list(environments().glob("*/")) == [], "nothing is left of it"

@@ -43,10 +43,10 @@ def test_groups_run_in_pieces_give_the_rows_of_whole_ones_and_so_does_a_shuffled
     assert "warning" not in split.said, "nothing is left of pieces, nor of what their targets were given"
     lab.run("at-once", TASK_SECONDS=0.045, SLOTS=2, CHECKPOINT_SECONDS=0)
     assert rows_of(lab.job("at-once")) == expected
-    order = list(range(12))
-    random.Random(1).shuffle(order)
+    request = list(range(12))
+    random.Random(1).shuffle(request)
     lab.write(
-        "counted:simulate", [sets[i] for i in order], n_replicates=5, targets=lab.study["targets"], outputs=["daily"]
+        "counted:simulate", [sets[i] for i in request], n_replicates=5, targets=lab.study["targets"], outputs=["daily"]
     )
     lab.run("shuffled", TASK_SECONDS=0.045)
     assert by_param_id(lab.job("shuffled")) == by_param_id(lab.job("split"))

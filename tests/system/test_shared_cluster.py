@@ -19,11 +19,11 @@ from dask_processes import DaskProcesses, dask_in
 from distributed import Client
 from study_lab import Runner, StudyLab, betas, lab_in, rows_of, wait_for
 
-from mops.attempt.tasks_in_flight import Dispatch, Lost
+from mops.attempt.tasks_in_flight import TaskLost, TasksInFlight
 from mops.cluster.other_jobs import METADATA
 from mops.cluster.shares import TASKS_PER_SHARED_SLOT
 from mops.cluster.worker_losses import UNKNOWN
-from mops.task import Submit
+from mops.task import Task
 
 WORKERS, THREADS = 2, 2
 SLOTS = WORKERS * THREADS
@@ -261,13 +261,13 @@ def test_a_job_that_kills_its_workers_leaves_the_rows_of_another(tmp_path: Path)
 def ending(*, runs: bool) -> Callable[..., None]:
     """Return what ends its worker, before or after it is said to run there."""
 
-    def end(order: Any) -> None:
+    def end(request: Any) -> None:
         import os
 
         from mops.worker import run_task
 
         if runs:
-            run_task._say_begun(order.key)
+            run_task._say_begun(request.key)
         os._exit(1)
 
     return end
@@ -286,11 +286,11 @@ def test_who_waits_to_be_alone_is_not_blamed_for_what_another_job_does(
         Client(dask.address, set_as_default=False) as client,
     ):
         dask.add_worker("--nanny")
-        given = {"notes": lambda *_: {}, "cause": lambda *_: UNKNOWN, "carried": lambda order: order}
+        given = {"notes": lambda *_: {}, "cause": lambda *_: UNKNOWN, "carried": lambda request: request}
         cluster: Any = SimpleNamespace(client=client, alive=True, result=lambda future, _: future.result(), **given)
-        with contextlib.closing(Dispatch(cluster, lambda *_: None, events.put, 1 << 20)) as dispatch:
-            order: Any = SimpleNamespace(key="sim-job-1-1")
-            dispatch.send(Submit(1, (0,), alone=True), order)
+        with contextlib.closing(TasksInFlight(cluster, lambda *_: None, events.put, 1 << 20)) as tasks_in_flight:
+            request: Any = SimpleNamespace(key="sim-job-1-1")
+            tasks_in_flight.send(Task(1, (0,), alone=True), request)
             event = events.get(timeout=60)
-    assert isinstance(event, Lost)
+    assert isinstance(event, TaskLost)
     assert event.blamed is runs

@@ -12,10 +12,10 @@ import pytest
 from distributed import SchedulerPlugin
 from study_lab import StudyLab, betas
 
-from mops.attempt.attempt import children, context_of
+from mops.attempt.attempt import job_context, started_children
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.text_log import collecting
-from mops.cluster.embedded import embedded
+from mops.cluster.embedded import start_embedded
 from mops.jobs.prepare import prepare
 from mops.settings import Settings
 from mops.storage.files import Files
@@ -68,9 +68,9 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
     drained = f"job: batch {n_groups // BATCH} is drained"  # a checkpoint may complete several; the look is for all
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
     record = JobRecord("job", "now", prepared.bundle.digest, prepared.spec, n_groups, n_groups)
-    context = context_of("job", prepared.bundle.digest, files.url, prepared.spec, settings)
+    context = job_context("job", prepared.bundle.digest, files.url, prepared.spec, settings)
     create_job(files, record, prepared.bundle, prepared.text, prepared.study.groups)
-    with children(context), embedded(context.run, SLOTS) as cluster, collecting() as text:
+    with started_children(context), start_embedded(context.run, SLOTS) as cluster, collecting() as text:
         watch = Watch(cluster.client.cluster.scheduler)
         cluster.client.cluster.scheduler.add_plugin(watch)  # this very object; register_plugin would send a copy
         log = JobLog(files, paths)

@@ -8,8 +8,8 @@ from typing import Any
 from mops.child.buffers import read_segment
 from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
-from mops.task import Context, Order, Outcome
-from mops.worker.children import Children
+from mops.task import JobContext, TaskRequest, TaskResult
+from mops.worker.children import ChildRegistry
 from mops.worker.pool import Pool
 
 WILD = Path(__file__).parents[1] / "models" / "wild"
@@ -24,20 +24,20 @@ def groups_of(sets: list[dict[str, Any]], n_replicates: int) -> tuple[Group, ...
     return tuple(Group(i, key, params, seeds[i]) for i, (key, params) in enumerate(zip(ids, sets, strict=True)))
 
 
-def order_of(context: Context, groups: tuple[Group, ...], **budget: Any) -> Order:
+def order_of(context: JobContext, groups: tuple[Group, ...], **budget: Any) -> TaskRequest:
     fields: dict[str, Any] = {"number": 1, "reference": None, "seconds": 600.0, "bytes": 1 << 40} | budget
-    return Order(context, groups=groups, **fields)
+    return TaskRequest(context, groups=groups, **fields)
 
 
-def n_waiting(children: Children) -> int:
+def n_waiting(children: ChildRegistry) -> int:
     """Return how many orders wait for a place; with the lock, under which one that gets its place never shows here."""
     with children.places.changed:
         return len(children.places._waiting)
 
 
-def values(outcome: Outcome, column: str) -> dict[tuple[int, int], list[Any]]:
+def values(result: TaskResult, column: str) -> dict[tuple[int, int], list[Any]]:
     found: dict[tuple[int, int], list[Any]] = {}
-    for part in outcome.parts:
+    for part in result.parts:
         for segment in part.segments:
             table = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})
             start = 0
@@ -61,7 +61,7 @@ class PoolLab:
         root: str = str(WILD),
         *,
         worker_limit: int | None = None,
-        children: Children | None = None,
+        children: ChildRegistry | None = None,
         job: str = "job",
         **fields: Any,
     ) -> Pool:
@@ -69,9 +69,9 @@ class PoolLab:
             (self.folder / "model.py").write_text(SEEN + code)
             root = str(self.folder)
         fields = {"targets": (), "outputs": None, "slots": 1} | fields
-        context = Context(job, "1", "bundle", "storage", model, "baseline", **fields)
+        context = JobContext(job, "1", "bundle", "storage", model, "baseline", **fields)
         self.pools.append(Pool(context, root, fields["slots"], worker_limit, children))
         return self.pools[-1]
 
-    def run(self, pool: Pool, sets: list[dict[str, Any]], n_replicates: int = 1, **budget: Any) -> Outcome:
+    def run(self, pool: Pool, sets: list[dict[str, Any]], n_replicates: int = 1, **budget: Any) -> TaskResult:
         return pool.run(order_of(pool.context, groups_of(sets, n_replicates), **budget))

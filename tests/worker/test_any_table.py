@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mops.child.buffers import PartWriter, tables_of
+from mops.child.buffers import BufferWriter, tables_of
 from mops.child.channel import Channel
 from mops.child.outputs import IDENTITY, as_tables
 from mops.study.column_types import families_of
-from mops.study.output_schema import Reference
+from mops.study.output_schema import OutputSchema
 
 Columns = dict[str, list[Any]]
 
@@ -84,7 +84,7 @@ def test_nulls_come_out_as_nulls(form: str, found: Columns) -> None:
 @given(found=columns(nulls=True), draw=st.data())
 def test_the_order_of_columns_does_not_matter(found: Columns, draw: st.DataObject) -> None:
     names = draw.draw(st.permutations(list(found)))
-    reference = Reference(families_of(as_tables(found, 1)))
+    reference = OutputSchema(families_of(as_tables(found, 1)))
     other = as_tables({name: found[name] for name in names}, 1)
     assert same(reference.check(other)["output"], found)
 
@@ -93,7 +93,7 @@ def test_the_order_of_columns_does_not_matter(found: Columns, draw: st.DataObjec
 @given(results=st.lists(columns(nulls=True), min_size=1, max_size=6))
 def test_results_of_any_schemas_travel_in_one_part(results: list[Columns]) -> None:
     ours, theirs = (Channel(end) for end in socket.socketpair())
-    out = PartWriter(ours, None, "test")
+    out = BufferWriter(ours, None, "test")
     for replicate, found in enumerate(results):
         out.finished(0, replicate, as_tables({"daily": pa.table(found)}, 1))
     out.flush()

@@ -19,10 +19,10 @@ from mops.errors import ClusterError, ModelError
 from mops.study.column_families import Families
 from mops.study.groups import Group
 from mops.study.ids import param_id, replicate_seed
-from mops.task import Context, Failure, Order, Outcome
-from mops.worker.child_process import Child
+from mops.task import Failure, JobContext, TaskRequest, TaskResult
+from mops.worker.child_process import ChildProcess
 from mops.worker.pool import Pool
-from mops.worker.task_progress import Work
+from mops.worker.task_progress import TaskProgress
 
 WILD = Path(__file__).parents[1] / "models" / "wild"
 REFERENCE: Families = {"output": {"day": "number", "value": "number"}}
@@ -37,7 +37,9 @@ class Bench:
         self.pools: list[Pool] = []
 
     def pool(self, model: str, root: Path = WILD, targets: tuple[str, ...] = (), **fields: Any) -> Pool:
-        context = Context("job", "1", "bundle", "storage", model, "baseline", targets, None, **({"slots": 1} | fields))
+        context = JobContext(
+            "job", "1", "bundle", "storage", model, "baseline", targets, None, **({"slots": 1} | fields)
+        )
         self.pools.append(Pool(context, str(root), context.slots or 1))
         return self.pools[-1]
 
@@ -54,27 +56,27 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         pool.close()
 
 
-def run(pool: Pool, *sets: dict[str, Any], **how: Any) -> Outcome:
+def run(pool: Pool, *sets: dict[str, Any], **how: Any) -> TaskResult:
     return pool.run(order_of(pool.context, *sets, **how))
 
 
-def order_of(context: Context, *sets: dict[str, Any], n_replicates: int = 1, **fields: Any) -> Order:
+def order_of(context: JobContext, *sets: dict[str, Any], n_replicates: int = 1, **fields: Any) -> TaskRequest:
     ids = [param_id(params) for params in sets]
     groups = tuple(
         Group(i, key, params, tuple(replicate_seed(key, n) for n in range(n_replicates)))
         for i, (key, params) in enumerate(zip(ids, sets, strict=True))
     )
-    return Order(context, 1, groups, **({"reference": None, "seconds": 600.0, "bytes": 1 << 40} | fields))
+    return TaskRequest(context, 1, groups, **({"reference": None, "seconds": 600.0, "bytes": 1 << 40} | fields))
 
 
-def nasty(bench: Bench, *ways: str, **fields: Any) -> Outcome:
+def nasty(bench: Bench, *ways: str, **fields: Any) -> TaskResult:
     pool = bench.pool("nasty:simulate", **fields)
     return run(pool, *({"what": way, "n": n} for n, way in enumerate(ways)), reference=REFERENCE)
 
 
-def rows(outcome: Outcome, column: str, output: str = "output") -> dict[tuple[int, int], list[Any]]:
+def rows(result: TaskResult, column: str, output: str = "output") -> dict[tuple[int, int], list[Any]]:
     found: dict[tuple[int, int], list[Any]] = {}
-    for part in outcome.parts:
+    for part in result.parts:
         for segment in part.segments:
             if segment.output != output:
                 continue
@@ -109,27 +111,27 @@ class TestExceptions:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def found(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Outcome, dict[str, Failure]]]:
+    def found(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TaskResult, dict[str, Failure]]]:
         bench = Bench(tmp_path_factory.mktemp("bench"))
-        outcome = nasty(bench, *cls.SAYS, "good")
-        yield outcome, dict(zip(cls.SAYS, outcome.failures, strict=True))
+        result = nasty(bench, *cls.SAYS, "good")
+        yield result, dict(zip(cls.SAYS, result.failures, strict=True))
         bench.pools[0].close()
 
-    def test_none_of_them_costs_another_simulation(self, found: tuple[Outcome, dict[str, Failure]]) -> None:
-        outcome, failures = found
-        assert outcome.done == set(range(len(self.SAYS) + 1))
-        assert set(rows(outcome, "day")) == {(len(self.SAYS), 0)}
+    def test_none_of_them_costs_another_simulation(self, found: tuple[TaskResult, dict[str, Failure]]) -> None:
+        result, failures = found
+        assert result.done == set(range(len(self.SAYS) + 1))
+        assert set(rows(result, "day")) == {(len(self.SAYS), 0)}
         assert [failure.group for failure in failures.values()] == list(range(len(self.SAYS)))
 
     @pytest.mark.parametrize("way", SAYS)
-    def test_it_is_told_by_type_and_message(self, found: tuple[Outcome, dict[str, Failure]], way: str) -> None:
+    def test_it_is_told_by_type_and_message(self, found: tuple[TaskResult, dict[str, Failure]], way: str) -> None:
         failure = found[1][way]
         assert (failure.reason, failure.attempts, failure.replicate, failure.target) == ("error", 1, 0, None)
         assert self.SAYS[way] in failure.message
         assert len(failure.message) <= 2_000
 
     @pytest.mark.parametrize("way", SAYS)
-    def test_its_traceback_is_the_users_part_only(self, found: tuple[Outcome, dict[str, Failure]], way: str) -> None:
+    def test_its_traceback_is_the_users_part_only(self, found: tuple[TaskResult, dict[str, Failure]], way: str) -> None:
         trace = found[1][way].traceback
         assert f"in {way}" in trace
         assert trace.splitlines()[0].endswith("Traceback (most recent call last):")
@@ -138,7 +140,7 @@ class TestExceptions:
         assert len(trace) <= 8_000
 
     def test_causes_notes_and_members_of_a_group_are_in_the_traceback(
-        self, found: tuple[Outcome, dict[str, Failure]]
+        self, found: tuple[TaskResult, dict[str, Failure]]
     ) -> None:
         """Only the last exception's own frames were kept: what had gone wrong at first was lost."""
         chained = found[1]["raises_chained"].traceback
@@ -168,12 +170,12 @@ class TestNonsense:
     GOOD = ("returns_integers", "returns_nan", "returns_nothing_in_rows", "prints_bytes", "leaves_thread")
 
     def test_each_is_named_and_the_good_ones_are_kept(self, bench: Bench) -> None:
-        outcome = nasty(bench, *self.SAYS, *self.GOOD)
-        assert {failure.reason for failure in outcome.failures} == {"invalid_output"}
-        for failure, says in zip(outcome.failures, self.SAYS.values(), strict=True):
+        result = nasty(bench, *self.SAYS, *self.GOOD)
+        assert {failure.reason for failure in result.failures} == {"invalid_output"}
+        for failure, says in zip(result.failures, self.SAYS.values(), strict=True):
             assert says in failure.message
             assert failure.traceback == ""
-        n_good = {group - len(self.SAYS): len(days) for (group, _), days in rows(outcome, "day").items()}
+        n_good = {group - len(self.SAYS): len(days) for (group, _), days in rows(result, "day").items()}
         assert n_good == {0: 3, 1: 4, 2: 0, 3: 3, 4: 3}
 
 
@@ -192,10 +194,10 @@ class TestDeaths:
         self, bench: Bench, way: str, message: str, trace: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.WARNING, "mops")
-        outcome = nasty(bench, "good", way, "good", retries=1)
-        assert outcome.done == {0, 1, 2}
-        assert set(rows(outcome, "day")) == {(0, 0), (2, 0)}
-        (failure,) = outcome.failures
+        result = nasty(bench, "good", way, "good", retries=1)
+        assert result.done == {0, 1, 2}
+        assert set(rows(result, "day")) == {(0, 0), (2, 0)}
+        (failure,) = result.failures
         assert (failure.group, failure.reason, failure.attempts) == (1, "crashed", 2)
         assert message in failure.message
         assert trace in failure.traceback
@@ -208,21 +210,21 @@ class TestDeaths:
             "import os\nfrom pathlib import Path\n\ndef run(p, s):\n    if not (HERE / 'died').exists():\n"
             "        (HERE / 'died').touch()\n        os.abort()\n    return {'x': s}\n"
         )
-        outcome = run(bench.written(code), {"a": 1})
-        assert (outcome.done, outcome.failures) == ({0}, [])
+        result = run(bench.written(code), {"a": 1})
+        assert (result.done, result.failures) == ({0}, [])
 
     def test_a_catastrophic_regex_is_a_timeout(self, bench: Bench) -> None:
-        outcome = nasty(bench, "endless_regex", timeout_s=0.5)
-        (failure,) = outcome.failures
+        result = nasty(bench, "endless_regex", timeout_s=0.5)
+        (failure,) = result.failures
         assert failure.reason == "timeout"
         assert "in endless_regex" in failure.traceback
 
     def test_a_target_that_never_ends_is_a_timeout_of_its_own(self, bench: Bench) -> None:
         code = "import time\n\ndef run(p, s):\n    return {'x': s}\n\ndef score(p, r):\n    time.sleep(600)\n"
-        outcome = run(bench.written(code, targets=("model:score",), timeout_s=0.5), {"a": 1})
-        (failure,) = outcome.failures
+        result = run(bench.written(code, targets=("model:score",), timeout_s=0.5), {"a": 1})
+        (failure,) = result.failures
         assert (failure.target, failure.replicate, failure.reason) == ("model:score", None, "timeout")
-        assert set(rows(outcome, "x")) == {(0, 0)}
+        assert set(rows(result, "x")) == {(0, 0)}
 
     def test_children_that_die_between_simulations_are_the_clusters_error(self, bench: Bench) -> None:
         """No parameter set is blamed for it, and it does not go on for ever."""
@@ -273,28 +275,28 @@ class TestHandedOver:
 
     def test_a_target_sees_all_replicates_of_two_children_in_order(self, bench: Bench) -> None:
         self.deadly(bench, 2, "once")
-        outcome = run(bench.written(COUNTED, targets=("model:order",)), {"a": 1}, n_replicates=4)
+        result = run(bench.written(COUNTED, targets=("model:order",)), {"a": 1}, n_replicates=4)
         assert self.calls(bench) == [1, 1, 2, 1]
-        assert (outcome.done, outcome.failures) == ({0}, [])
-        assert rows(outcome, "x", "daily") == {(0, n): [seed, seed] for n, seed in enumerate(self.SEEDS)}
-        (loss,) = outcome.losses
+        assert (result.done, result.failures) == ({0}, [])
+        assert rows(result, "x", "daily") == {(0, n): [seed, seed] for n, seed in enumerate(self.SEEDS)}
+        (loss,) = result.losses
         assert loss.loss == sum(i * seed % 1000 for i, seed in enumerate(self.SEEDS, start=1))
 
     def test_replicates_before_a_deadly_one_are_kept_and_there_are_no_losses(self, bench: Bench) -> None:
         self.deadly(bench, 2, "always")
-        outcome = run(bench.written(COUNTED, targets=("model:order",)), {"a": 1}, n_replicates=4)
+        result = run(bench.written(COUNTED, targets=("model:order",)), {"a": 1}, n_replicates=4)
         assert self.calls(bench) == [1, 1, 2, 1]
-        assert set(rows(outcome, "x", "daily")) == {(0, 0), (0, 1), (0, 3)}
-        simulation, losses = outcome.failures
+        assert set(rows(result, "x", "daily")) == {(0, 0), (0, 1), (0, 3)}
+        simulation, losses = result.failures
         assert (simulation.replicate, simulation.seed, simulation.attempts) == (2, self.SEEDS[2], 2)
-        assert (losses.target, outcome.losses) == ("*", [])
+        assert (losses.target, result.losses) == ("*", [])
 
     def test_a_deadly_target_costs_no_simulation_and_no_other_target(self, bench: Bench) -> None:
         targets = ("model:deadly", "model:order")
-        outcome = run(bench.written(COUNTED, targets=targets, retries=1), {"a": 1}, n_replicates=4)
+        result = run(bench.written(COUNTED, targets=targets, retries=1), {"a": 1}, n_replicates=4)
         assert self.calls(bench) == [1, 1, 1, 1]
-        assert [(row.target, row.reason, row.attempts) for row in outcome.failures] == [("model:deadly", "crashed", 2)]
-        assert [loss.target for loss in outcome.losses] == ["model:order"]
+        assert [(row.target, row.reason, row.attempts) for row in result.failures] == [("model:deadly", "crashed", 2)]
+        assert [loss.target for loss in result.losses] == ["model:order"]
 
 
 class TestWatching:
@@ -308,17 +310,17 @@ class TestWatching:
             "    while not (HERE / 'forked').exists() or not (HERE / 'forked').read_text():\n        time.sleep(0.01)\n"
             "    os._exit(3)\n"
         )
-        outcome = run(bench.written(code, retries=0), {"a": 1})
+        result = run(bench.written(code, retries=0), {"a": 1})
         with pytest.raises(ProcessLookupError):  # it has ended too, whatever session it was in
             os.kill(int((bench.folder / "forked").read_text()), 0)
-        assert [failure.message.split(" after")[0] for failure in outcome.failures] == [
+        assert [failure.message.split(" after")[0] for failure in result.failures] == [
             "the process that ran it ended by itself with exit code 3 (os._exit?)"
         ]
 
     def test_a_child_that_died_when_its_time_was_up_is_still_ours_to_wait_for(self, bench: Bench) -> None:
         """Asking it to write where it hangs took its exit status, so that its processes lived on."""
         pool = bench.written("def run(p, s):\n    pass\n", timeout_s=0.01)
-        child = Child(pool.context, str(bench.folder), pool._scratch)
+        child = ChildProcess(pool.context, str(bench.folder), pool._scratch)
         try:
             assert child.ready() is None
             child._page.begin(0, 0)
@@ -341,8 +343,8 @@ class TestWatching:
             "import os, time\n\ndef run(p, s):\n    if p['a'] != 1:\n        return {'x': 1}\n"
             f"    os.closerange(3, 256)\n    {after}\n"
         )
-        outcome = run(bench.written(code, retries=0), *({"a": n} for n in range(3)))
-        (failure,) = outcome.failures
+        result = run(bench.written(code, retries=0), *({"a": n} for n in range(3)))
+        (failure,) = result.failures
         assert (failure.group, failure.reason) == (1, "crashed")
         assert "out of memory" not in failure.message
         assert "closed the socket to its worker" in failure.message + failure.traceback
@@ -352,9 +354,9 @@ class TestWatching:
             "import os\n\ndef run(p, s):\n    return {'x': 1}\n\n"
             "def score(p, r):\n    if p['a'] == 0:\n        os.closerange(3, 256)\n    return 1.0\n"
         )
-        outcome = run(bench.written(code, targets=("model:score",), retries=0), {"a": 0}, {"a": 1})
-        assert [(row.group, row.target, row.reason) for row in outcome.failures] == [(0, "model:score", "crashed")]
-        assert [(loss.group, loss.loss) for loss in outcome.losses] == [(1, 1.0)]
+        result = run(bench.written(code, targets=("model:score",), retries=0), {"a": 0}, {"a": 1})
+        assert [(row.group, row.target, row.reason) for row in result.failures] == [(0, "model:score", "crashed")]
+        assert [(loss.group, loss.loss) for loss in result.losses] == [(1, 1.0)]
 
     def test_the_line_of_a_crash_is_told_whatever_was_imported_and_runs_beside_it(self, bench: Bench) -> None:
         """Other threads, and the names of all extension modules, are longer than what is kept."""
@@ -374,9 +376,9 @@ class TestWatching:
         """An order of simulations that all hang came back after the last one only."""
         pool = bench.pool("nasty:simulate", timeout_s=0.3)
         sets = [{"what": "endless_asleep", "n": n} for n in range(3)]
-        outcome = run(pool, *sets, reference=REFERENCE, seconds=0.2)
-        assert outcome.done == {0}
-        assert outcome.seconds > 0.3
+        result = run(pool, *sets, reference=REFERENCE, seconds=0.2)
+        assert result.done == {0}
+        assert result.seconds > 0.3
 
 
 class TestPrints:
@@ -394,10 +396,10 @@ class TestPrints:
 
     def test_of_much_printing_only_the_end_is_in_memory(self, bench: Bench) -> None:
         pool = bench.written("def run(p, s):\n    print('x' * 5_000_000)\n    return {'x': 1}\n")
-        child = Child(pool.context, str(bench.folder), pool._scratch)
+        child = ChildProcess(pool.context, str(bench.folder), pool._scratch)
         try:
             assert child.ready() is None
-            assert child.drive(Work(order_of(child._context, {"a": 1})), 1 << 40) is None
+            assert child.drive(TaskProgress(order_of(child._context, {"a": 1})), 1 << 40) is None
             assert len(child._prints) < 1_000_000
             assert child.take_prints().startswith("(49")
         finally:
@@ -419,8 +421,8 @@ def test_what_a_failed_simulation_held_is_given_back_at_once(bench: Bench) -> No
         "    try:\n        raise ValueError(f'{alive} are alive')\n    except ValueError as error:\n"
         "        again = error\n        raise\n"
     )
-    outcome = run(bench.written(code), {"a": 0}, {"a": 1}, {"a": 2})
-    assert [failure.message for failure in outcome.failures] == ["ValueError: 0 are alive"] * 3
+    result = run(bench.written(code), {"a": 0}, {"a": 1}, {"a": 2})
+    assert [failure.message for failure in result.failures] == ["ValueError: 0 are alive"] * 3
 
 
 def test_a_model_may_use_processes_of_its_own(bench: Bench) -> None:
@@ -429,8 +431,8 @@ def test_a_model_may_use_processes_of_its_own(bench: Bench) -> None:
         "    with multiprocessing.get_context(p['start']).Pool(2) as pool:\n"
         "        return {'roots': pool.map(math.sqrt, [1.0, 4.0, 9.0])}\n"
     )
-    outcome = run(bench.written(code), {"start": "fork"}, {"start": "spawn"})
-    assert rows(outcome, "roots") == {(0, 0): [1.0, 2.0, 3.0], (1, 0): [1.0, 2.0, 3.0]}
+    result = run(bench.written(code), {"start": "fork"}, {"start": "spawn"})
+    assert rows(result, "roots") == {(0, 0): [1.0, 2.0, 3.0], (1, 0): [1.0, 2.0, 3.0]}
 
 
 class TestPool:
@@ -438,13 +440,13 @@ class TestPool:
 
     def test_orders_share_at_most_as_many_children_as_there_are_slots(self, bench: Bench) -> None:
         pool = bench.written("import os\n\ndef run(p, s):\n    return {'pid': os.getpid()}\n", slots=2)
-        got: list[Outcome] = []
+        got: list[TaskResult] = []
         threads = [threading.Thread(target=lambda n=n: got.append(run(pool, {"a": n}))) for n in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(PATIENCE_S)
-        pids = {pid for outcome in got for (pid,) in rows(outcome, "pid").values()}
+        pids = {pid for result in got for (pid,) in rows(result, "pid").values()}
         assert (len(got), len(pids) <= 2, pids <= set(pool.pids())) == (6, True, True)
 
     def test_a_child_that_cannot_import_the_model_is_not_kept(self, bench: Bench) -> None:
@@ -465,7 +467,7 @@ class TestPool:
             "import time\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / 'on').touch()\n    time.sleep(600)\n"
         )
         pool = bench.written(code)
-        got: list[Outcome] = []
+        got: list[TaskResult] = []
         thread = threading.Thread(target=lambda: got.append(run(pool, {"a": 1})))
         thread.start()
         deadline = time.monotonic() + PATIENCE_S
@@ -475,7 +477,7 @@ class TestPool:
         pool.close()
         assert pool.pids() == []
         thread.join(PATIENCE_S)
-        assert [(outcome.done, outcome.failures) for outcome in got] == [(frozenset(), [])]
+        assert [(result.done, result.failures) for result in got] == [(frozenset(), [])]
         assert len(list(Path("/proc/self/fd").iterdir())) == before
 
     def test_after_a_stop_no_child_is_started(self, bench: Bench) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pool_lab import PoolLab
 
 from mops.child.buffers import read_segment
-from mops.task import Outcome, failures_bytes
+from mops.task import TaskResult, failures_bytes
 
 RAISES = """
 def deep(n):
@@ -23,26 +23,26 @@ def run(params, seed):
 
 def test_a_model_that_always_raises_gives_each_traceback_once(lab: PoolLab) -> None:
     """Failures with their tracebacks counted for nothing: 10 KB for each of 1,000 replicates of each group."""
-    outcome = lab.run(lab.pool(RAISES.format(message=10)), [{"a": 1}], n_replicates=1000)
-    assert outcome.done == {0}
-    assert len(outcome.failures) == 1000
-    assert all("in deep" in failure.traceback for failure in outcome.failures)
-    assert len({id(failure.traceback) for failure in outcome.failures}) <= 7
-    assert outcome.nbytes == failures_bytes(outcome.failures) < 1_000_000
+    result = lab.run(lab.pool(RAISES.format(message=10)), [{"a": 1}], n_replicates=1000)
+    assert result.done == {0}
+    assert len(result.failures) == 1000
+    assert all("in deep" in failure.traceback for failure in result.failures)
+    assert len({id(failure.traceback) for failure in result.failures}) <= 7
+    assert result.nbytes == failures_bytes(result.failures) < 1_000_000
 
 
 def test_an_order_of_failures_ends_by_its_bytes(lab: PoolLab) -> None:
     """An order that brings nothing but failures had no bound in bytes."""
     sets = [{"a": i} for i in range(50)]
-    outcome = lab.run(lab.pool(RAISES.format(message=1500)), sets, n_replicates=10, bytes=100_000)
-    assert 1 <= len(outcome.done) < 50
-    assert outcome.nbytes < 200_000
+    result = lab.run(lab.pool(RAISES.format(message=1500)), sets, n_replicates=10, bytes=100_000)
+    assert 1 <= len(result.done) < 50
+    assert result.nbytes < 200_000
 
 
 def test_a_message_of_any_length_is_cut_in_the_child(lab: PoolLab) -> None:
     """A model may raise an exception with a message of 100 MB."""
-    outcome = lab.run(lab.pool(RAISES.format(message=20_000_000)), [{"a": 1}])
-    (failure,) = outcome.failures
+    result = lab.run(lab.pool(RAISES.format(message=20_000_000)), [{"a": 1}])
+    (failure,) = result.failures
     assert failure.message.startswith("ValueError: xxx")
     assert len(failure.message) <= 2_000
     assert len(failure.traceback) <= 8_000
@@ -58,14 +58,14 @@ def test_results_of_a_group_without_targets_are_not_held_until_it_is_done(lab: P
         "    return {'resident': {'bytes': [resident]}, 'rows': {'x': np.ones(500_000)}}\n"
     )
     for fields in ({}, {"replicates": tuple(range(40))}):
-        outcome = lab.run(lab.pool(code), [{"a": 1}], n_replicates=40, **fields)
-        assert outcome.nbytes > 40 * 4_000_000
-        resident = [n_bytes for rows in bytes_of(outcome) for n_bytes in rows]
+        result = lab.run(lab.pool(code), [{"a": 1}], n_replicates=40, **fields)
+        assert result.nbytes > 40 * 4_000_000
+        resident = [n_bytes for rows in bytes_of(result) for n_bytes in rows]
         assert max(resident) - min(resident) < 80_000_000, "160 MB of results came by"
 
 
-def bytes_of(outcome: Outcome) -> Iterator[list[int]]:
-    for part in outcome.parts:
+def bytes_of(result: TaskResult) -> Iterator[list[int]]:
+    for part in result.parts:
         for segment in part.segments:
             if segment.output == "resident":
                 yield read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})[

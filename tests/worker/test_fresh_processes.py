@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pool_lab import PoolLab, values
 
-from mops.child.replacement import Wear
-from mops.task import Outcome
+from mops.child.replacement import ReplacementPolicy
+from mops.task import TaskResult
 
 PIDS = "import os\n\ndef run(p, s):\n    return {'pid': os.getpid()}\n"
 # 20 MiB for each simulation that nothing gives back but the end of the process.
@@ -16,15 +16,15 @@ LEAKS = (
 )
 
 
-def pids_of(outcome: Outcome) -> list[int]:
-    return [pid for _, (pid,) in sorted(values(outcome, "pid").items())]
+def pids_of(result: TaskResult) -> list[int]:
+    return [pid for _, (pid,) in sorted(values(result, "pid").items())]
 
 
 @pytest.mark.parametrize(("most", "n_processes"), [(0, 1), (1, 6), (2, 3), (4, 2), (100, 1)])
 def test_a_child_is_replaced_after_so_many_simulations(lab: PoolLab, most: int, n_processes: int) -> None:
-    outcome = lab.run(lab.pool(PIDS, tasks_per_child=most), [{"a": 0}, {"a": 1}], n_replicates=3)
-    assert (outcome.done, outcome.failures) == ({0, 1}, [])
-    pids = pids_of(outcome)
+    result = lab.run(lab.pool(PIDS, tasks_per_child=most), [{"a": 0}, {"a": 1}], n_replicates=3)
+    assert (result.done, result.failures) == ({0, 1}, [])
+    pids = pids_of(result)
     assert len(pids) == 6
     assert len(set(pids)) == n_processes
 
@@ -35,47 +35,47 @@ def test_targets_see_what_earlier_processes_made(lab: PoolLab) -> None:
         + "\ndef score(p, replicates):\n    return float(len({r['output']['pid'][0].as_py() for r in replicates}))\n"
     )
     pool = lab.pool(code, targets=("model:score",), tasks_per_child=1)
-    outcome = lab.run(pool, [{"a": 0}], n_replicates=4)
-    assert [loss.loss for loss in outcome.losses] == [4.0]
-    assert len(values(outcome, "pid")) == 4
+    result = lab.run(pool, [{"a": 0}], n_replicates=4)
+    assert [loss.loss for loss in result.losses] == [4.0]
+    assert len(values(result, "pid")) == 4
 
 
 def test_a_replicate_that_fails_counts_as_a_simulation(lab: PoolLab) -> None:
     code = (
         "import os\n\ndef run(p, s):\n    if p['a'] == 1:\n        raise ValueError\n    return {'pid': os.getpid()}\n"
     )
-    outcome = lab.run(lab.pool(code, tasks_per_child=1), [{"a": i} for i in range(3)])
-    assert outcome.done == {0, 1, 2}
-    assert len(set(pids_of(outcome))) == 2
-    assert [(failure.group, failure.attempts) for failure in outcome.failures] == [(1, 1)]
+    result = lab.run(lab.pool(code, tasks_per_child=1), [{"a": i} for i in range(3)])
+    assert result.done == {0, 1, 2}
+    assert len(set(pids_of(result))) == 2
+    assert [(failure.group, failure.attempts) for failure in result.failures] == [(1, 1)]
 
 
 def test_the_pieces_of_a_long_group_go_on_in_a_fresh_process(lab: PoolLab) -> None:
-    outcome = lab.run(lab.pool(PIDS, tasks_per_child=2), [{"a": 0}], n_replicates=5, replicates=(0, 2, 4))
-    assert outcome.replicates == {0, 2, 4}
-    assert len(set(pids_of(outcome))) == 2
+    result = lab.run(lab.pool(PIDS, tasks_per_child=2), [{"a": 0}], n_replicates=5, replicates=(0, 2, 4))
+    assert result.replicates == {0, 2, 4}
+    assert len(set(pids_of(result))) == 2
 
 
 def test_an_order_over_its_budget_still_ends_at_a_groups_border(lab: PoolLab) -> None:
     pool = lab.pool(PIDS, tasks_per_child=1)
-    outcome = lab.run(pool, [{"a": i} for i in range(3)], n_replicates=2, seconds=0.0)
-    assert outcome.done == {0}
-    assert sorted(values(outcome, "pid")) == [(0, 0), (0, 1)]
+    result = lab.run(pool, [{"a": i} for i in range(3)], n_replicates=2, seconds=0.0)
+    assert result.done == {0}
+    assert sorted(values(result, "pid")) == [(0, 0), (0, 1)]
 
 
 def test_a_child_that_leaks_leaves_before_it_is_too_large(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    outcome = lab.run(lab.pool(LEAKS, growth_bytes=100 << 20), [{"a": i} for i in range(20)])
-    assert len(outcome.done) == 20
-    pids = pids_of(outcome)
+    result = lab.run(lab.pool(LEAKS, growth_bytes=100 << 20), [{"a": i} for i in range(20)])
+    assert len(result.done) == 20
+    pids = pids_of(result)
     # Six after the first make more than 100 MiB; it looks 50 times a second at most.
     assert 7 <= max(map(pids.count, pids)) <= 10
     assert "has grown by" in caplog.text
 
 
 def test_without_a_limit_a_child_may_grow(lab: PoolLab) -> None:
-    outcome = lab.run(lab.pool(LEAKS, growth_bytes=0), [{"a": i} for i in range(20)])
-    assert len(set(pids_of(outcome))) == 1
+    result = lab.run(lab.pool(LEAKS, growth_bytes=0), [{"a": i} for i in range(20)])
+    assert len(set(pids_of(result))) == 1
 
 
 def test_what_a_collection_gives_back_is_no_growth(lab: PoolLab) -> None:
@@ -83,18 +83,18 @@ def test_what_a_collection_gives_back_is_no_growth(lab: PoolLab) -> None:
         "import os\n\ndef run(p, s):\n    cycle = [bytearray(20 << 20)]\n    cycle.append(cycle)\n"
         "    return {'pid': os.getpid()}\n"
     )
-    outcome = lab.run(lab.pool(code, growth_bytes=100 << 20), [{"a": i} for i in range(30)])
-    assert len(set(pids_of(outcome))) == 1
+    result = lab.run(lab.pool(code, growth_bytes=100 << 20), [{"a": i} for i in range(30)])
+    assert len(set(pids_of(result))) == 1
 
 
 def test_results_that_are_held_are_no_growth(lab: PoolLab) -> None:
     code = "import os\nimport numpy as np\n\ndef run(p, s):\n    return {'pid': np.full(5 << 20, os.getpid())}\n"
-    outcome = lab.run(lab.pool(code, growth_bytes=150 << 20), [{"a": 0}], n_replicates=8)
-    assert len({pid for held in values(outcome, "pid").values() for pid in held[:1]}) == 1
+    result = lab.run(lab.pool(code, growth_bytes=150 << 20), [{"a": 0}], n_replicates=8)
+    assert len({pid for held in values(result, "pid").values() for pid in held[:1]}) == 1
 
 
 def test_growth_counts_from_the_first_simulation_on() -> None:
-    wear = Wear(0, 1)
+    wear = ReplacementPolicy(0, 1)
     ballast = bytearray(50 << 20)
     wear.finished(0)
     assert not wear.worn, "what the imports took is no growth"

@@ -9,17 +9,17 @@ import pytest
 
 import mops
 from mops.errors import ModelError
-from mops.task import Context
-from mops.worker.environment.options import surroundings
+from mops.task import JobContext
+from mops.worker.environment.options import child_environment
 from mops.worker.pool import Pool
 
 
 @pytest.fixture
-def context() -> Context:
-    return Context("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1)
+def context() -> JobContext:
+    return JobContext("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1)
 
 
-def refusal(context: Context, project: Path) -> ModelError:
+def refusal(context: JobContext, project: Path) -> ModelError:
     (project / "model.py").write_text("import sys\nraise RuntimeError(sys.modules['mops'].__file__)\n")
     pool = Pool(context, str(project), 1)
     try:
@@ -30,10 +30,10 @@ def refusal(context: Context, project: Path) -> ModelError:
     return raised.value
 
 
-def test_an_interpreter_that_went_away_is_said_and_leaves_nothing(context: Context, tmp_path: Path) -> None:
+def test_an_interpreter_that_went_away_is_said_and_leaves_nothing(context: JobContext, tmp_path: Path) -> None:
     """On another machine than the one that submitted, the path may lead nowhere."""
-    given = surroundings(None, sys.executable).of(context)
-    refused = refusal(Context(**{**vars(given), "python": "/nowhere/python"}), tmp_path)
+    given = child_environment(None, sys.executable).of(context)
+    refused = refusal(JobContext(**{**vars(given), "python": "/nowhere/python"}), tmp_path)
     assert str(refused) == (
         "the interpreter of the simulations cannot be started: No such file or directory\n"
         "  at: /nowhere/python\n"
@@ -41,22 +41,22 @@ def test_an_interpreter_that_went_away_is_said_and_leaves_nothing(context: Conte
     )
 
 
-def test_an_environment_that_somebody_has_removed_is_said(context: Context, tmp_path: Path) -> None:
-    refused = refusal(Context(**{**vars(context), "python": "/nowhere/python", "install_s": 1.0}), tmp_path)
+def test_an_environment_that_somebody_has_removed_is_said(context: JobContext, tmp_path: Path) -> None:
+    refused = refusal(JobContext(**{**vars(context), "python": "/nowhere/python", "install_s": 1.0}), tmp_path)
     assert refused.hint == "somebody has removed what mops had made there; mops jobs resume makes it anew"
 
 
-def test_a_child_runs_our_mops_also_where_there_is_another(context: Context, tmp_path: Path) -> None:
+def test_a_child_runs_our_mops_also_where_there_is_another(context: JobContext, tmp_path: Path) -> None:
     """The worker and its child speak one protocol; an environment may have an older mops in it."""
     (tmp_path / "other" / "mops").mkdir(parents=True)
     (tmp_path / "other" / "mops" / "__init__.py").write_text("raise RuntimeError('the wrong one')\n")
-    given = surroundings({"PYTHONPATH": str(tmp_path / "other")}, sys.executable)
+    given = child_environment({"PYTHONPATH": str(tmp_path / "other")}, sys.executable)
     assert f"RuntimeError: {mops.__file__}" in str(refusal(given.of(context), tmp_path))
 
 
-def test_values_of_variables_are_in_no_representation(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_variables_are_in_no_representation(context: JobContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dask logs the arguments of a task that raises."""
     monkeypatch.setenv("API_TOKEN", "c2VjcmV0")
-    given = surroundings({"API_TOKEN": None}, None)
+    given = child_environment({"API_TOKEN": None}, None)
     assert given.of(context).env == {"API_TOKEN": "c2VjcmV0"}
     assert "c2VjcmV0" not in repr(given) + repr(given.of(context))

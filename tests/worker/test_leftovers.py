@@ -10,7 +10,7 @@ import pytest
 
 from mops.study.groups import Group
 from mops.study.ids import param_id, target_seed
-from mops.task import Context, Order, Outcome
+from mops.task import JobContext, TaskRequest, TaskResult
 from mops.worker.pool import Pool
 
 DRAWS = """
@@ -43,21 +43,23 @@ def run(params, seed):
 def run(tmp_path: Path) -> Iterator[Any]:
     pools: list[Pool] = []
 
-    def run(code: str, sets: list[dict[str, Any]], n_replicates: int = 1, targets: tuple[str, ...] = ()) -> Outcome:
+    def run(code: str, sets: list[dict[str, Any]], n_replicates: int = 1, targets: tuple[str, ...] = ()) -> TaskResult:
         (tmp_path / "model.py").write_text(code)
-        context = Context("job", "1", "bundle", "storage", "model:run", "baseline", targets, None, slots=1, retries=0)
+        context = JobContext(
+            "job", "1", "bundle", "storage", "model:run", "baseline", targets, None, slots=1, retries=0
+        )
         pools.append(Pool(context, str(tmp_path), 1))
         groups = tuple(Group(i, param_id(s), s, tuple(range(n_replicates))) for i, s in enumerate(sets))
-        return pools[-1].run(Order(context, 1, groups, None, seconds=600.0, bytes=1 << 40))
+        return pools[-1].run(TaskRequest(context, 1, groups, None, seconds=600.0, bytes=1 << 40))
 
     yield run
     for pool in pools:
         pool.close()
 
 
-def losses(outcome: Outcome, target: str) -> dict[int, tuple[float, float]]:
+def losses(result: TaskResult, target: str) -> dict[int, tuple[float, float]]:
     found: dict[int, dict[str, float]] = {}
-    for loss in outcome.losses:
+    for loss in result.losses:
         if loss.target == target:
             found.setdefault(loss.group, {})[loss.name] = loss.loss
     return {group: (named["random"], named["numpy"]) for group, named in found.items()}
@@ -73,8 +75,8 @@ def test_a_target_draws_the_same_whatever_ran_before_it(run: Any) -> None:
 
 
 def test_targets_and_sets_draw_apart(run: Any) -> None:
-    outcome = run(DRAWS, [{"a": 1}, {"a": 2}], targets=("model:first", "model:second"))
-    drawn = {*losses(outcome, "model:first").values(), *losses(outcome, "model:second").values()}
+    result = run(DRAWS, [{"a": 1}, {"a": 2}], targets=("model:first", "model:second"))
+    drawn = {*losses(result, "model:first").values(), *losses(result, "model:second").values()}
     assert len(drawn) == 4
 
 
@@ -87,5 +89,5 @@ def test_the_seed_of_a_target_is_fixed() -> None:
 )
 def test_a_timer_that_a_simulation_left_does_not_end_the_next(run: Any, start: str) -> None:
     """The kernel ended the process in the next simulation, and that one was recorded as crashed."""
-    outcome = run(ALARMS.format(start=start), [{"a": 0}, {"a": 1}])
-    assert (outcome.done, outcome.failures) == ({0, 1}, [])
+    result = run(ALARMS.format(start=start), [{"a": 0}, {"a": 1}])
+    assert (result.done, result.failures) == ({0, 1}, [])

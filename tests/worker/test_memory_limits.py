@@ -17,7 +17,7 @@ from pool_lab import PoolLab, groups_of, order_of, values
 
 from mops.system import cgroup, memory_limits, process_memory
 from mops.system.heap import resident_bytes
-from mops.task import Outcome
+from mops.task import TaskResult
 from waiting import until
 
 MIB = 1 << 20
@@ -40,10 +40,10 @@ def test_a_simulation_over_its_limit_is_ended_and_the_others_are_there(
     lab: PoolLab, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = lab.pool(TAKES, memory_bytes=LIMIT, retries=0)
-    outcome = lab.run(pool, [{"mib": 8}, {"mib": 1200}, {"mib": 16}])
-    assert outcome.done == {0, 1, 2}
-    assert sorted(values(outcome, "x")) == [(0, 0), (2, 0)]
-    (failure,) = outcome.failures
+    result = lab.run(pool, [{"mib": 8}, {"mib": 1200}, {"mib": 16}])
+    assert result.done == {0, 1, 2}
+    assert sorted(values(result, "x")) == [(0, 0), (2, 0)]
+    (failure,) = result.failures
     assert (failure.group, failure.reason, failure.attempts) == (1, "oom", 1)
     assert (failure.limit_bytes, failure.peak_at_least) == (LIMIT, True)
     assert failure.peak_bytes is not None
@@ -59,29 +59,29 @@ def test_what_a_simulation_starts_counts(lab: PoolLab) -> None:
         "    take = \"import time; x = b'x' * (500 << 20); time.sleep(60)\"\n"
         "    subprocess.run([sys.executable, '-c', take])\n    return {'x': s}\n"
     )
-    outcome = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"a": 1}])
-    assert [failure.reason for failure in outcome.failures] == ["oom"]
+    result = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"a": 1}])
+    assert [failure.reason for failure in result.failures] == ["oom"]
 
 
 def test_one_that_does_not_end_by_itself_is_killed(lab: PoolLab) -> None:
     code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + TAKES
-    outcome = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"mib": 2000}])
-    (failure,) = outcome.failures
+    result = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"mib": 2000}])
+    (failure,) = result.failures
     assert (failure.reason, failure.signals) == ("oom", "ended by the worker (memory); return code -9")
 
 
 def test_a_target_over_the_limit_fails_as_a_target(lab: PoolLab) -> None:
     code = TAKES + "\ndef score(p, replicates):\n    run({'mib': 1200}, 0)\n    return 1.0\n"
     pool = lab.pool(code, targets=("model:score",), memory_bytes=LIMIT, retries=0)
-    outcome = lab.run(pool, [{"mib": 8}])
-    assert [(failure.target, failure.reason) for failure in outcome.failures] == [("model:score", "oom")]
-    assert sorted(values(outcome, "x")) == [(0, 0)]
+    result = lab.run(pool, [{"mib": 8}])
+    assert [(failure.target, failure.reason) for failure in result.failures] == [("model:score", "oom")]
+    assert sorted(values(result, "x")) == [(0, 0)]
 
 
 def test_other_deaths_say_what_they_took_too(lab: PoolLab) -> None:
     code = "import os, time\n\ndef run(p, s):\n    held = b'x' * (100 << 20)\n    time.sleep(3)\n    os.abort()\n"
-    outcome = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"a": 1}])
-    (failure,) = outcome.failures
+    result = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"a": 1}])
+    (failure,) = result.failures
     assert (failure.reason, failure.signals) == ("crashed", "return code -6")
     assert failure.peak_bytes is not None
     assert 100 * MIB < failure.peak_bytes < LIMIT
@@ -90,8 +90,8 @@ def test_other_deaths_say_what_they_took_too(lab: PoolLab) -> None:
 def test_with_retries_it_is_left_to_an_order_of_its_own(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     pool = lab.pool(TAKES, memory_bytes=LIMIT, retries=1, slots=2)
     sets = [{"mib": 8}, {"mib": 600, "holds": 2}, {"mib": 16}]
-    outcome = lab.run(pool, sets)
-    assert (outcome.done, outcome.postponed, outcome.failures) == ({0, 2}, {1}, [])
+    result = lab.run(pool, sets)
+    assert (result.done, result.postponed, result.failures) == ({0, 2}, {1}, [])
     assert "it is tried again at the end, alone on its worker" in caplog.text
 
     alone = lab.run(pool, sets[1:2], alone=True)
@@ -122,8 +122,8 @@ def test_what_earlier_simulations_left_is_not_blamed_on_the_next(
     caplog.set_level("INFO", "mops")
     pool = lab.pool(LEAKS, memory_bytes=250 * MIB, growth_bytes=300 * MIB, retries=0)
     for _ in range(3):
-        outcome = lab.run(pool, [{"mib": 110, "i": i} for i in range(8)])
-        assert (outcome.done, outcome.postponed, outcome.failures) == ({*range(8)}, frozenset(), [])
+        result = lab.run(pool, [{"mib": 110, "i": i} for i in range(8)])
+        assert (result.done, result.postponed, result.failures) == ({*range(8)}, frozenset(), [])
     # On a busy machine a second leak may pass unseen: then the first lesson is a size that is too large still.
     n_lessons = caplog.text.count("it is tried again in a fresh one")
     assert 1 <= n_lessons <= 3, "a few are enough to know when to leave"
@@ -133,9 +133,9 @@ def test_what_earlier_simulations_left_is_not_blamed_on_the_next(
 
 
 def test_without_recycling_it_is_blamed_on_the_next(lab: PoolLab) -> None:
-    outcome = lab.run(lab.pool(LEAKS, memory_bytes=250 * MIB, retries=0), [{"mib": 110, "i": i} for i in range(8)])
-    assert outcome.done == {*range(8)}
-    assert {failure.reason for failure in outcome.failures} == {"oom"}
+    result = lab.run(lab.pool(LEAKS, memory_bytes=250 * MIB, retries=0), [{"mib": 110, "i": i} for i in range(8)])
+    assert result.done == {*range(8)}
+    assert {failure.reason for failure in result.failures} == {"oom"}
 
 
 def test_a_greedy_simulation_gets_a_fresh_process_once_and_no_other_one_has_to_leave_for_it(
@@ -143,9 +143,9 @@ def test_a_greedy_simulation_gets_a_fresh_process_once_and_no_other_one_has_to_l
 ) -> None:
     caplog.set_level("INFO", "mops")
     pool = lab.pool(TAKES, memory_bytes=LIMIT, growth_bytes=300 * MIB, retries=0)
-    outcome = lab.run(pool, [{"mib": 8}, {"mib": 16}, {"mib": 1200}, {"mib": 24}])
-    assert outcome.done == {0, 1, 2, 3}
-    (failure,) = outcome.failures
+    result = lab.run(pool, [{"mib": 8}, {"mib": 16}, {"mib": 1200}, {"mib": 24}])
+    assert result.done == {0, 1, 2, 3}
+    (failure,) = result.failures
     assert (failure.group, failure.reason, failure.attempts) == (2, "oom", 1)
     assert caplog.text.count("it is tried again in a fresh one") == 1
     assert "are replaced from now on" not in caplog.text
@@ -155,10 +155,10 @@ def test_alone_its_peak_is_that_of_the_kernels_own_count(lab: PoolLab) -> None:
     code = TAKES.replace(
         'return {"x": s}', "import resource\n    return {'x': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}"
     )
-    outcome = lab.run(lab.pool(code, memory_bytes=LIMIT, slots=2), [{"mib": 600}], alone=True)
-    ((kib,),) = values(outcome, "x").values()
-    assert outcome.peak_bytes <= kib << 10
-    assert outcome.peak_bytes == pytest.approx(600 * MIB, rel=0.1), "without what it shares with its template"
+    result = lab.run(lab.pool(code, memory_bytes=LIMIT, slots=2), [{"mib": 600}], alone=True)
+    ((kib,),) = values(result, "x").values()
+    assert result.peak_bytes <= kib << 10
+    assert result.peak_bytes == pytest.approx(600 * MIB, rel=0.1), "without what it shares with its template"
 
 
 def test_a_replicate_of_a_group_in_pieces_is_postponed_by_itself(lab: PoolLab) -> None:
@@ -167,8 +167,8 @@ def test_a_replicate_of_a_group_in_pieces_is_postponed_by_itself(lab: PoolLab) -
     pool = lab.pool(code, memory_bytes=LIMIT, retries=1)
     context, (group,) = pool.context, groups_of([params], 3)
     group = replace(group, seeds=(5, 0, 7))
-    outcome = pool.run(order_of(context, (group,), replicates=(0, 1, 2)))
-    assert (outcome.replicates, outcome.postponed, outcome.failures) == ({0, 2}, {1}, [])
+    result = pool.run(order_of(context, (group,), replicates=(0, 1, 2)))
+    assert (result.replicates, result.postponed, result.failures) == ({0, 2}, {1}, [])
 
 
 def test_while_one_runs_alone_no_other_does(lab: PoolLab) -> None:
@@ -215,9 +215,9 @@ def test_pages_that_forked_processes_share_with_their_template_are_not_counted_i
     pool = lab.pool(LARGE_IMPORT, slots=4, worker_limit=resident_bytes() + 1200 * MIB, retries=0)
     pool.check()
     assert pool._limit_bytes(alone=False) < 300 * MIB
-    outcome = lab.run(pool, [{"a": 1}, {"a": 2}, {"a": 3, "mib": 600}])
-    assert sorted(values(outcome, "x")) == [(0, 0), (1, 0)]
-    (failure,) = outcome.failures
+    result = lab.run(pool, [{"a": 1}, {"a": 2}, {"a": 3, "mib": 600}])
+    assert sorted(values(result, "x")) == [(0, 0), (1, 0)]
+    (failure,) = result.failures
     assert (failure.group, failure.reason) == (2, "oom")
     assert failure.limit_bytes is not None
     assert failure.peak_bytes is not None
@@ -230,15 +230,15 @@ def test_what_is_shared_keeps_no_simulation_waiting(lab: PoolLab) -> None:
     pool = lab.pool(LARGE_IMPORT, slots=3, worker_limit=resident_bytes() + 1200 * MIB)
     pool.check()
     sets = [{"a": i, "meets": 3} for i in range(3)]
-    got: list[Outcome] = []
-    orders = [threading.Thread(target=lambda one=one: got.append(lab.run(pool, [one]))) for one in sets]
-    for order in orders:
-        order.start()
-    for order in orders:
-        order.join(30)
-    assert [outcome.done for outcome in got] == [{0}] * 3
-    assert max(outcome.peak_bytes for outcome in got) < 200 * MIB, "what BATCH_SIZE=auto reckons with"
-    assert min(outcome.own_bytes for outcome in got) > resident_bytes() + 300 * MIB, "the template's are there once"
+    got: list[TaskResult] = []
+    requests = [threading.Thread(target=lambda one=one: got.append(lab.run(pool, [one]))) for one in sets]
+    for request in requests:
+        request.start()
+    for request in requests:
+        request.join(30)
+    assert [result.done for result in got] == [{0}] * 3
+    assert max(result.peak_bytes for result in got) < 200 * MIB, "what BATCH_SIZE=auto reckons with"
+    assert min(result.own_bytes for result in got) > resident_bytes() + 300 * MIB, "the template's are there once"
 
 
 def test_memory_that_a_process_and_what_it_starts_share_counts_once_and_whole(lab: PoolLab) -> None:
@@ -247,8 +247,8 @@ def test_memory_that_a_process_and_what_it_starts_share_counts_once_and_whole(la
         "import os, time\n\ndef run(p, s):\n    held = b'x' * (600 << 20)\n    if not os.fork():\n"
         "        time.sleep(60)\n        os._exit(0)\n    time.sleep(60)\n"
     )
-    outcome = lab.run(lab.pool(code, memory_bytes=500 * MIB, retries=0), [{"a": 1}])
-    (failure,) = outcome.failures
+    result = lab.run(lab.pool(code, memory_bytes=500 * MIB, retries=0), [{"a": 1}])
+    (failure,) = result.failures
     assert failure.reason == "oom"
     assert failure.peak_bytes is not None
     assert failure.peak_bytes < 750 * MIB
@@ -260,8 +260,8 @@ def test_pages_that_are_no_longer_shared_count(lab: PoolLab) -> None:
         "import time\nballast = bytearray(500 << 20)\n\ndef run(p, s):\n    time.sleep(p['early'])\n"
         "    for i in range(0, len(ballast), 4096):\n        ballast[i] = 1\n    time.sleep(60)\n"
     )
-    outcome = lab.run(lab.pool(code, memory_bytes=300 * MIB, retries=0), [{"early": 1.0}])
-    assert [failure.reason for failure in outcome.failures] == ["oom"]
+    result = lab.run(lab.pool(code, memory_bytes=300 * MIB, retries=0), [{"early": 1.0}])
+    assert [failure.reason for failure in result.failures] == ["oom"]
 
 
 def test_memory_is_looked_at_by_the_clock_and_not_for_each_line_that_is_printed(
@@ -308,18 +308,18 @@ def test_nothing_more_starts_while_the_worker_is_full(
     used = resident_bytes()
     pool = lab.pool(HOLDS, slots=2, worker_limit=used + 400 * MIB, memory_bytes=2 << 30)
     lab.run(pool, [{"mib": 1}])  # its child stays, and what it takes is given up for the others
-    got: list[Outcome] = []
-    orders = [threading.Thread(target=lambda mib=mib: got.append(lab.run(pool, [{"mib": mib}]))) for mib in (500, 2)]
-    orders[0].start()
+    got: list[TaskResult] = []
+    requests = [threading.Thread(target=lambda mib=mib: got.append(lab.run(pool, [{"mib": mib}]))) for mib in (500, 2)]
+    requests[0].start()
     until(lambda: pool.children_bytes() > 500 * MIB)
     assert pool.children_bytes() < 800 * MIB, "a forked process is one of the template's, too: it counts once"
-    orders[1].start()
+    requests[1].start()
     until(lambda: caplog.text.count("waiting to start simulations") > 1)  # it has looked more than once
     assert not (lab.folder / "started-2").exists()
     (lab.folder / "go").touch()
-    for order in orders:
-        order.join()
-    assert [outcome.done for outcome in got] == [{0}, {0}]
+    for request in requests:
+        request.join()
+    assert [result.done for result in got] == [{0}, {0}]
     assert (lab.folder / "started-2").exists()
 
 
@@ -329,21 +329,21 @@ def test_pausing_follows_what_others_leave(
     """Two jobs on a laptop each took what was there when they began, and the kernel chose among both."""
     monkeypatch.setattr("mops.worker.pool._SAY_SECONDS", 0.0)
     pool = lab.pool(HOLDS, slots=2, memory_bytes=2 << 30)
-    got: list[Outcome] = []
-    orders = [threading.Thread(target=lambda mib=mib: got.append(lab.run(pool, [{"mib": mib}]))) for mib in (101, 2)]
-    orders[0].start()
+    got: list[TaskResult] = []
+    requests = [threading.Thread(target=lambda mib=mib: got.append(lab.run(pool, [{"mib": mib}]))) for mib in (101, 2)]
+    requests[0].start()
     until((lab.folder / "started-101").exists)
     left = [20 * MIB]
     monkeypatch.setattr(memory_limits, "available_bytes", lambda: left[0])
-    orders[1].start()
+    requests[1].start()
     until(lambda: caplog.text.count("waiting to start simulations") > 1)
     assert not (lab.folder / "started-2").exists()
     left[0] = 8 << 30
     until((lab.folder / "started-2").exists)
     (lab.folder / "go").touch()
-    for order in orders:
-        order.join()
-    assert [outcome.done for outcome in got] == [{0}, {0}]
+    for request in requests:
+        request.join()
+    assert [result.done for result in got] == [{0}, {0}]
 
 
 def test_one_may_always_run(lab: PoolLab) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mops.child.buffers import PartWriter, map_part, read_segment, send_tables, tables_of
+from mops.child.buffers import BufferWriter, map_part, read_segment, send_tables, tables_of
 from mops.child.channel import Channel
 from mops.worker import result_buffers
 
@@ -37,7 +37,7 @@ def hand_over(ends):
 
 @pytest.fixture
 def writer(ends):
-    return lambda keep=None: PartWriter(ends[0], keep, "mops-part-test")
+    return lambda keep=None: BufferWriter(ends[0], keep, "mops-part-test")
 
 
 def rows(n, start=0):

@@ -19,26 +19,26 @@ from pool_lab import PATIENCE_S, SEEN, PoolLab, order_of, values
 
 from mops.errors import ClusterError
 from mops.study.groups import Group
-from mops.task import Outcome
+from mops.task import TaskResult
 from mops.worker.pool import Pool
 from mops.worker.result_buffers import held_bytes
 from waiting import until
 
 
-def nasty(lab: PoolLab, *ways: str, **fields: Any) -> Outcome:
+def nasty(lab: PoolLab, *ways: str, **fields: Any) -> TaskResult:
     return lab.run(lab.pool(model="nasty:simulate", **fields), [{"what": way} for way in ways])
 
 
 def test_each_simulation_starts_in_its_working_folder(lab: PoolLab) -> None:
     code = "import os\n\ndef run(p, s):\n    n = len(os.listdir())\n    os.chdir('/')\n    return {'n': n}\n"
-    outcome = lab.run(lab.pool(code), [{"a": 1}], n_replicates=3)
-    assert values(outcome, "n") == {(0, i): [1] for i in range(3)}
+    result = lab.run(lab.pool(code), [{"a": 1}], n_replicates=3)
+    assert values(result, "n") == {(0, i): [1] for i in range(3)}
 
 
 def test_a_model_that_closes_every_descriptor_is_blamed_itself(lab: PoolLab) -> None:
-    outcome = nasty(lab, "good", "closes_descriptors", "good", retries=0)
-    assert outcome.done == {0, 1, 2}
-    (failure,) = outcome.failures
+    result = nasty(lab, "good", "closes_descriptors", "good", retries=0)
+    assert result.done == {0, 1, 2}
+    (failure,) = result.failures
     assert (failure.group, failure.reason) == (1, "crashed")
 
 
@@ -48,9 +48,9 @@ def test_prints_of_every_kind_reach_the_outcome(lab: PoolLab) -> None:
         "    subprocess.run(['echo', 'by another'], check=True)\n    print('an error', file=sys.stderr)\n"
         "    os.write(2, b'error by write\\n')\n    return {'x': 1}\n"
     )
-    outcome = lab.run(lab.pool(code), [{"a": 1}])
-    assert outcome.done == {0}
-    assert sorted(outcome.prints.split("\n")) == [
+    result = lab.run(lab.pool(code), [{"a": 1}])
+    assert result.done == {0}
+    assert sorted(result.prints.split("\n")) == [
         "",
         "an error",
         "by another",
@@ -75,12 +75,12 @@ def test_standard_input_is_empty(lab: PoolLab) -> None:
 
 @pytest.mark.parametrize("way", ["endless", "endless_holding_gil", "endless_ignoring_sigterm"])
 def test_a_simulation_over_its_time_is_ended_and_its_line_named(lab: PoolLab, way: str) -> None:
-    outcome = nasty(lab, way, "good", timeout_s=3.0)
-    (failure,) = outcome.failures
+    result = nasty(lab, way, "good", timeout_s=3.0)
+    (failure,) = result.failures
     assert (failure.group, failure.reason, failure.attempts) == (0, "timeout", 1)
     assert "MODELOPS_JOB_SIM_TIMEOUT" in failure.message
     assert f"in {way}" in failure.traceback
-    assert outcome.done == {0, 1}
+    assert result.done == {0, 1}
 
 
 def test_each_simulation_has_its_own_seeded_generators(lab: PoolLab) -> None:
@@ -104,8 +104,8 @@ def test_a_child_has_its_thread_limits_and_is_the_first_to_go(lab: PoolLab) -> N
         f"import os\n\ndef run(p, s):\n    found = [os.environ[name] for name in {names!r}]\n"
         "    return {'found': found + [open('/proc/self/oom_score_adj').read().strip()]}\n"
     )
-    outcome = lab.run(lab.pool(code, threads=3), [{"a": 1}])
-    assert values(outcome, "found") == {(0, 0): ["3", "3", "3", "3", "0", "1000"]}
+    result = lab.run(lab.pool(code, threads=3), [{"a": 1}])
+    assert values(result, "found") == {(0, 0): ["3", "3", "3", "3", "0", "1000"]}
 
 
 def test_a_models_processes_inherit_no_descriptor_of_ours(lab: PoolLab) -> None:
@@ -124,9 +124,9 @@ def test_a_models_processes_inherit_no_descriptor_of_ours(lab: PoolLab) -> None:
 
 @pytest.mark.parametrize("budget", [{"seconds": 0.0}, {"bytes": 1}])
 def test_an_order_over_its_budget_ends_after_a_whole_group(lab: PoolLab, budget: dict[str, Any]) -> None:
-    outcome = lab.run(lab.pool("def run(p, s):\n    return {'x': s}\n"), [{"a": i} for i in range(3)], 2, **budget)
-    assert outcome.done == {0}
-    assert sorted(values(outcome, "x")) == [(0, 0), (0, 1)]
+    result = lab.run(lab.pool("def run(p, s):\n    return {'x': s}\n"), [{"a": i} for i in range(3)], 2, **budget)
+    assert result.done == {0}
+    assert sorted(values(result, "x")) == [(0, 0), (0, 1)]
 
 
 HELD = """
@@ -143,9 +143,9 @@ def run(p, s):
 """
 
 
-def stopped(lab: PoolLab, grace_s: float, *, go: bool) -> Outcome:
+def stopped(lab: PoolLab, grace_s: float, *, go: bool) -> TaskResult:
     pool = lab.pool(HELD)
-    got: list[Outcome] = []
+    got: list[TaskResult] = []
     thread = threading.Thread(target=lambda: got.append(lab.run(pool, [{"a": i} for i in range(3)])))
     thread.start()
     until((lab.folder / "started-1").exists)
@@ -163,9 +163,9 @@ def test_a_stop_lets_the_running_simulation_end_and_starts_no_other(lab: PoolLab
 
 
 def test_a_stop_without_grace_blames_nobody_and_loses_no_group_that_was_done(lab: PoolLab) -> None:
-    outcome = stopped(lab, 0.0, go=False)
-    assert (outcome.done, outcome.failures) == ({0}, [])
-    assert values(outcome, "x") == {(0, 0): [0]}
+    result = stopped(lab, 0.0, go=False)
+    assert (result.done, result.failures) == ({0}, [])
+    assert values(result, "x") == {(0, 0): [0]}
 
 
 def test_a_stop_ends_a_simulation_deep_in_c_when_its_grace_is_over(lab: PoolLab) -> None:
@@ -181,9 +181,9 @@ def test_a_stop_ends_a_simulation_deep_in_c_when_its_grace_is_over(lab: PoolLab)
     assert (got[0].done, got[0].failures) == (set(), [])
 
 
-def started(lab: PoolLab, pool: Pool, sets: list[dict[str, Any]]) -> list[Outcome]:
+def started(lab: PoolLab, pool: Pool, sets: list[dict[str, Any]]) -> list[TaskResult]:
     """Run an order in a thread; its outcome will be in the list."""
-    got: list[Outcome] = []
+    got: list[TaskResult] = []
     threading.Thread(target=lambda: got.append(lab.run(pool, sets)), daemon=True).start()
     return got
 
@@ -229,8 +229,8 @@ def test_a_child_killed_from_outside_is_replaced_and_explained(lab: PoolLab, cap
         "        (HERE / 'killed').touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n    return {'x': 1}\n"
     )
     caplog.set_level(logging.WARNING, "mops")
-    outcome = lab.run(lab.pool(code), [{"a": 1}])
-    assert (outcome.done, outcome.failures) == ({0}, [])
+    result = lab.run(lab.pool(code), [{"a": 1}])
+    assert (result.done, result.failures) == ({0}, [])
     (record,) = caplog.records
     for word in ("SIGKILL", "out of memory", "MODELOPS_JOB_SLOTS", "MODELOPS_JOB_BATCH_SIZE", "tried again"):
         assert word in record.getMessage()
@@ -339,24 +339,24 @@ def test_children_work_where_more_than_a_thousand_files_are_open(lab: PoolLab, s
     try:
         opened += [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
         pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start=start, tasks_per_child=1)
-        outcome = lab.run(pool, [{"a": 1}, {"a": 2}])
+        result = lab.run(pool, [{"a": 1}, {"a": 2}])
         pool.close()
     finally:
         for fd in opened:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert (outcome.done, outcome.failures) == ({0, 1}, [])
+    assert (result.done, result.failures) == ({0, 1}, [])
 
 
 def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': list(range(1000))}\n")
     before = held_bytes()
-    outcome = lab.run(pool, [{"a": i} for i in range(5)])
+    result = lab.run(pool, [{"a": i} for i in range(5)])
     assert held_bytes() > before
     (pid,) = pool.pids()
     opened = [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
     assert not any("mops-part" in name for name in [*opened, Path(f"/proc/{pid}/maps").read_text()])
-    del outcome
+    del result
     assert held_bytes() == before
 
 
@@ -381,9 +381,9 @@ def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: PoolLab) -
 @pytest.mark.parametrize("fails", ["raise ValueError", "os._exit(1)"])
 def test_the_first_good_simulation_in_order_makes_the_reference(lab: PoolLab, fails: str) -> None:
     code = f"import os\n\ndef run(p, s):\n    if p['a'] == 0:\n        {fails}\n    return {{'x': 1, 'y': 'text'}}\n"
-    outcome = lab.run(lab.pool(code), [{"a": 0}, {"a": 1}])
-    assert outcome.reference == {"output": {"x": "number", "y": "string"}}
-    assert [failure.group for failure in outcome.failures] == [0]
+    result = lab.run(lab.pool(code), [{"a": 0}, {"a": 1}])
+    assert result.reference == {"output": {"x": "number", "y": "string"}}
+    assert [failure.group for failure in result.failures] == [0]
 
 
 PARENT = """

@@ -18,7 +18,7 @@ from pool_lab import SEEN, PoolLab, values
 
 from mops.child.channel import Channel, Message
 from mops.system.process_tree import children_of
-from mops.task import Outcome
+from mops.task import TaskResult
 from mops.worker.processes import Grandchild
 from mops.worker.reaper.client import Reaper
 from mops.worker.reaper.main import _Reaper
@@ -93,8 +93,8 @@ def _leave_none(tmp_path: Path) -> Iterator[None]:
 def test_what_a_simulation_started_ends_with_its_process_however_that_ends(lab: PoolLab, start: str) -> None:
     """Processes in sessions of their own went on after a timeout, an `oom` and a crash, until the machine was full."""
     pool = lab.pool(STARTS + WAYS, start=start, retries=0, timeout_s=5.0, memory_bytes=500 << 20)
-    outcome = lab.run(pool, [{"then": then} for then in ("dies", "takes", "hangs", "returns")])
-    assert [failure.reason for failure in outcome.failures] == ["crashed", "oom", "timeout"]
+    result = lab.run(pool, [{"then": then} for then in ("dies", "takes", "hangs", "returns")])
+    assert [failure.reason for failure in result.failures] == ["crashed", "oom", "timeout"]
     pids = noted(lab.folder)
     assert len(pids) == 8
     assert alive(pids[:6]) == []
@@ -136,9 +136,9 @@ def test_what_the_import_of_a_model_left_running_stays_for_its_simulations(lab: 
         "    return {'x': [int(line) for line in (HERE / 'pids').read_text().split()]}\n"
     )
     pool = lab.pool(code, retries=0, start="fork")
-    outcome = lab.run(pool, [{"dies": True}, {"dies": False}])
-    assert len(outcome.failures) == 1
-    pids = values(outcome, "x")[1, 0]
+    result = lab.run(pool, [{"dies": True}, {"dies": False}])
+    assert len(result.failures) == 1
+    pids = values(result, "x")[1, 0]
     assert alive(pids) == pids
     pool.close()
     assert alive(pids) == []
@@ -153,7 +153,7 @@ def test_processes_whose_template_was_killed_run_to_their_end_and_are_told_how(l
     )
     pool = lab.pool(code, slots=3, retries=0)
     pool.check()
-    got: dict[str, Outcome] = {}
+    got: dict[str, TaskResult] = {}
 
     def run(what: str) -> threading.Thread:
         thread = threading.Thread(target=lambda: got.__setitem__(what, lab.run(pool, [{"a": what}])), daemon=True)
@@ -371,8 +371,8 @@ def run(p, s):
 def test_a_process_with_many_orphans_that_have_ended_is_replaced(lab: PoolLab, growth_bytes: int) -> None:
     """Nobody waited for them while it lived, until the system had no number for another process."""
     pool = lab.pool(ORPHANS, growth_bytes=growth_bytes)
-    outcome = lab.run(pool, [{"a": a} for a in range(3)])
-    assert len({pid for (pid,) in values(outcome, "x").values()}) == 3
+    result = lab.run(pool, [{"a": a} for a in range(3)])
+    assert len({pid for (pid,) in values(result, "x").values()}) == 3
     assert pool._reaper is not None
     below = psutil.Process(pool._reaper.pid).children(recursive=True)
     assert [process for process in below if process.status() == psutil.STATUS_ZOMBIE] == []

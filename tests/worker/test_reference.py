@@ -8,22 +8,22 @@ import pyarrow as pa
 import pytest
 
 from mops.study.column_families import Families
-from mops.study.output_schema import InvalidOutput, Reference
+from mops.study.output_schema import InvalidOutput, OutputSchema
 
 KNOWN: Families = {"daily": {"day": "number", "value": "number", "place": "string"}}
 COLUMNS = {"day": [1, 2, 3], "value": [0.5, 1.5, 2.5], "place": ["a", "b", "c"]}
 
 
-def check(reference: Reference | None = None, **columns: Any) -> pa.Table:
-    return (reference or Reference(KNOWN)).check({"daily": pa.table(columns)})["daily"]
+def check(reference: OutputSchema | None = None, **columns: Any) -> pa.Table:
+    return (reference or OutputSchema(KNOWN)).check({"daily": pa.table(columns)})["daily"]
 
 
-def one(known: Any) -> Reference:
-    return Reference({"daily": {"x": known}})
+def one(known: Any) -> OutputSchema:
+    return OutputSchema({"daily": {"x": known}})
 
 
 def test_widths_may_differ() -> None:
-    reference = Reference(KNOWN)
+    reference = OutputSchema(KNOWN)
     check(reference, **COLUMNS)
     found = check(reference, day=pa.array([1], pa.int8()), value=[1], place=["a"])
     assert found.schema.types == [pa.int8(), pa.int64(), pa.string()]
@@ -35,7 +35,7 @@ def test_null_fits_every_family() -> None:
 
 
 def test_columns_come_back_in_the_references_order() -> None:
-    reference = Reference(KNOWN)
+    reference = OutputSchema(KNOWN)
     for _ in range(2):
         found = check(reference, place=["a"], value=[1.0], day=[1])
         assert found.column_names == ["day", "value", "place"]
@@ -48,7 +48,7 @@ def test_missing_and_extra_columns_are_all_named() -> None:
 
 def test_missing_and_extra_outputs_are_all_named() -> None:
     with pytest.raises(InvalidOutput, match=r"output 'daily' missing; output 'weekly' extra"):
-        Reference(KNOWN).check({"weekly": pa.table({"n": [1]})})
+        OutputSchema(KNOWN).check({"weekly": pa.table({"n": [1]})})
 
 
 def test_other_families_are_named_with_column_and_both_types() -> None:
@@ -57,7 +57,7 @@ def test_other_families_are_named_with_column_and_both_types() -> None:
 
 
 def test_another_family_is_refused_also_after_many_that_fit() -> None:
-    reference = Reference(KNOWN)
+    reference = OutputSchema(KNOWN)
     for _ in range(3):
         check(reference, **COLUMNS)
     with pytest.raises(InvalidOutput, match="'value' is string"):
@@ -93,7 +93,7 @@ def test_integers_that_no_float_holds_are_refused_beside_floats(first_is_handed_
 
 
 def test_what_is_refused_fixes_nothing() -> None:
-    reference = Reference({"daily": {"x": "null", "y": "number"}})
+    reference = OutputSchema({"daily": {"x": "null", "y": "number"}})
     with pytest.raises(InvalidOutput, match="column 'y'"):
         check(reference, x=["text"], y=["wrong"])
     check(reference, x=[1], y=[1])

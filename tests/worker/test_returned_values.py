@@ -39,11 +39,11 @@ def test_a_model_may_fill_one_workspace_for_all_its_simulations(lab: PoolLab) ->
     """Every row had the values of the last simulation, and so had every replicate that a target saw."""
     sets = [{"form": form} for form in ("numpy", "table", "slice", "array", "reader")]
     pool = lab.pool(textwrap.dedent(REUSED), targets=("model:seen",))
-    outcome = lab.run(pool, sets, n_replicates=3)
-    assert not outcome.failures
-    found = values(outcome, "x")
+    result = lab.run(pool, sets, n_replicates=3)
+    assert not result.failures
+    found = values(result, "x")
     assert len(found) == 15
-    losses = {(loss.group, int(loss.name)): loss.loss for loss in outcome.losses}
+    losses = {(loss.group, int(loss.name)): loss.loss for loss in result.losses}
     for simulation, column in found.items():
         assert column == [losses[simulation]] * 3
     assert len(set(losses.values())) == 15  # seeds differ

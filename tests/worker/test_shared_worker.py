@@ -12,9 +12,9 @@ import pytest
 from pool_lab import PoolLab, n_waiting, order_of, values
 
 from mops.study.groups import Group
-from mops.task import Outcome
+from mops.task import TaskResult
 from mops.worker import replacement_counts
-from mops.worker.children import TEMPLATES, Children
+from mops.worker.children import TEMPLATES, ChildRegistry
 from mops.worker.pool import Pool
 from mops.worker.result_buffers import held_bytes
 from waiting import until
@@ -34,19 +34,19 @@ def run(p, s):
 
 
 @pytest.fixture
-def children() -> Children:
-    return Children()
+def children() -> ChildRegistry:
+    return ChildRegistry()
 
 
-def begun(lab: PoolLab, pool: Pool, **params: Any) -> tuple[threading.Thread, list[Outcome]]:
+def begun(lab: PoolLab, pool: Pool, **params: Any) -> tuple[threading.Thread, list[TaskResult]]:
     """Run one simulation in a thread; its outcome will be in the list."""
-    got: list[Outcome] = []
+    got: list[TaskResult] = []
     thread = threading.Thread(target=lambda: got.append(lab.run(pool, [params])), daemon=True)
     thread.start()
     return thread, got
 
 
-def held(lab: PoolLab, pool: Pool, name: str) -> tuple[threading.Thread, list[Outcome]]:
+def held(lab: PoolLab, pool: Pool, name: str) -> tuple[threading.Thread, list[TaskResult]]:
     """Have a simulation run that ends when it is let go."""
     found = begun(lab, pool, a=name, holds=True)
     until((lab.folder / f"started-{name}").exists)
@@ -59,8 +59,8 @@ def let_go(lab: PoolLab, name: str, thread: threading.Thread) -> None:
     assert not thread.is_alive()
 
 
-def pid(outcome: Outcome) -> int:
-    return int(values(outcome, "pid")[0, 0][0])
+def pid(result: TaskResult) -> int:
+    return int(values(result, "pid")[0, 0][0])
 
 
 def processes() -> set[int]:
@@ -102,7 +102,7 @@ def living(process: psutil.Process) -> bool:
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_there_are_never_more_children_than_slots_whatever_the_number_of_pools(
-    lab: PoolLab, children: Children, start: str
+    lab: PoolLab, children: ChildRegistry, start: str
 ) -> None:
     others = processes()
     pools = [lab.pool(HOLDS, slots=2, children=children, start=start, job=f"job-{i}") for i in range(3)]
@@ -110,17 +110,17 @@ def test_there_are_never_more_children_than_slots_whatever_the_number_of_pools(
         pool._living_reaper()  # nor is a reaper
     for pool in pools if start == "fork" else ():
         pool.check()  # a template is no child, and this test tells them apart when they are there
-    outcomes: list[tuple[threading.Thread, list[Outcome]]] = []
+    results: list[tuple[threading.Thread, list[TaskResult]]] = []
     with most_processes(pools, others) as most:
         for turn in range(3):
-            outcomes += [begun(lab, pool, a=f"{turn}-{i}-{n}") for i, pool in enumerate(pools) for n in range(2)]
-        for thread, _ in outcomes:
+            results += [begun(lab, pool, a=f"{turn}-{i}-{n}") for i, pool in enumerate(pools) for n in range(2)]
+        for thread, _ in results:
             thread.join(60)
-    assert [outcome.done for _, got in outcomes for outcome in got] == [{0}] * 18
+    assert [result.done for _, got in results for result in got] == [{0}] * 18
     assert most == [2]
 
 
-def test_the_child_that_has_idled_longest_makes_room(lab: PoolLab, children: Children) -> None:
+def test_the_child_that_has_idled_longest_makes_room(lab: PoolLab, children: ChildRegistry) -> None:
     one, two, three = (lab.pool(HOLDS, slots=2, children=children, job=f"job-{i}") for i in range(3))
     for pool in (one, two, three):
         pool.check()
@@ -133,7 +133,7 @@ def test_the_child_that_has_idled_longest_makes_room(lab: PoolLab, children: Chi
     assert not psutil.pid_exists(second)
 
 
-def test_a_job_of_more_threads_takes_more_of_the_worker(lab: PoolLab, children: Children) -> None:
+def test_a_job_of_more_threads_takes_more_of_the_worker(lab: PoolLab, children: ChildRegistry) -> None:
     """On a worker of four threads, one simulation of two threads leaves room for two of one, and for no third."""
     wide = lab.pool(HOLDS, slots=2, threads=2, children=children, job="wide")
     narrow = lab.pool(HOLDS, slots=4, children=children, job="narrow")
@@ -147,15 +147,16 @@ def test_a_job_of_more_threads_takes_more_of_the_worker(lab: PoolLab, children: 
         let_go(lab, name, thread)
 
 
-def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: PoolLab, children: Children) -> None:
+def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: PoolLab, children: ChildRegistry) -> None:
     other = lab.pool(HOLDS, slots=2, children=children, job="other")
     pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=8 << 30)
     runs, _ = held(lab, other, "o")
-    got: list[Outcome] = []
+    got: list[TaskResult] = []
     begun_alone: list[int] = []
-    order = order_of(pool.context, (Group(0, "0", {"a": "alone", "holds": True}, (1,)),), alone=True)
+    request = order_of(pool.context, (Group(0, "0", {"a": "alone", "holds": True}, (1,)),), alone=True)
     alone = threading.Thread(
-        target=lambda: got.append(pool.run(order, on_alone=lambda: begun_alone.append(len(other.pids())))), daemon=True
+        target=lambda: got.append(pool.run(request, on_alone=lambda: begun_alone.append(len(other.pids())))),
+        daemon=True,
     )
     alone.start()
     until(lambda: n_waiting(children) == 1)
@@ -174,7 +175,7 @@ def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: PoolLab,
 
 @pytest.mark.parametrize("way", ["stop", "close"])
 def test_a_stopped_pool_does_not_wait_for_the_simulations_of_another(
-    lab: PoolLab, children: Children, way: str
+    lab: PoolLab, children: ChildRegistry, way: str
 ) -> None:
     other, pool = (lab.pool(HOLDS, slots=1, children=children, job=job) for job in ("other", "job"))
     runs, _ = held(lab, other, "o")
@@ -186,7 +187,7 @@ def test_a_stopped_pool_does_not_wait_for_the_simulations_of_another(
     let_go(lab, "o", runs)
 
 
-def test_a_job_whose_results_are_not_fetched_keeps_no_other_waiting(lab: PoolLab, children: Children) -> None:
+def test_a_job_whose_results_are_not_fetched_keeps_no_other_waiting(lab: PoolLab, children: ChildRegistry) -> None:
     idle = lab.pool(HOLDS, children=children, job="idle")
     unfetched = lab.run(idle, [{"a": 1}])
     pool = lab.pool(HOLDS, children=children, job="busy", held_bytes=0)
@@ -195,7 +196,7 @@ def test_a_job_whose_results_are_not_fetched_keeps_no_other_waiting(lab: PoolLab
     del unfetched
 
 
-def test_templates_of_jobs_that_run_nothing_make_room_and_come_again(lab: PoolLab, children: Children) -> None:
+def test_templates_of_jobs_that_run_nothing_make_room_and_come_again(lab: PoolLab, children: ChildRegistry) -> None:
     pools = [lab.pool(HOLDS, slots=1, children=children, start="fork", job=f"job-{i}") for i in range(4)]
     for pool in pools:
         lab.run(pool, [{"a": 1}])
@@ -204,7 +205,7 @@ def test_templates_of_jobs_that_run_nothing_make_room_and_come_again(lab: PoolLa
     assert pools[0]._template is not None
 
 
-def test_memory_of_another_pools_template_is_not_given_to_simulations(lab: PoolLab, children: Children) -> None:
+def test_memory_of_another_pools_template_is_not_given_to_simulations(lab: PoolLab, children: ChildRegistry) -> None:
     large = "ballast = bytes(range(256)) * (200 << 12)\n" + HOLDS
     (lab.folder / "large.py").write_text(large)
     pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=8 << 30, start="fork")
@@ -214,7 +215,7 @@ def test_memory_of_another_pools_template_is_not_given_to_simulations(lab: PoolL
     assert 90 * MIB < before - pool._limit_bytes(alone=False) < 300 * MIB
 
 
-def test_a_full_worker_ends_idle_children_of_every_pool(lab: PoolLab, children: Children) -> None:
+def test_a_full_worker_ends_idle_children_of_every_pool(lab: PoolLab, children: ChildRegistry) -> None:
     idle = lab.pool(HOLDS, slots=2, children=children, job="idle")
     lab.run(idle, [{"a": 1}])
     pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=1, memory_bytes=2 << 30)

@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mops.child.buffers import PartWriter, tables_of
+from mops.child.buffers import BufferWriter, tables_of
 from mops.child.channel import Channel
 from mops.child.outputs import IDENTITY, as_tables
 from mops.storage.backends.spool import Spool
@@ -32,7 +32,7 @@ from mops.storage.output_file import OutputFile, StoredTypes
 from mops.storage.parquet import encode
 from mops.study.column_families import join_columns
 from mops.study.column_types import families_in, families_of
-from mops.study.output_schema import Reference
+from mops.study.output_schema import OutputSchema
 
 EXAMPLES = max(200, settings().max_examples)
 
@@ -283,12 +283,12 @@ def test_what_goes_in_comes_out(form: str, draw: st.DataObject) -> None:
     found = draw.draw(results(FORMS[form]))
     reference = None
     with channels() as (ours, theirs):
-        writer = PartWriter(ours, None, "test")
+        writer = BufferWriter(ours, None, "test")
         for replicate, columns in enumerate(found):
             result, overwrite = FORMS[form].make(columns)
             tables = as_tables({"daily": result}, 1)
             overwrite()
-            reference = reference or Reference(families_of(tables))
+            reference = reference or OutputSchema(families_of(tables))
             writer.finished(0, replicate, reference.check(tables))
         writer.flush()
         message, fd = theirs.receive()

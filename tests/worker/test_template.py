@@ -14,10 +14,10 @@ from pool_lab import PoolLab, values
 
 from mops.errors import ModelError
 from mops.system.lifeline import can_watch
-from mops.task import Outcome
-from mops.worker.child_process import Child
+from mops.task import TaskResult
+from mops.worker.child_process import ChildProcess
 from mops.worker.pool import Pool
-from mops.worker.processes import UNSAFE, why_not_forked
+from mops.worker.processes import UNSAFE, fork_refusal
 from waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sir"
@@ -34,8 +34,8 @@ def run(p, s):
 """
 
 
-def processes(outcome) -> list[tuple[int, int]]:  # type: ignore[no-untyped-def]
-    return [(pid, parent) for _, (pid, parent) in sorted(values(outcome, "pid").items())]
+def processes(result) -> list[tuple[int, int]]:  # type: ignore[no-untyped-def]
+    return [(pid, parent) for _, (pid, parent) in sorted(values(result, "pid").items())]
 
 
 def reaper_of(pool: Pool) -> int:
@@ -79,9 +79,9 @@ def test_the_example_forks(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> No
 )
 def test_how_a_forked_process_ended_is_known(lab: PoolLab, ends: str, how: str) -> None:
     code = f"import os, signal\n\ndef run(p, s):\n    if p['a'] == 1:\n        {ends}\n    return {{'x': s}}\n"
-    outcome = lab.run(lab.pool(code, retries=0), [{"a": i} for i in range(3)])
-    assert sorted(values(outcome, "x")) == [(0, 0), (2, 0)]
-    (failure,) = outcome.failures
+    result = lab.run(lab.pool(code, retries=0), [{"a": i} for i in range(3)])
+    assert sorted(values(result, "x")) == [(0, 0), (2, 0)]
+    (failure,) = result.failures
     assert (failure.group, failure.reason) == (1, "crashed")
     assert how in failure.message
 
@@ -104,8 +104,8 @@ def test_threads_of_the_models_import_are_not_forked(lab: PoolLab, caplog: pytes
     caplog.set_level("INFO")
     start = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     pool = lab.pool(f"import threading, time\n{start}{COUNTS}")
-    outcome = lab.run(pool, [{"a": 1}])
-    assert [parent for _, parent in processes(outcome)] == [reaper_of(pool)]
+    result = lab.run(pool, [{"a": 1}])
+    assert [parent for _, parent in processes(result)] == [reaper_of(pool)]
     assert "importing the model starts threads" in caplog.text
     assert (lab.folder / "imports").read_text() == "x", "the process that was to be the template is the first child"
 
@@ -114,8 +114,8 @@ def test_a_library_that_does_not_survive_a_fork_is_not_forked(lab: PoolLab, capl
     caplog.set_level("INFO")
     (lab.folder / "torch.py").write_text("")  # stands for the library, which is 2 GB: only its name counts
     pool = lab.pool(f"import torch\n{COUNTS}")
-    outcome = lab.run(pool, [{"a": 1}])
-    assert [parent for _, parent in processes(outcome)] == [reaper_of(pool)]
+    result = lab.run(pool, [{"a": 1}])
+    assert [parent for _, parent in processes(result)] == [reaper_of(pool)]
     assert f"the model imports torch: {UNSAFE['torch']}" in caplog.text
 
 
@@ -138,8 +138,8 @@ def test_a_forked_process_that_hangs_at_once_is_replaced_by_a_spawned_one(
         "    if os.getpid() != importer:\n        lock.acquire()  # as of a thread that is not here any more\n"
         "    return {'x': s}\n"
     )
-    outcome = lab.run(lab.pool(code), [{"a": 1}, {"a": 2}])
-    assert (outcome.done, outcome.failures) == ({0, 1}, [])
+    result = lab.run(lab.pool(code), [{"a": 1}, {"a": 2}])
+    assert (result.done, result.failures) == ({0, 1}, [])
     assert "a forked process did nothing for 1 s in its first simulation" in caplog.text
     assert "MODELOPS_JOB_START=spawn" in caplog.text
 
@@ -156,9 +156,9 @@ def test_closing_leaves_no_process_and_no_descriptor(lab: PoolLab) -> None:
 
 def test_prints_of_forked_processes_are_their_own(lab: PoolLab) -> None:
     code = "print('imported', end='')\n\ndef run(p, s):\n    print('ran', p['a'])\n    return {'x': s}\n"
-    outcome = lab.run(lab.pool(code, tasks_per_child=1), [{"a": 1}, {"a": 2}])
-    assert outcome.prints.count("ran 1") == outcome.prints.count("ran 2") == 1
-    assert outcome.prints.count("imported") <= 1
+    result = lab.run(lab.pool(code, tasks_per_child=1), [{"a": 1}, {"a": 2}])
+    assert result.prints.count("ran 1") == result.prints.count("ran 2") == 1
+    assert result.prints.count("imported") <= 1
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_prints_of_forked_processes_are_their_own(lab: PoolLab) -> None:
     ],
 )
 def test_what_is_forked(threads: list[str], modules: list[str], why: str | None) -> None:
-    found = why_not_forked(threads, modules)
+    found = fork_refusal(threads, modules)
     assert found is None if why is None else why in (found or "")
 
 
@@ -188,10 +188,10 @@ def test_simulations_run_where_the_kernel_refuses_pidfd_open(
     monkeypatch.setattr(os, "pidfd_open", refuse)
     try:
         pool = lab.pool(COUNTS)
-        outcome = lab.run(pool, [{"a": 1}])
+        result = lab.run(pool, [{"a": 1}])
     finally:
         can_watch.cache_clear()
-    assert outcome.done == {0}
+    assert result.done == {0}
     assert pool._reaper is None
 
 
@@ -202,7 +202,7 @@ def test_whoever_asks_a_template_that_is_closed_meanwhile_learns_that_it_has_end
     template = pool._template
     assert template is not None
     before = len(list(Path("/proc/self/fd").iterdir()))
-    child = Child(pool.context, str(lab.folder), pool._scratch, template)
+    child = ChildProcess(pool.context, str(lab.folder), pool._scratch, template)
     template._selector.close()  # what a closing does first, and a thread that asks may come between
     with pytest.raises(ConnectionError):
         template._ask({"kind": "wait", "pid": 1})
@@ -216,7 +216,7 @@ def test_a_process_that_was_just_forked_can_be_ended_at_once(lab: PoolLab) -> No
     pool = lab.pool(COUNTS)
     pool.check()
     for _ in range(60):
-        child = Child(pool.context, str(lab.folder), pool._scratch, pool._template)
+        child = ChildProcess(pool.context, str(lab.folder), pool._scratch, pool._template)
         child.close()
         assert not psutil.pid_exists(child.pid)
 
@@ -245,7 +245,7 @@ def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
     """As an ordinary child it would run an order, and be asked for a status, in two threads at once."""
     monkeypatch.setattr("mops.worker.child_process.START_SECONDS", 1.0)
     pool = lab.pool(ENDS, slots=2, retries=0)
-    got: dict[str, Outcome] = {}
+    got: dict[str, TaskResult] = {}
 
     def run(what: str) -> threading.Thread:
         thread = threading.Thread(target=lambda: got.__setitem__(what, lab.run(pool, [{"a": what}])), daemon=True)
@@ -279,8 +279,8 @@ def test_each_outcome_says_how_children_start_and_a_refused_wish_is_a_warning(
 ) -> None:
     caplog.set_level("INFO", "mops")
     code = f"import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n{COUNTS}"
-    outcome = lab.run(lab.pool(code, start=start), [{"a": 1}])
-    assert outcome.children.startswith("each imports the model: importing the model starts threads")
+    result = lab.run(lab.pool(code, start=start), [{"a": 1}])
+    assert result.children.startswith("each imports the model: importing the model starts threads")
     assert [record.levelname for record in caplog.records if "started so" in record.message] == [level]
     assert lab.run(lab.pool(COUNTS, start=start), [{"a": 1}]).children.startswith("forked")
     assert lab.run(lab.pool(COUNTS, start="spawn"), [{"a": 1}]).children.endswith("MODELOPS_JOB_START=spawn")
@@ -326,9 +326,9 @@ def run(p, s):
 def test_what_a_model_prints_or_raises_when_it_is_forked_stops_nothing(lab: PoolLab, handler: str) -> None:
     """Nobody read it: the pipe was full after 64 KiB, and every slot waited for ever for the process that forks."""
     pool = lab.pool(AT_FORK.format(handler=handler), tasks_per_child=1)
-    outcome = lab.run(pool, [{"a": 1}, {"a": 2}])
-    assert values(outcome, "forked") == {(0, 0): [True], (1, 0): [True]}
-    said = outcome.prints + lab.run(pool, [{"a": 3}]).prints
+    result = lab.run(pool, [{"a": 1}, {"a": 2}])
+    assert values(result, "forked") == {(0, 0): [True], (1, 0): [True]}
+    said = result.prints + lab.run(pool, [{"a": 3}]).prints
     assert ("xxx" if "prints" in handler else "not at a fork") in said
 
 
@@ -340,8 +340,8 @@ def test_a_model_that_hangs_when_it_is_forked_is_spawned(
     monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 1.0)
     others = set(psutil.Process().children(recursive=True))
     pool = lab.pool(AT_FORK.format(handler=handler))
-    outcome = lab.run(pool, [{"a": 1}, {"a": 2}])
-    assert values(outcome, "forked") == {(0, 0): [False], (1, 0): [False]}
+    result = lab.run(pool, [{"a": 1}, {"a": 2}])
+    assert values(result, "forked") == {(0, 0): [False], (1, 0): [False]}
     assert caplog.text.count("the process that forks them did not answer") == 1
     pool.close()
     assert set(psutil.Process().children(recursive=True)) <= others
@@ -355,12 +355,12 @@ def test_a_pool_stops_while_its_template_hangs_in_a_fork(
     monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 600.0)
     others = set(psutil.Process().children(recursive=True))
     pool = lab.pool(AT_FORK.format(handler="before=sleeps"))
-    got: list[Outcome] = []
+    got: list[TaskResult] = []
     thread = threading.Thread(target=lambda: got.append(lab.run(pool, [{"a": 1}])), daemon=True)
     thread.start()
     until(lambda: pool._template is not None and pool._template._forks)
     pool.stop(0.0) if way == "stop" else pool.close()
     thread.join(60)
-    assert [(outcome.done, outcome.failures) for outcome in got] == [(frozenset(), [])]
+    assert [(result.done, result.failures) for result in got] == [(frozenset(), [])]
     pool.close()
     assert set(psutil.Process().children(recursive=True)) <= others

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from mops.child.channel import Unit
-from mops.units import shown
+from mops.child.channel import Step
+from mops.units import bytes_text
 from mops.verdicts import Report
 from mops.worker.deaths import Death, verdict_of
 
@@ -15,7 +15,7 @@ KILLED = -signal.SIGKILL
 
 
 def death(returncode: int | None, by: str = "itself", kernel_kills: int | None = None, *, own: bool = False) -> Death:
-    return Death(returncode, Unit(0, 0), by, 1.0, "", 300 << 20, 200 << 20, kernel_kills, own=own)
+    return Death(returncode, Step(0, 0), by, 1.0, "", 300 << 20, 200 << 20, kernel_kills, own=own)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_only_a_kill_by_somebody_else_is_put_down_to_memory(returncode: int | No
 
 
 def test_a_verdict_brings_what_was_printed_and_measured() -> None:
-    verdict = verdict_of(Death(-6, Unit(0, 0), "itself", 1.0, "the last line", 300 << 20, 200 << 20), None)
+    verdict = verdict_of(Death(-6, Step(0, 0), "itself", 1.0, "the last line", 300 << 20, 200 << 20), None)
     assert (verdict.traceback, verdict.peak_bytes, verdict.limit_bytes) == ("the last line", 300 << 20, 200 << 20)
     assert verdict.peak_at_least is True, "it is looked at now and then: the peak may have been higher"
 
 
 def test_what_was_not_measured_is_not_said() -> None:
-    verdict = verdict_of(Death(-6, Unit(0, 0), "itself", 1.0, ""), None)
+    verdict = verdict_of(Death(-6, Step(0, 0), "itself", 1.0, ""), None)
     assert (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes) == (None, None, None)
 
 
@@ -116,4 +116,4 @@ def test_a_report_is_a_line_of_its_five_parts() -> None:
     ],
 )
 def test_bytes_are_shown_in_the_largest_unit_that_they_fill(n_bytes: int, text: str) -> None:
-    assert shown(n_bytes) == text
+    assert bytes_text(n_bytes) == text

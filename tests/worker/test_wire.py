@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mops.child.channel import Channel, ProgressPage, Unit, anonymous_file
+from mops.child.channel import Channel, ProgressPage, Step, anonymous_file
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ class TestProgressPage:
         assert [page.running() for page in pages] == [None, None]
         assert [page.stop_asked for page in pages] == [False, False]
 
-    @pytest.mark.parametrize("unit", [Unit(0, 0), Unit(3, 7), Unit(2**31 - 1, 2**32 - 1)])
+    @pytest.mark.parametrize("unit", [Step(0, 0), Step(3, 7), Step(2**31 - 1, 2**32 - 1)])
     def test_the_parent_sees_what_the_child_runs_and_since_when(self, pages, unit):
         parent, child = pages
         before = time.monotonic()
@@ -192,7 +192,7 @@ class TestProgressPage:
         parent.ask_to_stop()
         child.begin(1, 3)
         assert child.stop_asked
-        assert parent.running()[0] == Unit(1, 3)
+        assert parent.running()[0] == Step(1, 3)
 
 
 def test_an_anonymous_file_has_no_path_and_is_inherited_by_no_program():

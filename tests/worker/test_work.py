@@ -5,12 +5,12 @@ import socket
 import pyarrow as pa
 import pytest
 
-from mops.child.buffers import PartWriter, map_part
-from mops.child.channel import Channel, Unit
+from mops.child.buffers import BufferWriter, map_part
+from mops.child.channel import Channel, Step
 from mops.study.groups import Group
-from mops.task import Context, Order
+from mops.task import JobContext, TaskRequest
 from mops.worker.deaths import Verdict
-from mops.worker.task_progress import Work
+from mops.worker.task_progress import TaskProgress
 
 CRASHED = Verdict("crashed", "segmentation fault")
 TIMEOUT = Verdict("timeout", "longer than 1 s")
@@ -18,11 +18,13 @@ KINDS = {"daily": {"n": "number"}, "notes": {"s": "string"}}
 WRONG = {"reason": "error", "message": "ValueError: no", "traceback": "line 1"}
 
 
-def make(seeds=((10, 11), (20,)), targets=("t:first", "t:second"), retries=1, **order):
+def make(seeds=((10, 11), (20,)), targets=("t:first", "t:second"), retries=1, **request):
     """Return the work of an order whose groups have the indices 5, 6, …"""
-    context = Context("job", "1", "bundle", "storage", "m", "baseline", targets, None, slots=1, retries=retries)
+    context = JobContext("job", "1", "bundle", "storage", "m", "baseline", targets, None, slots=1, retries=retries)
     groups = tuple(Group(5 + i, f"{i}" * 64, {"beta": i}, of_group) for i, of_group in enumerate(seeds))
-    return Work(Order(context, 3, groups, **({"reference": None, "seconds": 60.0, "bytes": 1000} | order)))
+    return TaskProgress(
+        TaskRequest(context, 3, groups, **({"reference": None, "seconds": 60.0, "bytes": 1000} | request))
+    )
 
 
 def tables(place, replicate):
@@ -37,7 +39,7 @@ class Child:
         self._work = work
         ours, theirs = socket.socketpair()
         self._ours, self._theirs = Channel(ours), Channel(theirs)
-        self.out = PartWriter(self._theirs, None, "test")
+        self.out = BufferWriter(self._theirs, None, "test")
         self.out.reference = KINDS
 
     def good(self, place, *replicates):
@@ -109,7 +111,7 @@ class TestRequest:
         one = child(work)
         one.good(0, 0)
         one.flush()
-        work.blame(Unit(0, 1), TIMEOUT)
+        work.blame(Step(0, 1), TIMEOUT)
         assert asked(work)[0] == (0, [], [], []), "there will be no losses: the child need not keep its replicates"
         assert work.given() == []
 
@@ -148,30 +150,30 @@ class TestRequest:
 class TestBlame:
     def test_a_crash_is_tried_again_and_then_a_failure_with_its_attempts(self):
         work = make(retries=2)
-        assert [work.blame(Unit(0, 1), CRASHED) for _ in range(3)] == [True, True, False]
+        assert [work.blame(Step(0, 1), CRASHED) for _ in range(3)] == [True, True, False]
         assert asked(work)[0] == (0, [0], [], [])
         assert [row.attempts for row in done(work).failures if row.replicate == 1] == [3]
 
     def test_a_timeout_is_not_tried_again(self):
         work = make(retries=2)
-        assert work.blame(Unit(0, 1), TIMEOUT) is False
+        assert work.blame(Step(0, 1), TIMEOUT) is False
         failure = next(row for row in done(work).failures if row.replicate == 1)
         assert (failure.reason, failure.message, failure.attempts) == ("timeout", "longer than 1 s", 1)
 
     def test_a_crash_counts_only_for_its_own_unit(self):
         work = make()
-        assert work.blame(Unit(0, 0), CRASHED)
-        assert work.blame(Unit(0, 1), CRASHED)
-        assert work.blame(Unit(1, 0), CRASHED)
+        assert work.blame(Step(0, 0), CRASHED)
+        assert work.blame(Step(0, 1), CRASHED)
+        assert work.blame(Step(1, 0), CRASHED)
 
     def test_an_ordinary_failure_after_a_crash_counts_both_attempts(self, child):
         work = make()
-        work.blame(Unit(1, 0), CRASHED)
+        work.blame(Step(1, 0), CRASHED)
         one = child(work)
         one.out.failed(1, 0, None, WRONG)
         one.out.done(1)
         one.flush()
-        assert work.outcome("").failures[0].attempts == 2
+        assert work.result("").failures[0].attempts == 2
 
     def test_a_unit_that_was_handed_over_is_never_blamed(self, child):
         work = make()
@@ -180,8 +182,8 @@ class TestBlame:
         one.out.failed(0, 1, None, WRONG)
         one.flush()
         for _ in range(5):
-            assert work.blame(Unit(0, 0), TIMEOUT)
-            assert work.blame(Unit(0, 1), TIMEOUT)
+            assert work.blame(Step(0, 0), TIMEOUT)
+            assert work.blame(Step(0, 1), TIMEOUT)
         assert [(row.replicate, row.reason) for row in done(work).failures if row.replicate is not None] == [
             (1, "error")
         ]
@@ -192,23 +194,23 @@ class TestBlame:
         one.good(1, 0)
         one.out.done(1)
         one.flush()
-        assert work.blame(Unit(1, 2), TIMEOUT)
-        assert work.outcome("").failures == []
+        assert work.blame(Step(1, 2), TIMEOUT)
+        assert work.result("").failures == []
 
     def test_a_target_that_killed_its_child_is_not_asked_for_again(self, child):
         work = make()
         one = child(work)
         one.good(1, 0)
         one.flush()
-        assert [work.blame(Unit(1, 1), CRASHED) for _ in range(2)] == [True, False]
+        assert [work.blame(Step(1, 1), CRASHED) for _ in range(2)] == [True, False]
         assert asked(work) == [(1, [], [0], [1]), (0, [0, 1], [], [0, 1])]
 
     def test_groups_of_which_something_is_known_go_first(self, child):
         """An order may end after one group, and what is known of another would be lost with it."""
         work = make()
-        work.blame(Unit(1, 0), TIMEOUT)
+        work.blame(Step(1, 0), TIMEOUT)
         assert [place for place, *_ in asked(work)] == [1, 0]
-        assert work.excuse(Unit(0, 1), 1 << 20)
+        assert work.retry_in_fresh_process(Step(0, 1), 1 << 20)
         assert [(place, sims) for place, sims, *_ in asked(work)] == [(0, [1, 0]), (1, [])]
 
 
@@ -217,7 +219,7 @@ def done(work):
     empty = {"sims": [], "failures": [], "losses": [], "outputs": {}, "reference": None}
     work.take({**empty, "done": list(range(len(work.request()["groups"])))}, None)
     assert work.finished
-    return work.outcome("")
+    return work.result("")
 
 
 class TestOutcome:
@@ -230,10 +232,10 @@ class TestOutcome:
         one.out.scored(1, 0, {"loss": 0.1})
         one.out.done(1)
         one.flush()
-        outcome = work.outcome("forked")
-        assert (outcome.keys, outcome.done, outcome.children) == (("sim-job-1-3",), frozenset({6}), "forked")
-        assert outcome.failures == []
-        assert [(row.group, row.target, row.name, row.loss, row.n_replicates) for row in outcome.losses] == [
+        result = work.result("forked")
+        assert (result.keys, result.done, result.children) == (("sim-job-1-3",), frozenset({6}), "forked")
+        assert result.failures == []
+        assert [(row.group, row.target, row.name, row.loss, row.n_replicates) for row in result.losses] == [
             (6, "t:first", "loss", 0.1, 1)
         ]
 
@@ -248,7 +250,7 @@ class TestOutcome:
             "daily": ([(5, 0), (5, 1), (6, 0)], [1, 2, 2]),
             "notes": ([(5, 0), (5, 1), (6, 0)], [1, 1, 1]),
         }
-        assert work.outcome("").reference == KINDS
+        assert work.result("").reference == KINDS
 
     def test_the_first_reference_stays(self, child):
         work = make(reference=KINDS)
@@ -266,7 +268,7 @@ class TestOutcome:
         one.out.scored(0, 1, {"loss": -0.0})
         one.out.done(0)
         one.flush()
-        found = [(row.group, row.target, row.name, repr(row.loss), row.n_replicates) for row in work.outcome("").losses]
+        found = [(row.group, row.target, row.name, repr(row.loss), row.n_replicates) for row in work.result("").losses]
         assert found == [
             (5, "t:first", "low", "0.30000000000000004", 2),
             (5, "t:first", "high", "1e+300", 2),
@@ -280,7 +282,7 @@ class TestOutcome:
         one.out.failed(0, 1, None, WRONG)
         one.out.done(0)
         one.flush()
-        simulation, losses = work.outcome("").failures
+        simulation, losses = work.result("").failures
         assert (simulation.group, simulation.replicate, simulation.seed, simulation.target) == (5, 1, 11, None)
         assert (simulation.reason, simulation.message, simulation.traceback) == ("error", "ValueError: no", "line 1")
         assert (losses.group, losses.replicate, losses.seed, losses.target) == (5, None, None, "*")
@@ -290,14 +292,14 @@ class TestOutcome:
     def test_that_row_names_the_first_and_counts_the_others(self):
         work = make(seeds=((10, 11, 12),))
         for replicate in (2, 0, 1):
-            work.blame(Unit(0, replicate), TIMEOUT)
+            work.blame(Step(0, replicate), TIMEOUT)
         rows = done(work).failures
         assert [row.replicate for row in rows] == [0, 1, 2, None]
         assert rows[-1].message == "no losses: replicate 0 (seed 10) and 2 more failed (timeout)"
 
     def test_without_targets_there_is_no_such_row(self):
         work = make(targets=())
-        work.blame(Unit(0, 0), TIMEOUT)
+        work.blame(Step(0, 0), TIMEOUT)
         assert [row.target for row in done(work).failures] == [None]
 
     def test_a_failed_target_leaves_the_simulations_and_the_other_targets_losses(self, child):
@@ -308,20 +310,20 @@ class TestOutcome:
         one.out.scored(0, 1, {"loss": 1.0})
         one.out.done(0)
         one.flush()
-        outcome = work.outcome("")
-        assert [(row.replicate, row.seed, row.target, row.reason) for row in outcome.failures] == [
+        result = work.result("")
+        assert [(row.replicate, row.seed, row.target, row.reason) for row in result.failures] == [
             (None, None, "t:first", "error")
         ]
-        assert [row.target for row in outcome.losses] == ["t:second"]
-        assert outcome.parts[0].segments[0].simulations == [(5, 0), (5, 1)]
+        assert [row.target for row in result.losses] == ["t:second"]
+        assert result.parts[0].segments[0].simulations == [(5, 0), (5, 1)]
 
 
 @pytest.mark.parametrize(
     ("unit", "words"),
     [
-        (Unit(0, 1), "replicate 1 (seed 11) of group 5 (param_id 000000000000)"),
-        (Unit(0, 3), "target t:second of group 5 (param_id 000000000000)"),
-        (Unit(1, 1), "target t:first of group 6 (param_id 111111111111)"),
+        (Step(0, 1), "replicate 1 (seed 11) of group 5 (param_id 000000000000)"),
+        (Step(0, 3), "target t:second of group 5 (param_id 000000000000)"),
+        (Step(1, 1), "target t:first of group 6 (param_id 111111111111)"),
     ],
 )
 def test_a_unit_is_described_by_what_people_know_of_it(unit, words):
@@ -334,19 +336,19 @@ class TestWantsMore:
     def test_not_for_a_group_that_waits_for_an_order_of_its_own(self):
         """What is begun of it comes with that order: a fresh child would have nothing to do for it here."""
         work = make(seconds=0.0, retries=1)
-        assert work.postpone(Unit(0, 1))
-        work.blame(Unit(0, 0), TIMEOUT)  # it is begun, too
-        assert not work.wants_more
+        assert work.run_alone_later(Step(0, 1))
+        work.blame(Step(0, 0), TIMEOUT)  # it is begun, too
+        assert not work.should_continue
 
     def test_for_a_group_that_is_half_done_though_the_time_is_over(self):
         work = make(seconds=0.0)
-        work.blame(Unit(0, 0), TIMEOUT)
-        assert work.wants_more
+        work.blame(Step(0, 0), TIMEOUT)
+        assert work.should_continue
 
     def test_not_for_a_replicate_of_a_group_in_pieces_when_the_time_is_over(self):
         work = make(seeds=((10, 11),), seconds=0.0, replicates=(0, 1))
-        work.blame(Unit(0, 0), TIMEOUT)
-        assert not work.wants_more
+        work.blame(Step(0, 0), TIMEOUT)
+        assert not work.should_continue
 
 
 @pytest.mark.parametrize(
@@ -361,8 +363,8 @@ class TestWantsMore:
         ("oom", {"retries": 3, "alone": True}, 0, "time 1 of 4"),
     ],
 )
-def test_how_often_a_simulation_was_tried_and_may_be(reason, order, n_deaths, says):
-    work = make(seeds=((10,),), **order)
+def test_how_often_a_simulation_was_tried_and_may_be(reason, request, n_deaths, says):
+    work = make(seeds=((10,),), **request)
     for _ in range(n_deaths):
-        work.blame(Unit(0, 0), CRASHED)
-    assert work.how_often(Unit(0, 0), reason) == says
+        work.blame(Step(0, 0), CRASHED)
+    assert work.how_often(Step(0, 0), reason) == says

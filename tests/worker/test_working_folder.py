@@ -17,7 +17,7 @@ from pool_lab import PoolLab, groups_of, order_of, values
 
 from mops.child.working_folder import WorkingFolder, links_to
 from mops.system.folders import make_read_only
-from mops.task import Outcome
+from mops.task import TaskResult
 from mops.worker.pool import Pool
 
 
@@ -37,8 +37,8 @@ def pool_of(lab: PoolLab, project: Path, code: str, **fields: Any) -> Pool:
     return lab.pool(root=str(project), **fields)
 
 
-def failures(outcome: Outcome) -> list[str]:
-    return [failure.message for failure in outcome.failures]
+def failures(result: TaskResult) -> list[str]:
+    return [failure.message for failure in result.failures]
 
 
 def content(root: Path) -> dict[str, tuple[bytes, int]]:
@@ -70,10 +70,10 @@ def test_a_simulation_does_not_see_what_another_wrote(lab: PoolLab, project: Pat
     pool = pool_of(lab, project, COUNTS, start=start)
     before = content(project)
     for _ in range(2):
-        outcome = lab.run(pool, SETS, 2)
-        assert not outcome.failures
+        result = lab.run(pool, SETS, 2)
+        assert not result.failures
         for name in ("a.txt", "data/b.txt", "data/new/c.txt"):
-            assert set(map(tuple, values(outcome, name).values())) == {(0,)}
+            assert set(map(tuple, values(result, name).values())) == {(0,)}
     assert content(project) == before
 
 
@@ -97,8 +97,8 @@ def run(params, seed):
     groups = groups_of([{"x": x, "meeting": str(meeting)} for x in range(2)], 1)
     with ThreadPoolExecutor() as threads:
         running = [threads.submit(pool.run, order_of(pool.context, (group,), number=group.index)) for group in groups]
-        outcomes = [future.result() for future in running]
-    assert [values(outcome, "x") for outcome in outcomes] == [{(0, 0): [0]}, {(1, 0): [1]}]
+        results = [future.result() for future in running]
+    assert [values(result, "x") for result in results] == [{(0, 0): [0]}, {(1, 0): [1]}]
 
 
 def test_targets_do_not_see_what_simulations_wrote(lab: PoolLab, project: Path) -> None:
@@ -114,8 +114,8 @@ def score(replicates):
     Path("seen.txt").write_text("x")
     return found + len(Path("data/rates.csv").read_text())
 """
-    outcome = lab.run(pool_of(lab, project, code, targets=("model:score", "model:score")), [{}], 2)
-    assert [loss.loss for loss in outcome.losses] == [4.0, 4.0]
+    result = lab.run(pool_of(lab, project, code, targets=("model:score", "model:score")), [{}], 2)
+    assert [loss.loss for loss in result.losses] == [4.0, 4.0]
 
 
 CHANGES = """
@@ -190,13 +190,13 @@ def test_project_files_stay_as_they_are_also_for_root(lab: PoolLab, project: Pat
     """Modes do not keep root from writing into the files of the bundle, which links lead to."""
     pool = pool_of(lab, project, CHANGES)
     before = content(project)
-    outcome = lab.run(pool, [{"way": way, "n": n} for n, way in enumerate(flatten([*REFUSED, *ALLOWED]))])
-    assert [failure.group for failure in outcome.failures] == list(range(0, 2 * len(REFUSED), 2))
-    for message, named in zip(failures(outcome), REFUSED.values(), strict=True):
+    result = lab.run(pool, [{"way": way, "n": n} for n, way in enumerate(flatten([*REFUSED, *ALLOWED]))])
+    assert [failure.group for failure in result.failures] == list(range(0, 2 * len(REFUSED), 2))
+    for message, named in zip(failures(result), REFUSED.values(), strict=True):
         assert named in message
-    assert "the project's files are read-only" in failures(outcome)[0]
-    assert set(map(tuple, values(outcome, "there").values())) == {(4,)}
-    assert set(map(tuple, values(outcome, "rates").values())) == {("0.5\n",)}
+    assert "the project's files are read-only" in failures(result)[0]
+    assert set(map(tuple, values(result, "there").values())) == {(4,)}
+    assert set(map(tuple, values(result, "rates").values())) == {("0.5\n",)}
     assert content(project) == before
 
 
@@ -251,10 +251,10 @@ def test_the_folder_is_made_again_whatever_time_or_link_is_left(lab: PoolLab, pr
     (elsewhere / "data" / "deep" / "precious.txt").write_text("years of work")
     before = content(elsewhere)
     pool = pool_of(lab, project, LEAVES)
-    outcome = lab.run(pool, [{"way": each, "elsewhere": str(elsewhere)} for each in (way, "")])
-    assert not outcome.failures
+    result = lab.run(pool, [{"way": each, "elsewhere": str(elsewhere)} for each in (way, "")])
+    assert not result.failures
     there = ("config.json data data/rates.csv model.py",)
-    assert set(map(tuple, values(outcome, "there").values())) == {there}
+    assert set(map(tuple, values(result, "there").values())) == {there}
     assert content(elsewhere) == before
 
 
@@ -291,12 +291,12 @@ def run(params, seed):
         (ABSOLUTE / "ours.txt").touch()
     return {"n": n, "text": Path("table.txt").read_text(), "rates": (ABSOLUTE.parent / "data/rates.csv").read_text()}
 """
-    outcome = lab.run(pool_of(lab, project, code), SETS[:4])
-    assert [failure.group for failure in outcome.failures] == [1, 2]
-    assert all(message.startswith("PermissionError") for message in failures(outcome))
-    assert values(outcome, "n") == {(0, 0): [0], (3, 0): [0]}
-    assert values(outcome, "text") == {(0, 0): ["imported"], (3, 0): ["imported"]}
-    assert values(outcome, "rates") == {(0, 0): ["0.5\n"], (3, 0): ["0.5\n"]}
+    result = lab.run(pool_of(lab, project, code), SETS[:4])
+    assert [failure.group for failure in result.failures] == [1, 2]
+    assert all(message.startswith("PermissionError") for message in failures(result))
+    assert values(result, "n") == {(0, 0): [0], (3, 0): [0]}
+    assert values(result, "text") == {(0, 0): ["imported"], (3, 0): ["imported"]}
+    assert values(result, "rates") == {(0, 0): ["0.5\n"], (3, 0): ["0.5\n"]}
 
 
 def test_an_import_leaves_no_compiled_files_in_the_bundle(lab: PoolLab, project: Path) -> None:
@@ -318,9 +318,9 @@ FILES = parser.parse_args().files
 def run(params, seed):
     return {"argv": " ".join(sys.argv), "files": len(FILES), "first": sys.path[0]}
 """
-    outcome = lab.run(pool_of(lab, project, code), [{}])
-    assert values(outcome, "argv") == {(0, 0): [str(project / "model.py")]}
-    assert values(outcome, "first") == {(0, 0): [str(project)]}
+    result = lab.run(pool_of(lab, project, code), [{}])
+    assert values(result, "argv") == {(0, 0): [str(project / "model.py")]}
+    assert values(result, "first") == {(0, 0): [str(project)]}
 
 
 @pytest.fixture

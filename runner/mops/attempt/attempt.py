@@ -18,11 +18,11 @@ from types import FrameType
 from mops.attempt.main_loop import GRACE_SECONDS, Runner
 from mops.attempt.reporting.metrics import exposed
 from mops.attempt.reporting.progress import Snapshot
-from mops.attempt.reporting.text_log import JobLogBuffer, collecting
+from mops.attempt.reporting.text_log import TextLogBuffer, collecting
 from mops.cluster import doctor
 from mops.cluster.base import Cluster
-from mops.cluster.embedded import embedded, embedded_slots
-from mops.cluster.external import external
+from mops.cluster.embedded import embedded_slots, start_embedded
+from mops.cluster.external import connect_external
 from mops.cluster.worker_losses import Pods
 from mops.errors import InstallError, ModelError, MopsError, UsageError
 from mops.project.project import ModelSpec
@@ -33,7 +33,7 @@ from mops.storage.job_records import JobRecord, check_still_there, driving, load
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, By
 from mops.storage.paths import JobPaths
-from mops.task import Context
+from mops.task import JobContext
 from mops.worker.pool import Pool
 from mops.worker.run_task import close_pool, pool_of
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 _YOUNG_OBJECTS, _YOUNG_COLLECTIONS = 5_000, 3
 
 
-def context_of(job: str, bundle: str, storage: str, spec: ModelSpec, settings: Settings) -> Context:
+def job_context(job: str, bundle: str, storage: str, spec: ModelSpec, settings: Settings) -> JobContext:
     """Return what an attempt's orders share.
 
     Parameters
@@ -50,7 +50,7 @@ def context_of(job: str, bundle: str, storage: str, spec: ModelSpec, settings: S
     bundle, storage
         The bundle's digest, and the storage's URL.
     """
-    return Context(
+    return JobContext(
         job=job,
         run=f"{secrets.randbelow(10**12):012d}",
         bundle=bundle,
@@ -80,7 +80,7 @@ def install_seconds(settings: Settings) -> float | None:
 
 
 @contextmanager
-def children(context: Context, *, warm: bool = True) -> Iterator[Pool]:
+def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool]:
     """Start children of this process, which import the model side by side; end them in any case.
 
     Where the simulations run on other workers, one child is enough here: it looks whether the model can be imported,
@@ -102,7 +102,7 @@ def children(context: Context, *, warm: bool = True) -> Iterator[Pool]:
 
 
 @contextmanager
-def cluster_of(context: Context, settings: Settings, pods: Pods | None = None) -> Iterator[Cluster]:
+def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None = None) -> Iterator[Cluster]:
     """Have a cluster: the one of MODELOPS_SCHEDULER, else one in this process.
 
     Parameters
@@ -113,10 +113,10 @@ def cluster_of(context: Context, settings: Settings, pods: Pods | None = None) -
     Raises
     ------
     UsageError, ClusterError
-        As :func:`mops.cluster.external.external`; or the storage is of this process alone.
+        As :func:`mops.cluster.connect_external.connect_external`; or the storage is of this process alone.
     """
     if settings.scheduler is None:
-        with embedded(context.run, embedded_slots(settings)) as inside:
+        with start_embedded(context.run, embedded_slots(settings)) as inside:
             yield inside
         return
     if context.storage.startswith("memory:"):
@@ -125,7 +125,7 @@ def cluster_of(context: Context, settings: Settings, pods: Pods | None = None) -
             where=context.storage,
             hint="use a folder that all share, or abfs://container/prefix; or unset MODELOPS_SCHEDULER",
         )
-    with external(settings.scheduler, context.run, settings, context.job, pods) as outside:
+    with connect_external(settings.scheduler, context.run, settings, context.job, pods) as outside:
         doctor.warn(outside.client, context.job, settings.sim_threads)
         yield outside
 
@@ -155,7 +155,7 @@ class Attempt:
 
     files: Files
     record: JobRecord
-    context: Context
+    context: JobContext
     settings: Settings
     create: Callable[[], None] = lambda: None
     on_progress: Callable[[Snapshot], None] = lambda _: None
@@ -178,7 +178,7 @@ class Attempt:
         ModelError, InstallError
             As for :meth:`run`.
         """
-        with children(self.context, warm=False) as pool:
+        with started_children(self.context, warm=False) as pool:
             try:
                 pool.check()
             except ModelError as bad:
@@ -210,15 +210,15 @@ class Attempt:
             ExitStack() as had,
         ):
             with self._ended_by_a_model_that_cannot_run(text_log):
-                pool = had.enter_context(children(self.context))
-                cluster = had.enter_context(cluster_of(self.context, self.settings, self.pods))
+                pool = had.enter_context(started_children(self.context))
+                cluster = had.enter_context(connected_cluster(self.context, self.settings, self.pods))
                 pool.check()
             if self.context.slots is None:
                 close_pool(self.context.run)  # the cluster's workers have children of their own
             self.create()
             log = self._claimed(self.asked)
             groups = load_groups(self.files, self.record.job)
-            with settled_heap():
+            with frozen_heap():
                 runner = Runner(
                     cluster,
                     self.files,
@@ -245,7 +245,7 @@ class Attempt:
         return log
 
     @contextmanager
-    def _ended_by_a_model_that_cannot_run(self, text_log: JobLogBuffer) -> Iterator[None]:
+    def _ended_by_a_model_that_cannot_run(self, text_log: TextLogBuffer) -> Iterator[None]:
         """End a job that nobody watches and nobody runs: its next runner would fail in the same way."""
         try:
             yield
@@ -265,7 +265,7 @@ def _first_line(error: MopsError) -> str:
 
 
 @contextmanager
-def settled_heap() -> Iterator[None]:
+def frozen_heap() -> Iterator[None]:
     """Have garbage collection leave alone what is there already: modules, most of all.
 
     A full collection looks through every object and stops all threads: 60 to 120 ms with Dask imported, several times

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mops.errors import MopsError
-from mops.task import Submit
+from mops.task import Task
 
 FAULTS = 3
 """Tasks that raise on a worker, without a good one between, after which it is faulty. And how often a task raises until
@@ -29,7 +29,7 @@ _GOOD_SINCE = 2
 Step = tuple[int, int | None]
 
 
-class Then(Enum):
+class AfterFault(Enum):
     """What follows of a task that has raised."""
 
     ELSEWHERE = "it runs elsewhere"
@@ -38,7 +38,7 @@ class Then(Enum):
 
 
 @dataclass
-class _Raised:
+class _FaultsOfTask:
     """How often a group has raised since it was cut down, on which workers, and which have come good since."""
 
     times: int = 0
@@ -50,18 +50,18 @@ class _Raised:
         return len(self.good_since) >= min(_GOOD_SINCE, len(self.on))
 
 
-class Faults:
+class FaultyWorkers:
     """What has raised where, in one attempt."""
 
     def __init__(self) -> None:
         self._in_a_row: Counter[str] = Counter()
-        self._raised: dict[int, _Raised] = {}
+        self._raised: dict[int, _FaultsOfTask] = {}
         self._at_first: set[str] = set()  # workers that have said why nothing can run, before anything has
         self._anything_good = False
         self.avoided: set[str] = set()
         """Workers that are faulty."""
 
-    def raised(self, submit: Submit, worker: str, error: BaseException, workers: Set[str]) -> Then:
+    def raised(self, task: Task, worker: str, error: BaseException, workers: Set[str]) -> AfterFault:
         """Take a task that has raised; its worker may be faulty from now on.
 
         Parameters
@@ -74,25 +74,25 @@ class Faults:
         if not self._anything_good and isinstance(error, MopsError):
             self._at_first.add(worker)
             if len(self._at_first) >= min(WITNESSES, max(len(workers - self.avoided), 1)):
-                return Then.END
-        past = [self._raised.setdefault(group, _Raised()) for group in submit.groups]
+                return AfterFault.END
+        past = [self._raised.setdefault(group, _FaultsOfTask()) for group in task.groups]
         raised_elsewhere = any(one.on - {worker} for one in past)
         for one in past:
             one.times += 1
             one.on.update([worker] if worker else ())
-        if not worker or not (submit.alone or raised_elsewhere):
+        if not worker or not (task.alone or raised_elsewhere):
             self._in_a_row[worker] += 1
         if worker not in self.avoided and self._in_a_row[worker] >= FAULTS:
             if not worker:  # it does not come as far as a worker: the scheduler cannot read it
-                return Then.END
+                return AfterFault.END
             self.avoided.add(worker)
         if workers and workers <= self.avoided:
-            return Then.END
+            return AfterFault.END
         if min(one.times for one in past) < FAULTS:
-            return Then.ELSEWHERE
+            return AfterFault.ELSEWHERE
         for one in past:
             one.times = 0
-        return Then.BLAME if not submit.alone or all(one.is_to_blame for one in past) else Then.END
+        return AfterFault.BLAME if not task.alone or all(one.is_to_blame for one in past) else AfterFault.END
 
     def good(self, worker: str) -> None:
         """Take a task that has come back from a worker with what it was asked for, or part of it."""
@@ -112,16 +112,16 @@ class Faults:
         for group in groups if self._raised else ():
             self._raised.pop(group, None)
 
-    def avoid(self, submit: Submit) -> frozenset[str]:
+    def avoid(self, task: Task) -> frozenset[str]:
         """Return the workers on which a task is not to run: the faulty ones, and those on which its work has raised."""
         if not self._raised and not self.avoided:
             return frozenset()
-        on = (self._raised[group].on for group in submit.groups if group in self._raised)
+        on = (self._raised[group].on for group in task.groups if group in self._raised)
         return frozenset(self.avoided.union(*on))
 
 
-def steps_of(submit: Submit) -> list[Step]:
+def steps_of(task: Task) -> list[Step]:
     """Name what a task runs: (group, None), or (group, replicate), or (group, -1) for its targets."""
-    if submit.replicates is None:
-        return [(group, None) for group in submit.groups]
-    return [(submit.groups[0], replicate) for replicate in submit.replicates or (-1,)]
+    if task.replicates is None:
+        return [(group, None) for group in task.groups]
+    return [(task.groups[0], replicate) for replicate in task.replicates or (-1,)]

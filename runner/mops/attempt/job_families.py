@@ -16,7 +16,7 @@ import pyarrow as pa
 from mops.child.buffers import read_segment
 from mops.study.column_families import Columns, Families, Family, join_columns, join_families, misfits, news
 from mops.study.column_types import families_in
-from mops.task import ArrowPart, Outcome, Segment
+from mops.task import ResultBuffer, Segment, TaskResult
 
 
 class JobFamilies:
@@ -48,7 +48,7 @@ class JobFamilies:
             self._stored = join_families(reference, self._stored)
             self._known = self._stored
 
-    def accept(self, outcome: Outcome) -> tuple[Outcome, str]:
+    def accept(self, result: TaskResult) -> tuple[TaskResult, str]:
         """Take in what an outcome's values fix; return it without those that do not fit, and why (empty: all do).
 
         Of whole groups, those with such values are taken out, and those that may have failed only because of them: the
@@ -56,15 +56,15 @@ class JobFamilies:
         """
         misfitting: dict[int, str] = {}
         with self._lock:
-            for part in outcome.parts:
+            for part in result.parts:
                 part.segments[:] = [self._taken(part, segment, misfitting) for segment in part.segments]
         if not misfitting:
-            return outcome, ""
+            return result, ""
         why = next(iter(misfitting.values()))
-        if outcome.replicates:
-            return replace(outcome, replicates=frozenset(), parts=[], failures=[], losses=[]), why
-        refused = {failure.group for failure in outcome.failures if failure.reason == "invalid_output"}
-        return _without(outcome, misfitting.keys() | refused), why
+        if result.replicates:
+            return replace(result, replicates=frozenset(), parts=[], failures=[], losses=[]), why
+        refused = {failure.group for failure in result.failures if failure.reason == "invalid_output"}
+        return _without(result, misfitting.keys() | refused), why
 
     def unstored(self, found: Families) -> Families:
         """Return what these values fix beyond what is durable."""
@@ -75,7 +75,7 @@ class JobFamilies:
         with self._lock:
             self._stored = join_families(self._stored, families)
 
-    def _taken(self, part: ArrowPart, segment: Segment, misfitting: dict[int, str]) -> Segment:
+    def _taken(self, part: ResultBuffer, segment: Segment, misfitting: dict[int, str]) -> Segment:
         known = self.of(segment.output)
         if not misfits(known, segment.families):
             self._narrow(segment.output, segment.families)
@@ -97,7 +97,7 @@ class JobFamilies:
             self._known = {**(self._known or {}), output: narrowed}
 
 
-def _simulations(part: ArrowPart, segment: Segment) -> Iterator[tuple[int, pa.Table]]:
+def _simulations(part: ResultBuffer, segment: Segment) -> Iterator[tuple[int, pa.Table]]:
     """Yield the group and the rows of each simulation."""
     table, start = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length}), 0
     for (group, _), rows in zip(segment.simulations, segment.rows, strict=True):
@@ -105,10 +105,10 @@ def _simulations(part: ArrowPart, segment: Segment) -> Iterator[tuple[int, pa.Ta
         start += rows
 
 
-def _without(outcome: Outcome, groups: Set[int]) -> Outcome:
+def _without(result: TaskResult, groups: Set[int]) -> TaskResult:
     return replace(
-        outcome,
-        done=outcome.done - groups,
-        failures=[failure for failure in outcome.failures if failure.group not in groups],
-        losses=[loss for loss in outcome.losses if loss.group not in groups],
+        result,
+        done=result.done - groups,
+        failures=[failure for failure in result.failures if failure.group not in groups],
+        losses=[loss for loss in result.losses if loss.group not in groups],
     )

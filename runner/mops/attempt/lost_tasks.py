@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mops.attempt.tasks_in_flight import Lost
-from mops.cluster.worker_losses import Cause, Departure
+from mops.attempt.tasks_in_flight import TaskLost
+from mops.cluster.worker_losses import LossCause, WorkerLoss
 from mops.storage.live import Live
-from mops.task import Failure, Order, Outcome, Submit, no_losses
-from mops.units import shown
+from mops.task import Failure, Task, TaskRequest, TaskResult, missing_losses
+from mops.units import bytes_text
 from mops.verdicts import Report
 
 
-def is_single(submit: Submit, n_replicates: Callable[[int], int]) -> bool:
+def is_single(task: Task, n_replicates: Callable[[int], int]) -> bool:
     """Tell whether an order cannot be made smaller: one simulation, or one group's targets."""
-    if submit.replicates is not None:
-        return len(submit.replicates) <= 1
-    return len(submit.groups) == 1 and n_replicates(submit.groups[0]) == 1
+    if task.replicates is not None:
+        return len(task.replicates) <= 1
+    return len(task.groups) == 1 and n_replicates(task.groups[0]) == 1
 
 
-def given_up(order: Order, why: str, cause: Cause, attempts: int, signal: str) -> Outcome:
+def quarantine_result(request: TaskRequest, why: str, cause: LossCause, attempts: int, signal: str) -> TaskResult:
     """Return the outcome of an order that cannot be made smaller and is not sent again: quarantined.
 
     Parameters
@@ -35,27 +35,27 @@ def given_up(order: Order, why: str, cause: Cause, attempts: int, signal: str) -
     signal
         What says that it cannot be run.
     """
-    (group,), targets = order.groups, order.context.targets
+    (group,), targets = request.groups, request.context.targets
     signals = "; ".join(filter(None, (signal, cause.said)))
     said = ("oom" if cause.memory else "lost", f"quarantined: {why}", "", attempts, signals)
-    if order.replicates == ():
+    if request.replicates == ():
         failures = [Failure(group.index, None, None, target, *said) for target in targets]
     else:
-        replicate = order.replicates[0] if order.replicates else 0
+        replicate = request.replicates[0] if request.replicates else 0
         failures = [Failure(group.index, replicate, group.seeds[replicate], None, *said)]
-        if targets and order.replicates is None:
-            failures.append(no_losses(failures))
-    return Outcome(
-        keys=order.keys,
-        done=frozenset() if order.replicates else frozenset({group.index}),
-        replicates=frozenset(order.replicates or ()),
+        if targets and request.replicates is None:
+            failures.append(missing_losses(failures))
+    return TaskResult(
+        keys=request.keys,
+        done=frozenset() if request.replicates else frozenset({group.index}),
+        replicates=frozenset(request.replicates or ()),
         seconds=0.0,
-        reference=order.reference,
+        reference=request.reference,
         failures=failures,
     )
 
 
-def lost_report(event: Lost, n_times: int, *, quarantined: bool) -> Report:
+def lost_report(event: TaskLost, n_times: int, *, quarantined: bool) -> Report:
     """Return what is to be said of an order that took down its workers.
 
     Parameters
@@ -63,27 +63,27 @@ def lost_report(event: Lost, n_times: int, *, quarantined: bool) -> Report:
     n_times
         How often its first group has been part of such an order.
     """
-    submit = event.submit
+    task = event.task
     if event.died:
-        what = f"{described(submit)} ended its workers: {event.why}"
+        what = f"{described(task)} ended its workers: {event.why}"
         meaning = event.cause.said or "they were killed, or the simulation ended them"
     else:
-        what, meaning = f"{described(submit)} gives no result: {event.why}", "other tasks run well on its workers"
+        what, meaning = f"{described(task)} gives no result: {event.why}", "other tasks run well on its workers"
     if quarantined:
         remedy = "it is quarantined, recorded as failed, and the rest goes on"
-    elif submit.replicates is None and len(submit.groups) > 1:
+    elif task.replicates is None and len(task.groups) > 1:
         remedy = "its parameter sets run again one by one, to find the one that did it"
     else:
         remedy = "its simulations run again at the end, each alone on a worker"
     return Report(what, f"time {n_times}", "on the cluster's workers", meaning, f"{remedy}; look at the workers' logs")
 
 
-def described(submit: Submit) -> str:
+def described(task: Task) -> str:
     """Name a task for people, by what it holds."""
-    if submit.replicates is None:
-        return f"task {submit.number} with group{'s' * (len(submit.groups) > 1)} {', '.join(map(str, submit.groups))}"
-    which = f"replicates {', '.join(map(str, submit.replicates))}" if submit.replicates else "the targets"
-    return f"task {submit.number} with {which} of group {submit.groups[0]}"
+    if task.replicates is None:
+        return f"task {task.number} with group{'s' * (len(task.groups) > 1)} {', '.join(map(str, task.groups))}"
+    which = f"replicates {', '.join(map(str, task.replicates))}" if task.replicates else "the targets"
+    return f"task {task.number} with {which} of group {task.groups[0]}"
 
 
 def killed_report(live: Live, attempt: int, now: int, oom: str) -> Report:
@@ -99,7 +99,7 @@ def killed_report(live: Live, attempt: int, now: int, oom: str) -> Report:
         What says so; empty: only its last sign of life does.
     """
     return Report(
-        f"the runner of attempt {attempt} was ended at {shown(live.memory_bytes)} of {shown(live.limit_bytes)}",
+        f"the runner of attempt {attempt} was ended at {bytes_text(live.memory_bytes)} of {bytes_text(live.limit_bytes)}",
         "no end is written",
         f"on {live.host}",
         f"{oom or 'it probably ran out of memory'}: parameter sets in flight: {now} now, {live.window} before",
@@ -107,7 +107,7 @@ def killed_report(live: Live, attempt: int, now: int, oom: str) -> Report:
     )
 
 
-def memory_report(departure: Departure, n_tasks: int, before: int, now: int) -> Report:
+def memory_report(loss: WorkerLoss, n_tasks: int, before: int, now: int) -> Report:
     """Return what is to be said where a worker ran out of memory.
 
     Parameters
@@ -118,9 +118,9 @@ def memory_report(departure: Departure, n_tasks: int, before: int, now: int) -> 
         Parameter sets in flight.
     """
     return Report(
-        f"a worker ran out of memory: {departure.cause.said}",
+        f"a worker ran out of memory: {loss.cause.said}",
         f"tasks of this job that run again: {n_tasks}",
-        f"on {departure.worker}",
+        f"on {loss.worker}",
         f"parameter sets in flight: {now} now, {before} before, and a tenth more after each batch without trouble",
         f"to keep it so set MODELOPS_JOB_BATCH_SIZE={now}, or give workers more memory",
     )

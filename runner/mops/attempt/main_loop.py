@@ -21,36 +21,36 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mops.attempt import drain
-from mops.attempt.checkpoint.backlog import Backlog
-from mops.attempt.checkpoint.committer import Checkpointer, Committed
+from mops.attempt.checkpoint.backlog import PendingResults
+from mops.attempt.checkpoint.committer import Committed, Committer
 from mops.attempt.checkpoint.open_checkpoint import Limits
 from mops.attempt.checkpoint.tracebacks import Tracebacks
 from mops.attempt.drain import Batches
-from mops.attempt.faulty_workers import Faults, Step, Then, steps_of
+from mops.attempt.faulty_workers import AfterFault, FaultyWorkers, Step, steps_of
 from mops.attempt.job_families import JobFamilies
-from mops.attempt.lost_tasks import described, given_up, is_single, killed_report, lost_report, memory_report
+from mops.attempt.lost_tasks import described, is_single, killed_report, lost_report, memory_report, quarantine_result
 from mops.attempt.planning.batch_size import (
     MOST_GROUPS,
     PILOT_TASKS_PER_SLOT,
-    Room,
-    Sizer,
-    Sizes,
-    Task,
+    BatchSize,
+    BatchSizer,
+    Resources,
+    TaskUsage,
     room_for_results,
 )
-from mops.attempt.planning.forecast import Outlook
-from mops.attempt.planning.partial_groups import HalfDone, Piece
+from mops.attempt.planning.forecast import Forecast
+from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
 from mops.attempt.planning.plan import Plan
 from mops.attempt.planning.task_size import TASKS_PER_SLOT, WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT
 from mops.attempt.planning.window import Window, start_after
 from mops.attempt.reporting.observer import Observer
 from mops.attempt.reporting.progress import Progress, Snapshot
-from mops.attempt.reporting.text_log import JobLogBuffer
-from mops.attempt.task_threads import Broken, Lanes
-from mops.attempt.tasks_in_flight import Connected, Dispatch, Lost, Raised
+from mops.attempt.reporting.text_log import TextLogBuffer
+from mops.attempt.task_threads import TaskThreads, ThreadFault
+from mops.attempt.tasks_in_flight import Reconnected, TaskLost, TaskRaised, TasksInFlight
 from mops.cluster.base import Cluster
-from mops.cluster.capacity import Crew
-from mops.cluster.worker_losses import Departure, Pods
+from mops.cluster.capacity import ClusterCapacity
+from mops.cluster.worker_losses import Pods, WorkerLoss
 from mops.errors import ClusterError, JobFailed, MopsError, Terminated, UsageError
 from mops.settings import Settings
 from mops.storage import advisory
@@ -66,7 +66,7 @@ from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart, GroupTable
 from mops.system.heap import resident_bytes
 from mops.system.memory_limits import allowed_bytes, available_bytes
-from mops.task import Context, Order, Outcome, Submit, failed_simulations
+from mops.usage import JobContext, Task, TaskRequest, TaskResult, failed_simulations
 from mops.verdicts import Counts, Report
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class _Whole:
     counts: Counts
     failed: Mapping[str, int]
     postponed: frozenset[int]
-    task: Task
+    usage: TaskUsage
     worker: str
     is_empty: bool
 
@@ -120,9 +120,9 @@ class _Piece:
     """
 
     number: int
-    piece: Piece
+    piece: PartialResult
     failed: Counter[str]
-    task: Task
+    usage: TaskUsage
 
 
 @dataclass
@@ -157,12 +157,12 @@ class Runner:
         record: JobRecord,
         groups: GroupTable,
         log: JobLog,
-        context: Context,
+        context: JobContext,
         settings: Settings,
-        text_log: JobLogBuffer,
+        text_log: TextLogBuffer,
         on_progress: Callable[[Snapshot], None] = lambda _: None,
         pods: Pods | None = None,
-        lanes: Callable[[Callable[[object], None]], Lanes] = Lanes,
+        lanes: Callable[[Callable[[object], None]], TaskThreads] = TaskThreads,
     ):
         self._cluster, self._files, self._record, self._groups = cluster, files, record, groups
         self._log, self._context, self._settings = log, context, settings
@@ -176,16 +176,16 @@ class Runner:
         self._reference = self._families.known
         # As much as may wait to be encoded (mops.attempt.checkpoint.committer).
         room_bytes, put = settings.checkpoint_bytes // 4, self._events.put
-        self._dispatch = Dispatch(cluster, self._deliver, put, room_bytes, lanes(put))
-        self._crew = Crew(cluster, settings, record.job, len(groups))
+        self._tasks_in_flight = TasksInFlight(cluster, self._deliver, put, room_bytes, lanes(put))
+        self._capacity = ClusterCapacity(cluster, settings, record.job, len(groups))
         self._window = self._new_window(pods)
         self._plan = self._new_plan()
-        self._half_done = HalfDone(groups.n_replicates, has_targets=bool(context.targets), spool=files.spool)
+        self._partial_groups = PartialGroups(groups.n_replicates, has_targets=bool(context.targets), spool=files.spool)
         self._tracebacks = Tracebacks()
         self._reconnecting = False
         self._n_lost = 0
         self._n_empty: Counter[Step] = Counter()
-        self._faults = Faults()
+        self._faults = FaultyWorkers()
         self._progress_failed = False
         self._halved_after = 0  # an order's number
         self._to_blame: set[str] = set()  # keys of orders for which a smaller window is no help: alone, or suspected
@@ -199,17 +199,17 @@ class Runner:
             n_todo=len(self._todo),
         )
         self._progress.window = self._window.size  # also in the first sign of life, which may be the last
-        self.backlog = Backlog()
+        self.backlog = PendingResults()
         """What is finished and not durable."""
-        self._outlook = self._new_outlook()
+        self._forecast = self._new_outlook()
         self._batches = Batches(self._window)
         self._trimmer = drain.Trimmer()
-        self._sizer = Sizer() if settings.batch_size == "auto" else None
-        self._sizes: Sizes | None = None
+        self._batch_sizer = BatchSizer() if settings.batch_size == "auto" else None
+        self._sizes: BatchSize | None = None
         self._stopping = self._to_go_on = False
         self._stop_by = math.inf
         self._observer = Observer(
-            files, self._paths, self._attempt, settings.to_json(), self._seen, text_log.last_lines
+            files, self._paths, self._attempt, settings.to_json(), self._snapshot, text_log.last_lines
         )
 
     def stop(self, grace_s: float = GRACE_SECONDS, *, to_go_on: bool = False) -> None:
@@ -247,16 +247,16 @@ class Runner:
         JobFailed, UsageError
             Nothing can run; the log says ``failed``.
         """
-        self._checkpoints = self._checkpointer()
+        self._checkpoints = self._committer()
         self._log_begin()
-        with ThreadPoolExecutor(1, "mops-drain") as self._drainer, contextlib.closing(self._dispatch):
+        with ThreadPoolExecutor(1, "mops-drain") as self._drainer, contextlib.closing(self._tasks_in_flight):
             try:
                 failure = self._drive()
                 self._log_end(failure)
                 self._checkpoints.finish()
                 self._take_commits()
                 self._check_drained(self._batches.rest())
-                self._beside(self._cluster.done)  # after the look at what its children hold
+                self._run_in_background(self._cluster.done)  # after the look at what its children hold
             except BaseException as error:
                 self._cluster.stop(0.0)
                 if isinstance(error, Exception) and not isinstance(error, MopsError):  # a defect of mops
@@ -271,8 +271,8 @@ class Runner:
         settings = self._settings
         return Limits(settings.checkpoint_seconds, settings.checkpoint_bytes, settings.batch_size_or(MOST_GROUPS))
 
-    def _checkpointer(self) -> Checkpointer:
-        return Checkpointer(
+    def _committer(self) -> Committer:
+        return Committer(
             self._files,
             self._paths,
             self._log,
@@ -293,7 +293,7 @@ class Runner:
         place, sets = (os.getpid(), socket.gethostname()), (len(self._todo), len(self._groups))
         logger.info(
             "%s: attempt %d by process %d on %s: %d of %d parameter sets are left, %d simulations run at once",
-            *(self._record.job, self._attempt, *place, *sets, self._crew.slots),
+            *(self._record.job, self._attempt, *place, *sets, self._capacity.slots),
         )
 
     def _log_end(self, failure: MopsError | None) -> None:
@@ -303,21 +303,21 @@ class Runner:
 
     def _drive(self) -> MopsError | None:
         """Run the pilot and the window; return why it cannot go on, if it cannot."""
-        self._outlook.committed(self._inherited, self._reference)
+        self._forecast.committed(self._inherited, self._reference)
         try:
             while not self._plan.over and time.monotonic() < self._stop_by:
-                self._turn()
+                self._handle_next()
         except (JobFailed, UsageError, ClusterError) as failure:
             self._cluster.stop(0.0)
             return failure
         return None
 
-    def _turn(self, wait_s: float = _TICK_SECONDS) -> None:
+    def _handle_next(self, wait_s: float = _TICK_SECONDS) -> None:
         """Send what is to be sent, and take an event, if one comes within ``wait_s`` seconds."""
         self._follow_cluster()
         if not self._reconnecting:
-            self._send(self._plan.fill(pilot=self._reference is None))
-        self._take(self._next_event(wait_s))
+            self._send(self._plan.next_tasks(pilot=self._reference is None))
+        self._handle(self._next_event(wait_s))
 
     def _new_window(self, pods: Pods | None) -> Window:
         """Return the window; half of that of an attempt before that ran out of memory."""
@@ -328,7 +328,7 @@ class Runner:
         start = start_after(live, ended=ended, oom=bool(oom))
         if live is not None and start is not None and start < self._settings.batch_size_or(MOST_GROUPS):
             self._report(killed_report(live, before, start, oom))
-        return Window(self._settings.batch_size_or(PILOT_TASKS_PER_SLOT * self._crew.slots), start)
+        return Window(self._settings.batch_size_or(PILOT_TASKS_PER_SLOT * self._capacity.slots), start)
 
     def _new_plan(self) -> Plan:
         return Plan(
@@ -336,7 +336,7 @@ class Runner:
             len(self._todo),
             self._groups.n_replicates,
             window=self._window,
-            slots=self._crew.slots,
+            slots=self._capacity.slots,
             task_seconds=self._settings.task_seconds,
             # Where each group is to be committed as it finishes, none waits for another in its task.
             fuse=self._settings.checkpoint_seconds > 0,
@@ -347,8 +347,8 @@ class Runner:
     def _window_per_slot(self) -> float:
         return WINDOW_PER_SLOT if self._context.slots is None else WINDOW_PER_EMBEDDED_SLOT
 
-    def _new_outlook(self) -> Outlook:
-        return Outlook(
+    def _new_outlook(self) -> Forecast:
+        return Forecast(
             self._files,
             self._record.job,
             self._limits,
@@ -360,92 +360,92 @@ class Runner:
     def _follow_cluster(self) -> None:
         """Take its size; where the connection is lost, look for it in a thread: commits go on, a stop is heard."""
         if self._reconnecting:
-            self._crew.rest()
+            self._capacity.rest()
         elif self._cluster.alive:
-            share, per_worker = self._crew.look(self._plan.wants), self._per_worker
+            share, per_worker = self._capacity.look(self._plan.wanted_slots), self._per_worker
             self._plan.workers, self._plan.tasks = share.workers, share.tasks
             self._plan.slots = share.slots if per_worker is None else min(share.slots, per_worker * share.workers)
-            for departure in self._cluster.departed():
-                self._departed(departure)
+            for loss in self._cluster.departed():
+                self._worker_lost(loss)
         else:
-            n, job = len(self._plan.flying), self._record.job
+            n, job = len(self._plan.tasks_in_flight), self._record.job
             logger.warning("%s: the connection to the Dask scheduler is lost; %d tasks run again", job, n)
             self._reconnecting = True
-            for submit in self._dispatch.take_back(list(self._plan.flying.values())):
-                self._plan.lost(submit.number)
-            self._dispatch.reconnect()
+            for task in self._tasks_in_flight.take_back(list(self._plan.tasks_in_flight.values())):
+                self._plan.lost(task.number)
+            self._tasks_in_flight.reconnect()
 
-    def _send(self, submits: list[Submit]) -> None:
-        for submit in submits:
-            order, avoid = self._order(submit), self._faults.avoid(submit)
-            self._to_blame.update(order.keys if submit.alone or submit.suspect else ())
-            if order.replicates == ():
-                self._dispatch.send_targets(submit, order, self._half_done.parts(submit.groups[0]), avoid)
+    def _send(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            request, avoid = self._request_for(task), self._faults.avoid(task)
+            self._to_blame.update(request.keys if task.alone or task.suspect else ())
+            if request.replicates == ():
+                self._tasks_in_flight.send_targets(task, request, self._partial_groups.parts(task.groups[0]), avoid)
             else:
-                self._dispatch.send(submit, order, avoid)
+                self._tasks_in_flight.send(task, request, avoid)
 
-    def _order(self, submit: Submit) -> Order:
+    def _request_for(self, task: Task) -> TaskRequest:
         settings = self._settings
-        return Order(
+        return TaskRequest(
             self._context,
-            submit.number,
-            self._groups_of(submit),
+            task.number,
+            self._groups_of(task),
             self._families.known,
             # Twice what was planned: a task that turns out long comes back at a border.
             seconds=2 * settings.task_seconds,
             bytes=max(settings.checkpoint_bytes // (2 * self._plan.slots), 1),
-            replicates=submit.replicates,
-            alone=submit.alone,
+            replicates=task.replicates,
+            alone=task.alone,
             per_worker=self._per_worker,
             pool=self._cluster.pool,
         )
 
-    def _groups_of(self, submit: Submit) -> tuple[Group | GroupPart, ...]:
-        if submit.replicates is None:
-            return self._groups.groups(submit.groups)
-        return (self._groups.part(submit.groups[0], submit.replicates),)
+    def _groups_of(self, task: Task) -> tuple[Group | GroupPart, ...]:
+        if task.replicates is None:
+            return self._groups.groups(task.groups)
+        return (self._groups.part(task.groups[0], task.replicates),)
 
-    def _deliver(self, submit: Submit, outcome: Outcome) -> _Whole | _Piece:
+    def _deliver(self, task: Task, result: TaskResult) -> _Whole | _Piece:
         """Bring whole groups into the open checkpoint. Runs in the fetching thread."""
-        if self._reference is None and outcome.reference is not None:
-            outcome = self._pilot_done(outcome)
-        outcome = self._fitting(outcome)
-        self._text_log.add(outcome.prints)
-        self._progress.children = outcome.children or self._progress.children
-        for report in outcome.reports:
+        if self._reference is None and result.reference is not None:
+            result = self._pilot_done(result)
+        result = self._fitting(result)
+        self._text_log.add(result.prints)
+        self._progress.children = result.children or self._progress.children
+        for report in result.reports:
             self._report(report)
-        for note in outcome.notes:
+        for note in result.notes:
             logger.info("%s: %s", self._record.job, note)
-        failed, outcome.failures = failed_simulations(outcome), self._tracebacks.shared(outcome.failures)
-        if submit.replicates is not None:
-            task = _task(outcome, len(outcome.replicates) / self._groups.n_replicates(submit.groups[0]))
-            return _Piece(submit.number, self._half_done.keep(outcome), failed, task)
-        task = _task(outcome, len(outcome.done))
-        counts = self._checkpoints.put(outcome)  # and its parts are the writer's
-        came = (outcome.postponed, task, outcome.worker, outcome.is_empty)
-        return _Whole(submit.number, outcome.done, outcome.reference, counts, failed, *came)
+        failed, result.failures = failed_simulations(result), self._tracebacks.shared(result.failures)
+        if task.replicates is not None:
+            usage = _usage_of(result, len(result.replicates) / self._groups.n_replicates(task.groups[0]))
+            return _Piece(task.number, self._partial_groups.keep(result), failed, usage)
+        usage = _usage_of(result, len(result.done))
+        counts = self._checkpoints.put(result)  # and its parts are the writer's
+        came = (result.postponed, usage, result.worker, result.is_empty)
+        return _Whole(task.number, result.done, result.reference, counts, failed, *came)
 
     def _close(self, group: int) -> _Closed:
         """Bring a group that was run in pieces into the open checkpoint. Runs in the fetching thread."""
-        return _Closed(group, self._checkpoints.put(self._half_done.take(group)))
+        return _Closed(group, self._checkpoints.put(self._partial_groups.take(group)))
 
-    def _pilot_done(self, outcome: Outcome) -> Outcome:
+    def _pilot_done(self, result: TaskResult) -> TaskResult:
         """Make the first good simulation's schema the job's; another attempt may have been first."""
-        assert outcome.reference is not None
-        kept = keep_reference(self._files, self._paths, outcome.reference)
+        assert result.reference is not None
+        kept = keep_reference(self._files, self._paths, result.reference)
         check_outputs(self._context.outputs, kept)
         self._families.begin(kept)
-        if kept == outcome.reference:
-            return outcome
+        if kept == result.reference:
+            return result
         # Judged by another schema than the job's: these groups run again under the job's own.
         nothing: dict[str, Any] = {"done": frozenset(), "replicates": frozenset()}
-        return replace(outcome, parts=[], failures=[], losses=[], reference=kept, **nothing)
+        return replace(result, parts=[], failures=[], losses=[], reference=kept, **nothing)
 
-    def _fitting(self, outcome: Outcome) -> Outcome:
+    def _fitting(self, result: TaskResult) -> TaskResult:
         """Leave out what no longer fits because another task has fixed a column's family: it runs again, and knows."""
-        fitting, why = self._families.accept(outcome)
+        fitting, why = self._families.accept(result)
         if why:
-            n = len(outcome.done) - len(fitting.done) or 1
+            n = len(result.done) - len(fitting.done) or 1
             told = "another task has fixed the family of its types meanwhile"
             logger.info("%s: %d parameter sets run again: %s: %s", self._record.job, n, why, told)
         return fitting
@@ -456,7 +456,7 @@ class Runner:
             return self._events.get(timeout=wait_s)
         return None
 
-    def _take(self, event: object) -> None:
+    def _handle(self, event: object) -> None:
         match event:
             case _Whole():
                 self._finished(event)
@@ -474,73 +474,73 @@ class Runner:
             case BaseException():
                 raise event
             case _:
-                self._take_of_cluster(event)
+                self._handle_of_cluster(event)
         self._show()
 
-    def _take_of_cluster(self, event: object) -> None:
+    def _handle_of_cluster(self, event: object) -> None:
         match event:
-            case Lost():
+            case TaskLost():
                 self._lost(event)
-            case Raised():
+            case TaskRaised():
                 self._raised(event)
-            case Connected():
+            case Reconnected():
                 logger.warning("%s: connected again, %d slots", self._record.job, self._cluster.slots)
                 self._reconnecting = False
-            case Broken():
+            case ThreadFault():
                 raise event.error
 
     def _finished(self, event: _Whole) -> None:
-        if event.is_empty and self._is_empty_again(self._plan.flying[event.number]):
+        if event.is_empty and self._is_empty_again(self._plan.tasks_in_flight[event.number]):
             return
-        self._came(self._plan.flying[event.number], event.worker, is_empty=event.is_empty)
-        self._log_alone(self._plan.flying[event.number], event.task.peak_bytes)
+        self._result_came(self._plan.tasks_in_flight[event.number], event.worker, is_empty=event.is_empty)
+        self._log_alone(self._plan.tasks_in_flight[event.number], event.usage.peak_bytes)
         self._faults.forget(event.done)
-        self._plan.finished(event.number, event.done, event.task.seconds, event.postponed)
+        self._plan.finished(event.number, event.done, event.usage.seconds, event.postponed)
         self._reference = self._reference or event.reference
-        self._took(event.counts, event.failed)
-        self._outlook.measured(event.task.seconds, event.counts.simulations)
-        self._measured(event.task, trouble=bool(event.postponed))
+        self._count(event.counts, event.failed)
+        self._forecast.measured(event.usage.seconds, event.counts.simulations)
+        self._measured(event.usage, trouble=bool(event.postponed))
 
     def _piece_finished(self, event: _Piece) -> None:
-        submit, outcome, failed = self._plan.flying[event.number], event.piece.outcome, event.failed
-        if outcome.is_empty and self._is_empty_again(submit):
-            self._half_done.drop(event.piece)
+        task, result, failed = self._plan.tasks_in_flight[event.number], event.piece.result, event.failed
+        if result.is_empty and self._is_empty_again(task):
+            self._partial_groups.drop(event.piece)
             return
-        self._came(submit, outcome.worker, is_empty=outcome.is_empty)
-        group = submit.groups[0]
-        self._reference = self._reference or outcome.reference
-        self._took(Counts(len(outcome.replicates) - failed.total(), failed.total()), failed)
-        self._outlook.measured(outcome.seconds, len(outcome.replicates))
-        self._measured(event.task, trouble=bool(outcome.postponed))
-        self._log_alone(submit, outcome.peak_bytes)
-        targets_postponed = bool(outcome.postponed) and submit.replicates == ()
+        self._result_came(task, result.worker, is_empty=result.is_empty)
+        group = task.groups[0]
+        self._reference = self._reference or result.reference
+        self._count(Counts(len(result.replicates) - failed.total(), failed.total()), failed)
+        self._forecast.measured(result.seconds, len(result.replicates))
+        self._measured(event.usage, trouble=bool(result.postponed))
+        self._log_alone(task, result.peak_bytes)
+        targets_postponed = bool(result.postponed) and task.replicates == ()
         if targets_postponed:
-            self._half_done.drop(event.piece)  # all targets run again, alone
+            self._partial_groups.drop(event.piece)  # all targets run again, alone
             whole = False
         else:
-            whole = self._half_done.add(group, event.piece)
-        self._plan.piece_finished(event.number, outcome.replicates, outcome.seconds, outcome.postponed)
+            whole = self._partial_groups.add(group, event.piece)
+        self._plan.piece_finished(event.number, result.replicates, result.seconds, result.postponed)
         if whole:
             self._plan.closing(group)
-            self._dispatch.deliver_later(lambda: self._close(group))
-        elif not targets_postponed and self._half_done.targets_due(group):
-            if submit.replicates:
+            self._tasks_in_flight.deliver_later(lambda: self._close(group))
+        elif not targets_postponed and self._partial_groups.targets_due(group):
+            if task.replicates:
                 self._plan.targets_due(group)
             else:
-                self._plan.targets_again(group, alone=submit.alone)
+                self._plan.targets_again(group, alone=task.alone)
 
-    def _came(self, submit: Submit, worker: str, *, is_empty: bool) -> None:
+    def _result_came(self, task: Task, worker: str, *, is_empty: bool) -> None:
         """Note that a task has come back: what it gave counts for its worker, and for what it ran."""
         if worker:  # none has run what was given up
             self._n_lost = 0
         if not is_empty:
             if self._n_empty:
-                for step in steps_of(submit):
+                for step in steps_of(task):
                     self._n_empty.pop(step, None)
             if worker:
                 self._faults.good(worker)
 
-    def _is_empty_again(self, submit: Submit) -> bool:
+    def _is_empty_again(self, task: Task) -> bool:
         """Count a task that has come back without anything; blame it for that where it has again and again.
 
         That its pool was replaced, or its schema was another one, explains one. What comes back in part goes on, and so
@@ -548,17 +548,17 @@ class Runner:
         """
         if self._stopping:
             return False
-        self._n_empty.update(steps_of(submit))
-        n = min(self._n_empty[step] for step in steps_of(submit))
+        self._n_empty.update(steps_of(task))
+        n = min(self._n_empty[step] for step in steps_of(task))
         if n < _EMPTY_LIMIT:
-            logger.info("%s: %s came back without a result and runs again", self._record.job, described(submit))
+            logger.info("%s: %s came back without a result and runs again", self._record.job, described(task))
             return False
-        for step in steps_of(submit):
+        for step in steps_of(task):
             del self._n_empty[step]
-        self._lost(Lost(submit, f"it came back without one {n} times", blamed=True, signal="no result"))
+        self._lost(TaskLost(task, f"it came back without one {n} times", blamed=True, signal="no result"))
         return True
 
-    def _took(self, counts: Counts, failed: Mapping[str, int]) -> None:
+    def _count(self, counts: Counts, failed: Mapping[str, int]) -> None:
         """Count what has come back; end the job where more has failed than may.
 
         Raises
@@ -575,7 +575,7 @@ class Runner:
                 hint=f"what is finished is kept; why they failed: mops jobs status {self._record.job}",
             )
 
-    def _measured(self, task: Task, *, trouble: bool) -> None:
+    def _measured(self, usage: TaskUsage, *, trouble: bool) -> None:
         """Learn what simulations take, where it is for mops to say how much runs at once.
 
         Parameters
@@ -583,40 +583,42 @@ class Runner:
         trouble
             One of them took more than there is for each.
         """
-        if self._sizer is None or not task.allowed_bytes:  # nothing ran: it was given up
+        if self._batch_sizer is None or not usage.allowed_bytes:  # nothing ran: it was given up
             return
-        self._sizer.measured(task)
-        if self._sizer.due or trouble:
+        self._batch_sizer.measured(usage)
+        if self._batch_sizer.due or trouble:
             self._resize()
 
     @property
     def _per_worker(self) -> int | None:
         """Simulations at once on a worker: one until it is known what they take; None: as many as it has slots."""
-        if self._sizer is None:
+        if self._batch_sizer is None:
             return None
         return self._sizes.per_worker if self._sizes else 1
 
     def _resize(self) -> None:
         """Reckon anew how much runs at once, if that is for mops to do, and say it where it has changed."""
-        if self._sizer is None:
+        if self._batch_sizer is None:
             return
         workers = max(self._cluster.workers, 1)
         free = min(allowed_bytes() - resident_bytes(), available_bytes())
         results = room_for_results(self._context.held_bytes, workers, free)
         task_seconds = self._settings.task_seconds if self._settings.checkpoint_seconds > 0 else 0.0
-        sizes = self._sizer.sizes(Room(self._crew.slots, workers, results, task_seconds, self._window_per_slot))
+        sizes = self._batch_sizer.sizes(
+            Resources(self._capacity.slots, workers, results, task_seconds, self._window_per_slot)
+        )
         if sizes is None or not sizes.differs(self._sizes):
             return
         self._sizes = sizes
         self._window.allow(sizes.groups)
         logger.info("%s: MODELOPS_JOB_BATCH_SIZE=auto: %s", self._record.job, sizes.said)
 
-    def _log_alone(self, submit: Submit, peak_bytes: int) -> None:
-        if submit.alone:
-            where, took = (self._record.job, submit.groups[0]), peak_bytes >> 20
+    def _log_alone(self, task: Task, peak_bytes: int) -> None:
+        if task.alone:
+            where, took = (self._record.job, task.groups[0]), peak_bytes >> 20
             logger.info("%s: group %d ran alone on its worker: its processes took %d MiB", *where, took)
 
-    def _lost(self, event: Lost) -> None:
+    def _lost(self, event: TaskLost) -> None:
         """Have it run again; where a single simulation has taken down its workers again and again, it has failed."""
         self._n_lost += event.connected
         if self._n_lost > max(_LOST_LIMIT, 2 * TASKS_PER_SLOT * self._plan.slots):
@@ -625,27 +627,29 @@ class Runner:
                 where=self._record.job,
                 hint="look at the workers' logs; mops jobs resume goes on from what is committed",
             )
-        submit = event.submit
+        task = event.task
         if not event.blamed:
-            logger.info("%s: task %d is lost and runs again: %s", self._record.job, submit.number, event.why)
+            logger.info("%s: task %d is lost and runs again: %s", self._record.job, task.number, event.why)
         else:
-            attempts = self._blame(submit)
-            quarantined = submit.alone and is_single(submit, self._groups.n_replicates)
+            attempts = self._count_death(task)
+            quarantined = task.alone and is_single(task, self._groups.n_replicates)
             self._report(lost_report(event, attempts, quarantined=quarantined))
             if quarantined:
-                outcome = given_up(self._order(submit), f"alone, {event.why}", event.cause, attempts, event.signal)
-                self._dispatch.deliver_later(lambda: self._deliver(submit, outcome))
+                result = quarantine_result(
+                    self._request_for(task), f"alone, {event.why}", event.cause, attempts, event.signal
+                )
+                self._tasks_in_flight.deliver_later(lambda: self._deliver(task, result))
                 return
-        self._plan.lost(submit.number, blamed=event.blamed)
+        self._plan.lost(task.number, blamed=event.blamed)
 
-    def _blame(self, submit: Submit) -> int:
+    def _count_death(self, task: Task) -> int:
         """Count that its workers died of it; return how often that was so of its first simulation, or its targets."""
-        steps = list(steps_of(submit))
+        steps = list(steps_of(task))
         self._blamed.update(steps)
-        first, whole = steps[0], (submit.groups[0], None)
+        first, whole = steps[0], (task.groups[0], None)
         return self._blamed[whole] + (self._blamed[first] if first != whole else 0)
 
-    def _raised(self, event: Raised) -> None:
+    def _raised(self, event: TaskRaised) -> None:
         """Have a task that has raised run elsewhere, and avoid a worker that is faulty.
 
         Raises
@@ -653,12 +657,12 @@ class Runner:
         MopsError
             Nothing can run anywhere; what is finished is committed.
         """
-        submit, before = event.submit, len(self._faults.avoided)
-        then = self._faults.raised(submit, event.worker, event.error, self._cluster.addresses)
+        task, before = event.task, len(self._faults.avoided)
+        then = self._faults.raised(task, event.worker, event.error, self._cluster.addresses)
         said = f"{type(event.error).__name__}: {' '.join(str(event.error).split())}"[:_ERROR_CHARACTERS]
-        what = (described(submit), event.worker or "no worker")
+        what = (described(task), event.worker or "no worker")
         logger.warning("%s: %s raised on %s, %s: %s", self._record.job, *what, then.value, said)
-        if then is Then.END:
+        if then is AfterFault.END:
             if isinstance(event.error, UsageError | ClusterError):
                 raise event.error
             raise ClusterError(  # also a StorageError: it is the worker's, and the runner can commit
@@ -670,34 +674,34 @@ class Runner:
             self._cluster.avoid(frozenset(self._faults.avoided))
             message = "%s: worker %s is faulty, and avoided from now on; %d workers are left"
             logger.warning(message, self._record.job, event.worker, self._cluster.workers)
-        if then is Then.BLAME:
-            self._lost(Lost(submit, f"it raised {said}", blamed=True, signal=type(event.error).__name__))
+        if then is AfterFault.BLAME:
+            self._lost(TaskLost(task, f"it raised {said}", blamed=True, signal=type(event.error).__name__))
         else:
-            self._plan.lost(submit.number)
+            self._plan.lost(task.number)
 
-    def _departed(self, departure: Departure) -> None:
+    def _worker_lost(self, loss: WorkerLoss) -> None:
         """Take fewer parameter sets at a time where a worker ran out of memory; its tasks run again by themselves."""
-        if departure.worker in self._faults.avoided:
-            self._faults.gone(departure.worker)
+        if loss.worker in self._faults.avoided:
+            self._faults.gone(loss.worker)
             self._cluster.avoid(frozenset(self._faults.avoided))
-        mine = [key for key in departure.keys if f"-{self._record.job}-{self._context.run}-" in key]
+        mine = [key for key in loss.keys if f"-{self._record.job}-{self._context.run}-" in key]
         n_tasks = len(mine)
         # What was sent before the window was halved says nothing of the window that it is now.
         telling = [key for key in set(mine) - self._to_blame if int(key.rpartition("-")[2]) > self._halved_after]
-        if departure.cause.memory and telling:
+        if loss.cause.memory and telling:
             before, self._halved_after = self._window.size, self._plan.last_number
-            self._report(memory_report(departure, n_tasks, before, self._window.halve()))
+            self._report(memory_report(loss, n_tasks, before, self._window.halve()))
         elif n_tasks:
-            why = f": {departure.cause.said}" if departure.cause.said else ""
+            why = f": {loss.cause.said}" if loss.cause.said else ""
             message = "%s: worker %s is gone%s; %d tasks run again"
-            logger.info(message, self._record.job, departure.worker, why, n_tasks)
+            logger.info(message, self._record.job, loss.worker, why, n_tasks)
 
     def _report(self, report: Report) -> None:
         logger.warning("%s: %s", self._record.job, report)
 
     def _committed(self, event: Committed) -> None:
         self._progress.committed(event.counts, event.groups)
-        self._outlook.committed(self._log.view, self._reference)
+        self._forecast.committed(self._log.view, self._reference)
         self._check_drained(self._batches.add(event.groups, event.keys))
 
     def _check_drained(self, batch: tuple[int, list[str]] | None) -> None:
@@ -705,10 +709,10 @@ class Runner:
             self._window.batch_done()
             self._resize()
             client, pool = self._cluster.client, self._cluster.pool
-            self._beside(drain.check, client, self._record.job, pool, *batch)
-            self._beside(self._trimmer.trim, client)
+            self._run_in_background(drain.check, client, self._record.job, pool, *batch)
+            self._run_in_background(self._trimmer.trim, client)
 
-    def _beside(self, call: Callable[..., object], *arguments: Any) -> None:
+    def _run_in_background(self, call: Callable[..., object], *arguments: Any) -> None:
         """Call something beside the job, in its turn; what goes wrong there is said, and harms nothing."""
         self._drainer.submit(call, *arguments).add_done_callback(_warn_of_fault)
 
@@ -724,7 +728,7 @@ class Runner:
             while True:
                 event = self._events.get_nowait()
                 if isinstance(event, Committed | BaseException):
-                    self._take(event)
+                    self._handle(event)
 
     def _end(self, failure: MopsError | None) -> State:
         """Append the attempt's end."""
@@ -756,7 +760,7 @@ class Runner:
             self.stop()
         self._observer.tick(open_bytes, last=last)
 
-    def _seen(self) -> Snapshot:
+    def _snapshot(self) -> Snapshot:
         """Return where the job stands. Runs in the checkpointing thread, which knows best what is durable."""
         return replace(self._progress.snapshot(), durable=self._record.taken_over_counts + self._log.view.counts)
 
@@ -765,7 +769,7 @@ class Runner:
         progress.in_flight, progress.slots = self._plan.in_flight, self._plan.slots
         progress.window = self._window.size
         progress.sizing = self._sizes.said if self._sizes else ""
-        progress.expected = self._outlook.drawn_up(progress.left, self._plan.slots)
+        progress.expected = self._forecast.estimate(progress.left, self._plan.slots)
         self._tell(self._progress.snapshot())
 
     def _tell(self, snapshot: Snapshot) -> None:
@@ -782,9 +786,9 @@ class Runner:
             self._progress_failed = True
 
 
-def _task(outcome: Outcome, n_groups: float) -> Task:
-    where = (outcome.allowed_bytes, outcome.own_bytes)
-    return Task(outcome.peak_bytes, outcome.nbytes, outcome.seconds, n_groups, *where)
+def _usage_of(result: TaskResult, n_groups: float) -> TaskUsage:
+    where = (result.allowed_bytes, result.own_bytes)
+    return TaskUsage(result.peak_bytes, result.nbytes, result.seconds, n_groups, *where)
 
 
 def check_outputs(wanted: Iterable[str] | None, families: Families) -> None:

@@ -1,7 +1,7 @@
 """The threads that carry tasks' fates, with one boundary: what anything in them raises becomes an event.
 
 A task whose thread or callback died in silence would be in flight for ever. So nothing runs beside the loop for a task
-but through :meth:`Lanes.call`, and an error that nobody expects there reaches the loop as :class:`Broken`.
+but through :meth:`TaskThreads.call`, and an error that nobody expects there reaches the loop as :class:`ThreadFault`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from threading import Condition
 from typing import Literal
 
-Lane = Literal["fetch", "deliver", "give", "ask", "connect"]
+ThreadName = Literal["fetch", "deliver", "give", "ask", "connect"]
 
 FETCHES = 4
 """Results that are fetched at once, at most: one that its worker cannot give does not hold up the others. Dask gathers
 five at once without merging them, so that giving one up does not harm the others."""
 
-_THREADS: dict[Lane, int] = {"fetch": FETCHES, "deliver": 1, "give": 1, "ask": 1, "connect": 1}
+_THREADS: dict[ThreadName, int] = {"fetch": FETCHES, "deliver": 1, "give": 1, "ask": 1, "connect": 1}
 _RECENT = 16
 
 
 @dataclass
-class Broken:
+class ThreadFault:
     """An event: something failed that is no task's doing, and that nobody expects. The loop raises it."""
 
     error: BaseException
 
 
-class Lanes:
+class TaskThreads:
     """Threads by what they wait for.
 
     ``fetch`` waits for results, ``deliver`` for the checkpointer, ``give`` for workers that take data, ``ask`` for what
@@ -48,19 +48,19 @@ class Lanes:
         self._closed = False
         self._threads = {lane: ThreadPoolExecutor(n, f"mops-{lane}") for lane, n in _THREADS.items()}
 
-    def call(self, lane: Lane, work: Callable[[], object]) -> None:
+    def call(self, lane: ThreadName, work: Callable[[], object]) -> None:
         """Have something called in a lane, in its turn. After :meth:`close` nothing is: nobody waits for it."""
         try:
             self._threads[lane].submit(self._guarded, work)
         except RuntimeError as refused:
             if not self._closed:  # no thread can be started
-                self._put(Broken(refused))
+                self._put(ThreadFault(refused))
 
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - carried to the loop, which raises it
-            self._put(Broken(error))
+            self._put(ThreadFault(error))
 
     def close(self) -> None:
         """End the threads, after what they are at."""
@@ -71,7 +71,7 @@ class Lanes:
             threads.shutdown()
 
 
-class FetchRoom:
+class FetchLimit:
     """Bounds the bytes of results that are fetched and not handed over, by what results took lately.
 
     Parameters

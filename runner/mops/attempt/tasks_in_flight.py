@@ -18,18 +18,18 @@ from typing import Any, cast
 from dask.base import annotate
 from distributed import CancelledError, Client, Future, KilledWorker
 
-from mops.attempt.task_threads import FetchRoom, Lanes
+from mops.attempt.task_threads import FetchLimit, TaskThreads
 from mops.cluster.base import DEATHS, FETCH_SECONDS, GONE, Cluster, RunsAgain
-from mops.cluster.worker_losses import UNKNOWN, Cause
-from mops.task import ArrowPart, Order, Outcome, Submit
-from mops.worker.run_task import run_order
+from mops.cluster.worker_losses import UNKNOWN, LossCause
+from mops.task import ResultBuffer, Task, TaskRequest, TaskResult
+from mops.worker.run_task import run_task
 
 _NOT_GIVEN = (*GONE, KeyError, RuntimeError)
 """What Dask raises where data cannot be given, also as the scheduler's error: for a worker that has just left."""
 
 
 @dataclass
-class Lost:
+class TaskLost:
     """An event: an order did not come back.
 
     Parameters
@@ -45,10 +45,10 @@ class Lost:
         What says so, in a word or two.
     """
 
-    submit: Submit
+    task: Task
     why: str
     blamed: bool = False
-    cause: Cause = UNKNOWN
+    cause: LossCause = UNKNOWN
     connected: bool = True
     signal: str = "KilledWorker"
 
@@ -59,7 +59,7 @@ class Lost:
 
 
 @dataclass
-class Raised:
+class TaskRaised:
     """An event: an order raised an error on its worker instead of coming back.
 
     Parameters
@@ -68,12 +68,12 @@ class Raised:
         Its address; empty: it came to none, for the scheduler could not read it.
     """
 
-    submit: Submit
+    task: Task
     error: BaseException
     worker: str
 
 
-class Connected:
+class Reconnected:
     """An event: the cluster is there again."""
 
 
@@ -81,15 +81,15 @@ class Connected:
 class _Flight:
     """An order that was sent, and what Dask has of it: held until it is back."""
 
-    submit: Submit
-    order: Order
+    task: Task
+    request: TaskRequest
     avoid: frozenset[str]
     client: Client
     futures: list[Future[Any]] = field(default_factory=list)
     asked_at: float = 0.0  # since when it is looked for why its workers died (s, monotonic)
 
 
-class Dispatch:
+class TasksInFlight:
     """The tasks of an attempt that are with the cluster.
 
     Parameters
@@ -108,14 +108,14 @@ class Dispatch:
     def __init__(
         self,
         cluster: Cluster,
-        deliver: Callable[[Submit, Outcome], object],
+        deliver: Callable[[Task, TaskResult], object],
         put: Callable[[object], None],
         room_bytes: int,
-        lanes: Lanes | None = None,
+        lanes: TaskThreads | None = None,
     ):
         self._cluster, self._deliver, self._put = cluster, deliver, put
-        self._lanes = lanes or Lanes(put)
-        self._room = FetchRoom(room_bytes)
+        self._lanes = lanes or TaskThreads(put)
+        self._room = FetchLimit(room_bytes)
         self._flights: dict[int, _Flight] = {}
         self._delivering = threading.Lock()
         self._closing = False
@@ -125,15 +125,15 @@ class Dispatch:
         self._closing = True
         self._lanes.close()
 
-    def send(self, submit: Submit, order: Order, avoid: frozenset[str] = frozenset()) -> None:
+    def send(self, task: Task, request: TaskRequest, avoid: frozenset[str] = frozenset()) -> None:
         """Have an order run, on none of the workers ``avoid``."""
-        self._submit(self._sent(submit, order, avoid))
+        self._submit(self._sent(task, request, avoid))
 
     def send_targets(
-        self, submit: Submit, order: Order, parts: list[ArrowPart], avoid: frozenset[str] = frozenset()
+        self, task: Task, request: TaskRequest, parts: list[ResultBuffer], avoid: frozenset[str] = frozenset()
     ) -> None:
         """Have a group's targets run over its replicates, which go to a worker first."""
-        flight = self._sent(submit, order, avoid)
+        flight = self._sent(task, request, avoid)
         self._lanes.call("give", lambda: self._give(flight, parts))
 
     def deliver_later(self, deliver: Callable[[], object]) -> None:
@@ -145,34 +145,34 @@ class Dispatch:
             event = deliver()
         self._put(event)
 
-    def take_back(self, submits: list[Submit]) -> list[Submit]:
+    def take_back(self, tasks: list[Task]) -> list[Task]:
         """Stop waiting for orders; return those whose results will not come any more.
 
         The others are being delivered at this moment, and their events come: an order runs again, or its result counts,
         never both.
         """
-        return [submit for submit in submits if self._flights.pop(submit.number, None) is not None]
+        return [task for task in tasks if self._flights.pop(task.number, None) is not None]
 
     def reconnect(self) -> None:
-        """Look for the cluster in a thread; :class:`Connected` comes of it, or its error as an event."""
+        """Look for the cluster in a thread; :class:`Reconnected` comes of it, or its error as an event."""
         self._lanes.call("connect", self._reconnect)
 
     def _reconnect(self) -> None:
         self._cluster.reconnect()
-        self._put(Connected())
+        self._put(Reconnected())
 
-    def _sent(self, submit: Submit, order: Order, avoid: frozenset[str]) -> _Flight:
-        flight = _Flight(submit, order, avoid, self._cluster.client)
-        self._flights[submit.number] = flight
+    def _sent(self, task: Task, request: TaskRequest, avoid: frozenset[str]) -> _Flight:
+        flight = _Flight(task, request, avoid, self._cluster.client)
+        self._flights[task.number] = flight
         return flight
 
     def _is_here(self, flight: _Flight) -> bool:
         """Tell whether an order's fate is open."""
-        return self._flights.get(flight.submit.number) is flight
+        return self._flights.get(flight.task.number) is flight
 
     def _settle(self, flight: _Flight, event: object) -> None:
         """Put the event that says what became of an order, unless that is decided already."""
-        if self._flights.pop(flight.submit.number, None) is not None:
+        if self._flights.pop(flight.task.number, None) is not None:
             self._put(event)
 
     def _stands(self, flight: _Flight) -> bool:
@@ -198,25 +198,25 @@ class Dispatch:
         connected = self._stands(flight)
         if connected and not isinstance(error, losses):
             raise error
-        self._settle(flight, Lost(flight.submit, repr(error), connected=connected))
+        self._settle(flight, TaskLost(flight.task, repr(error), connected=connected))
 
     def _submit(self, flight: _Flight) -> None:
-        order, client = flight.order, flight.client
+        request, client = flight.request, flight.client
         try:
-            with annotate(**self._cluster.notes(flight.submit, flight.avoid)):
-                carried = self._cluster.carried(order)
-                future = client.submit(run_order, carried, *flight.futures, key=order.key, pure=False)
+            with annotate(**self._cluster.notes(flight.task, flight.avoid)):
+                carried = self._cluster.carried(request)
+                future = client.submit(run_task, carried, *flight.futures, key=request.key, pure=False)
             flight.futures.insert(0, future)
             self._wait_for(flight)
         except Exception as error:  # noqa: BLE001 - sorted there
             self._failed(flight, error)
 
-    def _give(self, flight: _Flight, parts: list[ArrowPart]) -> None:
+    def _give(self, flight: _Flight, parts: list[ResultBuffer]) -> None:
         """Bring a group's replicates to a worker, then have its targets run."""
         if not self._is_here(flight):
             return  # taken back, and to be sent anew
         try:
-            flight.futures.append(flight.client.sync(_given, flight.client, flight.order.given_key, parts))
+            flight.futures.append(flight.client.sync(_given, flight.client, flight.request.replicates_key, parts))
         except Exception as error:  # noqa: BLE001 - sorted there
             self._failed(flight, error, _NOT_GIVEN)
         else:
@@ -239,7 +239,7 @@ class Dispatch:
                 self._wait_again(flight)
             case status:
                 connected = self._stands(flight)
-                self._settle(flight, Lost(flight.submit, f"Dask says {status!r}", connected=connected))
+                self._settle(flight, TaskLost(flight.task, f"Dask says {status!r}", connected=connected))
 
     def _wait_again(self, flight: _Flight) -> None:
         try:
@@ -251,7 +251,7 @@ class Dispatch:
         future = flight.futures[0]
         with self._room.one():
             try:
-                outcome = self._cluster.result(future, lambda: self._closing or not self._is_here(flight))
+                result = self._cluster.result(future, lambda: self._closing or not self._is_here(flight))
             except RunsAgain:
                 self._wait_again(flight)
                 return
@@ -261,11 +261,11 @@ class Dispatch:
             except Exception as error:  # noqa: BLE001 - sorted there
                 self._failed(flight, error)
                 return
-            self._room.measured(outcome.nbytes)
+            self._room.measured(result.nbytes)
             with self._delivering:
-                if self._flights.pop(flight.submit.number, None) is None:
+                if self._flights.pop(flight.task.number, None) is None:
                     return  # taken back meanwhile, and running again
-                event = self._deliver(flight.submit, outcome)
+                event = self._deliver(flight.task, result)
             _release(future)
         self._put(event)
 
@@ -284,7 +284,7 @@ class Dispatch:
         else:
             self._settle(flight, event)
 
-    def _what_became(self, flight: _Flight) -> Lost | Raised:
+    def _what_became(self, flight: _Flight) -> TaskLost | TaskRaised:
         future = flight.futures[0]
         # exception() and not result(): a raised error's frames would pin every future (FACTS, Dask).
         error = future.exception()
@@ -292,21 +292,21 @@ class Dispatch:
             raise CancelledError(future.key)
         if isinstance(error, KilledWorker):
             return self._killed(flight, error)
-        return Raised(flight.submit, error, self._cluster.raised_on(str(future.key)))
+        return TaskRaised(flight.task, error, self._cluster.raised_on(str(future.key)))
 
-    def _killed(self, flight: _Flight, error: KilledWorker) -> Lost:
-        submit, key = flight.submit, flight.futures[0].key
+    def _killed(self, flight: _Flight, error: KilledWorker) -> TaskLost:
+        task, key = flight.task, flight.futures[0].key
         # Workers died of another job's tasks where this one still waited to be alone (mops.worker.run_task).
-        if submit.alone and len(flight.client.get_metadata([key], {})) < DEATHS:
-            return Lost(submit, "its workers died before it ran")
+        if task.alone and len(flight.client.get_metadata([key], {})) < DEATHS:
+            return TaskLost(task, "its workers died before it ran")
         cause = self._cluster.cause(str(key), error.last_worker.address, flight.asked_at, lambda: self._closing)
-        died = f"{'a worker' if submit.suspect else f'{DEATHS} workers'} died while running it"
-        if cause.nobodys:
-            return Lost(submit, f"{died}, and it is not to blame: {cause.said}")
-        return Lost(submit, died, blamed=True, cause=cause)
+        died = f"{'a worker' if task.suspect else f'{DEATHS} workers'} died while running it"
+        if cause.removed:
+            return TaskLost(task, f"{died}, and it is not to blame: {cause.said}")
+        return TaskLost(task, died, blamed=True, cause=cause)
 
 
-async def _given(client: Client, key: str, parts: list[ArrowPart]) -> Future[Any]:
+async def _given(client: Client, key: str, parts: list[ResultBuffer]) -> Future[Any]:
     """Bring data to a worker. Runs in the client's loop; one that takes it and does not answer holds up all others.
 
     Raises

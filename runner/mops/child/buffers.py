@@ -1,6 +1,6 @@
 """Finished simulations on their way out of a child: many in one table, in one anonymous file.
 
-Written by the child (:class:`PartWriter`), read by its worker, and by a later child that gets back what an earlier
+Written by the child (:class:`BufferWriter`), read by its worker, and by a later child that gets back what an earlier
 one had handed over before it died (:func:`tables_of`). Standard library and pyarrow only.
 """
 
@@ -28,7 +28,7 @@ _ALIGN = 64  # Arrow's recommended alignment, so that readers map and need not c
 Tables = dict[str, pa.Table]
 
 
-class PartWriter:
+class BufferWriter:
     """Collects what a child has finished and hands it over to the worker.
 
     Parameters

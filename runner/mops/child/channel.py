@@ -106,7 +106,7 @@ def _identity(fd: int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class Unit(NamedTuple):
+class Step(NamedTuple):
     """What a child is running: a simulation, or a target, of one group of its order.
 
     ``step`` is the replicate for a simulation and ``n_replicates + i`` for the i-th target.
@@ -152,12 +152,12 @@ class ProgressPage:
         """Note that no unit is running."""
         self._numbers[_POSITION] = self._IDLE
 
-    def running(self) -> tuple[Unit, float] | None:
+    def running(self) -> tuple[Step, float] | None:
         """Return the unit that runs and the monotonic time (s) of its start, or None."""
         position = self._numbers[_POSITION]  # before the time, which is never an earlier unit's then
         if position == self._IDLE:
             return None
-        return Unit(position >> 32, position & 0xFFFFFFFF), self._times[_STARTED]
+        return Step(position >> 32, position & 0xFFFFFFFF), self._times[_STARTED]
 
     @property
     def size_before(self) -> int:

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from mops.child.channel import Message
 from mops.child.outputs import as_tables, is_writable
-from mops.child.replacement import Wear
+from mops.child.replacement import ReplacementPolicy
 from mops.child.working_folder import WorkingFolder, links_to
 from mops.study.entry import EntryPoint
 from mops.study.output_schema import InvalidOutput
@@ -356,7 +356,7 @@ _READ_ONLY = " (the project's files are read-only; a simulation may write new fi
 _COPY = " (a copy keeps the mode of its source: use shutil.copyfile)"
 
 
-class _Bundle:
+class UserCode:
     """The user's code, imported."""
 
     def __init__(self, load: Message, imported_in: WorkingFolder):
@@ -369,7 +369,7 @@ class _Bundle:
         self.target_names: list[str] = load["targets"]
         self.targets = [load_target(text, root, load["parameters"]) for text in load["targets"]]
         self.outputs = load["outputs"]
-        self.wear = Wear(load["tasks_per_child"], load["growth_bytes"])
+        self.wear = ReplacementPolicy(load["tasks_per_child"], load["growth_bytes"])
         self.threads = list((Counter(_threads()) - Counter(before)).elements())
         self.modules = [name for name in load["unsafe"] if name in sys.modules]
         # The first table makes pyarrow import pandas, where there is one: 0.1 s that the pilot would wait for.
@@ -377,9 +377,9 @@ class _Bundle:
         # What the import wrote is there for every simulation, and for none to change.
         has_written = imported_in.changed
         make_read_only(imported_in.path.parent)
-        self.folder = imported_in.of(_own_folder(self.scratch))
+        self.folder = imported_in.of(folder_of_its_own(self.scratch))
         if has_written:
-            self.folder = WorkingFolder(_own_folder(self.scratch), links_to(imported_in.path))
+            self.folder = WorkingFolder(folder_of_its_own(self.scratch), links_to(imported_in.path))
         self._read_only = (root.resolve(), imported_in.path.resolve())
 
     def hint(self, path: object) -> str:
@@ -395,7 +395,7 @@ class _Bundle:
         return ""
 
 
-def _own_folder(scratch: str, kind: str = "") -> Path:
+def folder_of_its_own(scratch: str, kind: str = "") -> Path:
     """Return a folder that is this process's alone; its parent removes it."""
     return Path(scratch, f"{os.getpid()}{kind}")
 

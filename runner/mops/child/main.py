@@ -41,9 +41,9 @@ import pyarrow as pa
 
 from mops.child.buffers import tables_of
 from mops.child.channel import Channel, Message, ProgressPage
-from mops.child.load import CannotLoad, _Bundle, _own_folder
-from mops.child.task_run import _flush_prints, _Run
-from mops.child.tracebacks import _described
+from mops.child.load import CannotLoad, UserCode, folder_of_its_own
+from mops.child.task_run import TaskRun, flush_prints
+from mops.child.tracebacks import describe
 from mops.child.working_folder import WorkingFolder, links_to, obey_modes
 from mops.system.lifeline import adopt_orphans, die_with_parent
 
@@ -66,13 +66,13 @@ def main() -> None:
             channel, page = _serve(bundle, channel, page)
 
 
-def _serve(bundle: _Bundle, channel: Channel, page: ProgressPage) -> tuple[Channel, ProgressPage]:
+def _serve(bundle: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channel, ProgressPage]:
     """Do one thing that the parent asks for; return what to go on with, which is another in a process just forked."""
     order, fd = channel.receive()
     if order["kind"] == "fork":
         own = _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_FORK_DESCRIPTORS - 1))])
         if own[0] is not channel:  # in the forked process
-            bundle.folder = bundle.folder.of(_own_folder(bundle.scratch))
+            bundle.folder = bundle.folder.of(folder_of_its_own(bundle.scratch))
         return own
     if order["kind"] == "wait":
         channel.send({"kind": "status", "returncode": _returncode_of(order["pid"])})
@@ -91,7 +91,7 @@ def _returncode_of(pid: int) -> int | None:
 def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[Channel, ProgressPage]:
     """Fork a child that serves orders with these descriptors: its socket, lifeline, page and output."""
     ours = [fd for fd in fds if fd is not None]
-    _flush_prints()  # or both would print what is not written yet
+    flush_prints()  # or both would print what is not written yet
     reading, writing = os.pipe()
     try:
         pid = os.fork()
@@ -117,11 +117,11 @@ def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[
     return channel, page
 
 
-def _run(bundle: _Bundle, order: Message, channel: Channel, page: ProgressPage) -> None:
+def _run(bundle: UserCode, order: Message, channel: Channel, page: ProgressPage) -> None:
     # A function of its own, so that no table outlives its order in a local name.
     _adopt_once()
     given = _given(channel) if order["given"] else {}
-    _Run(bundle, order, given, channel, page).run()
+    TaskRun(bundle, order, given, channel, page).run()
 
 
 @functools.cache
@@ -144,16 +144,16 @@ def _prepare_process() -> None:
     pa.set_io_thread_count(threads)
 
 
-def _load(load: Message, channel: Channel) -> _Bundle | None:
-    folder = WorkingFolder(_own_folder(load["scratch"], ".import"), links_to(Path(load["root"])))
+def _load(load: Message, channel: Channel) -> UserCode | None:
+    folder = WorkingFolder(folder_of_its_own(load["scratch"], ".import"), links_to(Path(load["root"])))
     folder.renew()  # where that fails it is this machine's fault: the process ends, and no model is to blame
     folder.enter()
     try:
-        bundle = _Bundle(load, folder)
+        bundle = UserCode(load, folder)
     except CannotLoad as refused:
         channel.send({"kind": "refused", "message": str(refused), "traceback": ""})
     except BaseException as error:  # noqa: BLE001 - the user's import may raise anything, SystemExit too
-        channel.send({"kind": "refused"} | _described(error))
+        channel.send({"kind": "refused"} | describe(error))
     else:
         gc.freeze()  # what is there stays: no collection looks through it, and forked processes go on sharing it
         channel.send({"kind": "loaded", "threads": bundle.threads, "modules": bundle.modules})

@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.02
 _MOST_ENDED = 64  # each has a process number, of which a container may have a thousand
 
 
-class Wear:
+class ReplacementPolicy:
     """What a child has been through.
 
     Parameters

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mops.child.buffers import PartWriter
+from mops.child.buffers import BufferWriter
 from mops.child.channel import Channel, Message, ProgressPage
-from mops.child.load import _Bundle
+from mops.child.load import UserCode
 from mops.child.outputs import as_tables
-from mops.child.tracebacks import _failure
+from mops.child.tracebacks import failure_of
 from mops.study.column_types import families_of
 from mops.study.ids import target_seed
-from mops.study.output_schema import Reference
+from mops.study.output_schema import OutputSchema
 
 HANDOVER_SECONDS = 0.5
 
@@ -29,7 +29,7 @@ HANDOVER_BYTES = 4 << 20
 _CHANNEL_CLOSED = 76  # EX_PROTOCOL of sysexits.h
 
 
-def _flush_prints() -> None:
+def flush_prints() -> None:
     for stream in (sys.stdout, sys.stderr):  # the model may have put anything there
         with contextlib.suppress(Exception):
             stream.flush()
@@ -46,12 +46,12 @@ def _take_back_timer() -> None:
     signal.alarm(0)
 
 
-class _Run:
+class TaskRun:
     """One order: its groups in turn, handed over as they finish, until the budget is used or a stop is asked for."""
 
     def __init__(
         self,
-        bundle: _Bundle,
+        bundle: UserCode,
         order: Message,
         given: dict[tuple[int, int], dict[str, pa.Table]],
         channel: Channel,
@@ -59,8 +59,8 @@ class _Run:
     ):
         self._bundle, self._order, self._given = bundle, order, given
         self._channel, self._page = channel, page
-        self._reference = Reference(order["reference"]) if order["reference"] else None
-        self._out = PartWriter(channel, bundle.outputs, order["name"])
+        self._reference = OutputSchema(order["reference"]) if order["reference"] else None
+        self._out = BufferWriter(channel, bundle.outputs, order["name"])
         self._began = self._handed_over = time.monotonic()
 
     def run(self) -> None:
@@ -70,7 +70,7 @@ class _Run:
                 break
             self._group(group)
         self._page.idle()
-        _flush_prints()
+        flush_prints()
         self._out.flush()
         wear = self._bundle.wear
         written = self._bundle.folder.written() if self._order["keep_folder"] else []
@@ -134,7 +134,7 @@ class _Run:
         return tables
 
     def _failure(self, error: BaseException) -> dict[str, str]:
-        failure = _failure(error)
+        failure = failure_of(error)
         if isinstance(error, PermissionError):
             failure["message"] += self._bundle.hint(error.filename)
         return failure
@@ -156,7 +156,7 @@ class _Run:
 
     def _checked(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         if self._reference is None:
-            self._reference = Reference(families_of(tables))
+            self._reference = OutputSchema(families_of(tables))
             self._out.reference = self._reference.families
         return self._reference.check(tables)
 

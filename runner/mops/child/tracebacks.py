@@ -15,7 +15,7 @@ _TRACEBACK_LIMIT = 8_000
 _NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
 
 
-def _described(error: BaseException) -> dict[str, str]:
+def describe(error: BaseException) -> dict[str, str]:
     """Return type, message and the user's part of the traceback, whatever ``str(error)`` does."""
     what = "".join(traceback.format_exception_only(error)).strip()
     try:
@@ -60,7 +60,7 @@ def _text(found: str) -> str:
     return found.encode(errors="backslashreplace").decode()
 
 
-def _failure(error: BaseException) -> dict[str, str]:
+def failure_of(error: BaseException) -> dict[str, str]:
     if isinstance(error, InvalidOutput):
         return {"reason": "invalid_output", "message": _text(str(error)[:_MESSAGE_LIMIT]), "traceback": ""}
-    return {"reason": "error"} | _described(error)
+    return {"reason": "error"} | describe(error)

@@ -13,23 +13,23 @@ from mops import units
 from mops.attempt.attempt import as_command
 from mops.attempt.reporting.progress import Snapshot
 from mops.cli import job_text, terminal
-from mops.jobs.detached import Detached
+from mops.jobs.detached import DetachedRunner
 from mops.jobs.job import Job
-from mops.jobs.prepare import Prepared
+from mops.jobs.prepare import PreparedStudy
 from mops.jobs.results import Reason
 from mops.jobs.status import Status
-from mops.jobs.submit import Runner
+from mops.jobs.submit import StartedRunner
 from mops.settings import PREFIX
 
 
-class Shown:
+class JobDisplay:
     """Takes a job's events and shows them."""
 
     def __init__(self, show: Callable[[Snapshot], None], *, as_json: bool):
         self._show, self._as_json = show, as_json
         self._last: Snapshot | None = None
 
-    def started(self, prepared: Prepared, job: Job) -> None:
+    def started(self, prepared: PreparedStudy, job: Job) -> None:
         """Say what runs."""
         study, n_targets = prepared.study, len(prepared.spec.targets)
         for warning in study.warnings:
@@ -56,13 +56,13 @@ class Shown:
         )
         _say_changes(changes)
 
-    def detached(self, job: Job, runner: Runner) -> None:
+    def detached(self, job: Job, runner: StartedRunner) -> None:
         """Say how a runner is met again that runs by itself."""
         if self._as_json:
             terminal.data_json(asdict(runner))
         else:
             terminal.data(runner.job)
-        if isinstance(runner, Detached):
+        if isinstance(runner, DetachedRunner):
             terminal.say(f"process {runner.pid} runs it and outlives this terminal")
             where = ("what it prints", job_text.nearby(runner.log))
         else:
@@ -106,10 +106,10 @@ class Shown:
 
 
 @contextmanager
-def shown(*, as_json: bool) -> Iterator[Shown]:
+def displayed(*, as_json: bool) -> Iterator[JobDisplay]:
     """Show a job while it runs in the body."""
     with as_command(), terminal.progress() as show:
-        yield Shown(show, as_json=as_json)
+        yield JobDisplay(show, as_json=as_json)
 
 
 def _say_changes(changes: list[str]) -> None:

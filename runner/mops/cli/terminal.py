@@ -17,15 +17,15 @@ from rich.table import Table
 from rich.text import Text
 
 from mops.errors import MopsError, UsageError, without_numbers
-from mops.units import duration, rate, shown
+from mops.units import bytes_text, duration, rate
 from mops.verdicts import Report
 
 if TYPE_CHECKING:
     from mops.attempt.reporting.progress import Snapshot
 
-talk = Console(stderr=True, highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 EXIT_CODES = {"succeeded": 0, "partial": 3, "failed": 1, "cancelled": 130}
-size = shown  # bytes are written the same on a terminal and in a log
+size = bytes_text  # bytes are written the same on a terminal and in a log
 _LINE_SECONDS = 10.0
 _ALIKE_SHOWN = 5
 _PIPE_COLUMNS = 100_000  # a program that reads lines wants each record on one
@@ -95,13 +95,13 @@ def confirmed(question: str, *, unasked: str) -> bool:
         raise UsageError(
             "this asks before it does anything, and stdin is no terminal", where="stdin", hint=f"say so with {unasked}"
         )
-    talk.print(f"{question} [y/N] ", markup=False, end="")
+    stderr.print(f"{question} [y/N] ", markup=False, end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def say(text: str) -> None:
     """Talk to the user."""
-    talk.print(text, markup=False)
+    stderr.print(text, markup=False)
 
 
 def say_fields(fields: Iterable[tuple[str, str]]) -> None:
@@ -118,7 +118,7 @@ def _aligned(fields: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def error(problem: MopsError) -> None:
     """Say what failed, where, and what to do."""
-    talk.print(f"error: {problem}", markup=False, style="red" if talk.is_terminal else None)
+    stderr.print(f"error: {problem}", markup=False, style="red" if stderr.is_terminal else None)
 
 
 class _Talk(logging.Handler):
@@ -150,8 +150,8 @@ def set_up_logging(verbose: int) -> None:
 @contextmanager
 def progress() -> Iterator[Callable[[Snapshot], None]]:
     """Show a running job: live on a terminal, else a plain line every 10 s."""
-    if talk.is_terminal:
-        with _Live(console=talk) as live:
+    if stderr.is_terminal:
+        with _Live(console=stderr) as live:
             yield live.show
     else:
         yield _Lines().show

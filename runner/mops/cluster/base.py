@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from distributed import CancelledError, Client, Future
 from distributed.client import ClosedClientError
 
-from mops.cluster.shares import Claim
-from mops.cluster.worker_losses import Cause, Departure
-from mops.task import Order, Outcome, Submit
+from mops.cluster.shares import ShareRequest
+from mops.cluster.worker_losses import LossCause, WorkerLoss
+from mops.task import Task, TaskRequest, TaskResult
 
 FETCH_SECONDS = 300.0
 """For a result to come from the worker that has it; after that it is computed elsewhere."""
@@ -46,10 +46,10 @@ class Cluster(Protocol):
     def alive(self) -> bool:
         """Whether the connection stands."""
 
-    def others(self, claim: Claim) -> list[Claim]:
+    def others(self, claim: ShareRequest) -> list[ShareRequest]:
         """Return what other jobs ask for, as last heard; what this one asks for is said to them soon."""
 
-    def notes(self, submit: Submit, avoid: frozenset[str]) -> dict[str, Any]:
+    def notes(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
         """Return what the scheduler is to know of a task: annotations.
 
         Parameters
@@ -58,10 +58,10 @@ class Cluster(Protocol):
             Workers on which it is not to run, while there are others.
         """
 
-    def carried(self, order: Order) -> Any:
+    def carried(self, request: TaskRequest) -> Any:
         """Return an order as Dask is to carry it; whoever sends it holds the order until it has come back."""
 
-    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> Outcome:
+    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
         """Return what a finished task gave.
 
         Parameters
@@ -85,10 +85,10 @@ class Cluster(Protocol):
     def avoid(self, workers: frozenset[str]) -> None:
         """Count the slots of all workers but these, to which nothing more is sent."""
 
-    def departed(self) -> list[Departure]:
+    def departed(self) -> list[WorkerLoss]:
         """Return the workers that went without being asked to, since the last call."""
 
-    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> Cause:
+    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
         """Return why the workers of a task died, the last of which had just gone ``asked_at`` (s, monotonic).
 
         May wait seconds, but not once ``given_up()``.

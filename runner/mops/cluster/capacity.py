@@ -9,14 +9,14 @@ import logging
 import time
 
 from mops.cluster.base import Cluster
-from mops.cluster.shares import WEIGHTS, Claim, Share, share_of
+from mops.cluster.shares import WEIGHTS, Share, ShareRequest, share_of
 from mops.errors import ClusterError
 from mops.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 
-class Crew:
+class ClusterCapacity:
     """Slots that come and go.
 
     Parameters
@@ -61,7 +61,7 @@ class Crew:
         return self._share(wants)
 
     def _share(self, wants: int) -> Share:
-        mine = Claim(WEIGHTS[self._settings.priority], min(max(wants, 1) / self.slots, 1.0))
+        mine = ShareRequest(WEIGHTS[self._settings.priority], min(max(wants, 1) / self.slots, 1.0))
         others = self._cluster.others(mine)
         share = share_of(self.slots, max(self._cluster.workers, 1), mine, others)
         if len(others) != self._n_others:

@@ -12,10 +12,10 @@ from distributed.versions import VersionMismatchWarning
 
 from mops.errors import ClusterError, UsageError
 
-_CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 10.0
 
 
-def _quiet() -> None:
+def silence_dask() -> None:
     """Silence Dask's own log: what it knows of our tasks and connections, our own errors say."""
     names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
     for name in ("distributed", "tornado.application", *names):  # Dask's loop is tornado's: what fails in its callbacks
@@ -23,7 +23,7 @@ def _quiet() -> None:
 
 
 @contextmanager
-def visited(address: str, timeout_s: float = _CONNECT_SECONDS) -> Iterator[Client]:
+def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterator[Client]:
     """Connect to a cluster that is running, to look at it and no more: also without workers, or with other versions.
 
     Raises
@@ -31,7 +31,7 @@ def visited(address: str, timeout_s: float = _CONNECT_SECONDS) -> Iterator[Clien
     ClusterError
         The scheduler does not answer, or goes meanwhile.
     """
-    _quiet()
+    silence_dask()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VersionMismatchWarning)  # who looks says so
@@ -46,7 +46,7 @@ def visited(address: str, timeout_s: float = _CONNECT_SECONDS) -> Iterator[Clien
         ) from lost
 
 
-def _check_address(address: str) -> None:
+def check_address(address: str) -> None:
     scheme, separator, rest = address.partition("://")
     host, _, port = rest.rpartition(":")
     if not (separator and scheme in {"tcp", "tls", "ws", "wss"} and host and port.isdigit()):

@@ -20,7 +20,7 @@ from distributed import Client
 
 from mops.system.heap import resident_bytes
 from mops.system.memory_limits import allowed_bytes, share_bytes
-from mops.units import shown
+from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Connected:
+class ConnectedWorker:
     """What the scheduler knows of a worker, whatever version of mops either has.
 
     Parameters
@@ -141,15 +141,15 @@ def facts_of_worker(dask_worker: Any) -> Worker:
     )
 
 
-def connected(client: Client) -> list[Connected]:
+def connected(client: Client) -> list[ConnectedWorker]:
     """Return the workers that are connected to the scheduler."""
     workers: Mapping[str, Mapping[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
     return [_connected(address, known) for address, known in workers.items()]
 
 
-def _connected(address: str, known: Mapping[str, Any]) -> Connected:
+def _connected(address: str, known: Mapping[str, Any]) -> ConnectedWorker:
     metrics = known.get("metrics", {})
-    return Connected(
+    return ConnectedWorker(
         name=str(known["name"]),
         address=address,
         threads=known["nthreads"],
@@ -246,8 +246,8 @@ def _of_worker(where: str, worker: Worker, own: Mapping[str, str], threads: int)
     if share < LEAST_SHARE_BYTES:
         yield Finding(
             where,
-            f"{slots} simulations at once have {shown(share)} each, of {shown(allowed)} with the worker's own "
-            f"{shown(worker.own_bytes)} and 256 MiB of headroom for each",
+            f"{slots} simulations at once have {bytes_text(share)} each, of {bytes_text(allowed)} with the worker's own "
+            f"{bytes_text(worker.own_bytes)} and 256 MiB of headroom for each",
             "--nthreads lower, or --memory-limit higher",
         )
     yield from _of_versions(where, worker.versions, own)
@@ -269,6 +269,6 @@ def _of_hosts(workers: Sequence[Worker]) -> Iterator[Finding]:
             most = int(HOST_SHARE * has / len(there)) >> 20
             yield Finding(
                 f"host {host}",
-                f"its {len(there)} workers may take {shown(limits)} together, and it has {shown(has)}: no headroom",
+                f"its {len(there)} workers may take {bytes_text(limits)} together, and it has {bytes_text(has)}: no headroom",
                 f"--memory-limit {most}MiB for each, or fewer workers",
             )

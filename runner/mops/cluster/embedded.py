@@ -12,12 +12,12 @@ import dask.config
 from dask.system import cpu_count
 from distributed import CancelledError, Client, Future, Scheduler, SpecCluster, Worker
 
-from mops.cluster.connect import _quiet
-from mops.cluster.shares import Claim
-from mops.cluster.worker_losses import UNKNOWN, Cause, Departure
+from mops.cluster.connect import silence_dask
+from mops.cluster.shares import ShareRequest
+from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
 from mops.errors import ClusterError
 from mops.settings import Settings
-from mops.task import Order, Outcome, Submit
+from mops.task import Task, TaskRequest, TaskResult
 from mops.worker.run_task import leave_pool, stop_pool
 
 # One process and no memory limit: the simulations' own child processes are the isolation, and Dask's limits
@@ -58,7 +58,7 @@ def embedded_slots(settings: Settings) -> int:
     return settings.slots or max(cpu_count() // settings.sim_threads, 1)
 
 
-_orders: WeakValueDictionary[str, Order] = WeakValueDictionary()
+_orders: WeakValueDictionary[str, TaskRequest] = WeakValueDictionary()
 
 
 class _Here:
@@ -67,19 +67,19 @@ class _Here:
     Dask pickles a task's arguments wherever they go.
     """
 
-    def __init__(self, order: Order):
-        self._key = order.key
-        _orders[order.key] = order
+    def __init__(self, request: TaskRequest):
+        self._key = request.key
+        _orders[request.key] = request
 
-    def __reduce__(self) -> tuple[Callable[[str], Order], tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[[str], TaskRequest], tuple[str]]:
         return _order_here, (self._key,)
 
 
-def _order_here(key: str) -> Order:
+def _order_here(key: str) -> TaskRequest:
     return _orders[key]
 
 
-class Embedded:
+class EmbeddedCluster:
     """The in-process cluster, which dies with the runner."""
 
     alive = True
@@ -89,22 +89,22 @@ class Embedded:
         self.client, self._worker, self.slots, self.pool = client, worker, slots, run
         self.addresses = frozenset({worker.address})
 
-    def others(self, claim: Claim) -> list[Claim]:
+    def others(self, claim: ShareRequest) -> list[ShareRequest]:
         """As :meth:`Cluster.others`: there are none."""
         return []
 
-    def notes(self, submit: Submit, avoid: frozenset[str]) -> dict[str, Any]:
+    def notes(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
         """As :meth:`Cluster.notes`: nobody reads them."""
         return {}
 
-    def carried(self, order: Order) -> Any:
+    def carried(self, request: TaskRequest) -> Any:
         """As :meth:`Cluster.carried`: it stays where it is."""
-        return _Here(order)
+        return _Here(request)
 
-    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> Outcome:
+    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
         """As :meth:`Cluster.result`: it lies in this process, and the ways of a distributed one take 2 ms."""
         try:
-            return cast("Outcome", self._worker.data[future.key])
+            return cast("TaskResult", self._worker.data[future.key])
         except KeyError as gone:  # the cluster has closed
             raise CancelledError(future.key) from gone
 
@@ -115,11 +115,11 @@ class Embedded:
     def avoid(self, workers: frozenset[str]) -> None:
         """As :meth:`Cluster.avoid`: there is no other one."""
 
-    def departed(self) -> list[Departure]:
+    def departed(self) -> list[WorkerLoss]:
         """As :meth:`Cluster.departed`: its worker goes with this process only."""
         return []
 
-    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> Cause:
+    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
         """As :meth:`Cluster.cause`."""
         return UNKNOWN
 
@@ -137,7 +137,7 @@ class Embedded:
 
 
 @contextmanager
-def embedded(run: str, slots: int) -> Iterator[Embedded]:
+def start_embedded(run: str, slots: int) -> Iterator[EmbeddedCluster]:
     """Start an in-process scheduler and worker with a thread for each slot.
 
     Parameters
@@ -147,7 +147,7 @@ def embedded(run: str, slots: int) -> Iterator[Embedded]:
     slots
         Simulations that run at once.
     """
-    _quiet()
+    silence_dask()
     scheduler = {"cls": Scheduler, "options": _BARE}
     worker = {"cls": Worker, "options": {"nthreads": slots, "memory_limit": 0, **_BARE}}
     with (
@@ -159,4 +159,4 @@ def embedded(run: str, slots: int) -> Iterator[Embedded]:
         with contextlib.suppress(AttributeError, KeyError):  # a Dask that has them elsewhere is slower, and no worse
             for stream in (client.scheduler_comm, cluster.scheduler.stream_comms[there.address]):
                 stream.interval = _SEND_SECONDS
-        yield Embedded(client, there, run, slots)
+        yield EmbeddedCluster(client, there, run, slots)

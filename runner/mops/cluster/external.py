@@ -14,26 +14,26 @@ from typing import Any, TypeVar, cast
 from distributed import CancelledError, Client, Future
 
 from mops.cluster.base import AVOID, FETCH_SECONDS, GONE, SECONDS, SUSPECT, RunsAgain
-from mops.cluster.connect import _CONNECT_SECONDS, _check_address, _quiet
-from mops.cluster.other_jobs import Card, Neighbours
-from mops.cluster.scheduler_plugin import OnScheduler
-from mops.cluster.shares import WEIGHTS, Claim
+from mops.cluster.connect import CONNECT_SECONDS, check_address, silence_dask
+from mops.cluster.other_jobs import JobCard, OtherJobs
+from mops.cluster.scheduler_plugin import AttemptPlugin
+from mops.cluster.shares import WEIGHTS, ShareRequest
 from mops.cluster.worker_losses import (
     JOIN_SECONDS,
     POD_SECONDS,
-    Cause,
-    Counters,
-    Departure,
-    Departures,
-    Nannies,
+    LossCause,
+    LossSource,
+    NannyRestarts,
+    OomKillCounters,
     Pods,
-    Source,
+    WorkerLoss,
+    WorkerLosses,
     host_of,
 )
 from mops.errors import ClusterError
 from mops.settings import Settings
-from mops.system.cgroup import Kills, container_kills
-from mops.task import Order, Outcome, Submit
+from mops.system.cgroup import OomKills, container_kills
+from mops.task import Task, TaskRequest, TaskResult
 from mops.worker.run_task import stop_pool
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ _SAY_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
 
 
-class External:
+class ExternalCluster:
     """A cluster that others run, reached by its scheduler's address.
 
     Parameters
@@ -65,23 +65,23 @@ class External:
         Tells why workers' pods ended; None: they are none, or nobody can tell.
     """
 
-    def __init__(self, address: str, card: Card, *, threads: int, patience_s: float, pods: Pods | None = None):
+    def __init__(self, address: str, card: JobCard, *, threads: int, patience_s: float, pods: Pods | None = None):
         self._address, self._run, self._threads, self._patience_s = address, card.run, threads, patience_s
         self._weight = WEIGHTS[card.priority]
-        self._neighbours = Neighbours(card)
-        self._claim: Claim | None = None
-        self._others: list[Claim] = []
+        self._other_jobs = OtherJobs(card)
+        self._claim: ShareRequest | None = None
+        self._others: list[ShareRequest] = []
         self._over = threading.Event()
         self._slots = self._workers = self._n_connections = 0
         self._avoided: frozenset[str] = frozenset()
         self._addresses: frozenset[str] = frozenset()
         self._client: Client | None = None
         self._stream: object = None
-        self._nannies = Nannies()
+        self._nannies = NannyRestarts()
         late_s = POD_SECONDS if pods else JOIN_SECONDS
-        counters = Counters(self._kills)
-        sources: list[Source] = [self._nannies, *([pods] if pods else []), counters]
-        self._departures = Departures(sources, late_s=late_s, likely=counters.likely)
+        counters = OomKillCounters(self._kills)
+        sources: list[LossSource] = [self._nannies, *([pods] if pods else []), counters]
+        self._departures = WorkerLosses(sources, late_s=late_s, likely=counters.likely)
         self.reconnect()
 
     @property
@@ -110,20 +110,20 @@ class External:
         """As :attr:`Cluster.addresses`."""
         return self._addresses
 
-    def others(self, claim: Claim) -> list[Claim]:
+    def others(self, claim: ShareRequest) -> list[ShareRequest]:
         """As :meth:`Cluster.others`."""
         is_first, self._claim = self._claim is None, claim
         if is_first:
             self._meet()
         return self._others
 
-    def carried(self, order: Order) -> Any:
+    def carried(self, request: TaskRequest) -> Any:
         """As :meth:`Cluster.carried`."""
-        return order
+        return request
 
-    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> Outcome:
+    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
         """As :meth:`Cluster.result`."""
-        return cast("Outcome", future.client.sync(_gathered, future, given_up))
+        return cast("TaskResult", future.client.sync(_gathered, future, given_up))
 
     def raised_on(self, key: str) -> str:
         """As :meth:`Cluster.raised_on`."""
@@ -134,20 +134,20 @@ class External:
         self._avoided = workers
         self.count()
 
-    def notes(self, submit: Submit, avoid: frozenset[str]) -> dict[str, Any]:
+    def notes(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
         """As :meth:`Cluster.notes`."""
-        notes: dict[str, Any] = {SECONDS: submit.seconds}
-        if submit.suspect:
+        notes: dict[str, Any] = {SECONDS: task.seconds}
+        if task.suspect:
             notes[SUSPECT] = True
         if avoid:
             notes[AVOID] = sorted(avoid)
         return notes
 
-    def departed(self) -> list[Departure]:
+    def departed(self) -> list[WorkerLoss]:
         """As :meth:`Cluster.departed`."""
         return self._departures.take()
 
-    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> Cause:
+    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
         """As :meth:`Cluster.cause`."""
         return self._departures.cause(key, worker, asked_at, given_up)
 
@@ -177,7 +177,7 @@ class External:
         try:
             self._client = client = Client(
                 self._address,
-                timeout=_CONNECT_SECONDS,
+                timeout=CONNECT_SECONDS,
                 set_as_default=False,
                 direct_to_workers=True,  # results need not pass through the scheduler; where they must, Dask knows
             )
@@ -188,10 +188,10 @@ class External:
         return bool(self._asked(self._equip))
 
     def _equip(self) -> bool:
-        plugin = OnScheduler(self.pool, self.client.id, self._threads / self._weight)
+        plugin = AttemptPlugin(self.pool, self.client.id, self._threads / self._weight)
         self.client.register_plugin(plugin, name=plugin.name)
         self.client.subscribe_topic("all", self._departures.hear)
-        self.client.subscribe_topic(Nannies.TOPIC, self._nannies.hear)
+        self.client.subscribe_topic(NannyRestarts.TOPIC, self._nannies.hear)
         return self.alive
 
     def _asked(self, ask: Callable[[], T]) -> T | None:
@@ -250,13 +250,13 @@ class External:
     def _meet(self) -> None:
         """Say what this job asks for, if it asks for anything; hear what others do."""
         if (claim := self._claim) is not None:
-            others = self._asked(lambda: self._neighbours.meet(self.client, self.pool, claim))
+            others = self._asked(lambda: self._other_jobs.meet(self.client, self.pool, claim))
             self._others = self._others if others is None else others
 
-    def _kills(self) -> dict[str, Kills]:
+    def _kills(self) -> dict[str, OomKills]:
         """Return what the kernel has killed for memory in the containers of the nannies, by host; those that answer."""
         counted = self._asked(lambda: self.client.run(container_kills, nanny=True, on_error="ignore")) or {}
-        return {host_of(worker): kills for worker, kills in counted.items() if isinstance(kills, Kills)}
+        return {host_of(worker): kills for worker, kills in counted.items() if isinstance(kills, OomKills)}
 
     def watch(self) -> None:
         """Count slots, meet the others, look why workers went, until the cluster is left. Runs in a thread.
@@ -323,10 +323,10 @@ async def _gathered(future: Future[Any], given_up: Callable[[], bool]) -> Any:
                 raise TimeoutError(f"its result did not come within {FETCH_SECONDS:g} s")
         if fetching.cancelled():
             raise CancelledError(future.key)
-        (outcome,) = fetching.result()
+        (result,) = fetching.result()
     finally:
         fetching.cancel()
-    return outcome
+    return result
 
 
 def _raised_on(key: str, dask_scheduler: Any) -> str:
@@ -336,7 +336,9 @@ def _raised_on(key: str, dask_scheduler: Any) -> str:
 
 
 @contextmanager
-def external(address: str, run: str, settings: Settings, job: str = "", pods: Pods | None = None) -> Iterator[External]:
+def connect_external(
+    address: str, run: str, settings: Settings, job: str = "", pods: Pods | None = None
+) -> Iterator[ExternalCluster]:
     """Connect to a cluster that is running; leave it as it was.
 
     Parameters
@@ -346,7 +348,7 @@ def external(address: str, run: str, settings: Settings, job: str = "", pods: Po
     job
         What other jobs are told.
     pods
-        As for :class:`External`.
+        As for :class:`ExternalCluster`.
 
     Raises
     ------
@@ -355,10 +357,10 @@ def external(address: str, run: str, settings: Settings, job: str = "", pods: Po
     ClusterError
         The scheduler does not answer, or has no workers, for MODELOPS_JOB_CLUSTER_TIMEOUT seconds.
     """
-    _quiet()
-    _check_address(address)
-    card, patience_s = Card(job, run, settings.priority), settings.cluster_timeout
-    cluster = External(address, card, threads=settings.sim_threads, patience_s=patience_s, pods=pods)
+    silence_dask()
+    check_address(address)
+    card, patience_s = JobCard(job, run, settings.priority), settings.cluster_timeout
+    cluster = ExternalCluster(address, card, threads=settings.sim_threads, patience_s=patience_s, pods=pods)
     threading.Thread(target=cluster.watch, name="mops-workers", daemon=True).start()
     try:
         yield cluster

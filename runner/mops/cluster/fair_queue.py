@@ -8,7 +8,7 @@ are (Goyal, Vin and Cheng 1996). That Dask orders its queue by tags is :mod:`mop
 from __future__ import annotations
 
 
-class Turns:
+class FairQueue:
     """The tags of one job."""
 
     def __init__(self) -> None:

@@ -11,12 +11,12 @@ from distributed import SchedulerPlugin
 from distributed.protocol.pickle import dumps
 
 from mops.cluster.base import AVOID, DEATHS, SECONDS, SUSPECT
-from mops.cluster.fair_queue import Turns
+from mops.cluster.fair_queue import FairQueue
 from mops.cluster.other_jobs import METADATA
 from mops.worker.run_task import leave_pool
 
 
-class OnScheduler(SchedulerPlugin):
+class AttemptPlugin(SchedulerPlugin):
     """What the scheduler does for an attempt.
 
     It ends the attempt's children on every worker as soon as the runner is gone, however it went, and gives its share
@@ -38,7 +38,7 @@ class OnScheduler(SchedulerPlugin):
     def __init__(self, pool: str, client: str, price: float):
         self._pool, self._client, self._price = pool, client, price
         self.name = f"mops-{pool}-{client}"
-        self.turns = Turns()
+        self.turns = FairQueue()
         self._allowed: WeakValueDictionary[frozenset[str], _Allowed] = WeakValueDictionary()
         self._scheduler: Any = None
 
@@ -137,4 +137,4 @@ def _leave_spans(scheduler: Any, tasks: list[Any]) -> None:
 
 def _reached(scheduler: Any) -> float:
     """Return the highest turn that any job has had."""
-    return max(plugin.turns.reached for plugin in scheduler.plugins.values() if isinstance(plugin, OnScheduler))
+    return max(plugin.turns.reached for plugin in scheduler.plugins.values() if isinstance(plugin, AttemptPlugin))

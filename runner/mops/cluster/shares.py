@@ -20,7 +20,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Claim:
+class ShareRequest:
     """What a job asks for.
 
     Parameters
@@ -52,7 +52,7 @@ class Share:
     tasks: int | None = None
 
 
-def parts(claims: Sequence[Claim]) -> list[float]:
+def parts(claims: Sequence[ShareRequest]) -> list[float]:
     """Return the part of all slots that each claim gets: by weight, but none more than it wants (max-min fairness)."""
     left, weights = 1.0, sum(claim.weight for claim in claims)
     given: dict[int, float] = {}
@@ -62,13 +62,13 @@ def parts(claims: Sequence[Claim]) -> list[float]:
     return [given[i] for i in range(len(claims))]
 
 
-def tasks_in_flight(slots: int, mine: Claim, others: Sequence[Claim]) -> int:
+def tasks_in_flight(slots: int, mine: ShareRequest, others: Sequence[ShareRequest]) -> int:
     """Return how many tasks a job may have in flight: two for each slot of its share, and at least one."""
     part, *_ = parts([mine, *others])
     return max(int(TASKS_PER_SHARED_SLOT * part * slots + _ROUNDING), 1)
 
 
-def share_of(slots: int, workers: int, mine: Claim, others: Sequence[Claim]) -> Share:
+def share_of(slots: int, workers: int, mine: ShareRequest, others: Sequence[ShareRequest]) -> Share:
     """Return a job's share of a cluster.
 
     Parameters

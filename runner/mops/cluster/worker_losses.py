@@ -1,6 +1,6 @@
 """Workers that are gone and were not asked to go: what they ran, and why they went.
 
-Dask's scheduler says what was on a worker that it lost. Why it went, others say (:class:`Source`): the nanny that
+Dask's scheduler says what was on a worker that it lost. Why it went, others say (:class:`LossSource`): the nanny that
 restarted it, what Kubernetes says of its pod (:mod:`mops.k8s.pod_ends`, where the runner is a pod itself), and the
 counter of its cgroup.
 """
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mops.system.cgroup import Kills
-from mops.units import shown
+from mops.system.cgroup import OomKills
+from mops.units import bytes_text
 
 JOIN_SECONDS = 1.0
 """What a source knows of a departure may come a little after it."""
@@ -37,7 +37,7 @@ _SAME_SECONDS = 5.0
 """By how much a machine's clock may be set while a container lives."""
 
 
-class Cause(Protocol):
+class LossCause(Protocol):
     """Why a worker went, as a source has it."""
 
     @property
@@ -49,24 +49,24 @@ class Cause(Protocol):
         """Whether it ran out of memory."""
 
     @property
-    def nobodys(self) -> bool:
+    def removed(self) -> bool:
         """Whether it was taken away, so that nothing that it ran is to blame."""
 
 
 @dataclass(frozen=True)
-class Known:
-    """A :class:`Cause` that is known here."""
+class KnownCause:
+    """A :class:`LossCause` that is known here."""
 
     said: str
     memory: bool = False
-    nobodys: bool = False
+    removed: bool = False
 
 
-UNKNOWN = Known("")
+UNKNOWN = KnownCause("")
 
 
 @dataclass(frozen=True)
-class Departure:
+class WorkerLoss:
     """A worker that is gone.
 
     Parameters
@@ -81,30 +81,30 @@ class Departure:
 
     worker: str
     keys: frozenset[str]
-    cause: Cause = UNKNOWN
+    cause: LossCause = UNKNOWN
 
 
-class Source(Protocol):
+class LossSource(Protocol):
     """Somebody who knows why workers go."""
 
     def look(self) -> None:
         """Learn what has happened since the last look, off the event loops."""
 
-    def cause(self, worker: str, at: float) -> Cause | None:
+    def cause(self, worker: str, at: float) -> LossCause | None:
         """Return why a worker went ``at`` (s, monotonic), off the event loops.
 
         ``UNKNOWN``: it is there to be asked, and will know nothing later either; None: it knows nothing, or not yet.
         """
 
 
-class Pods(Source, Protocol):
+class Pods(LossSource, Protocol):
     """Kubernetes, where the runner is a pod: also of runners' pods it knows why they ended."""
 
     def runner_out_of_memory(self, pod: str) -> str:
         """Return what says that a runner's pod ran out of memory; empty: nothing does."""
 
 
-class Nannies:
+class NannyRestarts:
     """What nannies tell the scheduler: that they restarted a worker which took more than Dask allows it."""
 
     TOPIC = "worker-restart-memory"
@@ -121,20 +121,20 @@ class Nannies:
     def look(self) -> None:
         """Nothing to do: events come by themselves."""
 
-    def cause(self, worker: str, at: float) -> Cause | None:
-        """As :meth:`Source.cause`."""
+    def cause(self, worker: str, at: float) -> LossCause | None:
+        """As :meth:`LossSource.cause`."""
         when, n_bytes = self._restarted.get(worker, (-math.inf, 0))
         if abs(when - at) > NEAR_SECONDS:
             return None
         del self._restarted[worker]  # another worker may have its address later
-        return Known(f"its nanny restarted it at {shown(n_bytes)}", memory=True)
+        return KnownCause(f"its nanny restarted it at {bytes_text(n_bytes)}", memory=True)
 
 
 @dataclass(frozen=True)
 class _Reading:
     """A container's counter: between which two times (s, monotonic) it was read; since when it is there, at most."""
 
-    kills: Kills
+    kills: OomKills
     asked_at: float
     answered_at: float
 
@@ -147,7 +147,7 @@ class _Reading:
         return abs(self.kills.born - other.kills.born) < _SAME_SECONDS
 
 
-class Counters:
+class OomKillCounters:
     """The counters of the workers' cgroups, read by their nannies, which outlive them.
 
     Parameters
@@ -157,13 +157,13 @@ class Counters:
         Dask asks those with a worker only.
     """
 
-    def __init__(self, read: Callable[[], Mapping[str, Kills]], clock: Callable[[], float] = time.monotonic):
+    def __init__(self, read: Callable[[], Mapping[str, OomKills]], clock: Callable[[], float] = time.monotonic):
         self._read, self._clock = read, clock
         self._last: dict[str, _Reading] = {}
         self._rose: dict[str, tuple[float, float, int]] = {}
 
     def look(self) -> None:
-        """As :meth:`Source.look`."""
+        """As :meth:`LossSource.look`."""
         asked_at = self._clock()
         found, answered_at = self._read(), self._clock()
         for host, kills in found.items():
@@ -178,8 +178,8 @@ class Counters:
         if more > 0:
             self._rose[host] = before.asked_at, now.answered_at, more
 
-    def cause(self, worker: str, at: float) -> Cause | None:
-        """As :meth:`Source.cause`: the counter rose at about that time, for whichever process it was.
+    def cause(self, worker: str, at: float) -> LossCause | None:
+        """As :meth:`LossSource.cause`: the counter rose at about that time, for whichever process it was.
 
         A nanny that answers has outlived its worker, if its container was there before; then no pod's status will tell
         more. Else the container may have ended, and started again.
@@ -189,11 +189,11 @@ class Counters:
             return None
         return self.likely(worker, at)
 
-    def likely(self, worker: str, at: float) -> Cause:
+    def likely(self, worker: str, at: float) -> LossCause:
         """Return why a worker went ``at`` (s, monotonic), where nobody can tell whether its container ended as well."""
         since, until, n = self._rose.get(host_of(worker), (math.inf, -math.inf, 0))
         if since <= at <= until + NEAR_SECONDS:
-            return Known(f"kills for memory in its container at that time: {n}", memory=True)
+            return KnownCause(f"kills for memory in its container at that time: {n}", memory=True)
         return UNKNOWN
 
 
@@ -202,7 +202,7 @@ def host_of(address: str) -> str:
     return address.rpartition("://")[2].rpartition(":")[0]
 
 
-class Departures:
+class WorkerLosses:
     """Hears of workers that went, and joins what is known of each. Thread-safe.
 
     Parameters
@@ -217,16 +217,16 @@ class Departures:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[LossSource],
         clock: Callable[[], float] = time.monotonic,
         late_s: float = JOIN_SECONDS,
-        likely: Callable[[str, float], Cause] = lambda _worker, _at: UNKNOWN,
+        likely: Callable[[str, float], LossCause] = lambda _worker, _at: UNKNOWN,
     ):
         self._sources, self._clock, self._late_s, self._likely = sources, clock, late_s, likely
         self._heard: list[tuple[float, str, frozenset[str]]] = []
-        self._judged: queue.SimpleQueue[Departure] = queue.SimpleQueue()
-        self._causes: dict[str, tuple[float, Cause]] = {}
-        self._spared: dict[str, Cause] = {}
+        self._judged: queue.SimpleQueue[WorkerLoss] = queue.SimpleQueue()
+        self._causes: dict[str, tuple[float, LossCause]] = {}
+        self._spared: dict[str, LossCause] = {}
         self._changed = threading.Condition()
 
     def hear(self, event: tuple[float, Mapping[str, Any]]) -> None:
@@ -258,16 +258,16 @@ class Departures:
         cause = next((known for source in self._sources if (known := source.cause(worker, at)) is not None), None)
         if cause is None and not late:
             return  # asked again at the next look
-        departure = Departure(worker, keys, self._likely(worker, at) if cause is None else cause)
-        self._judged.put(departure)
+        loss = WorkerLoss(worker, keys, self._likely(worker, at) if cause is None else cause)
+        self._judged.put(loss)
         with self._changed:
             self._heard.remove(heard)
-            self._causes[worker] = at, departure.cause
-            if departure.cause.nobodys:
-                self._spared |= dict.fromkeys(keys, departure.cause)
+            self._causes[worker] = at, loss.cause
+            if loss.cause.removed:
+                self._spared |= dict.fromkeys(keys, loss.cause)
             self._changed.notify_all()
 
-    def take(self) -> list[Departure]:
+    def take(self) -> list[WorkerLoss]:
         """Return those that were judged since the last call."""
         found = []
         while not self._judged.empty():
@@ -281,7 +281,7 @@ class Departures:
         asked_at: float,
         given_up: Callable[[], bool] = lambda: False,
         patience_s: float | None = None,
-    ) -> Cause:
+    ) -> LossCause:
         """Return why the workers of a task died that Dask has given up; waits a little until it is known.
 
         Where one of them was taken away, that is the cause: the task has killed fewer than it was given up for.

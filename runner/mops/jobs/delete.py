@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from mops.errors import CorruptRecord, JobError, Superseded
 from mops.jobs.clean import fenced
 from mops.jobs.job import Job
-from mops.jobs.status import breathes
+from mops.jobs.status import is_alive
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
 from mops.storage.job_records import Deletion, driven_here, job_names, load_job, read_deletion, write_deletion
@@ -27,7 +27,7 @@ from mops.storage.paths import JobPaths
 
 
 @dataclass(frozen=True)
-class Doomed:
+class DeletionPlan:
     """What a deletion would remove.
 
     Parameters
@@ -59,7 +59,7 @@ class Deleted:
     hosts: tuple[str, ...]
 
 
-def doomed(files: Files, jobs: Iterable[str]) -> list[Doomed]:
+def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
     """Return what a deletion of these jobs would remove, in the order in which it does.
 
     Raises
@@ -80,11 +80,11 @@ def doomed(files: Files, jobs: Iterable[str]) -> list[Doomed]:
     return found
 
 
-def _doomed(files: Files, job: str) -> Doomed:
+def _doomed(files: Files, job: str) -> DeletionPlan:
     entries = _all_of(files, job)
     if not entries:
         load_job(files, job)  # says that there is none, and which there are
-    return Doomed(job, _state(files, job), len(entries), sum(entry.size for entry in entries))
+    return DeletionPlan(job, _state(files, job), len(entries), sum(entry.size for entry in entries))
 
 
 def _all_of(files: Files, job: str) -> list[Entry]:
@@ -158,7 +158,7 @@ def delete(files: Files, jobs: Iterable[str]) -> Iterator[Deleted]:
     Parameters
     ----------
     jobs
-        From :func:`doomed`, in its order.
+        From :func:`plan_deletion`, in its order.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def delete(files: Files, jobs: Iterable[str]) -> Iterator[Deleted]:
     taken, refused = [], []
     for job in jobs:
         try:
-            taken.append(_take_away(files, job))
+            taken.append(_hide_job(files, job))
         except JobError as error:
             refused.append(error)
     derived = derived_jobs(files)
@@ -224,20 +224,20 @@ class _Taken:
         self.files.remove([paths.deleted])
 
 
-def _take_away(files: Files, job: str) -> _Taken:
+def _hide_job(files: Files, job: str) -> _Taken:
     """Fence runners, say that the job is being deleted, and only then remove its record."""
     paths = JobPaths(job)
     record = files.get_many([paths.record])[0]
     if record is None:
         return _take_remains(files, job)
-    log = _fence(Job(files, job))
+    log = _stop_silent_runner(Job(files, job))
     hosts = _hosts_of_runners(files, job)
     _write_deletion(files, job, hosts)
     files.remove([paths.record])
     return _Taken(files, job, record, log, hosts)
 
 
-def _fence(job: Job) -> JobLog | None:
+def _stop_silent_runner(job: Job) -> JobLog | None:
     """Claim and end a job, so that a runner that was silent stops; None: it is complete, and none can do anything."""
     dead = job.require_no_runner(_stop_first(job.name))
     if dead.complete:
@@ -273,7 +273,7 @@ def _host_of_runner(files: Files, job: str, claim: Claim) -> str | None:
     live = read_live(files, JobPaths(job), claim.n)
     if live is None:
         return claim.host
-    dead = live.host == os.uname().nodename and not breathes(live, here=driven_here(files, job))
+    dead = live.host == os.uname().nodename and not is_alive(live, here=driven_here(files, job))
     return None if dead else live.host
 
 

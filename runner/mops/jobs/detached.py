@@ -27,7 +27,7 @@ _LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Detached:
+class DetachedRunner:
     """A runner that runs by itself.
 
     Parameters
@@ -92,7 +92,7 @@ def _state_folder() -> Path:
 
 
 @contextmanager
-def ready(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], Detached]]:
+def ready(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], DetachedRunner]]:
     """Have everything but the job, which the body creates; yield what starts its runner (:data:`launch.Elsewhere`).
 
     Raises
@@ -106,7 +106,7 @@ def ready(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str],
         yield lambda environment, asked: start(files, job, log, inherited | dict(environment), asked)
 
 
-def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str], asked: str) -> Detached:
+def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str], asked: str) -> DetachedRunner:
     """Start a job's runner in a session of its own; return when it has claimed the job.
 
     Parameters
@@ -146,7 +146,7 @@ def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str],
         raise
     # In a program that lives on, somebody has to take note of the end, or a zombie stays.
     threading.Thread(target=process.wait, name="mops-detached", daemon=True).start()
-    return Detached(job, process.pid, log.name)
+    return DetachedRunner(job, process.pid, log.name)
 
 
 @contextmanager

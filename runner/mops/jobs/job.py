@@ -16,9 +16,9 @@ from pyarrow.fs import FileSystem
 
 from mops.errors import CorruptRecord, JobError, without_numbers
 from mops.jobs.location import locate
-from mops.jobs.results import _MOST_REASONS, _OTHERS, _PIECE_ROWS, _READERS, FilteredPart, Reason, Table, _counted
-from mops.jobs.status import Status, _runner, standing
-from mops.storage.ancestors import Rows, Source, ancestors, families_of, parts, verify_job
+from mops.jobs.results import CHUNK_ROWS, MOST_REASONS, OTHER_REASONS, READERS, FilteredPart, Reason, Table, reasons_in
+from mops.jobs.status import Status, job_state, runner_text
+from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
 from mops.storage.files import Files
 from mops.storage.filtered_dataset import FilteredFile, filtered
 from mops.storage.job_records import JobRecord, job_names, load_job, read_reference
@@ -83,13 +83,13 @@ class Job:
         return JobLog(self.files, self._paths).read()
 
     @functools.cached_property
-    def _ancestors(self) -> list[Source]:
+    def _ancestors(self) -> list[ResultSource]:
         return ancestors(self.files, self.record)  # complete jobs: read once
 
-    def _sources(self) -> list[Source]:
-        return [*self._ancestors, Source(self.name, read_whole(self.files, self._paths))]
+    def _sources(self) -> list[ResultSource]:
+        return [*self._ancestors, ResultSource(self.name, read_whole(self.files, self._paths))]
 
-    def _rows(self, kind: str, output: str | None = None) -> list[Rows]:
+    def _rows(self, kind: str, output: str | None = None) -> list[PartRows]:
         return parts(self._sources(), kind, output)
 
     def status(self) -> Status:
@@ -102,7 +102,7 @@ class Job:
         return lambda: self._status(record, log.read())
 
     def _status(self, record: JobRecord, view: LogView) -> Status:
-        state, live = standing(self.files, self.name, view)
+        state, live = job_state(self.files, self.name, view)
         last = live if live or not view.attempt else read_live(self.files, self._paths, view.attempt)
         return Status(
             job=self.name,
@@ -135,9 +135,9 @@ class Job:
             A runner is at the job; it says where that runs, and when it was last seen.
         """
         view = self._view()
-        state, live = standing(self.files, self.name, view)
+        state, live = job_state(self.files, self.name, view)
         if state == "running":
-            what = f"job {self.name!r} is running: {_runner(view.claim, live)}"
+            what = f"job {self.name!r} is running: {runner_text(view.claim, live)}"
             raise JobError(what, where=self.files.url, hint=hint)
         return view
 
@@ -169,7 +169,7 @@ class Job:
         named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
         return [self._table(kind, name, parts(sources, kind, name)) for kind, name in named]
 
-    def _table(self, kind: str, name: str | None, rows: Sequence[Rows]) -> Table:
+    def _table(self, kind: str, name: str | None, rows: Sequence[PartRows]) -> Table:
         url = self.files.url
         whole = [some.part for some in rows if not some.without]
         mixed = [some for some in rows if some.without]
@@ -183,7 +183,7 @@ class Job:
             filtered=tuple(FilteredPart(f"{url}/{some.part.path}", some.without.intervals) for some in mixed),
         )
 
-    def _sources_of(self, output: str) -> list[Source]:
+    def _sources_of(self, output: str) -> list[ResultSource]:
         if output not in (names := self.output_names()):
             has = f"it has: {', '.join(names)}" if names else "no simulation has finished yet"
             raise JobError(f"job {self.name!r} has no output {output!r}", where=self.files.url, hint=has)
@@ -208,7 +208,7 @@ class Job:
 
     def _dataset(
         self,
-        rows: Sequence[Rows],
+        rows: Sequence[PartRows],
         empty: pa.Schema,
         families: Columns | None = None,
         dictionaries: Sequence[str] = (),
@@ -218,7 +218,7 @@ class Job:
             return ds.dataset(with_dictionaries(empty, dictionaries).empty_table())
         filesystem, _ = self.files.arrow(rows[0].part.path)
         paths = [self.files.arrow(some.part.path)[1] for some in rows]
-        with ThreadPoolExecutor(_READERS) as pool:
+        with ThreadPoolExecutor(READERS) as pool:
             schemas = list(pool.map(lambda path: self._schema_of(path, filesystem), paths))
         whole = unified(schemas, f"{self.files.url}/{rows[0].part.path}", families)
         schema, file_format = (
@@ -274,12 +274,12 @@ class Job:
         sources = self._sources()
         counts = self.record.taken_over_counts + sources[-1].log.view.counts
         rows = self._dataset(parts(sources, "failures") if counts.failed else [], FAILURES)
-        pieces = rows.to_batches(columns=["reason", "message"], batch_size=_PIECE_ROWS, fragment_readahead=1)
+        pieces = rows.to_batches(columns=["reason", "message"], batch_size=CHUNK_ROWS, fragment_readahead=1)
         alike: dict[tuple[str, str], Reason] = {}
-        for verdict, message, n in (counted for piece in pieces for counted in _counted(piece)):
+        for verdict, message, n in (counted for piece in pieces for counted in reasons_in(piece)):
             kind = (verdict, without_numbers(message))
-            if kind not in alike and len(alike) >= _MOST_REASONS:
-                kind, message = (verdict, _OTHERS), _OTHERS
+            if kind not in alike and len(alike) >= MOST_REASONS:
+                kind, message = (verdict, OTHER_REASONS), OTHER_REASONS
             known = alike.get(kind, Reason(0, verdict, message))
             alike[kind] = replace(known, n=known.n + n)
         return sorted(alike.values(), key=lambda reason: -reason.n)

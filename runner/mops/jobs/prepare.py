@@ -20,7 +20,7 @@ from mops.storage.job_records import JobRecord
 from mops.study.json_file import read_json, read_text
 from mops.study.study import Study, parse_study
 from mops.system.heap import trim_heap
-from mops.task import Context
+from mops.task import JobContext
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -28,7 +28,7 @@ _NAME_LIMIT = 60
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedStudy:
     """A study that was read and checked, with the project that it belongs to, packed.
 
     Parameters
@@ -46,7 +46,7 @@ class Prepared:
     bundle: Bundle
 
 
-def prepare(study: str | Path, project: str | Path | None = None, storage: str | None = None) -> Prepared:
+def prepare(study: str | Path, project: str | Path | None = None, storage: str | None = None) -> PreparedStudy:
     """Read and check a study and its project; nothing is written but the cache of bundles.
 
     Parameters
@@ -69,16 +69,16 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     text = read_text(path, "study")
     data = read_json(text, where=str(path), apart="parameter_sets")
     parsed = parse_study(data, where=str(path), folder=path.parent)
-    _give_back()
+    trim_memory()
     root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))
     results = canonical_url(storage) if storage else "://"
     bundle = pack(root, None if "://" in results else Path(results))
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # what runs here is the bundle, not the folder
-    return Prepared(parsed, text, root, spec, bundle)
+    return PreparedStudy(parsed, text, root, spec, bundle)
 
 
-def _give_back() -> None:
+def trim_memory() -> None:
     """Return to the system what was freed: of a million sets, 200 MiB that Arrow would keep while the job runs."""
     pa.default_memory_pool().release_unused()
     trim_heap()  # the system's allocator, which need not be Arrow's
@@ -103,7 +103,7 @@ def job_name(study_path: Path, root: Path, now: datetime) -> str:
     return f"{_slug(stem) or 'study'}-{now:%y%m%d}-{secrets.token_hex(2)}"
 
 
-def _study_name(path: Path) -> str:
+def study_name(path: Path) -> str:
     """Return what people call a study: its file's name, or its folder's where every study is a study.json."""
     return path.stem if path.stem != "study" else path.absolute().parent.name
 
@@ -118,7 +118,7 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:30].strip("-")
 
 
-def _checked(name: str) -> str:
+def checked_name(name: str) -> str:
     if len(name) > _NAME_LIMIT or not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot name a job",
@@ -128,7 +128,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def _record(name: str, prepared: Prepared) -> JobRecord:
+def make_record(name: str, prepared: PreparedStudy) -> JobRecord:
     return JobRecord(
         job=name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -140,5 +140,5 @@ def _record(name: str, prepared: Prepared) -> JobRecord:
     )
 
 
-def _of(prepared: Prepared, context: Context) -> Context:
+def context_for(prepared: PreparedStudy, context: JobContext) -> JobContext:
     return replace(context, parameters=tuple(prepared.study.groups.group(0).params))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-_READERS = 16
+READERS = 16
 
-_PIECE_ROWS = 10_000
+CHUNK_ROWS = 10_000
 
-_MOST_REASONS = 1_000
+MOST_REASONS = 1_000
 
-_OTHERS = "others, each with a message of its own"
+OTHER_REASONS = "others, each with a message of its own"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Reason:
     message: str
 
 
-def _counted(failures: pa.RecordBatch) -> Iterator[tuple[str, str, int]]:
+def reasons_in(failures: pa.RecordBatch) -> Iterator[tuple[str, str, int]]:
     """Yield (verdict, first line of the message, how many) of failures, in the order in which they came."""
     table = pa.Table.from_batches([failures])
     found = table.group_by(["reason", "message"], use_threads=False).aggregate([([], "count_all")])

@@ -63,7 +63,7 @@ class Status:
     sizing: str = ""
 
 
-def standing(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
+def job_state(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
     """Return the state of a job whose log says ``view``, and where a runner is due its last sign of life, if any."""
     if view.state is not None:
         return str(view.state), None
@@ -73,11 +73,11 @@ def standing(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
         return idle, None
     live, here = read_live(files, JobPaths(job), view.attempt), driven_here(files, job)
     # A claim says no more than its host and its time: until the first sign of life only time tells.
-    running = breathes(live, here=here) if live else here or time.time() - view.claim.time < SILENT_SECONDS
+    running = is_alive(live, here=here) if live else here or time.time() - view.claim.time < SILENT_SECONDS
     return "running" if running else idle, live
 
 
-def _runner(claim: Claim | None, live: Live | None) -> str:
+def runner_text(claim: Claim | None, live: Live | None) -> str:
     if live:
         return f"process {live.pid} on {live.host}, last seen {_ago(live.at)}"
     assert claim is not None
@@ -88,7 +88,7 @@ def _ago(at: float) -> str:
     return f"{max(time.time() - at, 0):.0f} s ago"
 
 
-def breathes(live: Live, *, here: bool) -> bool:
+def is_alive(live: Live, *, here: bool) -> bool:
     """Tell whether a runner is alive: on this host by its process, elsewhere by the age of its last sign.
 
     Parameters

@@ -9,19 +9,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
-from mops.attempt.attempt import Attempt, context_of, simulations_grace
+from mops.attempt.attempt import Attempt, job_context, simulations_grace
 from mops.attempt.reporting.progress import Snapshot
 from mops.cluster.worker_losses import Pods
 from mops.errors import BundleError, JobError, OptionsError, Problem, UsageError
 from mops.jobs import derived_jobs, detached
-from mops.jobs.detached import Detached
+from mops.jobs.detached import DetachedRunner
 from mops.jobs.job import Job
 from mops.jobs.location import Location, locate
-from mops.jobs.prepare import Prepared, _checked, _give_back, _of, _record, _study_name, job_name, prepare, retry_name
-from mops.jobs.status import standing
+from mops.jobs.prepare import (
+    PreparedStudy,
+    checked_name,
+    context_for,
+    job_name,
+    make_record,
+    prepare,
+    retry_name,
+    study_name,
+    trim_memory,
+)
+from mops.jobs.status import job_state
 from mops.project.bundle import differing_files, pack
 from mops.project.bundle_cache import cache_folder, unpack
-from mops.service.service import Service, Started
+from mops.service.service import KubernetesRunner, Service
 from mops.settings import PREFIX, Settings
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions, PodOptions
@@ -33,13 +43,13 @@ from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
 from mops.storage.live import read_live
 from mops.storage.paths import JobPaths
-from mops.worker.environment.options import Surroundings, surroundings
+from mops.worker.environment.options import ChildEnvironment, child_environment
 from mops.worker.environment.variables import Variables
 
-Runner: TypeAlias = Detached | Started
+StartedRunner: TypeAlias = DetachedRunner | KubernetesRunner
 """A runner that runs somewhere else than in this process."""
 
-Elsewhere: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Mapping[str, str], str], Runner]]]
+Launcher: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Mapping[str, str], str], StartedRunner]]]
 """Starts runners somewhere else, for a storage and a job. Within its context the job is created; then what it has given
 is called with the settings as variables, and the request that the runner carries out
 (:class:`mops.storage.joblog.records.Asked`, as text)."""
@@ -60,9 +70,9 @@ def submit(
     detach: bool = False,
     local: bool = False,
     service: Service | None = None,
-    on_start: Callable[[Prepared, Job], None] = lambda *_: None,
+    on_start: Callable[[PreparedStudy, Job], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
-    on_detach: Callable[[Job, Runner], None] = lambda *_: None,
+    on_detach: Callable[[Job, StartedRunner], None] = lambda *_: None,
 ) -> Job:
     """Run a study on an embedded cluster and return its job when it has ended.
 
@@ -115,13 +125,15 @@ def submit(
     service, pod = _placed(service, pod or PodOptions())
     given = _given(env, python, service, settings)
     prepared = prepare(study, project, location.storage)
-    name = _checked(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
+    name = checked_name(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
     files = location.open(prepared.root)
     files.brief().list(JobPaths(name).root)  # out of reach? said before the model is imported, and within seconds
     job = Job(files, name)
     options = JobOptions(dict(env or {}), given.python, pod)
-    record = replace(_record(name, prepared), options=options, study=_study_name(Path(study)))
-    context = _of(prepared, given.of(context_of(name, prepared.bundle.digest, files.url, prepared.spec, settings)))
+    record = replace(make_record(name, prepared), options=options, study=study_name(Path(study)))
+    context = context_for(
+        prepared, given.of(job_context(name, prepared.bundle.digest, files.url, prepared.spec, settings))
+    )
     pending = [prepared]
     del prepared
 
@@ -131,7 +143,7 @@ def submit(
         create_job(files, record, study.bundle, study.text, study.study.groups)
         on_start(study, job)
         del study
-        _give_back()
+        trim_memory()
 
     asked = Asked.behind(0)
     _carry_out(Attempt(files, record, context, settings, create, on_progress, asked=asked), detach, service, on_detach)
@@ -182,24 +194,25 @@ def _given(
     service: Service | None,
     settings: Settings,
     where: str | None = None,
-) -> Surroundings:
+) -> ChildEnvironment:
     """Check what simulations are to be started with, as far as this machine can tell.
 
     Raises
     ------
     OptionsError
-        What :func:`mops.worker.environment.options.surroundings` finds; or an interpreter of this machine for pods.
+        What :func:`mops.worker.environment.options.child_environment` finds; or an interpreter of this machine for
+        pods.
     """
     if service is None:
-        return surroundings(env, python, where=where, install=settings.install)
+        return child_environment(env, python, where=where, install=settings.install)
     if python is not None:
         problem = Problem("--python", f"{python} is of this machine, and pods have their image's interpreter")
         raise OptionsError([problem], where=where, hint="put what the model needs into a requirements.txt beside it")
     # A variable without a value is one of the pods' own, from the operator's Secret: here only its name is checked.
-    return surroundings(env, None, where=where, install=settings.install, environ=None)
+    return child_environment(env, None, where=where, install=settings.install, environ=None)
 
 
-def _elsewhere(detach: bool, service: Service | None) -> Elsewhere | None:
+def _elsewhere(detach: bool, service: Service | None) -> Launcher | None:
     """Return what starts the runner; None: this process runs the job."""
     if service is not None:
         return service.ready
@@ -210,7 +223,7 @@ def _carry_out(
     attempt: Attempt,
     detach: bool,
     service: Service | None,
-    on_detach: Callable[[Job, Runner], None],
+    on_detach: Callable[[Job, StartedRunner], None],
 ) -> None:
     """Run an attempt here, or start a runner for it."""
     service = replace(service, study=attempt.record.study) if service else None
@@ -238,7 +251,7 @@ def resume(
     service: Service | None = None,
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
-    on_detach: Callable[[Job, Runner], None] = lambda *_: None,
+    on_detach: Callable[[Job, StartedRunner], None] = lambda *_: None,
 ) -> Job:
     """Go on with a job from what is committed; return it when it has ended.
 
@@ -320,7 +333,7 @@ class _NextRun:
     options: JobOptions
     changes: list[str]
     service: Service | None
-    given: Surroundings
+    given: ChildEnvironment
 
 
 def _next_run(
@@ -381,7 +394,7 @@ def _project_changes(job: Job, record: JobRecord) -> list[str]:
 def _attempt(
     job: Job,
     record: JobRecord,
-    given: Surroundings,
+    given: ChildEnvironment,
     settings: Settings,
     create: Callable[[], None],
     on_progress: Callable[[Snapshot], None],
@@ -390,7 +403,7 @@ def _attempt(
 ) -> Attempt:
     """Return an attempt of a job whose bundle is stored."""
     unpack(record.bundle, lambda: load_bundle(job.files, record.bundle), cache_folder())
-    context = given.of(context_of(job.name, record.bundle, job.files.url, record.spec, settings))
+    context = given.of(job_context(job.name, record.bundle, job.files.url, record.spec, settings))
     return Attempt(job.files, record, context, settings, create, on_progress, by, asked)
 
 
@@ -435,7 +448,7 @@ def run(
     options = read_options(job.files, record).options
     given = _given(options.env, options.python, None, settings, where=f"job {job.name}")
     attempt = _attempt(job, record, given, settings, lambda: None, on_progress, asked, by)
-    alone = unwatched and standing(job.files, job.name, view)[0] != "running"
+    alone = unwatched and job_state(job.files, job.name, view)[0] != "running"
     attempt = replace(attempt, grace_s=simulations_grace(grace_s))
     # A restarted pod has the same request, and knows by its nonce that this claim is its own.
     unseen = Asked(view.k, asked.nonce) if asked else Asked.behind(view.k)
@@ -456,7 +469,7 @@ def retry(
     service: Service | None = None,
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     on_progress: Callable[[Snapshot], None] = lambda _: None,
-    on_detach: Callable[[Job, Runner], None] = lambda *_: None,
+    on_detach: Callable[[Job, StartedRunner], None] = lambda *_: None,
 ) -> Job:
     """Run the parameter sets with some failures again, in a new job that takes over all others.
 
@@ -499,7 +512,7 @@ def retry(
     record, view = job.record, JobLog(job.files, JobPaths(job.name)).read()
     parent = derived_jobs.parent(job, record, view, derived_jobs.wanted(verdicts))
     now = datetime.now(UTC)
-    name = _checked(name) if name else retry_name(job.name, now)
+    name = checked_name(name) if name else retry_name(job.name, now)
     next_run = _next_run(job, record, env, python, pod, service, settings)
     created = now.isoformat(timespec="seconds")
     derived = replace(record, job=name, created=created, parent=parent, options=next_run.options)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mops.errors import JobError
 from mops.jobs.job import Job
-from mops.jobs.status import standing
+from mops.jobs.status import job_state
 from mops.storage import advisory
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.view import LogView
@@ -59,7 +59,7 @@ def _check(job: Job, attempt: int, view: LogView) -> None:
 
 
 def _is_over(job: Job, attempt: int | None, view: LogView) -> bool:
-    state, _ = standing(job.files, job.name, view)
+    state, _ = job_state(job.files, job.name, view)
     return state not in ("submitted", "running") or (attempt is not None and view.attempt > attempt)
 
 

@@ -13,12 +13,12 @@ FORMAT = 1
 Object = dict[str, Any]
 
 
-class _Part(BaseModel):
+class ChartModel(BaseModel):
     # What a newer chart says besides is for newer clients.
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
-class RunnerPod(_Part):
+class RunnerPod(ChartModel):
     """What a runner's Job is made with, in the words of Kubernetes.
 
     Parameters
@@ -59,14 +59,14 @@ class RunnerPod(_Part):
     grace_s: Annotated[int, Field(alias="terminationGracePeriodSeconds", gt=0)] = 60
 
 
-class Dashboard(_Part):
+class Dashboard(ChartModel):
     """Where Dask's pages are served."""
 
     service: str
     port: int
 
 
-class Dedicated(_Part):
+class Dedicated(ChartModel):
     """Whether jobs may have Dask clusters of their own, and how many workers those have unless somebody says so.
 
     Parameters
@@ -81,21 +81,21 @@ class Dedicated(_Part):
     egress: bool = False
 
 
-class Workers(_Part):
+class Workers(ChartModel):
     """The shared workers: their pods, and what a pod of a dedicated cluster is made of."""
 
     selector: dict[str, str]
     pod_template: Annotated[Object, Field(alias="podTemplate")] = {}
 
 
-class _Format(_Part):
+class _Format(ChartModel):
     """What every chart writes, of whatever format."""
 
     format: int
     version: str
 
 
-class Service(_Part):
+class ServiceConfig(ChartModel):
     """What the chart says of a cluster service.
 
     Parameters
@@ -121,7 +121,7 @@ class Service(_Part):
     scheduler_pod_template: Annotated[Object, Field(alias="schedulerPodTemplate")] = {}
 
     @classmethod
-    def parse(cls, text: str, where: str) -> Service:
+    def parse(cls, text: str, where: str) -> ServiceConfig:
         """Read what the chart wrote.
 
         Parameters
@@ -147,10 +147,10 @@ class Service(_Part):
                 )
             return cls.model_validate_json(text)
         except ValidationError as bad:
-            raise _unreadable(bad, where, hint) from bad
+            raise unreadable(bad, where, hint) from bad
 
 
-def _unreadable(bad: ValidationError, where: str, hint: str) -> UsageError:
+def unreadable(bad: ValidationError, where: str, hint: str) -> UsageError:
     faults = (f"{'.'.join(map(str, error['loc'])) or '$'}: {error['msg']}" for error in bad.errors())
     return UsageError(f"this describes no service of mops ({'; '.join(faults)})", where=where, hint=hint)
 

@@ -30,7 +30,7 @@ from kr8s.objects import ConfigMap, Event, Job, Pod, new_class, object_from_spec
 from mops.errors import MopsError, ServiceError, UsageError
 from mops.k8s import names
 from mops.k8s.chart import Object
-from mops.k8s.errors import _brief, _root, translated
+from mops.k8s.errors import brief, root_cause, translated
 from mops.k8s.pod_state import container_port, serving
 from mops.k8s.port_forward import Forward, Stream
 
@@ -299,7 +299,7 @@ def _broken() -> Iterator[None]:
     try:
         yield
     except (httpx_ws.HTTPXWSException, httpx.TransportError) as error:
-        raise ConnectionAbortedError(_brief(error)) from error
+        raise ConnectionAbortedError(brief(error)) from error
 
 
 @contextmanager
@@ -316,7 +316,7 @@ def _opened(where: str) -> Iterator[None]:
             yield
         except (OSError, ValueError, TypeError, LookupError, RuntimeError, ExceptionGroup, yaml.YAMLError) as error:
             raise UsageError(
-                f"the kubeconfig does not lead to a cluster ({_brief(_root(error))})",
+                f"the kubeconfig does not lead to a cluster ({brief(root_cause(error))})",
                 where=where,
                 hint="set KUBECONFIG, or name a context that 'kubectl config get-contexts' lists",
             ) from error

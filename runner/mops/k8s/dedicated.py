@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from mops.errors import UsageError
 from mops.k8s import names
-from mops.k8s.chart import Object, Service
+from mops.k8s.chart import Object, ServiceConfig
 from mops.k8s.pod_state import is_ready
 
 Draw: TypeAlias = Callable[..., Object]
@@ -71,7 +71,7 @@ class Size:
         return cls(least, most)
 
 
-def drawer() -> Draw:
+def spec_builder() -> Draw:
     """Return what draws a cluster.
 
     Raises
@@ -96,7 +96,7 @@ def scheduler_address(name: str, namespace: str) -> str:
 
 
 def objects(
-    draw: Draw, service: Service, name: str, namespace: str, size: Size, labels: Mapping[str, str]
+    draw: Draw, service: ServiceConfig, name: str, namespace: str, size: Size, labels: Mapping[str, str]
 ) -> list[Object]:
     """Return a DaskCluster, its NetworkPolicy if the chart has some, and a DaskAutoscaler if its size is adaptive.
 
@@ -120,7 +120,7 @@ def objects(
     return made
 
 
-def of_the_chart(drawn: Object, service: Service, namespace: str, labels: Mapping[str, str]) -> Object:
+def of_the_chart(drawn: Object, service: ServiceConfig, namespace: str, labels: Mapping[str, str]) -> Object:
     """Return a drawn cluster with the chart's pods: the same images, memory rules, probes and rights.
 
     Of what was drawn stay its name, its size, when it is idle, and its Service, by which the operator finds ports.

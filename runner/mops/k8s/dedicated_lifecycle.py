@@ -34,7 +34,7 @@ _TAKEN_S = 60.0
 
 
 @dataclass(frozen=True)
-class OwnCluster:
+class DedicatedCluster:
     """What makes a cluster: the DaskCluster first, its DaskAutoscaler if it has one.
 
     Parameters
@@ -47,7 +47,7 @@ class OwnCluster:
     owner: Object
 
     @classmethod
-    def read(cls, folder: Path) -> OwnCluster:
+    def read(cls, folder: Path) -> DedicatedCluster:
         """Read what the runner's pod shows (:data:`mops.k8s.runner_job.OWN_CLUSTER_FILES`)."""
         name, uid = ((folder / file).read_text().strip() for file in ("job-name", "job-uid"))
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
@@ -152,7 +152,7 @@ def had(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    own = OwnCluster.read(folder)
+    own = DedicatedCluster.read(folder)
     own.make(connect(own.namespace))
     try:
         yield
@@ -162,7 +162,7 @@ def had(folder: Path | None) -> Iterator[None]:
     _ended(own, 0)
 
 
-def _ended(own: OwnCluster, code: int) -> None:
+def _ended(own: DedicatedCluster, code: int) -> None:
     if not ends_job(code):
         return
     try:

@@ -43,7 +43,7 @@ def translated(where: str) -> Iterator[None]:
     except _ON_THE_WAY as error:
         raise _out_of_reach(error, where) from error
     except ExceptionGroup as group:  # what breaks a websocket in its own tasks
-        if not isinstance(_root(group), (OSError, *_ON_THE_WAY)):
+        if not isinstance(root_cause(group), (OSError, *_ON_THE_WAY)):
             raise
         raise _out_of_reach(group, where) from group
 
@@ -56,15 +56,15 @@ _ON_THE_WAY = (
 
 
 def _out_of_reach(error: Exception, where: str) -> ServiceError:
-    root = _root(error)
+    root = root_cause(error)
     if isinstance(root, ssl.SSLError):
         return ServiceError(
-            f"the Kubernetes cluster is not the one that the kubeconfig trusts ({_brief(root)})",
+            f"the Kubernetes cluster is not the one that the kubeconfig trusts ({brief(root)})",
             where=where,
             hint="fetch a new kubeconfig",
         )
     return ServiceError(
-        f"the Kubernetes cluster{_server(error)} is out of reach ({_brief(root)})",
+        f"the Kubernetes cluster{_server(error)} is out of reach ({brief(root)})",
         where=where,
         hint="look: kubectl cluster-info; is it another context? mops connect --context",
     )
@@ -76,15 +76,15 @@ def _server(error: Exception) -> str:
     return ""
 
 
-def _root(error: BaseException) -> BaseException:
+def root_cause(error: BaseException) -> BaseException:
     """Return what an error came from: a refused connection is wrapped five times."""
     if isinstance(error, BaseExceptionGroup):
-        return _root(error.exceptions[0])
+        return root_cause(error.exceptions[0])
     below = error.__cause__ or error.__context__
-    return _root(below) if below is not None else error
+    return root_cause(below) if below is not None else error
 
 
-def _brief(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
     if isinstance(error, ssl.SSLError):
         return error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason or str(error)
     if isinstance(error, OSError) and error.errno and error.strerror:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from mops.k8s import names
 from mops.k8s.chart import Object
-from mops.k8s.pod_state import _REFUSED, _REPLACED, GONE, Phase, _said, last_end, newest, pending
+from mops.k8s.pod_state import GONE, POD_LOST_HINT, POD_REFUSED_HINT, Phase, last_end, newest, pending, words_of_events
 
 _SUSPENDED = (
     "whoever suspended it lets it go on; where Kueue admits Jobs, name a queue: "
@@ -86,7 +86,7 @@ def _lost(pod: Object | None, now: datetime | None) -> Phase | None:
     node = pod.get("spec", {}).get("nodeName")
     if until is None or node is None or (now - datetime.fromisoformat(until)).total_seconds() < _LOST_S:
         return None
-    return Phase("lost", f"its node {node} does not answer: the pod was to end at {until}", _REPLACED)
+    return Phase("lost", f"its node {node} does not answer: the pod was to end at {until}", POD_LOST_HINT)
 
 
 _LOST_S = 60.0
@@ -96,8 +96,8 @@ _LOST_S = 60.0
 def _of_pod(job: Object, pod: Object | None, events: Sequence[Object]) -> Phase:
     if pod is None:
         name = job["metadata"]["name"]
-        refused = _said(events, "Job", name, ("FailedCreate",))
-        return Phase("stuck" if refused else "pending", refused, _REFUSED if refused else "")
+        refused = words_of_events(events, "Job", name, ("FailedCreate",))
+        return Phase("stuck" if refused else "pending", refused, POD_REFUSED_HINT if refused else "")
     status = pod.get("status", {})
     match status.get("phase"):
         case "Running":

@@ -1,7 +1,8 @@
 """Why pods ended, as Kubernetes tells it to a runner that is in a pod itself: a source of verdicts on Dask workers.
 
-What a pod's status means is decided by pure functions, when something was new in it by :class:`Book`; :class:`Pods`
-reads. A worker is found by the address of its pod, whatever it is called. What follows from an end is the driver's.
+What a pod's status means is decided by pure functions, when something was new in it by :class:`PodHistory`;
+:class:`Pods` reads. A worker is found by the address of its pod, whatever it is called. What follows from an end is the
+driver's.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class End:
+class PodEnd:
     """Why a pod, or its container, ended.
 
     Parameters
@@ -57,16 +58,16 @@ class End:
         It in words.
     memory
         It ran out of memory.
-    nobodys
+    removed
         It was taken away, whatever ran in it.
     """
 
     said: str
     memory: bool = False
-    nobodys: bool = False
+    removed: bool = False
 
 
-def container_end(name: str, ended: Object) -> End:
+def container_end(name: str, ended: Object) -> PodEnd:
     """Return what the end of a pod's container means.
 
     The exit code decides: on nodes with cgroup v1 a container in which the kernel has killed a child for memory has
@@ -79,21 +80,21 @@ def container_end(name: str, ended: Object) -> End:
     """
     code, oom = ended.get("exitCode", 0), ended.get("reason") == "OOMKilled"
     if oom and code == _KILLED:
-        return End(f"the container of pod {name} was OOMKilled (exit code {code})", memory=True)
+        return PodEnd(f"the container of pod {name} was OOMKilled (exit code {code})", memory=True)
     earlier = ", and the kernel had killed a process in it for memory before" if oom else ""
-    return End(f"the container of pod {name} ended with exit code {code}{earlier}")
+    return PodEnd(f"the container of pod {name} ended with exit code {code}{earlier}")
 
 
-def taken_away(pod: Object) -> End | None:
+def removal_of(pod: Object) -> PodEnd | None:
     """Return who took a pod away; None: nobody has."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     if status.get("reason") == "Evicted":
         return _evicted(name, status.get("message", ""))
     for condition in status.get("conditions") or ():
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
-            return End(_said(f"pod {name} was taken away ({condition.get('reason')})", condition), nobodys=True)
+            return PodEnd(_said(f"pod {name} was taken away ({condition.get('reason')})", condition), removed=True)
     if pod["metadata"].get("deletionTimestamp"):
-        return End(f"pod {name} was deleted", nobodys=True)
+        return PodEnd(f"pod {name} was deleted", removed=True)
     return None
 
 
@@ -105,16 +106,18 @@ def _said(what: str, said_by: Object) -> str:
 _NODE_LACKS_MEMORY = "The node was low on resource: memory"
 
 
-def _evicted(name: str, message: str) -> End:
+def _evicted(name: str, message: str) -> PodEnd:
     """Return what an eviction by kubelet means.
 
     A worker's container takes no more memory than it has asked for (helm/mops), so that a node without memory is not
     its doing. Of a disk, a volume's limit or a node's processes this cannot be said: a simulation may fill them.
     """
-    return End(_said(f"pod {name} was Evicted", {"message": message}), nobodys=message.startswith(_NODE_LACKS_MEMORY))
+    return PodEnd(
+        _said(f"pod {name} was Evicted", {"message": message}), removed=message.startswith(_NODE_LACKS_MEMORY)
+    )
 
 
-def event_end(name: str, events: Iterable[Object], since: str = "") -> End | None:
+def event_end(name: str, events: Iterable[Object], since: str = "") -> PodEnd | None:
     """Return what the newest event that tells why a pod, or its container, ended says of it; None: there is none.
 
     Parameters
@@ -126,21 +129,21 @@ def event_end(name: str, events: Iterable[Object], since: str = "") -> End | Non
     return next(filter(None, (_told(name, event) for event in by_age)), None)
 
 
-def _told(name: str, event: Object) -> End | None:
+def _told(name: str, event: Object) -> PodEnd | None:
     match event.get("reason"):
         case "Evicted":
             return _evicted(name, event.get("message") or "")
         case "Preempted" | "TaintManagerEviction" as reason:
-            return End(_said(f"pod {name} was taken away ({reason})", event), nobodys=True)
+            return PodEnd(_said(f"pod {name} was taken away ({reason})", event), removed=True)
         case "OOMKilling":
-            return End(_said(f"pod {name} was out of memory (OOMKilling)", event), memory=True)
+            return PodEnd(_said(f"pod {name} was out of memory (OOMKilling)", event), memory=True)
         case "Killing" if "liveness" in (event.get("message") or ""):
-            return End(_said(f"pod {name}", event))
+            return PodEnd(_said(f"pod {name}", event))
     return None
 
 
 @dataclass
-class Seen:
+class PodRecord:
     """What is known of a pod.
 
     Parameters
@@ -158,22 +161,22 @@ class Seen:
     name: str
     born: str
     host: str = ""
-    taken: End | None = None
+    taken: PodEnd | None = None
     ends: set[str] = field(default_factory=set)
-    last: tuple[End, float, str] = (End(""), -math.inf, "")
+    last: tuple[PodEnd, float, str] = (PodEnd(""), -math.inf, "")
     gone: float | None = None
 
-    def end(self, at: float) -> End | None:
+    def end(self, at: float) -> PodEnd | None:
         """Return why it, or its container, ended at about a time; None: neither has."""
         end, seen_at, _ = self.last
         return self.taken or (end if -SOON_SECONDS <= seen_at - at <= NEAR_SECONDS else None)
 
 
-class Book:
+class PodHistory:
     """What has been seen of pods, look by look. Times are the looks': clocks of nodes do not count."""
 
     def __init__(self) -> None:
-        self._pods: dict[str, Seen] = {}
+        self._pods: dict[str, PodRecord] = {}
         self._noted_at = -math.inf
 
     def note(self, pods: Sequence[Object], now: float) -> None:
@@ -191,16 +194,16 @@ class Book:
 
     def _note(self, pod: Object, now: float, *, news: bool) -> None:
         about = pod["metadata"]
-        seen = self._pods.setdefault(about["uid"], Seen(about["name"], about.get("creationTimestamp", "")))
+        seen = self._pods.setdefault(about["uid"], PodRecord(about["name"], about.get("creationTimestamp", "")))
         seen.host = pod.get("status", {}).get("podIP") or seen.host
-        seen.taken = taken_away(pod)
+        seen.taken = removal_of(pod)
         for ended in reversed(ends_of(pod)):  # the newest comes last, and stays
             container = ended.get("containerID") or ended.get("finishedAt") or ""
             if container not in seen.ends and news:
                 seen.last = container_end(seen.name, ended), now, ended.get("startedAt") or ""
             seen.ends.add(container)
 
-    def at(self, host: str) -> Seen | None:
+    def at(self, host: str) -> PodRecord | None:
         """Return the pod that has, or had last, an address; None: none is known."""
         found = (seen for seen in self._pods.values() if seen.host == host)
         return max(found, key=lambda seen: seen.born, default=None)
@@ -225,7 +228,7 @@ class Pods:
     ):
         self._selector, self._connect, self._clock = selector, connect or of_this_pod, clock
         self._kubernetes: Kubernetes | None = None
-        self._book = Book()
+        self._book = PodHistory()
         self._rests_until = -math.inf
         self._said = False
 
@@ -235,7 +238,7 @@ class Pods:
         if pods is not None:
             self._book.note(pods, self._clock())
 
-    def cause(self, worker: str, at: float) -> End | None:
+    def cause(self, worker: str, at: float) -> PodEnd | None:
         """Return why the worker of an address went ``at`` (s, monotonic); None: nothing is known, or not yet."""
         pod = self._book.at(worker.rpartition("://")[2].rpartition(":")[0].strip("[]"))
         if pod is None:
@@ -243,11 +246,11 @@ class Pods:
         end = pod.end(at)
         if end is None and pod.gone is None:
             return None
-        if end is not None and (end.memory or end.nobodys):
+        if end is not None and (end.memory or end.removed):
             return end
-        return self._event_end(pod) or end or End(f"pod {pod.name} was deleted", nobodys=True)
+        return self._event_end(pod) or end or PodEnd(f"pod {pod.name} was deleted", removed=True)
 
-    def _event_end(self, pod: Seen) -> End | None:
+    def _event_end(self, pod: PodRecord) -> PodEnd | None:
         _, _, started = pod.last
         return event_end(pod.name, self._asked(lambda kubernetes: kubernetes.events(pod.name)) or (), since=started)
 

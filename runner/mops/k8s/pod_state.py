@@ -168,9 +168,9 @@ def _created(one: Object) -> tuple[str, str]:
     return one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]
 
 
-_REPLACED = "start another runner: mops jobs resume JOB; if the node comes back, the runner there stops by itself"
+POD_LOST_HINT = "start another runner: mops jobs resume JOB; if the node comes back, the runner there stops by itself"
 
-_REFUSED = "look: kubectl describe job; is a quota used up, or an admission policy in the way?"
+POD_REFUSED_HINT = "look: kubectl describe job; is a quota used up, or an admission policy in the way?"
 
 
 def pending(pod: Object, events: Sequence[Object] = ()) -> Phase:
@@ -184,7 +184,7 @@ def pending(pod: Object, events: Sequence[Object] = ()) -> Phase:
     for reason, message in waiting(pod):
         if reason in _STUCK:
             return Phase("stuck", f"{reason}: {message}" if message else reason, _STUCK[reason])
-    mount = _said(events, "Pod", pod["metadata"]["name"], ("FailedMount", "FailedAttachVolume"))
+    mount = words_of_events(events, "Pod", pod["metadata"]["name"], ("FailedMount", "FailedAttachVolume"))
     if mount:
         return Phase("stuck", mount, "is there a volume, a Secret or a ConfigMap missing that the chart's values name?")
     return Phase("starting")
@@ -202,7 +202,7 @@ def _containers(pod: Object) -> Iterator[Object]:
     yield from status.get("containerStatuses") or ()
 
 
-def _said(events: Sequence[Object], kind: str, name: str, reasons: Sequence[str]) -> str:
+def words_of_events(events: Sequence[Object], kind: str, name: str, reasons: Sequence[str]) -> str:
     """Return the last message of these reasons about an object; empty: there is none."""
     said = (event for event in events if event.get("reason") in reasons and _is_about(event, kind, name))
     return str(max(said, key=when, default={}).get("message", ""))

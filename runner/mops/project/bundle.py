@@ -44,9 +44,9 @@ BUILT_IN_IGNORE = (
 
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 _UNIX = 3
-_SHOWN = 20
+MOST_SHOWN = 20
 _BIGGEST_SHOWN = 5
-_COPY_BYTES = 1 << 20
+COPY_BYTES = 1 << 20
 _HINT = "leave out what the model does not need by a line in .mopsignore (gitignore syntax)"
 
 
@@ -118,7 +118,7 @@ class _Survey:
     problems: list[str] = field(default_factory=list)
 
     def problem(self, name: str, message: str) -> None:
-        line = f"{_shown(name)}: {message}"
+        line = f"{printable(name)}: {message}"
         if line not in self.problems:  # a tracked file is met twice
             self.problems.append(line)
 
@@ -126,8 +126,8 @@ class _Survey:
         """Raise what was found wrong, if anything."""
         if not self.problems:
             return
-        more = len(self.problems) - _SHOWN
-        lines = [*self.problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        more = len(self.problems) - MOST_SHOWN
+        lines = [*self.problems[:MOST_SHOWN], *([f"and {more} more"] if more > 0 else [])]
         listed = "".join(f"\n  {line}" for line in lines)
         raise BundleError(f"the project folder cannot be packed{listed}", where=str(self.root), hint=_HINT)
 
@@ -179,12 +179,12 @@ class _Survey:
         real = Path(os.path.realpath(path, strict=True))
         if real.is_relative_to(self.root):
             return real
-        self.problem(name, f"is a link that leads out of the project, to {_shown(str(real))}")
+        self.problem(name, f"is a link that leads out of the project, to {printable(str(real))}")
         return None
 
     def _add(self, real: Path, name: str) -> None:
         status = real.stat()
-        fault = _name_fault(name)
+        fault = name_fault(name)
         if fault:
             self.problem(name, fault)
         elif not stat.S_ISREG(status.st_mode):
@@ -200,9 +200,9 @@ class _Survey:
             if not line.strip() or line.startswith("#"):
                 continue
             name = str(PurePosixPath(line.strip()))
-            fault = _name_fault(name)
+            fault = name_fault(name)
             if fault:
-                self.problem(f"{TRACKED}, line {number}", f"{_shown(name)} {fault}")
+                self.problem(f"{TRACKED}, line {number}", f"{printable(name)} {fault}")
             elif name not in self.found:
                 self._add_tracked(name, number)
 
@@ -223,16 +223,17 @@ class _Survey:
         biggest = sorted(self.found, key=lambda name: (-self.found[name].size_bytes, name))
         for name in biggest:
             if self.found[name].size_bytes > FILE_LIMIT_BYTES:
-                self.problem(name, f"has {self._size(name)}; the limit for a file is {_mib(FILE_LIMIT_BYTES)}")
+                self.problem(name, f"has {self._size(name)}; the limit for a file is {mebibytes(FILE_LIMIT_BYTES)}")
         total_bytes = sum(found.size_bytes for found in self.found.values())
         if total_bytes > TOTAL_LIMIT_BYTES:
-            shown = ", ".join(f"{_shown(name)} ({self._size(name)})" for name in biggest[:_BIGGEST_SHOWN])
+            shown = ", ".join(f"{printable(name)} ({self._size(name)})" for name in biggest[:_BIGGEST_SHOWN])
             self.problem(
-                ".", f"has {_mib(total_bytes)} in all; the limit is {_mib(TOTAL_LIMIT_BYTES)}; the biggest: {shown}"
+                ".",
+                f"has {mebibytes(total_bytes)} in all; the limit is {mebibytes(TOTAL_LIMIT_BYTES)}; the biggest: {shown}",
             )
 
     def _size(self, name: str) -> str:
-        return _mib(self.found[name].size_bytes)
+        return mebibytes(self.found[name].size_bytes)
 
 
 def _ignored(survey: _Survey) -> GitIgnoreSpec:
@@ -279,7 +280,7 @@ def _zipped(survey: _Survey) -> bytes:
 def _copy(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
     """Copy in pieces: a file of a million parameter sets is not to be in memory twice."""
     with archive.open(entry, "w") as packed:
-        shutil.copyfileobj(file, packed, _COPY_BYTES)
+        shutil.copyfileobj(file, packed, COPY_BYTES)
 
 
 def _zip_entry(name: str, *, executable: bool) -> zipfile.ZipInfo:
@@ -289,7 +290,7 @@ def _zip_entry(name: str, *, executable: bool) -> zipfile.ZipInfo:
     return entry
 
 
-def _name_fault(name: str) -> str | None:
+def name_fault(name: str) -> str | None:
     """Say why a name has no place in a bundle; None if it has."""
     if not name.isascii() and name.encode(errors="replace").decode() != name:
         return "has a name that is not UTF-8; rename it"
@@ -311,11 +312,11 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 
-def _shown(name: str) -> str:
+def printable(name: str) -> str:
     return name if name.isprintable() else ascii(name)
 
 
-def _mib(size_bytes: int) -> str:
+def mebibytes(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.1f} MiB"
 
 
@@ -335,14 +336,14 @@ def differing_files(bundle: Bundle, folder: Path) -> Iterator[tuple[str, str]]:
 
 def _is_same(entry: zipfile.ZipInfo, path: Path) -> bool:
     found = path.stat()
-    if found.st_size != entry.file_size or _is_executable(entry) != bool(found.st_mode & stat.S_IXUSR):
+    if found.st_size != entry.file_size or is_executable(entry) != bool(found.st_mode & stat.S_IXUSR):
         return False
     checksum = 0
     with path.open("rb") as file:
-        while piece := file.read(_COPY_BYTES):
+        while piece := file.read(COPY_BYTES):
             checksum = zlib.crc32(piece, checksum)
     return checksum == entry.CRC
 
 
-def _is_executable(entry: zipfile.ZipInfo) -> bool:
+def is_executable(entry: zipfile.ZipInfo) -> bool:
     return bool(entry.external_attr >> 16 & stat.S_IXUSR)

@@ -17,7 +17,15 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from mops.errors import BundleError, StorageError
-from mops.project.bundle import _COPY_BYTES, _SHOWN, TOTAL_LIMIT_BYTES, _is_executable, _mib, _name_fault, _shown
+from mops.project.bundle import (
+    COPY_BYTES,
+    MOST_SHOWN,
+    TOTAL_LIMIT_BYTES,
+    is_executable,
+    mebibytes,
+    name_fault,
+    printable,
+)
 from mops.system import folders
 
 _LEFTOVER_AGE_S = 24 * 3600
@@ -135,7 +143,7 @@ def _extract(data: bytes, digest: str, tree: Path) -> None:
             _refuse_foreign(entries, digest)
             for entry in entries:
                 with archive.open(entry) as packed:
-                    _write(tree / entry.filename, packed, executable=_is_executable(entry))
+                    _write(tree / entry.filename, packed, executable=is_executable(entry))
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, EOFError) as bad:
         raise BundleError(f"the bundle is not a zip file that mops wrote: {bad}", where=digest) from bad
 
@@ -143,7 +151,7 @@ def _extract(data: bytes, digest: str, tree: Path) -> None:
 def _write(path: Path, content: IO[bytes], *, executable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
-        shutil.copyfileobj(content, file, _COPY_BYTES)
+        shutil.copyfileobj(content, file, COPY_BYTES)
         # Without it, a power cut after the rename may leave a finished folder of empty files.
         file.flush()
         os.fsync(file.fileno())
@@ -154,7 +162,7 @@ def _refuse_foreign(entries: Iterable[zipfile.ZipInfo], digest: str) -> None:
     """Refuse what :func:`pack` never writes."""
     problems = list(_foreign(entries))
     if problems:
-        listed = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
+        listed = "".join(f"\n  {problem}" for problem in problems[:MOST_SHOWN])
         raise BundleError(f"the bundle holds what mops did not pack{listed}", where=digest)
 
 
@@ -162,9 +170,9 @@ def _foreign(entries: Iterable[zipfile.ZipInfo]) -> Iterator[str]:
     names: set[str] = set()
     total_bytes = 0
     for entry in entries:
-        name = _shown(entry.filename)
+        name = printable(entry.filename)
         total_bytes += entry.file_size
-        fault = _name_fault(entry.orig_filename)
+        fault = name_fault(entry.orig_filename)
         if fault:
             yield f"{name}: {fault}"
         if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
@@ -174,9 +182,9 @@ def _foreign(entries: Iterable[zipfile.ZipInfo]) -> Iterator[str]:
         if entry.filename in names:
             yield f"{name}: stands in it twice"
         names.add(entry.filename)
-    yield from (f"{_shown(name)}: is both a file and a folder" for name in sorted(names & _folders(names)))
+    yield from (f"{printable(name)}: is both a file and a folder" for name in sorted(names & _folders(names)))
     if total_bytes > TOTAL_LIMIT_BYTES:
-        yield f"{_mib(total_bytes)} in all; the limit is {_mib(TOTAL_LIMIT_BYTES)}"
+        yield f"{mebibytes(total_bytes)} in all; the limit is {mebibytes(TOTAL_LIMIT_BYTES)}"
 
 
 def _folders(names: Iterable[str]) -> set[str]:

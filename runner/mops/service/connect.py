@@ -58,7 +58,7 @@ def connect(
     name = names.client_name(release or DEFAULT_RELEASE)
     found = _config(kubernetes, name, release)
     where = f"{kubernetes.where}: ConfigMap {name}"
-    service = chart.Service.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
+    service = chart.ServiceConfig.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
     missing = [
         f"{verb} {resource}{f'.{group}' if group else ''}"
         for verb, resource, group in _NEEDED

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mops.cluster.connect import visited
-from mops.cluster.doctor import Connected, Finding, Scheduler, Worker, connected, examine, versions
+from mops.cluster.connect import connect_to_look
+from mops.cluster.doctor import ConnectedWorker, Finding, Scheduler, Worker, connected, examine, versions
 from mops.errors import ClusterError, MopsError, ServiceError
 from mops.k8s import names
 from mops.k8s.pod_state import PodState
@@ -34,13 +34,13 @@ class Dask:
     """
 
     scheduler: Scheduler
-    connected: Sequence[Connected]
+    connected: Sequence[ConnectedWorker]
     workers: Sequence[Worker]
     findings: Sequence[Finding]
 
 
 @dataclass(frozen=True)
-class Member:
+class WorkerView:
     """A worker.
 
     Parameters
@@ -53,11 +53,11 @@ class Member:
 
     name: str
     pod: PodState | None = None
-    dask: Connected | None = None
+    dask: ConnectedWorker | None = None
 
 
 @dataclass(frozen=True)
-class Survey:
+class ServiceOverview:
     """A service at a moment.
 
     Parameters
@@ -73,7 +73,7 @@ class Survey:
     """
 
     scheduler: Sequence[PodState] | None
-    workers: Sequence[Member] | None
+    workers: Sequence[WorkerView] | None
     runners: Mapping[str, int] | None
     dask: Dask | None
     faults: Sequence[MopsError]
@@ -98,7 +98,7 @@ def _kinds(workers: Sequence[Worker]) -> dict[str, Mapping[str, str]]:
     return {f"{len(alike)} like {alike[0].address}": alike[0].versions for alike in kinds.values()}
 
 
-def survey(service: Service, sim_threads: int) -> Survey:
+def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
     """Look at a service.
 
     Parameters
@@ -118,7 +118,7 @@ def survey(service: Service, sim_threads: int) -> Survey:
     dask = _told(lambda: dask_of(service, sim_threads), faults)
     workers = None if pods is None and dask is None else joined(pods or (), dask.connected if dask else ())
     runners = None if phases is None else Counter(phase.word for phase in phases.values())
-    return Survey(scheduler, workers, runners, dask, _distinct(faults))
+    return ServiceOverview(scheduler, workers, runners, dask, _distinct(faults))
 
 
 def dask_of(service: Service, sim_threads: int) -> Dask:
@@ -131,17 +131,17 @@ def dask_of(service: Service, sim_threads: int) -> Dask:
     ClusterError
         The scheduler does not answer.
     """
-    with service.scheduler() as address, visited(address) as client:
+    with service.scheduler() as address, connect_to_look(address) as client:
         there = connected(client)
         scheduler, workers, findings = examine(client, sim_threads)
     return Dask(scheduler, there, workers, findings)
 
 
-def joined(pods: Sequence[PodState], workers: Sequence[Connected]) -> list[Member]:
+def joined(pods: Sequence[PodState], workers: Sequence[ConnectedWorker]) -> list[WorkerView]:
     """Join pods and Dask's workers by their names, which are the same."""
     by_name = {worker.name: worker for worker in workers}
-    members = [Member(pod.name, pod, by_name.pop(pod.name, None)) for pod in pods]
-    return [*members, *(Member(name, None, worker) for name, worker in sorted(by_name.items()))]
+    members = [WorkerView(pod.name, pod, by_name.pop(pod.name, None)) for pod in pods]
+    return [*members, *(WorkerView(name, None, worker) for name, worker in sorted(by_name.items()))]
 
 
 def _told(ask: Callable[[], T], faults: list[MopsError]) -> T | None:

@@ -1,7 +1,7 @@
 """What ``mops connect`` saved: which cluster service is meant, and what its chart says a client needs.
 
-The chart writes :class:`Service` as JSON into a ConfigMap (helm/mops/templates/clients); :class:`Profile` adds how this
-person reaches it. One file in the user's configuration folder; ``MODELOPS_PROFILE=none`` passes it by.
+The chart writes :class:`ServiceConfig` as JSON into a ConfigMap (helm/mops/templates/clients); :class:`Profile` adds
+how this person reaches it. One file in the user's configuration folder; ``MODELOPS_PROFILE=none`` passes it by.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Literal
 from pydantic import ValidationError
 
 from mops.errors import UsageError
-from mops.k8s.chart import Service, _Part, _unreadable
+from mops.k8s.chart import ChartModel, ServiceConfig, unreadable
 
 VARIABLE = "MODELOPS_PROFILE"
 NONE = "none"
 
 
-class Profile(_Part):
+class Profile(ChartModel):
     """A cluster service, and how this person reaches it.
 
     Parameters
@@ -37,7 +37,7 @@ class Profile(_Part):
     context: str | None = None
     kubeconfig: str | None = None
     dedicated: bool = False
-    service: Service
+    service: ServiceConfig
 
 
 def path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -71,7 +71,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Profile | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError as bad:
-        raise _unreadable(bad, str(place), "run 'mops connect' again, or remove the file") from bad
+        raise unreadable(bad, str(place), "run 'mops connect' again, or remove the file") from bad
     except OSError as refused:
         raise _refused(place, refused) from refused
 

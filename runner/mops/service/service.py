@@ -50,7 +50,7 @@ _POD_FIELDS = ("queue", "priority_class", "deadline_s", "keep_s")
 
 
 @dataclass(frozen=True)
-class Started:
+class KubernetesRunner:
     """A runner's Job that Kubernetes has taken.
 
     Parameters
@@ -142,7 +142,7 @@ class Service:
                 where=where,
                 hint="connect to another service: mops connect; or run on this machine with --local",
             )
-        service = chart.Service.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
+        service = chart.ServiceConfig.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
         return replace(self, profile=self.profile.model_copy(update={"service": service}), pod=service.runner)
 
     def given(self, options: PodOptions) -> Service:
@@ -180,7 +180,7 @@ class Service:
         return profiles.reach(self.profile)
 
     @contextmanager
-    def ready(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], Started]]:
+    def ready(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], KubernetesRunner]]:
         """Have everything but the job, which the body creates; yield what starts its runner (:data:`launch.Elsewhere`).
 
         Raises
@@ -196,7 +196,7 @@ class Service:
         draw = None
         if self.own_cluster is not None:
             self.check_own_clusters()
-            draw = dedicated.drawer()
+            draw = dedicated.spec_builder()
         yield lambda environment, asked: self._start(files, job, environment, asked, draw)
 
     def check_own_clusters(self) -> None:
@@ -246,7 +246,7 @@ class Service:
 
     def _start(
         self, files: Files, job: str, environment: Mapping[str, str], asked: str, draw: dedicated.Draw | None
-    ) -> Started:
+    ) -> KubernetesRunner:
         own_cluster = self._drawn(draw, job) if draw else []
         name = own_cluster[0]["metadata"]["name"] if own_cluster else None
         of_job = names.of_job(job)
@@ -268,7 +268,7 @@ class Service:
             workers=self._worker_labels(name),
         )
         self.kubernetes.create(runner_job(self.pod, request))
-        return Started(job, names.runner_name(job, request.number), request.namespace)
+        return KubernetesRunner(job, names.runner_name(job, request.number), request.namespace)
 
     def _drawn(self, draw: dedicated.Draw, job: str) -> list[Object]:
         assert self.own_cluster is not None
@@ -405,7 +405,7 @@ class Service:
             yield f"http://{here}/status"
 
 
-def another_version(service: chart.Service) -> str:
+def another_version(service: chart.ServiceConfig) -> str:
     """Return what is wrong if the service runs another version of mops: nothing is promised between two; else empty."""
     if service.version == mops.__version__:
         return ""

@@ -21,7 +21,7 @@ from mops.study.ranges import Ranges
 
 
 @dataclass(frozen=True)
-class Rows:
+class PartRows:
     """Rows that count: those of a part but some groups'.
 
     Parameters
@@ -38,23 +38,23 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Source:
+class ResultSource:
     """A job that rows come from: what its log says, and the groups that ran again in jobs derived from it."""
 
     job: str
     log: WholeLog
     again: Ranges = field(default_factory=Ranges)
 
-    def rows(self, kind: str, output: str | None = None) -> Iterator[Rows]:
+    def rows(self, kind: str, output: str | None = None) -> Iterator[PartRows]:
         """Yield the rows of one table; kind and output as for :meth:`JobPaths.part`."""
         for commit in self.log.commits:
             without = commit.ranges & self.again
             if len(without) < len(commit.ranges):
                 named = (part for part in commit.parts if table_of(part.path) == (kind, output))
-                yield from (Rows(part, self.job, without) for part in named)
+                yield from (PartRows(part, self.job, without) for part in named)
 
 
-def ancestors(files: Files, record: JobRecord) -> list[Source]:
+def ancestors(files: Files, record: JobRecord) -> list[ResultSource]:
     """Return where a derived job's rows come from besides its own parts, the oldest job first.
 
     Raises
@@ -66,7 +66,7 @@ def ancestors(files: Files, record: JobRecord) -> list[Source]:
     while record.parent is not None:
         parent, child = record.parent, record.job
         again = again | parent.groups
-        found.append(Source(parent.job, _log(files, parent, child), again))
+        found.append(ResultSource(parent.job, _log(files, parent, child), again))
         record = _record(files, parent, child)
     return found[::-1]
 
@@ -93,7 +93,7 @@ def _lost(files: Files, parent: Parent, child: str) -> CorruptRecord:
     )
 
 
-def parts(sources: Iterable[Source], kind: str, output: str | None = None) -> list[Rows]:
+def parts(sources: Iterable[ResultSource], kind: str, output: str | None = None) -> list[PartRows]:
     """Return the rows of one table over all sources, in their order."""
     return [rows for source in sources for rows in source.rows(kind, output)]
 

@@ -18,11 +18,11 @@ import pyarrow.fs
 from azure.core import exceptions as azure
 
 from mops.errors import StorageUnavailable, UsageError, path_refused
-from mops.storage.backends.azure import _Azure
+from mops.storage.backends.azure import AzureBlobs
 from mops.storage.backends.base import BRIEF, PATIENT, Backend, Data, Entry, Retry, T
 from mops.storage.backends.faults import fault_of, in_brief, refused
-from mops.storage.backends.local import _Local
-from mops.storage.backends.memory import _Memory
+from mops.storage.backends.local import LocalFolder
+from mops.storage.backends.memory import ProcessMemory
 from mops.storage.backends.spool import Spool
 
 AT_ONCE = 64
@@ -65,10 +65,10 @@ class Files:
         canonical = canonical_url(url)
         match canonical.partition("://"):
             case (folder, "", _):
-                return cls(_Local(Path(folder)), canonical, retry)
+                return cls(LocalFolder(Path(folder)), canonical, retry)
             case ("memory", _, name):
-                return cls(_Memory(name), canonical, retry)
-        return cls(_Azure(canonical), canonical, retry)
+                return cls(ProcessMemory(name), canonical, retry)
+        return cls(AzureBlobs(canonical), canonical, retry)
 
     def brief(self) -> Files:
         """Return the same files for who waits at a terminal: given up after seconds, where a job has minutes."""

@@ -17,7 +17,7 @@ from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
 from mops.storage.joblog.records import End, parse_record
-from mops.storage.json_records import FORMAT, _json, parse_object, read_record
+from mops.storage.json_records import FORMAT, encode_json, parse_object, read_record
 from mops.storage.params_file import encode_groups, read_groups
 from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
 from mops.study.column_families import Families, parse_families
@@ -213,7 +213,7 @@ class Deletion:
 
 def write_deletion(files: Files, paths: JobPaths, deletion: Deletion) -> None:
     """Say that the job is being deleted."""
-    files.put(paths.deleted, _json({"format": FORMAT, **asdict(deletion)}))
+    files.put(paths.deleted, encode_json({"format": FORMAT, **asdict(deletion)}))
 
 
 def read_deletion(files: Files, paths: JobPaths) -> Deletion | None:
@@ -293,7 +293,7 @@ def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
 
 
 def _put_record(files: Files, record: JobRecord) -> bool:
-    text = _json({"format": FORMAT, "mops": mops.__version__, **record.to_json()})
+    text = encode_json({"format": FORMAT, "mops": mops.__version__, **record.to_json()})
     return files.put_new(JobPaths(record.job).record, text)
 
 
@@ -380,13 +380,13 @@ def read_reference(files: Files, paths: JobPaths) -> Families | None:
 
 def keep_reference(files: Files, paths: JobPaths, families: Families) -> Families:
     """Make this the job's reference schema, unless it has one; return the one that it has now."""
-    files.put_new(paths.schema, _json({"format": FORMAT, "outputs": families}))
+    files.put_new(paths.schema, encode_json({"format": FORMAT, "outputs": families}))
     return read_reference(files, paths) or families
 
 
 def keep_finished(files: Files, record: JobRecord, end: End) -> None:
     """Keep a copy of the complete end, for quick listing; ``created`` tells this job from another of its name."""
-    files.put(JobPaths(record.job).finished, _json({**end.to_json(), "created": record.created}))
+    files.put(JobPaths(record.job).finished, encode_json({**end.to_json(), "created": record.created}))
 
 
 def parse_finished(data: bytes, record: JobRecord) -> End | None:

@@ -64,5 +64,5 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
     return dict(fields)
 
 
-def _json(record: object) -> bytes:
+def encode_json(record: object) -> bytes:
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()

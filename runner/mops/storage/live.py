@@ -10,7 +10,7 @@ from mops.errors import CorruptRecord
 from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.joblog.records import counts_from
-from mops.storage.json_records import FORMAT, _json, is_count, is_number, is_time, parse_object
+from mops.storage.json_records import FORMAT, encode_json, is_count, is_number, is_time, parse_object
 from mops.storage.paths import JobPaths
 from mops.verdicts import Counts
 
@@ -79,7 +79,7 @@ class Live:
 
 def write_live(files: Files, paths: JobPaths, attempt: int, live: Live) -> None:
     """Overwrite the attempt's sign of life."""
-    files.put(paths.live(attempt), _json({"format": FORMAT, **asdict(live)}))
+    files.put(paths.live(attempt), encode_json({"format": FORMAT, **asdict(live)}))
 
 
 def read_live(files: Files, paths: JobPaths, attempt: int) -> Live | None:

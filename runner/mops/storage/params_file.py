@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from mops.errors import CorruptRecord
 from mops.storage.backends.spool import Spool
-from mops.storage.parquet import Encoded, _Sink
+from mops.storage.parquet import Encoded, SpoolSink
 from mops.study.group_builder import StudyGroups
-from mops.study.groups import GroupTable, Piece
+from mops.study.groups import GroupChunk, GroupTable
 
 _GROUPS = [
     pa.field("param_id", pa.string(), nullable=False),
@@ -38,7 +38,7 @@ def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
     StorageError
         There is no room for it.
     """
-    sink = _Sink(spool)
+    sink = SpoolSink(spool)
     identity = {field.name for field in _GROUPS}
     columns = [
         pa.field(name if name not in identity else f"param.{name}", _type_of(kinds))
@@ -60,7 +60,7 @@ def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
     return sink.encoded(rows)
 
 
-def _identity_of(piece: Piece) -> list[pa.Array]:
+def _identity_of(piece: GroupChunk) -> list[pa.Array]:
     numbers = pa.array(range(piece.start, piece.start + len(piece)), pa.int32())
     seeds = pa.ListArray.from_arrays(pa.array(piece.offsets, pa.int32()), pa.array(piece.seeds))
     return [piece.ids, numbers, seeds, piece.params]
@@ -105,11 +105,11 @@ class _StoredGroups:
             # A list that is never empty nor null has as many values as there are elements.
             self.n_simulations = sum(row_group.column(leaf).num_values for row_group in row_groups)
 
-    def load(self, number: int) -> Piece:
+    def load(self, number: int) -> GroupChunk:
         with self._readable():
             table = self._file.read_row_group(number, columns=["param_id", "seeds", "params"], use_threads=False)
             seeds = table["seeds"].combine_chunks()
-            return Piece(
+            return GroupChunk(
                 self.bounds[number],
                 table["param_id"].combine_chunks(),
                 table["params"].combine_chunks(),

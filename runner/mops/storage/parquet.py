@@ -44,7 +44,7 @@ class Encoded:
     digest: str
 
 
-class _Sink(io.RawIOBase):
+class SpoolSink(io.RawIOBase):
     """Writes to a spool, and knows what it wrote."""
 
     def __init__(self, spool: Spool) -> None:
@@ -83,7 +83,7 @@ class PartEncoder:
     """
 
     def __init__(self, schema: pa.Schema, spool: Spool, dictionary_bytes: int = 1 << 20):
-        self._sink = _Sink(spool)
+        self._sink = SpoolSink(spool)
         self._open: list[pa.Table] = []
         self._open_bytes = 0
         self._rows = 0

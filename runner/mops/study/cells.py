@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from mops.study.problems import Checks, called
+from mops.study.problems import Checks, json_text
 from mops.study.values import SEED_LIMIT, SEED_RIGHT, kind_of, value_fault
 
 SEED = "seed"
@@ -108,7 +108,7 @@ def csv_seeds(cells: Sequence[str], place: Place, check: Checks) -> list[int | N
         if (read == Cell()) or (seed is not None and 0 <= seed < SEED_LIMIT):
             seeds.append(seed)
         else:
-            check.add(place(i), f"{called(cell) if seed is None else seed} is not {SEED_RIGHT}")
+            check.add(place(i), f"{json_text(cell) if seed is None else seed} is not {SEED_RIGHT}")
     return seeds
 
 
@@ -164,7 +164,7 @@ def _check_finite(column: pa.Array, place: Place, check: Checks) -> None:
     for i in np.flatnonzero(~np.isfinite(values)).tolist():
         check.add(
             place(i),
-            f"{called(float(values[i]))} is not a finite number; write one, or null where the parameter is absent",
+            f"{json_text(float(values[i]))} is not a finite number; write one, or null where the parameter is absent",
         )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mops.study.groups import GroupTable, Indices, Piece, bounds_of
+from mops.study.groups import GroupChunk, GroupTable, Indices, bounds_of
 from mops.study.ids import identity_of, replicate_seed
 
 SIMULATIONS_LIMIT = 100_000_000
@@ -38,8 +38,8 @@ class StudyGroups(GroupTable):
         self.kinds = kinds
         bounds = bounds_of(entries.counts)
 
-        # Not a method: a study in a cycle of references would be frozen with all else (attempt.attempt.settled_heap).
-        def load(number: int) -> Piece:
+        # Not a method: a study in a cycle of references would be frozen with all else (attempt.attempt.frozen_heap).
+        def load(number: int) -> GroupChunk:
             return entries.piece(*bounds[number : number + 2])
 
         super().__init__(bounds, load, int(entries.counts.sum()))
@@ -66,7 +66,7 @@ class _Entries:
     """
 
     ids: npt.NDArray[np.uint8]
-    params: _Texts
+    params: _CompressedTexts
     seeds: pa.Array
     first: Indices
     offsets: Indices
@@ -104,13 +104,13 @@ class _Entries:
                 repeated.append(entry)
         return list(known), repeated
 
-    def piece(self, start: int, stop: int) -> Piece:
+    def piece(self, start: int, stop: int) -> GroupChunk:
         """Return consecutive groups."""
         text = self.ids[start:stop].tobytes().hex()
         ids = [text[at : at + 2 * _ID_BYTES] for at in range(0, len(text), 2 * _ID_BYTES)]
         own = self.own_seeds(start, stop)
         seeds = [self.seeds_of(identity, mine)[0] for identity, mine in zip(ids, own, strict=True)]
-        return Piece(
+        return GroupChunk(
             start,
             pa.array(ids, pa.string()),
             pa.array(self.params.at(self.first[start:stop]), pa.string()),
@@ -119,7 +119,7 @@ class _Entries:
         )
 
 
-class _Texts:
+class _CompressedTexts:
     """Texts without line ends, compressed: the JSON of a million sets shrinks from 92 MB to 27."""
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class GroupBuilder:
     def __init__(self, n_replicates: int):
         self._n_replicates = n_replicates
         self._ids = bytearray()
-        self._params = _Texts()
+        self._params = _CompressedTexts()
         self._seeds: list[pa.Array] = []
         self._numbers = array("q")
         self.kinds: dict[str, set[str]] = {}

@@ -70,7 +70,7 @@ class GroupPart:
 
 
 @dataclass(frozen=True)
-class Piece:
+class GroupChunk:
     """Consecutive groups.
 
     Parameters
@@ -121,17 +121,17 @@ class GroupTable:
         Simulations of all groups.
     """
 
-    def __init__(self, bounds: Sequence[int], load: Callable[[int], Piece], n_simulations: int):
+    def __init__(self, bounds: Sequence[int], load: Callable[[int], GroupChunk], n_simulations: int):
         self._bounds, self._load = list(bounds), load
         self.n_simulations = n_simulations
-        self._kept: OrderedDict[int, Piece] = OrderedDict()
-        self._recent: tuple[int, int, Piece | None] = (0, 0, None)
+        self._kept: OrderedDict[int, GroupChunk] = OrderedDict()
+        self._recent: tuple[int, int, GroupChunk | None] = (0, 0, None)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return self._bounds[-1]
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[GroupChunk]:
         """Load each piece, in order; none is kept."""
         return map(self._load, range(len(self._bounds) - 1))
 
@@ -199,12 +199,12 @@ class GroupTable:
             yield from piece.groups(first - piece.start, stop - piece.start)
             first = stop
 
-    def _piece_of(self, index: int) -> Piece:
+    def _piece_of(self, index: int) -> GroupChunk:
         # Read at once and written at once: no lock for the piece that is looked into again and again.
         first, stop, recent = self._recent
         return recent if recent is not None and first <= index < stop else self._looked_up(index)
 
-    def _looked_up(self, index: int) -> Piece:
+    def _looked_up(self, index: int) -> GroupChunk:
         if not 0 <= index < len(self):
             raise IndexError(f"there is no group {index} among {len(self)}")
         number = bisect_right(self._bounds, index) - 1
@@ -218,7 +218,7 @@ class GroupTable:
             self._recent = (piece.start, piece.start + len(piece), piece)
             return piece
 
-    def _spans(self, groups: Indices) -> Iterator[tuple[Piece, slice]]:
+    def _spans(self, groups: Indices) -> Iterator[tuple[GroupChunk, slice]]:
         """Yield each piece that holds some of the sorted indices, and which of them those are."""
         at = 0
         while at < len(groups):

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from mops.errors import Problem, StudyError, UsageError, path_refused
-from mops.study.problems import at, shown
+from mops.study.problems import json_path, shown
 from mops.study.values import text_fault
 
 _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -213,7 +213,7 @@ def _marked(value: object, path: str) -> Iterator[Problem]:
         case dict():
             for key, inner in value.items():
                 yield from _marked(key, path)
-                yield from _marked(inner, at(path, key))
+                yield from _marked(inner, json_path(path, key))
         case list():
             for i, inner in enumerate(value):
                 yield from _marked(inner, f"{path}[{i}]")

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from mops.errors import path_fault
 from mops.study.cells import SEED, Place, Texts, arrow_column, arrow_seeds, as_json, csv_column, csv_seeds, type_fault
 from mops.study.group_builder import GroupBuilder
-from mops.study.problems import Checks, called
+from mops.study.problems import Checks, json_text
 from mops.study.values import name_fault
 
 _ROWS_AT_ONCE = 16_384
@@ -48,7 +48,9 @@ def read_sets(folder: Path, name: str, check: Checks, builder: GroupBuilder) -> 
     )
     fault = _file_fault(folder / name, name)
     if fault or read is None:
-        ending = f"{called(name)} is neither .csv nor .parquet; save the sets as one of them, or write them as a list"
+        ending = (
+            f"{json_text(name)} is neither .csv nor .parquet; save the sets as one of them, or write them as a list"
+        )
         check.add(_FIELD, ending if read is None else str(fault))
     else:
         read(folder / name, _Sets(name, row, check, builder))
@@ -59,15 +61,15 @@ def _file_fault(path: Path, name: str) -> str | None:
     try:
         return _fault_of_what_is_there(path, name)
     except (OSError, ValueError) as bad:
-        return f"{called(name)} cannot be read: {path_fault(bad)}"
+        return f"{json_text(name)} cannot be read: {path_fault(bad)}"
 
 
 def _fault_of_what_is_there(path: Path, name: str) -> str | None:
     if path.is_dir():
-        return f"{called(name)} is a folder; name a file in it"
+        return f"{json_text(name)} is a folder; name a file in it"
     if not path.is_file():
-        return f"there is no file {called(name)} beside the study; it is looked for as {path.absolute()}"
-    return None if os.access(path, os.R_OK) else f"{called(name)} may not be read; look at its owner and mode"
+        return f"there is no file {json_text(name)} beside the study; it is looked for as {path.absolute()}"
+    return None if os.access(path, os.R_OK) else f"{json_text(name)} may not be read; look at its owner and mode"
 
 
 class _Sets:

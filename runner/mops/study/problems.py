@@ -67,12 +67,12 @@ def shown(problems: Sequence[Problem]) -> list[Problem]:
     return checks.shown()
 
 
-def at(path: str, key: str) -> str:
+def json_path(path: str, key: str) -> str:
     """Return the JSON path of an object's key."""
     return f"{path}.{key}" if key.isidentifier() else f"{path}[{json.dumps(key)}]"
 
 
-def called(value: object) -> str:
+def json_text(value: object) -> str:
     """Name a JSON value as its writer would."""
     match value:
         case None:

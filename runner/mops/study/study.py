@@ -20,7 +20,7 @@ from mops.study.group_builder import SIMULATIONS_LIMIT, GroupBuilder, StudyGroup
 from mops.study.ids import canonical_json
 from mops.study.json_file import Elements
 from mops.study.parameter_file import read_sets
-from mops.study.problems import Checks, at, called
+from mops.study.problems import Checks, json_path, json_text
 from mops.study.values import SEED_RIGHT, WRAPPED, Params, is_seed, kind_of, name_fault, value_fault
 
 KEYS = (
@@ -80,7 +80,7 @@ def parse_study(data: object, *, where: str, folder: Path = Path()) -> Study:
     """
     check = Checks()
     if not isinstance(data, dict):
-        check.add("$", f"a study is a JSON object with 'model' and 'parameter_sets', not {called(data)}")
+        check.add("$", f"a study is a JSON object with 'model' and 'parameter_sets', not {json_text(data)}")
     elif not _refuses_calibration(check, data):
         study = _study(check, data, folder)
         if study is not None:
@@ -98,7 +98,7 @@ def _refuses_calibration(check: Checks, data: Mapping[str, object]) -> bool:
         )
         return True
     if kind not in (None, "SimulationStudy"):
-        check.add("$.kind", f"{called(kind)} is not a kind that mops runs; leave it out or write 'SimulationStudy'")
+        check.add("$.kind", f"{json_text(kind)} is not a kind that mops runs; leave it out or write 'SimulationStudy'")
     return False
 
 
@@ -124,9 +124,9 @@ def _check_keys(check: Checks, data: Mapping[str, object]) -> None:
     for key in data:
         near = _nearest(key, KEYS)
         if near and near != key:
-            check.add(at("$", key), f"unknown key; did you mean {near!r}?")
+            check.add(json_path("$", key), f"unknown key; did you mean {near!r}?")
         elif not near:
-            check.note(at("$", key), _KEPT)
+            check.note(json_path("$", key), _KEPT)
 
 
 def _nearest(key: str, known: tuple[str, ...]) -> str | None:
@@ -141,7 +141,7 @@ def _get(
     value = data.get(key, default)
     if valid(value):
         return value
-    check.add(f"$.{key}", f"{called(value)} is not {right}")
+    check.add(f"$.{key}", f"{json_text(value)} is not {right}")
     return default
 
 
@@ -159,7 +159,7 @@ def _is_optional_text(value: object) -> bool:
 
 def _entry(check: Checks, path: str, value: object) -> str:
     if not isinstance(value, str):
-        found = "missing" if value is _MISSING else f"{called(value)} is not a string"
+        found = "missing" if value is _MISSING else f"{json_text(value)} is not a string"
         check.add(path, f"{found}; name the code: 'package.module', 'module:name' or 'path/file.py:name'")
         return ""
     try:
@@ -174,7 +174,8 @@ def _metadata(check: Checks, data: Mapping[str, Any]) -> dict[str, Any]:
     named = metadata.get("model_class")
     if named not in (None, "") and not _names_class(named):
         check.add(
-            "$.metadata.model_class", f"{called(named)} does not name a class; write 'Class' or 'package.module:Class'"
+            "$.metadata.model_class",
+            f"{json_text(named)} does not name a class; write 'Class' or 'package.module:Class'",
         )
     return dict(metadata)
 
@@ -192,11 +193,11 @@ def _outputs(check: Checks, value: object) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not value:
-        check.add("$.outputs", f"{called(value)} is not a non-empty list of names; leave it out to keep all")
+        check.add("$.outputs", f"{json_text(value)} is not a non-empty list of names; leave it out to keep all")
         return None
     for i, name in enumerate(value):
         if not _is_name(name):
-            check.add(f"$.outputs[{i}]", f"{called(name)} is not the name of an output; write a string")
+            check.add(f"$.outputs[{i}]", f"{json_text(name)} is not the name of an output; write a string")
     return tuple(dict.fromkeys(map(str, value)))
 
 
@@ -204,7 +205,7 @@ def _targets(check: Checks, value: object) -> tuple[str, ...] | None:
     if value is None or value == []:
         return None
     if not isinstance(value, list):
-        check.add("$.targets", f"{called(value)} is not a list of 'module:function'")
+        check.add("$.targets", f"{json_text(value)} is not a list of 'module:function'")
         return None
     found: dict[str, str] = {}
     for path, target in ((f"$.targets[{i}]", target) for i, target in enumerate(value)):
@@ -234,7 +235,7 @@ def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> Stu
         place = "$.parameter_sets[{}]".format
         _take_list(check, sets, builder)
     else:
-        found = "missing" if sets is _MISSING else f"{called(sets)} is not a non-empty list"
+        found = "missing" if sets is _MISSING else f"{json_text(sets)} is not a non-empty list"
         check.add(
             "$.parameter_sets", f'{found}; give a list of objects like {{"beta": 0.3}}, or name a CSV or Parquet file'
         )
@@ -263,7 +264,7 @@ def _take_list(check: Checks, sets: Iterable[Any], builder: GroupBuilder) -> Non
 
 def _set(check: Checks, path: str, entry: object) -> tuple[Params, int | None]:
     if not isinstance(entry, dict):
-        check.add(path, f'{called(entry)} is not an object of parameters like {{"beta": 0.3}}')
+        check.add(path, f'{json_text(entry)} is not an object of parameters like {{"beta": 0.3}}')
         return {}, None
     if isinstance(entry.get("params"), dict):
         _check_set_keys(check, path, entry)
@@ -277,11 +278,11 @@ def _check_set_keys(check: Checks, path: str, entry: Mapping[str, object]) -> No
     for key in [key for key in entry if key not in SET_KEYS]:
         near = _nearest(key, SET_KEYS)
         if near:
-            check.add(at(path, key), f"unknown key; did you mean {near!r}?")
+            check.add(json_path(path, key), f"unknown key; did you mean {near!r}?")
         elif key in KEYS:
-            check.add(at(path, key), f"belongs to the study and not to one set; write {WRAPPED}")
+            check.add(json_path(path, key), f"belongs to the study and not to one set; write {WRAPPED}")
         else:
-            check.note(at(path, key), _KEPT)
+            check.note(json_path(path, key), _KEPT)
 
 
 def _seed(check: Checks, path: str, seed: Any) -> int | None:
@@ -289,7 +290,7 @@ def _seed(check: Checks, path: str, seed: Any) -> int | None:
         return None
     if is_seed(seed):
         return int(seed)
-    check.add(path, f"{called(seed)} is not {SEED_RIGHT}")
+    check.add(path, f"{json_text(seed)} is not {SEED_RIGHT}")
     return None
 
 
@@ -297,5 +298,5 @@ def _params(check: Checks, path: str, params: Mapping[str, Any]) -> Params:
     for name, value in params.items():
         fault = name_fault(name) or value_fault(value)
         if fault:
-            check.add(at(path, name), fault)
+            check.add(json_path(path, name), fault)
     return dict(params)

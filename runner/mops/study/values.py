@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mops.study.problems import called
+from mops.study.problems import json_text
 
 Value = bool | int | float | str
 Params = dict[str, Value]
@@ -24,7 +24,7 @@ def name_fault(name: str) -> str | None:
 def value_fault(value: object) -> str | None:
     """Say what is wrong with a parameter's value; None: nothing."""
     if isinstance(value, float):
-        return None if math.isfinite(value) else f"{called(value)} is not a finite number; write one"
+        return None if math.isfinite(value) else f"{json_text(value)} is not a finite number; write one"
     if isinstance(value, str):
         return text_fault(value)
     if isinstance(value, int):
@@ -32,7 +32,7 @@ def value_fault(value: object) -> str | None:
     if value is None:
         return "null is no value; leave the parameter out"
     nested = f"; a set with a seed of its own is {WRAPPED}" if isinstance(value, dict) else ""
-    return f"{called(value)} cannot be a parameter; write a boolean, a number or a string{nested}"
+    return f"{json_text(value)} cannot be a parameter; write a boolean, a number or a string{nested}"
 
 
 def text_fault(text: str) -> str | None:

@@ -133,7 +133,7 @@ def _stat(file: Path, name: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Kills:
+class OomKills:
     """What the kernel has killed for memory in this process's cgroup, and how old the container is that it counts for.
 
     Parameters
@@ -151,7 +151,7 @@ class Kills:
     age_s: float
 
 
-def container_kills() -> Kills | None:
+def container_kills() -> OomKills | None:
     """Return this container's count of kills for memory; None: it cannot be seen."""
     n = oom_kills()
     if n is None:
@@ -160,4 +160,4 @@ def container_kills() -> Kills | None:
         born = psutil.Process(1).create_time()
     except psutil.Error:  # hidden, as on machines that people share: it is the machine's own
         born = psutil.boot_time()
-    return Kills(n, born, time.time() - born)
+    return OomKills(n, born, time.time() - born)

@@ -16,17 +16,17 @@ import time
 from collections.abc import Callable, Iterator
 
 from mops.child.buffers import send_tables
-from mops.child.channel import Channel, Message, ProgressPage, Unit
+from mops.child.channel import Channel, Message, ProgressPage, Step
 from mops.errors import ModelError
 from mops.system import cgroup, process_memory
-from mops.task import Context
+from mops.task import JobContext
 from mops.worker import replacement_counts, result_buffers
 from mops.worker.deaths import Death
 from mops.worker.environment.interpreter import command
-from mops.worker.processes import UNSAFE, Grandchild, Process, spawned, why_not_forked
+from mops.worker.processes import UNSAFE, Grandchild, Process, fork_refusal, spawned
 from mops.worker.reaper.client import ANSWER_SECONDS, Reaper
 from mops.worker.scratch import Scratch
-from mops.worker.task_progress import Work
+from mops.worker.task_progress import TaskProgress
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _WORK_SECONDS = 0.1  # between looks whether a forked process does anything
 _ALLOCATES = 2.5e9  # bytes a second at most: how soon it can be over its limit
 
 
-class Child:
+class ChildProcess:
     """One child process and this end of its sockets.
 
     Parameters
@@ -65,10 +65,10 @@ class Child:
 
     def __init__(
         self,
-        context: Context,
+        context: JobContext,
         root: str,
         scratch: Scratch,
-        template: Child | None = None,
+        template: ChildProcess | None = None,
         reaper: Reaper | None = None,
     ):
         self._context, self._scratch, self._has_forked = context, scratch, False
@@ -92,14 +92,14 @@ class Child:
         self._ended_by = "itself"
         self._killed_at = 0.0
         self._limit_bytes: int | None = None
-        self._peak_of: Unit | None = None
+        self._peak_of: Step | None = None
         self.peak_bytes = self._unit_peak_bytes = 0
         self._template = template
         self._shared_bytes: int | None = None
         self._usage = process_memory.Usage()
         self._look_at = self._work_at = 0.0
         self._kills_before = cgroup.kernel_kills()
-        self._judged: Unit | None = None
+        self._judged: Step | None = None
         self._prints = bytearray()
         self._n_printed = 0  # bytes since they were last taken, dropped ones too
         self._tail = bytearray()
@@ -110,7 +110,7 @@ class Child:
         self._asking, self._reaping = threading.Lock(), threading.Lock()
         self._collected = self._forks = False
         self._starting, self._worked = template is not None, 0.0
-        self._first: Unit | None = None
+        self._first: Step | None = None
         self._idle_since = time.monotonic()
         self.why_not_forked: str | None = None
         self.worn = self.worn_by = ""
@@ -226,11 +226,11 @@ class Child:
             self._loaded = True
             if self._reaper is not None:
                 self._reaper.keep()
-            self.why_not_forked = why_not_forked(message["threads"], message["modules"])
+            self.why_not_forked = fork_refusal(message["threads"], message["modules"])
             return None
         return self.death()
 
-    def drive(self, work: Work, limit_bytes: int, leave_at: int = 0) -> Death | None:
+    def drive(self, work: TaskProgress, limit_bytes: int, leave_at: int = 0) -> Death | None:
         """Run what is left of ``work``; return None when the child is ready for more, or how it died.
 
         Parameters
@@ -304,7 +304,7 @@ class Child:
         elif time.monotonic() >= self._killed_at:
             self._kill_group()
 
-    def _end(self, unit: Unit, by: str, patience_s: float) -> None:
+    def _end(self, unit: Step, by: str, patience_s: float) -> None:
         """Have the child end because of what it runs; if it does not, it is killed after ``patience_s`` seconds."""
         if self._ended_by != "itself":
             return
@@ -315,12 +315,12 @@ class Child:
         else:
             self._signal(os.kill, signal.SIGABRT)  # faulthandler writes where it hangs
 
-    def _watch_time(self, unit: Unit, began: float) -> None:
+    def _watch_time(self, unit: Step, began: float) -> None:
         limit = self._context.timeout_s
         if limit is not None and time.monotonic() - began > limit:
             self._end(unit, "timeout", _ABORT_SECONDS)
 
-    def _watch_start(self, unit: Unit) -> None:
+    def _watch_start(self, unit: Step) -> None:
         """End a forked process that does no work at all in its first simulation."""
         if not self._starting:
             return
@@ -343,7 +343,7 @@ class Child:
             return _POLL_SECONDS
         return min(max((self._limit_bytes - taken_bytes) / _ALLOCATES, _LOOK_SECONDS), _POLL_SECONDS)
 
-    def _watch_memory(self, unit: Unit) -> None:
+    def _watch_memory(self, unit: Step) -> None:
         # By the clock, and not whenever the child prints: a look takes as long as a short simulation.
         if self._limit_bytes is None or time.monotonic() < self._look_at:
             return
@@ -477,7 +477,7 @@ class Child:
         self._scratch.leave(self.pid, keep_import=self._has_forked)
 
 
-def _load_message(context: Context, root: str, scratch: Scratch) -> Message:
+def _load_message(context: JobContext, root: str, scratch: Scratch) -> Message:
     return {
         "kind": "load",
         "root": root,
@@ -493,7 +493,7 @@ def _load_message(context: Context, root: str, scratch: Scratch) -> Message:
     }
 
 
-def _where_to_look(message: str, context: Context) -> str:
+def _where_to_look(message: str, context: JobContext) -> str:
     packed = "what runs is the packed project: mops study check shows what is in it"
     if not message.startswith("ModuleNotFoundError"):
         return packed

@@ -11,35 +11,35 @@ import threading
 from collections import Counter
 from fractions import Fraction
 
-from mops.worker.child_process import Child
-from mops.worker.slots import Places, Slots
+from mops.worker.child_process import ChildProcess
+from mops.worker.slots import PoolSlots, WorkerSlots
 
 TEMPLATES = 2
 """A worker keeps as many templates as it has slots, but at least so many: two jobs on one slot fork both."""
 
 
-class Children:
-    """The children of one worker process. Thread-safe; a pool is named by its :class:`Slots`."""
+class ChildRegistry:
+    """The children of one worker process. Thread-safe; a pool is named by its :class:`PoolSlots`."""
 
     def __init__(self) -> None:
-        self.places = Places()
+        self.places = WorkerSlots()
         self._changed = threading.Condition()
-        self._of: dict[Slots, set[Child]] = {}
-        self._starting: Counter[Slots] = Counter()
-        self._idle: dict[Child, Slots] = {}  # the longest idle first
-        self._templates: dict[Slots, Child] = {}  # the longest unused first
+        self._of: dict[PoolSlots, set[ChildProcess]] = {}
+        self._starting: Counter[PoolSlots] = Counter()
+        self._idle: dict[ChildProcess, PoolSlots] = {}  # the longest idle first
+        self._templates: dict[PoolSlots, ChildProcess] = {}  # the longest unused first
 
-    def join(self, pool: Slots) -> None:
+    def join(self, pool: PoolSlots) -> None:
         """Note that there is a pool."""
         with self._changed:
             self._of[pool] = set()
 
-    def leave(self, pool: Slots) -> list[Child]:
+    def leave(self, pool: PoolSlots) -> list[ChildProcess]:
         """Note that a pool is no more; return the children that it still has, to be closed."""
         with self._changed:
             return list(self._of.pop(pool, ()))
 
-    def await_end(self, pool: Slots, within_s: float) -> None:
+    def await_end(self, pool: PoolSlots, within_s: float) -> None:
         """Wait until a pool has no children."""
         with self._changed:
             self._changed.wait_for(lambda: not self._of.get(pool), timeout=within_s)
@@ -49,7 +49,7 @@ class Children:
         """How many pools there are, at least one."""
         return max(len(self._of), 1)
 
-    def of(self, pool: Slots) -> list[Child]:
+    def of(self, pool: PoolSlots) -> list[ChildProcess]:
         """Return a pool's children."""
         with self._changed:
             return list(self._of.get(pool, ()))
@@ -60,7 +60,7 @@ class Children:
         with self._changed:
             return sum(map(len, self._of.values())) > len(self._idle)
 
-    def busy_and_idle(self, pool: Slots) -> tuple[int, int]:
+    def busy_and_idle(self, pool: PoolSlots) -> tuple[int, int]:
         """Return how many of a pool's children are at work, and how many idle."""
         with self._changed:
             idle = sum(its is pool for its in self._idle.values())
@@ -72,7 +72,7 @@ class Children:
             living = [child for children in self._of.values() for child in children]
             return [child.pid for child in (*living, *self._templates.values())]
 
-    def lend(self, pool: Slots) -> Child | None:
+    def lend(self, pool: PoolSlots) -> ChildProcess | None:
         """Return the pool's child that has idled least, which is at work from now on; None: none idles."""
         with self._changed:
             found = next((child for child, its in reversed(self._idle.items()) if its is pool), None)
@@ -80,23 +80,23 @@ class Children:
                 del self._idle[found]
             return found
 
-    def reserve(self, pool: Slots) -> list[Child]:
+    def reserve(self, pool: PoolSlots) -> list[ChildProcess]:
         """Count a child that a pool is about to start; return those that are to be closed before, to make room."""
         with self._changed:
             self._starting[pool] += 1
-            victims: list[Child] = []
+            victims: list[ChildProcess] = []
             while self._used() > 1 and self._idle:
                 victims += self._take([next(iter(self._idle))])
             return victims
 
-    def started(self, pool: Slots, child: Child | None) -> None:
+    def started(self, pool: PoolSlots, child: ChildProcess | None) -> None:
         """Note what became of a reservation: a child that is at work; None: it did not start."""
         with self._changed:
             self._starting[pool] -= 1
             if child is not None:
                 self._of.setdefault(pool, set()).add(child)
 
-    def rest(self, pool: Slots, child: Child) -> bool:
+    def rest(self, pool: PoolSlots, child: ChildProcess) -> bool:
         """Let a child idle if there is room for it; return whether there is."""
         with self._changed:
             if self._used() > 1:
@@ -105,13 +105,13 @@ class Children:
             self._changed.notify_all()
             return True
 
-    def remove(self, pool: Slots, child: Child) -> None:
+    def remove(self, pool: PoolSlots, child: ChildProcess) -> None:
         """Forget a child that has ended."""
         with self._changed:
             self._of.get(pool, set()).discard(child)
             self._changed.notify_all()
 
-    def take_idle(self, pool: Slots | None = None, above: int = 0) -> list[Child]:
+    def take_idle(self, pool: PoolSlots | None = None, above: int = 0) -> list[ChildProcess]:
         """Take out children that idle, to be closed.
 
         Parameters
@@ -127,7 +127,7 @@ class Children:
                 idle = idle[: max(len(self._of.get(pool, ())) - above, 0)]
             return self._take(idle)
 
-    def _take(self, idle: list[Child]) -> list[Child]:
+    def _take(self, idle: list[ChildProcess]) -> list[ChildProcess]:
         for child in idle:
             self._of[self._idle.pop(child)].discard(child)
         return idle
@@ -141,7 +141,7 @@ class Children:
         with self._changed:
             self._changed.wait(within_s)
 
-    def template(self, pool: Slots) -> Child | None:
+    def template(self, pool: PoolSlots) -> ChildProcess | None:
         """Return a pool's template, which counts as used now; None: it has none."""
         with self._changed:
             found = self._templates.pop(pool, None)
@@ -149,20 +149,20 @@ class Children:
                 self._templates[pool] = found
             return found
 
-    def set_template(self, pool: Slots, template: Child) -> list[Child]:
+    def set_template(self, pool: PoolSlots, template: ChildProcess) -> list[ChildProcess]:
         """Keep a pool's template; return those of others that are to be closed because there are too many."""
         with self._changed:
             self._templates[pool] = template
             n_too_many = len(self._templates) - max(TEMPLATES, *(its.there for its in self._templates))
             return [self._templates.pop(its) for its in self._unused(but=pool)[: max(n_too_many, 0)]]
 
-    def take_template(self, pool: Slots) -> list[Child]:
+    def take_template(self, pool: PoolSlots) -> list[ChildProcess]:
         """Take out a pool's template, to be closed; nothing where it has none."""
         with self._changed:
             found = self._templates.pop(pool, None)
             return [] if found is None else [found]
 
-    def take_unused_templates(self, but: Slots) -> list[Child]:
+    def take_unused_templates(self, but: PoolSlots) -> list[ChildProcess]:
         """Take out the templates of other pools that run nothing, to be closed."""
         with self._changed:
             return [self._templates.pop(its) for its in self._unused(but=but)]
@@ -172,7 +172,7 @@ class Children:
         with self._changed:
             return [template.pid for template in self._templates.values()]
 
-    def _unused(self, *, but: Slots) -> list[Slots]:
+    def _unused(self, *, but: PoolSlots) -> list[PoolSlots]:
         # Not where a child is left: its template tells how it ends. And not where an order has a place: it may fork.
         return [
             pool

@@ -9,8 +9,8 @@ import contextlib
 import signal
 from dataclasses import dataclass
 
-from mops.child.channel import Unit
-from mops.units import shown
+from mops.child.channel import Step
+from mops.units import bytes_text
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Death:
     """
 
     returncode: int | None
-    unit: Unit | None
+    unit: Step | None
     by: str
     seconds: float
     tail: str
@@ -137,7 +137,7 @@ def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str, str]:
             "close only what was opened there",
         )
     if death.by == "memory":
-        took, limit = shown(death.peak_bytes or 0), shown(death.limit_bytes or 0)
+        took, limit = bytes_text(death.peak_bytes or 0), bytes_text(death.limit_bytes or 0)
         took += " of their own" if death.own else ""
         return (
             "oom",

@@ -16,22 +16,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mops.child.channel import Unit
+from mops.child.channel import Step
 from mops.errors import ClusterError, InstallError, ModelError
 from mops.system import memory_limits, process_memory
 from mops.system.heap import resident_bytes
-from mops.task import ArrowPart, Context, Order, Outcome
-from mops.units import shown
+from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
+from mops.units import bytes_text
 from mops.verdicts import Report
 from mops.worker import replacement_counts, result_buffers
-from mops.worker.child_process import LEAVE_SECONDS, Child
-from mops.worker.children import Children
+from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
+from mops.worker.children import ChildRegistry
 from mops.worker.deaths import Death, Verdict, verdict_of
 from mops.worker.environment.install import install
 from mops.worker.reaper.client import ANSWER_SECONDS, Reaper, can_reap
 from mops.worker.scratch import Scratch
-from mops.worker.slots import Slots
-from mops.worker.task_progress import Work
+from mops.worker.slots import PoolSlots
+from mops.worker.task_progress import TaskProgress
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +59,14 @@ class Pool:
 
     def __init__(
         self,
-        context: Context,
+        context: JobContext,
         root: str,
         slots: int,
         worker_limit: int | None = None,
-        children: Children | None = None,
+        children: ChildRegistry | None = None,
     ):
-        self._children = children or Children()
-        self.context, self.slots = context, Slots(slots, self._children.places)
+        self._children = children or ChildRegistry()
+        self.context, self.slots = context, PoolSlots(slots, self._children.places)
         self._children.join(self.slots)
         self._usage = process_memory.Usage()
         taken = self._exact_bytes()
@@ -122,7 +122,7 @@ class Pool:
         return notes
 
     @property
-    def _template(self) -> Child | None:
+    def _template(self) -> ChildProcess | None:
         return self._children.template(self.slots)
 
     def warm(self) -> None:
@@ -134,7 +134,7 @@ class Pool:
         while len(self._children.of(self.slots)) < self.slots.n and (child := self._started()) is not None:
             self._children.rest(self.slots, child)
 
-    def _started(self, *, last: bool = False) -> Child | None:
+    def _started(self, *, last: bool = False) -> ChildProcess | None:
         """Start a child, in the place of one that idles if need be; None once the pool is stopped."""
         self._make_room()
         child = None
@@ -146,7 +146,7 @@ class Pool:
             kept = self._seen(child, last=last)
         return kept
 
-    def _seen(self, child: Child | None, *, last: bool) -> Child | None:
+    def _seen(self, child: ChildProcess | None, *, last: bool) -> ChildProcess | None:
         """Let who stops the pool see a child that has just been started; where that has come before, close it."""
         with self._lock:
             over = self._over(last)
@@ -155,7 +155,7 @@ class Pool:
             _close([child])
         return None if over else child
 
-    def _start_template(self) -> Child | None:
+    def _start_template(self) -> ChildProcess | None:
         """Start a template; None where the pool is stopped."""
         with self._starting:
             if self._stopping:
@@ -169,13 +169,13 @@ class Pool:
             _close(too_many)
         return None if stopped else template
 
-    def _spawned(self) -> Child | None:
+    def _spawned(self) -> ChildProcess | None:
         """Start a child by itself; None once the pool is closed."""
         try:
             try:
-                return Child(self.context, self._root, self._scratch, reaper=self._living_reaper())
+                return ChildProcess(self.context, self._root, self._scratch, reaper=self._living_reaper())
             except ConnectionError:  # the reaper has just been killed: with another one
-                return Child(self.context, self._root, self._scratch, reaper=self._living_reaper())
+                return ChildProcess(self.context, self._root, self._scratch, reaper=self._living_reaper())
         except (OSError, ClusterError):
             if self._ended:  # what it needs is closed
                 return None
@@ -200,11 +200,11 @@ class Pool:
     def _over(self, last: bool) -> bool:
         return self._ended if last else self._stopping
 
-    def _start(self) -> Child | None:
+    def _start(self) -> ChildProcess | None:
         template = self._template
         if template is not None and not self._spawns:
             try:
-                return Child(self.context, self._root, self._scratch, template)
+                return ChildProcess(self.context, self._root, self._scratch, template)
             except TimeoutError:
                 why = f"the process that forks them did not answer within {ANSWER_SECONDS:g} s (os.register_at_fork?)"
                 self._spawn_only(why, logging.WARNING)
@@ -264,7 +264,7 @@ class Pool:
     def _drop_template(self) -> None:
         _close(self._children.take_template(self.slots))
 
-    def _adopt(self, template: Child) -> None:
+    def _adopt(self, template: ChildProcess) -> None:
         """Make an ordinary child of a template that may not fork."""
         self._children.take_template(self.slots)
         self._make_room()
@@ -310,8 +310,8 @@ class Pool:
         return self._children.busy_and_idle(self.slots)
 
     def run(
-        self, order: Order, given: Sequence[ArrowPart] = (), on_alone: Callable[[], None] = lambda: None
-    ) -> Outcome:
+        self, request: TaskRequest, given: Sequence[ResultBuffer] = (), on_alone: Callable[[], None] = lambda: None
+    ) -> TaskResult:
         """Run an order on one child, or on several in turn where they die.
 
         Parameters
@@ -328,14 +328,14 @@ class Pool:
         ClusterError
             Children die again and again between simulations, so that nothing can be blamed.
         """
-        work = Work(order, given)
-        if order.per_worker is not None:
-            self.slots.limit(order.per_worker)
+        work = TaskProgress(request, given)
+        if request.per_worker is not None:
+            self.slots.limit(request.per_worker)
             _close(self._children.take_idle(self.slots, above=self.slots.n))
         self.install()  # before it has a place: it may take minutes, and others wait
-        last = order.replicates == ()
-        with self._place(on_alone if order.alone else None, last=last):
-            if order.replicates is None:
+        last = request.replicates == ()
+        with self._place(on_alone if request.alone else None, last=last):
+            if request.replicates is None:
                 room = self.context.held_bytes // self._children.n_pools
                 result_buffers.wait_for_room(room, lambda: self._stopping, self.context.job, self.context.mark)
                 self._wait_for_memory()
@@ -343,34 +343,34 @@ class Pool:
             while goes_on and not work.finished:
                 death = self._prepare()
                 if death is None:
-                    death, goes_on = self._turn(order, work)
+                    death, goes_on = self._turn(request, work)
                 if death is not None:
                     deaths_between = deaths_between + 1 if death.unit is None else 0
                     self._explain(death, work, deaths_between)
                     if deaths_between >= _DEATHS_BETWEEN_UNITS:
-                        raise _dying(order, death)
+                        raise _dying(request, death)
         work.prints = self._take_template_prints() + work.prints
-        outcome = work.outcome(self._children_start)
-        outcome.notes = self._take_notes()
-        outcome.allowed_bytes, outcome.own_bytes = self.allowed_bytes, self._own_bytes()
-        return outcome
+        result = work.result(self._children_start)
+        result.notes = self._take_notes()
+        result.allowed_bytes, result.own_bytes = self.allowed_bytes, self._own_bytes()
+        return result
 
-    def _turn(self, order: Order, work: Work) -> tuple[Death | None, bool]:
+    def _turn(self, request: TaskRequest, work: TaskProgress) -> tuple[Death | None, bool]:
         """Drive one child through what is left; return how it died, if it did, and whether another is to go on."""
-        fresh = work.wants_fresh
+        fresh = work.needs_fresh_process
         # One that is to show whether it needs less in a fresh process has that for itself: what is next could end it.
         leave_at = 1 if fresh else self._leave_at
-        with self._lent(last=order.replicates == (), fresh=fresh) as child:
+        with self._lent(last=request.replicates == (), fresh=fresh) as child:
             if child is None:
                 return None, False
             # A child that dies while it starts is no verdict on the model: an earlier one has imported it.
-            death = child.ready() or child.drive(work, self._limit_bytes(alone=order.alone), leave_at)
+            death = child.ready() or child.drive(work, self._limit_bytes(alone=request.alone), leave_at)
             work.prints += child.take_prints()
             work.peak_bytes = max(work.peak_bytes, child.peak_bytes)
             self._learn(work)
-            return death, death is not None or (bool(child.worn) and work.wants_more)
+            return death, death is not None or (bool(child.worn) and work.should_continue)
 
-    def _learn(self, work: Work) -> None:
+    def _learn(self, work: TaskProgress) -> None:
         """Have children leave before they are as large as one that left too little for a simulation."""
         most = int(_LEAVE_SHARE * work.worn_at())
         with self._lock:
@@ -449,7 +449,7 @@ class Pool:
         return max(each, min(self.slots.there * each, share)) if alone else each
 
     @contextlib.contextmanager
-    def _lent(self, *, last: bool = False, fresh: bool = False) -> Iterator[Child | None]:
+    def _lent(self, *, last: bool = False, fresh: bool = False) -> Iterator[ChildProcess | None]:
         """Lend a child, None once the pool is stopped; keep it only if it is fit for the next order.
 
         Parameters
@@ -469,7 +469,7 @@ class Pool:
             if child is not None:
                 self._give_back(child, fit=fit)
 
-    def _give_back(self, child: Child, *, fit: bool) -> None:
+    def _give_back(self, child: ChildProcess, *, fit: bool) -> None:
         with self._lock:  # who stops the pool sees it idle, or it is closed here
             kept = fit and not self._stopping and self._children.rest(self.slots, child)
         if not kept:
@@ -479,7 +479,7 @@ class Pool:
             child.close()
             self._children.remove(self.slots, child)
 
-    def _explain(self, death: Death, work: Work, deaths_between: int) -> None:
+    def _explain(self, death: Death, work: TaskProgress, deaths_between: int) -> None:
         """Blame the unit that ran, and report it."""
         where = f"process {death.pid} on {socket.gethostname()}"
         if death.by == "stop":
@@ -500,7 +500,7 @@ class Pool:
             self._spawn_only("a forked process hung")
             return
         verdict = verdict_of(death, self.context.timeout_s)
-        then = self._blame(death, death.unit, verdict, work)
+        then = self._count_death(death, death.unit, verdict, work)
         what, times = f"{unit} ({verdict.reason}): {verdict.happened}", work.how_often(death.unit, verdict.reason)
         self._report(work, Report(what, times, where, verdict.meaning, f"{then}; {verdict.remedy}"))
 
@@ -510,17 +510,17 @@ class Pool:
             message = "%s: the kernel killed process %d for memory: %d simulations at a time on this worker from now on"
             logger.warning(message, self.context.job, death.pid, self.slots.n)
 
-    def _blame(self, death: Death, unit: Unit, verdict: Verdict, work: Work) -> str:
+    def _count_death(self, death: Death, unit: Step, verdict: Verdict, work: TaskProgress) -> str:
         """Note that a unit ended its child; say what follows."""
-        if death.by == "memory" and work.excuse(unit, death.size_before):
-            return f"its process had {shown(death.size_before)} left from others: it is tried again in a fresh one"
-        if death.by == "memory" and work.postpone(unit):
+        if death.by == "memory" and work.retry_in_fresh_process(unit, death.size_before):
+            return f"its process had {bytes_text(death.size_before)} left from others: it is tried again in a fresh one"
+        if death.by == "memory" and work.run_alone_later(unit):
             return "it is tried again at the end, alone on its worker"
         if work.blame(unit, verdict):
             return "it is tried again in a new process"
         return "it is recorded as failed, the rest goes on"
 
-    def _report(self, work: Work, report: Report) -> None:
+    def _report(self, work: TaskProgress, report: Report) -> None:
         logger.warning("%s: %s", self.context.job, report)
         if self.context.slots is None:  # the runner is elsewhere, and so is the job's log
             work.reports.append(report)
@@ -582,16 +582,16 @@ class Pool:
             self._scratch.close()
 
 
-def _close(children: list[Child]) -> None:
+def _close(children: list[ChildProcess]) -> None:
     for child in children:  # they end side by side: the kernel takes milliseconds for each
         child.kill()
     for child in children:
         child.close()
 
 
-def _dying(order: Order, death: Death) -> ClusterError:
+def _dying(request: TaskRequest, death: Death) -> ClusterError:
     return ClusterError(
         f"children died {_DEATHS_BETWEEN_UNITS} times in a row between simulations; the last one {death.how}",
-        where=order.key,
+        where=request.key,
         hint=f"its last output: {death.tail or '(none)'}",
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import IO, Protocol
 
 from mops.system.lifeline import can_watch, readable
-from mops.task import Context
+from mops.task import JobContext
 from mops.worker.environment.interpreter import cannot_start, command
 from mops.worker.environment.variables import environment
 from mops.worker.reaper.client import Reaper
@@ -39,7 +39,7 @@ class Process(Protocol):
 class Spawned:
     """A process that this one has started: where there is no reaper."""
 
-    def __init__(self, context: Context, passed: tuple[int, ...]):
+    def __init__(self, context: JobContext, passed: tuple[int, ...]):
         argv, env = _command(context), _environment(context)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
@@ -110,7 +110,7 @@ class Grandchild:
             os.close(self._pidfd)
 
 
-def spawned(context: Context, passed: tuple[int, ...], reaper: Reaper | None) -> Process:
+def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper | None) -> Process:
     """Start a process that serves orders with these descriptors: its socket, lifeline and page.
 
     Parameters
@@ -143,15 +143,15 @@ def spawned(context: Context, passed: tuple[int, ...], reaper: Reaper | None) ->
         raise
 
 
-def _command(context: Context) -> list[str]:
+def _command(context: JobContext) -> list[str]:
     return [*command(context.python), "mops.child.main"]
 
 
-def _environment(context: Context) -> dict[str, str]:
+def _environment(context: JobContext) -> dict[str, str]:
     return environment(context.env, n_threads=context.threads, python=context.python)
 
 
-def _translated(context: Context, gone: OSError) -> Exception:
+def _translated(context: JobContext, gone: OSError) -> Exception:
     if context.python is None:
         return gone
     return cannot_start(context.python, gone, installed=context.install_s is not None)
@@ -177,7 +177,7 @@ HARMLESS_THREADS = {
 """Threads that a forked process can do without (by the 15 characters that the kernel keeps), each with the reason."""
 
 
-def why_not_forked(threads: list[str], modules: list[str]) -> str | None:
+def fork_refusal(threads: list[str], modules: list[str]) -> str | None:
     """Return why children are not to be forked from a process that has imported the model; None: they may be.
 
     Parameters

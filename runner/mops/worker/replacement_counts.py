@@ -15,7 +15,7 @@ REASONS = {"itself": "died", "silence": "silent", "start": "hung", "memory": "me
 """Why one makes room for a fresh one, by who ended it (:class:`mops.worker.deaths.Death`)."""
 
 WORN = ("simulations", "growth", "size", "zombies")
-"""The same for those that leave between two simulations (:class:`mops.child.replacement.Wear`)."""
+"""The same for those that leave between two simulations (:class:`mops.child.replacement.ReplacementPolicy`)."""
 
 ROOM = "room"
 """One that idled, and made room for another child (:mod:`mops.worker.children`)."""

@@ -17,18 +17,18 @@ from mops.project.bundle_cache import cache_folder, unpack
 from mops.storage.files import Files
 from mops.storage.job_records import load_bundle
 from mops.system import process_memory
-from mops.task import ArrowPart, Context, Order, Outcome
-from mops.worker.children import Children
+from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
+from mops.worker.children import ChildRegistry
 from mops.worker.pool import Pool
 
 _ASK_SECONDS = 10.0
-_children = Children()
+_children = ChildRegistry()
 _pools: dict[str, Pool] = {}
 _over: set[str] = set()
 _lock = threading.Lock()
 
 
-def run_order(order: Order, given: Sequence[ArrowPart] = ()) -> Outcome:
+def run_task(request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskResult:
     """Run an order in a child of this worker.
 
     Parameters
@@ -41,10 +41,10 @@ def run_order(order: Order, given: Sequence[ArrowPart] = ()) -> Outcome:
     ModelError, InstallError, ClusterError
         No simulation can run here; the failures of single simulations are in the outcome.
     """
-    pool = pool_of(order.context, order.pool)
-    outcome = pool.run(order, given, (lambda: None) if order.context.slots else partial(_say_begun, order.key))
-    outcome.worker = get_worker().address
-    return outcome
+    pool = pool_of(request.context, request.pool)
+    result = pool.run(request, given, (lambda: None) if request.context.slots else partial(_say_begun, request.key))
+    result.worker = get_worker().address
+    return result
 
 
 def _say_begun(key: str) -> None:
@@ -58,7 +58,7 @@ def _say_begun(key: str) -> None:
         sync(worker.loop, worker.scheduler.set_metadata, keys=keys, value=True, callback_timeout=_ASK_SECONDS)
 
 
-def pool_of(context: Context, name: str = "") -> Pool:
+def pool_of(context: JobContext, name: str = "") -> Pool:
     """Return this process's pool of a name, made at the first call; stopped already where it is over.
 
     Parameters
@@ -109,16 +109,16 @@ def _show_children() -> None:
         expose(pools)
 
 
-def _slots(context: Context) -> int:
+def _slots(context: JobContext) -> int:
     return context.slots or max(get_worker().state.nthreads // context.threads, 1)
 
 
-def bundle_folder(context: Context) -> Path:
+def bundle_folder(context: JobContext) -> Path:
     """Return the folder of the unpacked bundle; it comes through the storage unless it is in this machine's cache."""
     return unpack(context.bundle, partial(_load_bundle, context), cache_folder())
 
 
-def _load_bundle(context: Context) -> bytes:
+def _load_bundle(context: JobContext) -> bytes:
     try:
         return load_bundle(Files.open(context.storage).brief(), context.bundle)
     except (FileNotFoundError, StorageError) as fault:

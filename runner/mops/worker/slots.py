@@ -13,21 +13,21 @@ from contextlib import contextmanager
 from fractions import Fraction
 
 
-class Places:
+class WorkerSlots:
     """One worker process, shared by its pools. Thread-safe."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self._waiting: deque[object] = deque()
-        self._taken: Counter[Slots] = Counter()
+        self._taken: Counter[PoolSlots] = Counter()
         self._alone = False
 
-    def taken_by(self, slots: Slots) -> int:
+    def taken_by(self, slots: PoolSlots) -> int:
         """Return how many places of a pool are taken."""
         return self._taken[slots]
 
     @contextmanager
-    def taken(self, slots: Slots, over: Callable[[], bool], *, alone: bool) -> Iterator[bool]:
+    def taken(self, slots: PoolSlots, over: Callable[[], bool], *, alone: bool) -> Iterator[bool]:
         """Take a part of the worker (or all of it) when there is room; yield whether it is had.
 
         Parameters
@@ -43,7 +43,7 @@ class Places:
             if had:
                 self._leave(slots, alone=alone)
 
-    def _wait(self, slots: Slots, over: Callable[[], bool], *, alone: bool) -> bool:
+    def _wait(self, slots: PoolSlots, over: Callable[[], bool], *, alone: bool) -> bool:
         ticket = object()
         self._waiting.append(ticket)
         try:
@@ -57,11 +57,11 @@ class Places:
             self._waiting.remove(ticket)
             self.changed.notify_all()
 
-    def _fits(self, slots: Slots, *, alone: bool) -> bool:
+    def _fits(self, slots: PoolSlots, *, alone: bool) -> bool:
         used = sum(Fraction(n, pool.n) for pool, n in self._taken.items())
         return not used if alone else not self._alone and used + Fraction(1, slots.n) <= 1
 
-    def _leave(self, slots: Slots, *, alone: bool) -> None:
+    def _leave(self, slots: PoolSlots, *, alone: bool) -> None:
         with self.changed:
             self._taken[slots] -= 1
             if not self._taken[slots]:
@@ -75,7 +75,7 @@ class Places:
             self.changed.notify_all()
 
 
-class Slots:
+class PoolSlots:
     """The places of one pool. Thread-safe.
 
     Parameters
@@ -86,9 +86,9 @@ class Slots:
         The worker; None: nobody else uses it.
     """
 
-    def __init__(self, n: int, places: Places | None = None):
+    def __init__(self, n: int, places: WorkerSlots | None = None):
         self.there = self._most = self._n = n
-        self._places = places or Places()
+        self._places = places or WorkerSlots()
 
     @property
     def n(self) -> int:

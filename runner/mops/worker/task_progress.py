@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from mops.child.buffers import Tables, read_segment
-from mops.child.channel import Message, Unit
+from mops.child.channel import Message, Step
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart
 from mops.study.output_schema import narrowed
-from mops.task import ArrowPart, Failure, Loss, Order, Outcome, Segment, failures_bytes, no_losses
+from mops.task import Failure, Loss, ResultBuffer, Segment, TaskRequest, TaskResult, failures_bytes, missing_losses
 from mops.verdicts import Report
 from mops.worker.deaths import Verdict
 
@@ -25,7 +25,7 @@ RETRIED = frozenset({"crashed", "oom"})
 
 
 @dataclass
-class _Progress:
+class _GroupProgress:
     """How far one group of the order is; ``wanted`` are the replicates that this order settles."""
 
     group: Group | GroupPart
@@ -54,7 +54,7 @@ class _Progress:
         return self.good | self.failed.keys() | self.postponed
 
 
-class Work:
+class TaskProgress:
     """The groups of an order, what is handed over of them, and what is left.
 
     Parameters
@@ -63,19 +63,19 @@ class Work:
         Parts of earlier orders, for one that runs a group's targets alone: they hold all its replicates.
     """
 
-    def __init__(self, order: Order, given: Sequence[ArrowPart] = ()):
-        self._order, self._given = order, given
-        self._in_pieces = bool(order.replicates)
-        self._groups = [_Progress(group, _wanted(order, group)) for group in order.groups]
-        if order.replicates == ():
-            self._groups[0].good = set(range(order.groups[0].n_replicates))
-        self._parts: list[ArrowPart] = []
+    def __init__(self, request: TaskRequest, given: Sequence[ResultBuffer] = ()):
+        self._order, self._given = request, given
+        self._in_pieces = bool(request.replicates)
+        self._groups = [_GroupProgress(group, _wanted(request, group)) for group in request.groups]
+        if request.replicates == ():
+            self._groups[0].good = set(range(request.groups[0].n_replicates))
+        self._parts: list[ResultBuffer] = []
         self._tracebacks: dict[str, str] = {}  # each of them once, however many failures refer to it
-        self._deaths: Counter[Unit] = Counter()
-        self.reference: Families | None = order.reference
+        self._deaths: Counter[Step] = Counter()
+        self.reference: Families | None = request.reference
         self._known = self.reference
         self.seconds = 0.0
-        self._excused: dict[Unit, int] = {}
+        self._excused: dict[Step, int] = {}
         self.prints = ""
         self.peak_bytes = 0
         self.reports: list[Report] = []
@@ -91,17 +91,17 @@ class Work:
         """Whether nothing is left to do."""
         return all(progress.done or self._put_off(progress) for progress in self._groups)
 
-    def _put_off(self, progress: _Progress) -> bool:
+    def _put_off(self, progress: _GroupProgress) -> bool:
         """Tell whether this order does no more for a group: in pieces, only the replicate itself is put off."""
         return bool(progress.postponed) and not self._in_pieces
 
     @property
-    def wants_more(self) -> bool:
+    def should_continue(self) -> bool:
         """Whether to go on in a fresh child: what is half done would be lost, and the rest has time and room left."""
-        half_done = not self._in_pieces and any(p.begun and not p.done and not p.postponed for p in self._groups)
+        partial_groups = not self._in_pieces and any(p.begun and not p.done and not p.postponed for p in self._groups)
         begun = any(progress.done or progress.begun for progress in self._groups)
         within = self.seconds < self._order.seconds and self._bytes_left > 0
-        return not self.finished and (half_done or within or not begun)
+        return not self.finished and (partial_groups or within or not begun)
 
     @property
     def _bytes_left(self) -> int:
@@ -123,7 +123,7 @@ class Work:
             "keep_folder": self._order.keep_folder,
         }
 
-    def _rank(self, found: tuple[int, _Progress]) -> int:
+    def _rank(self, found: tuple[int, _GroupProgress]) -> int:
         """Say how early a group is to be run: what is known of one that is begun would be lost with the order."""
         place, progress = found
         if any(unit.place == place for unit in self._excused):
@@ -132,14 +132,14 @@ class Work:
             return 1 if set(progress.wanted) - progress.settled else 2
         return 3
 
-    def _unfinished(self) -> list[tuple[int, _Progress]]:
+    def _unfinished(self) -> list[tuple[int, _GroupProgress]]:
         return [(place, p) for place, p in enumerate(self._groups) if not p.done and not self._put_off(p)]
 
-    def _request(self, place: int, progress: _Progress) -> dict[str, Any]:
+    def _request(self, place: int, progress: _GroupProgress) -> dict[str, Any]:
         group = progress.group
         settled = progress.settled
         left = [[i, group.seeds[i]] for i in progress.wanted if i not in settled]
-        left.sort(key=lambda sim: Unit(place, sim[0]) not in self._excused)
+        left.sort(key=lambda sim: Step(place, sim[0]) not in self._excused)
         n_targets = 0 if self._in_pieces else len(self._order.context.targets)
         targets = [i for i in range(n_targets) if i not in progress.failed_targets]
         # With a failed replicate there will be no losses, so the good ones need not come back.
@@ -196,7 +196,7 @@ class Work:
             self._groups[place].done = True
         self._settle_pieces()
         if buffer is not None:
-            self._parts.append(ArrowPart(buffer, self._segments(message["outputs"])))
+            self._parts.append(ResultBuffer(buffer, self._segments(message["outputs"])))
 
     def _settle_pieces(self) -> None:
         for progress in self._groups if self._in_pieces else ():
@@ -221,7 +221,7 @@ class Work:
         n = progress.group.n_replicates
         progress.losses.extend(Loss(progress.group.index, name, key, loss, n) for key, loss in losses.items())
 
-    def blame(self, unit: Unit, verdict: Verdict) -> bool:
+    def blame(self, unit: Step, verdict: Verdict) -> bool:
         """Note that a child ended because of this unit; return whether the unit is to be tried again."""
         if self._settled(unit):  # it had been handed over: the child ended on its way to the next
             return True
@@ -232,7 +232,7 @@ class Work:
         self._settle_pieces()
         return False
 
-    def excuse(self, unit: Unit, size_before: int) -> bool:
+    def retry_in_fresh_process(self, unit: Step, size_before: int) -> bool:
         """Let a unit that took too much memory run first in a fresh process, once; return whether it may.
 
         Parameters
@@ -246,7 +246,7 @@ class Work:
         return True
 
     @property
-    def wants_fresh(self) -> bool:
+    def needs_fresh_process(self) -> bool:
         """Whether the next process is to be one that has run nothing."""
         return any(not self._settled(unit) and not self._postponed_unit(unit) for unit in self._excused)
 
@@ -255,15 +255,15 @@ class Work:
         good = (size for unit, size in self._excused.items() if self._good(unit))
         return min(good, default=0)
 
-    def _good(self, unit: Unit) -> bool:
+    def _good(self, unit: Step) -> bool:
         progress = self._groups[unit.place]
         target = unit.step - progress.group.n_replicates
         return progress.done and target not in progress.failed_targets if target >= 0 else unit.step in progress.good
 
-    def _postponed_unit(self, unit: Unit) -> bool:
+    def _postponed_unit(self, unit: Step) -> bool:
         return unit.step in self._groups[unit.place].postponed
 
-    def postpone(self, unit: Unit) -> bool:
+    def run_alone_later(self, unit: Step) -> bool:
         """Leave a unit that took too much memory to an order of its own; return False where that was this one."""
         if self._order.alone or not self._order.context.retries or self._settled(unit):
             return False
@@ -272,18 +272,18 @@ class Work:
         self._settle_pieces()
         return True
 
-    def _settled(self, unit: Unit) -> bool:
+    def _settled(self, unit: Step) -> bool:
         progress = self._groups[unit.place]
         return progress.done or unit.step in progress.good or unit.step in progress.failed
 
-    def how_often(self, unit: Unit, reason: str) -> str:
+    def how_often(self, unit: Step, reason: str) -> str:
         """Say how often a unit has been tried, and may be where it ends for this reason."""
         n = self._deaths[unit] + self._order.alone
         if not n:
             return "not counted"
         return f"time {n} of {max(self._order.context.retries + 1, n) if reason in RETRIED else n}"
 
-    def describe(self, unit: Unit) -> str:
+    def describe(self, unit: Step) -> str:
         """Name a unit for people: ``replicate 2 (seed 17) of group 5 (param_id 761edf35)``."""
         group = self._groups[unit.place].group
         if unit.step < group.n_replicates:
@@ -292,11 +292,11 @@ class Work:
             what = f"target {self._order.context.targets[unit.step - group.n_replicates]}"
         return f"{what} of group {group.index} (param_id {group.param_id[:12]})"
 
-    def _unit(self, place: int, replicate: int | None, target: int | None) -> Unit:
+    def _unit(self, place: int, replicate: int | None, target: int | None) -> Step:
         n = self._groups[place].group.n_replicates
-        return Unit(place, n + target if target is not None else int(replicate or 0))
+        return Step(place, n + target if target is not None else int(replicate or 0))
 
-    def _fail(self, unit: Unit, verdict: Verdict, *, died: bool = False) -> None:
+    def _fail(self, unit: Step, verdict: Verdict, *, died: bool = False) -> None:
         progress = self._groups[unit.place]
         n, seeds, group = progress.group.n_replicates, progress.group.seeds, progress.group.index
         attempts = self._deaths[unit] + (not died) + self._order.alone
@@ -308,7 +308,7 @@ class Work:
             target = unit.step - n
             progress.failed_targets[target] = Failure(group, None, None, self._order.context.targets[target], *why)
 
-    def outcome(self, children: str) -> Outcome:
+    def result(self, children: str) -> TaskResult:
         """Return what is done.
 
         Parameters
@@ -318,7 +318,7 @@ class Work:
         """
         done = [progress for progress in self._groups if progress.done or self._in_pieces]
         settled = {i for progress in done for i in (*progress.good, *progress.failed)}
-        return Outcome(
+        return TaskResult(
             keys=self._order.keys,
             done=frozenset() if self._in_pieces else frozenset(progress.group.index for progress in done),
             replicates=frozenset(settled) if self._in_pieces else frozenset(),
@@ -340,12 +340,12 @@ class Work:
             return frozenset(step for progress in self._groups for step in progress.postponed)
         return frozenset(progress.group.index for progress in self._groups if progress.postponed)
 
-    def _failures(self, progress: _Progress) -> list[Failure]:
+    def _failures(self, progress: _GroupProgress) -> list[Failure]:
         rows = progress.failures
         if progress.failed and self._order.context.targets and not self._in_pieces:
-            rows.append(no_losses(rows))
+            rows.append(missing_losses(rows))
         return rows
 
 
-def _wanted(order: Order, group: Group | GroupPart) -> tuple[int, ...]:
-    return order.replicates if order.replicates is not None else tuple(range(group.n_replicates))
+def _wanted(request: TaskRequest, group: Group | GroupPart) -> tuple[int, ...]:
+    return request.replicates if request.replicates is not None else tuple(range(group.n_replicates))

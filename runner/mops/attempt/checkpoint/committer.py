@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from mops.attempt.checkpoint.backlog import Backlog
-from mops.attempt.checkpoint.open_checkpoint import _NAMED, LEAST_SECONDS, Limits, OpenCheckpoint
+from mops.attempt.checkpoint.backlog import PendingResults
+from mops.attempt.checkpoint.open_checkpoint import LEAST_SECONDS, NAMED_GROUPS, Limits, OpenCheckpoint
 from mops.attempt.job_families import JobFamilies
 from mops.errors import InternalError
 from mops.storage import advisory
@@ -26,7 +26,7 @@ from mops.storage.output_file import StoredTypes
 from mops.storage.parquet import Encoded
 from mops.storage.paths import JobPaths
 from mops.study.groups import GroupTable
-from mops.task import Outcome, counted
+from mops.task import TaskResult, counts_of_result
 from mops.verdicts import Counts
 
 logger = logging.getLogger(__name__)
@@ -55,20 +55,20 @@ class _Queue:
     """Outcomes on their way to the writer, bounded in bytes."""
 
     limit_bytes: int
-    items: deque[tuple[Outcome, Counts]] = field(default_factory=deque)
+    items: deque[tuple[TaskResult, Counts]] = field(default_factory=deque)
     bytes: int = 0
     closed: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def put(self, outcome: Outcome, counts: Counts) -> None:
+    def put(self, result: TaskResult, counts: Counts) -> None:
         with self.changed:
             # One may always enter, however large.
             self.changed.wait_for(lambda: self.closed or not self.bytes or self.bytes < self.limit_bytes)
-            self.items.append((outcome, counts))
-            self.bytes += outcome.nbytes
+            self.items.append((result, counts))
+            self.bytes += result.nbytes
             self.changed.notify_all()
 
-    def take(self, timeout_s: float) -> tuple[Outcome, Counts] | None:
+    def take(self, timeout_s: float) -> tuple[TaskResult, Counts] | None:
         with self.changed:
             self.changed.wait_for(lambda: self.items or self.closed, timeout=max(timeout_s, 0.0))
             return self.items.popleft() if self.items else None
@@ -84,7 +84,7 @@ class _Queue:
             self.changed.notify_all()
 
 
-class Checkpointer:
+class Committer:
     """The thread that commits.
 
     Parameters
@@ -118,7 +118,7 @@ class Checkpointer:
         on_event: Callable[[Committed | Exception], None],
         on_tick: Callable[[int, bool], None],
         take_text: Callable[[], str],
-        backlog: Backlog,
+        backlog: PendingResults,
         families: JobFamilies,
     ):
         self._files, self._paths, self._log, self._groups = files, paths, log, groups
@@ -136,15 +136,15 @@ class Checkpointer:
         self._thread = threading.Thread(target=self._run, name="mops-checkpoints", daemon=True)
         self._thread.start()
 
-    def put(self, outcome: Outcome) -> Counts:
+    def put(self, result: TaskResult) -> Counts:
         """Take an outcome, whose parts are the writer's from now on, and count it.
 
         Waits while too many bytes wait to be encoded.
         """
-        counts = counted(outcome, self._groups, self._n_targets)
-        if outcome.done:
-            self._backlog.came(outcome.nbytes)
-        self._queue.put(outcome, counts)
+        counts = counts_of_result(result, self._groups, self._n_targets)
+        if result.done:
+            self._backlog.came(result.nbytes)
+        self._queue.put(result, counts)
         return counts
 
     def finish(self) -> None:
@@ -219,17 +219,17 @@ class Checkpointer:
         committed = self._log.view.committed
         if again := self._open.holds(done) or [group for group in sorted(done) if group in committed]:
             raise InternalError(
-                f"parameter sets came twice: groups {', '.join(map(str, again[:_NAMED]))}",
+                f"parameter sets came twice: groups {', '.join(map(str, again[:NAMED_GROUPS]))}",
                 where=self._paths.record,
                 hint="what is committed is right: mops jobs resume goes on from there; please report this",
             )
 
-    def _add(self, outcome: Outcome, counts: Counts) -> None:
-        self._check_new(outcome.done)
+    def _add(self, result: TaskResult, counts: Counts) -> None:
+        self._check_new(result.done)
         if not len(self._open):
             self._opened = time.monotonic()
-        nbytes = outcome.nbytes
-        self._open.add(outcome, counts)
+        nbytes = result.nbytes
+        self._open.add(result, counts)
         self._queue.encoded(nbytes)
 
     def _commit(self) -> None:

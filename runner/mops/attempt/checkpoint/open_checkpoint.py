@@ -16,7 +16,7 @@ from mops.storage.parquet import Encoded, PartEncoder, with_dictionaries
 from mops.study.column_families import Families, join_families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
-from mops.task import FAILURES, LOSSES, Failure, Loss, Outcome, Segment
+from mops.task import FAILURES, LOSSES, Failure, Loss, Segment, TaskResult
 from mops.verdicts import Counts
 
 LEAST_SECONDS = 1.0
@@ -28,7 +28,7 @@ _ROWS_AT_ONCE = 5_000
 _DICTIONARY_BYTES = 16 << 20
 """More than the whole tracebacks of an attempt take (:mod:`mops.attempt.checkpoint.tracebacks`)."""
 
-_NAMED = 5
+NAMED_GROUPS = 5
 
 _Row = TypeVar("_Row", Loss, Failure)
 
@@ -76,21 +76,21 @@ class OpenCheckpoint:
         """Return those of these groups that are in it already."""
         return sorted(self._settled.intersection(groups))
 
-    def add(self, outcome: Outcome, counts: Counts) -> None:
+    def add(self, result: TaskResult, counts: Counts) -> None:
         """Take an outcome; only groups that are done count. Its parts are taken out of it, and freed one by one."""
-        n_bytes = outcome.nbytes
+        n_bytes = result.nbytes
         self.bytes += n_bytes
         self.bytes_held += n_bytes
-        while outcome.parts:
-            part = outcome.parts.pop(0)
+        while result.parts:
+            part = result.parts.pop(0)
             for segment in part.segments:
-                self._write(part.buffer, segment, outcome.done)
-        self._done += sorted(outcome.done)
-        self._settled |= outcome.done
-        self.n_outcomes += bool(outcome.done)
-        self._losses.add(outcome.losses)
-        self._failures.add(outcome.failures)
-        self.keys += outcome.keys
+                self._write(part.buffer, segment, result.done)
+        self._done += sorted(result.done)
+        self._settled |= result.done
+        self.n_outcomes += bool(result.done)
+        self._losses.add(result.losses)
+        self._failures.add(result.failures)
+        self.keys += result.keys
         self.counts += counts
 
     def _write(self, buffer: pa.Buffer, segment: Segment, done: frozenset[int]) -> None:

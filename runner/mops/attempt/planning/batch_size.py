@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mops.attempt.planning.task_size import TASKS_PER_SLOT, WINDOW_PER_SLOT, least_tasks
 from mops.system.memory_limits import HEADROOM_BYTES
-from mops.units import shown
+from mops.units import bytes_text
 
 PILOT_TASKS_PER_SLOT = 4
 """Groups in flight for each slot until something is measured."""
@@ -31,7 +31,7 @@ _PEAK_QUANTILE = 0.9
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskUsage:
     """What is measured of a task.
 
     Parameters
@@ -57,7 +57,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Room:
+class Resources:
     """What there is.
 
     Parameters
@@ -80,7 +80,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BatchSize:
     """How much runs at once.
 
     Parameters
@@ -97,7 +97,7 @@ class Sizes:
     per_worker: int
     said: str
 
-    def differs(self, other: Sizes | None) -> bool:
+    def differs(self, other: BatchSize | None) -> bool:
         """Tell whether it is another plan, and not the same one measured anew."""
         if other is None or self.per_worker != other.per_worker:
             return True
@@ -112,14 +112,14 @@ def room_for_results(held_bytes: int, workers: int, runner_free_bytes: int) -> i
     return max(min(held_bytes * workers, int(RESULTS_SHARE * runner_free_bytes)), 1)
 
 
-class Sizer:
+class BatchSizer:
     """Reckons sizes from the tasks that were measured last."""
 
     def __init__(self) -> None:
-        self._tasks: deque[Task] = deque(maxlen=_RECENT)
+        self._tasks: deque[TaskUsage] = deque(maxlen=_RECENT)
         self._n = 0
 
-    def measured(self, task: Task) -> None:
+    def measured(self, task: TaskUsage) -> None:
         """Take a task, and forget the oldest of many."""
         self._tasks.append(task)
         self._n += 1
@@ -129,12 +129,12 @@ class Sizer:
         """Whether it is time to reckon anew between two batches: after 1, 2, 4 ... 64 tasks, each twice as sure."""
         return self._n <= _RECENT and self._n.bit_count() == 1
 
-    def sizes(self, room: Room) -> Sizes | None:
+    def sizes(self, room: Resources) -> BatchSize | None:
         """Return what fits; None before anything has finished."""
-        return reckoned(list(self._tasks), room) if sum(task.groups for task in self._tasks) else None
+        return batch_size_for(list(self._tasks), room) if sum(task.groups for task in self._tasks) else None
 
 
-def reckoned(tasks: list[Task], room: Room) -> Sizes:
+def batch_size_for(tasks: list[TaskUsage], room: Resources) -> BatchSize:
     """Return what fits.
 
     Parameters
@@ -157,9 +157,9 @@ def reckoned(tasks: list[Task], room: Room) -> Sizes:
     groups = min(n_tasks * per_task, by_results, MOST_GROUPS)
     per_task = min(per_task, max(groups // least_tasks(per_worker * room.workers, room.window_per_slot), 1))
     said = (
-        f"a simulation takes up to {shown(peak)}, with room for a quarter more and for a burst {shown(each)}; "
-        f"a worker has {shown(free)}: {per_worker} at once on each, of {most}; "
-        f"a parameter set takes {group_s:.2g} s and gives {shown(round(group_bytes))} of {shown(room.result_bytes)} "
+        f"a simulation takes up to {bytes_text(peak)}, with room for a quarter more and for a burst {bytes_text(each)}; "
+        f"a worker has {bytes_text(free)}: {per_worker} at once on each, of {most}; "
+        f"a parameter set takes {group_s:.2g} s and gives {bytes_text(round(group_bytes))} of {bytes_text(room.result_bytes)} "
         f"for results: {groups} in flight, {per_task} to a task"
     )
-    return Sizes(groups, per_worker, said)
+    return BatchSize(groups, per_worker, said)

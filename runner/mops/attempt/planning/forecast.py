@@ -1,7 +1,7 @@
 """What an attempt will take and give: time from its first tasks, rows and bytes from what is committed.
 
-The first good group of a job is committed as soon as it is there, so that its files tell (checkpoint/committer.py). Pure; only
-:meth:`Outlook.committed` asks the storage for its free space.
+The first good group of a job is committed as soon as it is there, so that its files tell (checkpoint/committer.py).
+Pure; only :meth:`Forecast.committed` asks the storage for its free space.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mops.storage.joblog.view import LogView
 from mops.study.column_families import Families
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
-from mops.units import _mib
+from mops.units import mebibytes
 
 SETTLE_SECONDS = 2.0
 """How long is measured, from the first task on, before a time is said: many short jobs are over by then."""
@@ -65,7 +65,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Yield:
+class OutputPerSimulation:
     """What each simulation gives, on average.
 
     Parameters
@@ -83,7 +83,7 @@ class Yield:
     file_bytes: int
 
 
-def yield_of(view: LogView, families: Families) -> Yield | None:
+def output_per_simulation(view: LogView, families: Families) -> OutputPerSimulation | None:
     """Return what the committed simulations gave; None: none was good.
 
     Parameters
@@ -101,7 +101,7 @@ def yield_of(view: LogView, families: Families) -> Yield | None:
         for table, stored in view.stored.items()
     )
     file_bytes = COLUMN_BYTES * sum(columns[table] for table in view.stored if table in columns)
-    return Yield(rows / view.counts.simulations, n_bytes / view.counts.simulations, file_bytes)
+    return OutputPerSimulation(rows / view.counts.simulations, n_bytes / view.counts.simulations, file_bytes)
 
 
 def seconds_per_simulation(tasks: Sequence[tuple[float, int]], slots: int) -> float | None:
@@ -122,7 +122,7 @@ def seconds_per_simulation(tasks: Sequence[tuple[float, int]], slots: int) -> fl
 
 
 def expected(
-    each: Yield,
+    each: OutputPerSimulation,
     limits: Limits,
     *,
     n_simulations: int,
@@ -163,13 +163,13 @@ def check_room(files: Files, job: str, n_bytes: int) -> None:
     free, needed = files.free_bytes(), math.ceil(n_bytes * MARGIN)
     if free is not None and free < needed:
         raise StorageError(
-            f"there is not enough room for the results: about {_mib(needed)} more are needed, {_mib(free)} are free",
+            f"there is not enough room for the results: about {mebibytes(needed)} more are needed, {mebibytes(free)} are free",
             where=files.url,
             hint=f"what is finished is kept: make room, then mops jobs resume {job}",
         )
 
 
-class Outlook:
+class Forecast:
     """Gathers what an expectation rests on, and draws it up once.
 
     Parameters
@@ -195,7 +195,7 @@ class Outlook:
         self._n_groups, self._n_simulations, self._more = n_groups, n_simulations, bool(inherited.committed)
         self._tasks: list[tuple[float, int]] = []
         self._since = 0.0
-        self._each: Yield | None = None
+        self._each: OutputPerSimulation | None = None
         self._drawn_up: Expected | None = None
 
     def committed(self, view: LogView, kinds: Families | None) -> None:
@@ -207,7 +207,7 @@ class Outlook:
             There is not.
         """
         if self._each is None and kinds is not None:
-            self._each = yield_of(view, kinds)
+            self._each = output_per_simulation(view, kinds)
             if self._each is not None:
                 check_room(self._files, self._job, self._expected(self._each, 0, 1).bytes)
 
@@ -217,7 +217,7 @@ class Outlook:
         if len(self._tasks) < _MEASURED_TASKS:
             self._tasks.append((seconds, simulations))
 
-    def drawn_up(self, n_left: int, slots: int) -> Expected | None:
+    def estimate(self, n_left: int, slots: int) -> Expected | None:
         """Return the expectation; None before enough is known, and for a job that is over before that.
 
         Parameters
@@ -230,7 +230,7 @@ class Outlook:
             self._drawn_up = self._expected(self._each, n_left, slots)
         return self._drawn_up
 
-    def _expected(self, each: Yield, n_left: int, slots: int) -> Expected:
+    def _expected(self, each: OutputPerSimulation, n_left: int, slots: int) -> Expected:
         return expected(
             each,
             self._limits,

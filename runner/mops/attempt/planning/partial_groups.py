@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from mops.attempt.planning.result_shelf import Kept, Shelf
+from mops.attempt.planning.result_shelf import Kept, ResultShelf
 from mops.errors import InternalError
 from mops.storage.backends.spool import Spool
-from mops.task import ArrowPart, Failure, Outcome, no_losses
+from mops.task import Failure, ResultBuffer, TaskResult, missing_losses
 
 
 @dataclass(frozen=True)
-class Piece:
+class PartialResult:
     """What a piece of a group, or its targets, gave.
 
     Parameters
     ----------
-    outcome
+    result
         The outcome without its parts, losses and failures.
     failed
         Whether something of it failed.
@@ -30,13 +30,13 @@ class Piece:
         Where the parts, losses and failures wait; None: there are none.
     """
 
-    outcome: Outcome
+    result: TaskResult
     failed: bool
     rows: Kept | None
 
 
 @dataclass
-class _Pieces:
+class _PartialGroup:
     """What a group's pieces gave together; of their outcomes, which bring prints and reports, none is held."""
 
     settled: set[int] = field(default_factory=set)
@@ -45,16 +45,16 @@ class _Pieces:
     seconds: float = 0.0
     failed: bool = False
 
-    def add(self, piece: Piece) -> None:
-        outcome = piece.outcome
-        self.settled |= outcome.replicates
-        self.keys += outcome.keys
+    def add(self, piece: PartialResult) -> None:
+        result = piece.result
+        self.settled |= result.replicates
+        self.keys += result.keys
         self.kept += [piece.rows] if piece.rows is not None else []
-        self.seconds += outcome.seconds
+        self.seconds += result.seconds
         self.failed |= piece.failed
 
 
-class HalfDone:
+class PartialGroups:
     """The half done groups of an attempt.
 
     Parameters
@@ -69,10 +69,10 @@ class HalfDone:
 
     def __init__(self, n_replicates: Callable[[int], int], *, has_targets: bool, spool: Callable[[], Spool]):
         self._n_replicates, self._has_targets = n_replicates, has_targets
-        self._groups: dict[int, _Pieces] = {}
-        self._shelf = Shelf(spool)
+        self._groups: dict[int, _PartialGroup] = {}
+        self._shelf = ResultShelf(spool)
 
-    def keep(self, outcome: Outcome) -> Piece:
+    def keep(self, result: TaskResult) -> PartialResult:
         """Put what a piece gave on disk. From any thread.
 
         Raises
@@ -81,11 +81,11 @@ class HalfDone:
             There is no room for it.
         """
         rows = None
-        if outcome.parts or outcome.failures or outcome.losses:
-            rows = self._shelf.put((outcome.parts, outcome.failures, outcome.losses))
-        return Piece(replace(outcome, parts=[], failures=[], losses=[]), bool(outcome.failures), rows)
+        if result.parts or result.failures or result.losses:
+            rows = self._shelf.put((result.parts, result.failures, result.losses))
+        return PartialResult(replace(result, parts=[], failures=[], losses=[]), bool(result.failures), rows)
 
-    def add(self, group: int, piece: Piece) -> bool:
+    def add(self, group: int, piece: PartialResult) -> bool:
         """Take what :meth:`keep` returned; return whether nothing of the group is left to do.
 
         Raises
@@ -93,16 +93,16 @@ class HalfDone:
         InternalError
             A replicate has come before: its rows would be there twice.
         """
-        pieces = self._groups.setdefault(group, _Pieces())
-        if again := pieces.settled & piece.outcome.replicates:
+        pieces = self._groups.setdefault(group, _PartialGroup())
+        if again := pieces.settled & piece.result.replicates:
             raise InternalError(
                 f"replicates {', '.join(map(str, sorted(again)))} of group {group} came twice",
                 hint="what is committed is right: mops jobs resume goes on from there; please report this",
             )
         pieces.add(piece)
-        return group in piece.outcome.done or (self._settled(group) and not self.targets_due(group))
+        return group in piece.result.done or (self._settled(group) and not self.targets_due(group))
 
-    def drop(self, piece: Piece) -> None:
+    def drop(self, piece: PartialResult) -> None:
         """Keep nothing of what :meth:`keep` returned."""
         self._shelf.remove([piece.rows] if piece.rows is not None else [])
 
@@ -110,22 +110,22 @@ class HalfDone:
         """Tell whether a group is to be scored now; one with a failed simulation has no losses."""
         return self._has_targets and self._settled(group) and not self._groups[group].failed
 
-    def parts(self, group: int) -> list[ArrowPart]:
+    def parts(self, group: int) -> list[ResultBuffer]:
         """Return a group's results so far, mapped from disk."""
         return [part for parts, _, _ in self._shelf.read(self._groups[group].kept) for part in parts]
 
     def _settled(self, group: int) -> bool:
         return group in self._groups and len(self._groups[group].settled) == self._n_replicates(group)
 
-    def take(self, group: int) -> Outcome:
+    def take(self, group: int) -> TaskResult:
         """Return a whole group's outcome, mapped from disk, and keep nothing of it. From any thread."""
         pieces = self._groups.pop(group)
         rows = self._shelf.read(pieces.kept)
         self._shelf.remove(pieces.kept)
         failures = sorted((failure for _, failures, _ in rows for failure in failures), key=_replicate)
         if self._has_targets and any(failure.replicate is not None for failure in failures):
-            failures.append(no_losses(failures))
-        return Outcome(
+            failures.append(missing_losses(failures))
+        return TaskResult(
             keys=tuple(pieces.keys),
             done=frozenset({group}),
             seconds=pieces.seconds,

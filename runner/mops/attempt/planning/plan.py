@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from mops.attempt.planning.task_size import PIECES_PER_SLOT, TASKS_PER_SLOT, least_tasks, piece_size, task_budget_s
 from mops.attempt.planning.window import Window
-from mops.task import Submit
+from mops.task import Task
 
 _DECAY = 0.8
 _ANY = 1 << 20
@@ -68,19 +68,19 @@ class Plan:
         fuse: bool,
         window_per_slot: float,
     ):
-        self._fresh: Iterator[int] = iter(todo)
+        self._new_groups: Iterator[int] = iter(todo)
         self._n_left = n_todo
         self._n_replicates = n_replicates
         self._window, self._window_per_slot = window, window_per_slot
         self._task_seconds, self._fuse = task_seconds, fuse
         self.slots, self.workers = slots, 1
         self.tasks: int | None = None
-        self._returned: list[int] = []  # a heap: what a task gave back goes first, in study order
-        self._flying: dict[int, Submit] = {}
+        self._returned_groups: list[int] = []  # a heap: what a task gave back goes first, in study order
+        self._flying: dict[int, Task] = {}
         self._n_whole = 0  # groups of the tasks in flight that hold whole ones
         self._split: dict[int, _Split] = {}
         self._suspects: set[int] = set()  # groups of a task that took down its workers: each in a task of its own
-        self._late: deque[int] = deque()  # groups that are to run alone, when nothing else does
+        self._alone_at_end: deque[int] = deque()  # groups that are to run alone, when nothing else does
         self._number = 0
         self._seconds = self._groups = self._simulations = 0.0
         self._stopped = False
@@ -91,7 +91,7 @@ class Plan:
         return self._n_whole + len(self._split)
 
     @property
-    def flying(self) -> dict[int, Submit]:
+    def tasks_in_flight(self) -> dict[int, Task]:
         """The orders that are not back, by number."""
         return self._flying
 
@@ -105,10 +105,10 @@ class Plan:
         """Whether nothing is in flight and nothing will be sent."""
         if self._flying or any(split.targets_due or split.closing for split in self._split.values()):
             return False
-        return self._stopped or not (self._n_left or self._split or self._late)
+        return self._stopped or not (self._n_left or self._split or self._alone_at_end)
 
     @property
-    def wants(self) -> int:
+    def wanted_slots(self) -> int:
         """Simulations that it could run at once now, if there were slots without end."""
         flying = len(self._flying)
         if self._stopped:
@@ -135,7 +135,7 @@ class Plan:
         self._groups = self._groups * _DECAY + groups
         self._simulations = self._simulations * _DECAY + simulations
 
-    def fill(self, *, pilot: bool) -> list[Submit]:
+    def next_tasks(self, *, pilot: bool) -> list[Task]:
         """Return the orders that fill the window.
 
         Parameters
@@ -145,13 +145,13 @@ class Plan:
         """
         if pilot and self._flying:
             return []
-        orders: list[Submit] = []
-        while (order := self._next()) is not None:
-            self._flying[order.number] = order
-            orders.append(order)
+        requests: list[Task] = []
+        while (request := self._next()) is not None:
+            self._flying[request.number] = request
+            requests.append(request)
             if pilot:
                 break
-        return orders
+        return requests
 
     def finished(
         self, number: int, done: frozenset[int], seconds: float, postponed: frozenset[int] = frozenset()
@@ -164,10 +164,10 @@ class Plan:
         alone, elsewhere = self._flying[number].alone, done | postponed
         left = [group for group in self._land_whole(number) if group not in elsewhere]
         if alone:  # it has its reason
-            self._late += left
+            self._alone_at_end += left
         else:
             self._give_back(left)
-        self._late += sorted(postponed)
+        self._alone_at_end += sorted(postponed)
         self._suspects -= done
         if done and seconds:
             self.measured(seconds, len(done), sum(map(self._n_replicates, done)))
@@ -216,10 +216,10 @@ class Plan:
         blamed
             Workers died of it: its groups are sent one by one, then each simulation alone, to find the one that did it.
         """
-        order = self._flying[number]
-        self._suspects.update(order.groups if blamed else ())
-        late = blamed or order.alone
-        if order.replicates is None:
+        request = self._flying[number]
+        self._suspects.update(request.groups if blamed else ())
+        late = blamed or request.alone
+        if request.replicates is None:
             self._whole_lost(self._land_whole(number), blamed=blamed, late=late)
             return
         group, sent = self._land_piece(number)
@@ -237,7 +237,7 @@ class Plan:
         elif blamed and (n := self._n_replicates(groups[0])) > 1:
             self._split[groups[0]] = _Split(late=list(range(n)))
         else:
-            self._late += groups
+            self._alone_at_end += groups
 
     def stop(self) -> None:
         """Send nothing more but the targets of groups that have all their replicates."""
@@ -249,22 +249,22 @@ class Plan:
         return groups
 
     def _land_piece(self, number: int) -> tuple[int, tuple[int, ...]]:
-        order = self._flying.pop(number)
-        assert order.replicates is not None
-        return order.groups[0], order.replicates
+        request = self._flying.pop(number)
+        assert request.replicates is not None
+        return request.groups[0], request.replicates
 
     def _give_back(self, groups: Iterable[int]) -> None:
         for group in groups:
-            heapq.heappush(self._returned, group)
+            heapq.heappush(self._returned_groups, group)
             self._n_left += 1
 
     def _return_replicates(self, group: int, replicates: Iterable[int]) -> None:
         for replicate in replicates:
             heapq.heappush(self._split[group].left, replicate)
 
-    def _next(self) -> Submit | None:
+    def _next(self) -> Task | None:
         if self._flying and next(iter(self._flying.values())).alone:  # then all are: nothing else is sent beside one
-            suspected = any(not self._suspects.isdisjoint(order.groups) for order in self._flying.values())
+            suspected = any(not self._suspects.isdisjoint(request.groups) for request in self._flying.values())
             room = len(self._flying) < self.workers and not self._stopped and not suspected
             return self._next_alone() if room else None
         for group, split in self._split.items():
@@ -276,7 +276,7 @@ class Plan:
             return self._next_groups()
         return self._next_alone() if not self._flying else None
 
-    def _next_alone(self) -> Submit | None:
+    def _next_alone(self) -> Task | None:
         """Return what is to have a worker for itself: one for each worker, and nothing beside them.
 
         What is suspected to end its worker is the only one: on a worker that dies with two, which one did it?
@@ -289,14 +289,14 @@ class Plan:
             if split.targets_late:
                 split.targets_late = False
                 return self._numbered((group,), (), alone=True)
-        if self._flying and self._late and self._late[0] in self._suspects:
+        if self._flying and self._alone_at_end and self._alone_at_end[0] in self._suspects:
             return None
-        if self._late and self.in_flight < self._window.size:
+        if self._alone_at_end and self.in_flight < self._window.size:
             self._n_whole += 1
-            return self._numbered((self._late.popleft(),), None, alone=True)
+            return self._numbered((self._alone_at_end.popleft(),), None, alone=True)
         return None
 
-    def _next_piece(self, group: int, split: _Split) -> Submit | None:
+    def _next_piece(self, group: int, split: _Split) -> Task | None:
         if self._full(PIECES_PER_SLOT):  # also for targets: all the results of their group go with each task
             return None
         if split.targets_due:
@@ -305,7 +305,7 @@ class Plan:
         size = piece_size(len(split.left), self._seconds_per_simulation, self._budget_s())
         return self._numbered((group,), tuple(heapq.heappop(split.left) for _ in range(size)))
 
-    def _next_groups(self) -> Submit | None:
+    def _next_groups(self) -> Task | None:
         """Return the next task of whole groups, or the first piece of a group that is too long for one."""
         if self._full(1 if self.seconds_per_group is None else TASKS_PER_SLOT):
             return None
@@ -334,10 +334,10 @@ class Plan:
                 return
             yield group
 
-    def _numbered(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None, *, alone: bool = False) -> Submit:
+    def _numbered(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None, *, alone: bool = False) -> Task:
         self._number += 1
         suspect = not alone and groups[0] in self._suspects
-        return Submit(self._number, groups, replicates, alone, suspect, self._expected_s(groups, replicates))
+        return Task(self._number, groups, replicates, alone, suspect, self._expected_s(groups, replicates))
 
     def _expected_s(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None) -> float:
         if replicates is None:
@@ -366,4 +366,4 @@ class Plan:
 
     def _first(self) -> int:
         self._n_left -= 1
-        return heapq.heappop(self._returned) if self._returned else next(self._fresh)
+        return heapq.heappop(self._returned_groups) if self._returned_groups else next(self._new_groups)

@@ -37,7 +37,7 @@ class Kept:
         return sum(length + -length % _ALIGN for _, length in self.extents)
 
 
-class Shelf:
+class ResultShelf:
     """Keeps objects on disk until they are removed. Thread-safe.
 
     One file for all objects, since a process may have few descriptors and few mappings, and there may be very many

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, start_http_se
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from mops.attempt.checkpoint.backlog import Backlog
+from mops.attempt.checkpoint.backlog import PendingResults
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.progress import Snapshot
 from mops.system.heap import resident_bytes
@@ -37,7 +37,7 @@ class JobCollector(Collector):
         Returns where the job stands.
     """
 
-    def __init__(self, attempt: int, look: Callable[[], Snapshot], backlog: Backlog):
+    def __init__(self, attempt: int, look: Callable[[], Snapshot], backlog: PendingResults):
         self._attempt, self._look, self._backlog = attempt, look, backlog
 
     def describe(self) -> list[Metric]:
@@ -54,7 +54,7 @@ class JobCollector(Collector):
         yield from _whole_job(families, seen, self._attempt)
 
 
-def _done(families: Families, seen: Snapshot, backlog: Backlog) -> Iterator[Metric]:
+def _done(families: Families, seen: Snapshot, backlog: PendingResults) -> Iterator[Metric]:
     """Yield the counters: each counts from the attempt's beginning."""
     ended = {verdict: seen.ended.get(verdict, 0) for verdict in ("good", *VERDICTS)}
     yield families.counter_by("mops_simulations", "Simulations that have reached the runner.", "verdict", ended)
@@ -67,7 +67,7 @@ def _done(families: Families, seen: Snapshot, backlog: Backlog) -> Iterator[Metr
     yield families.counter("mops_written_bytes", "Bytes of Parquet parts stored.", backlog.written_bytes)
 
 
-def _going_on(families: Families, seen: Snapshot, backlog: Backlog) -> Iterator[Metric]:
+def _going_on(families: Families, seen: Snapshot, backlog: PendingResults) -> Iterator[Metric]:
     yield families.gauge("mops_groups_in_flight", "Parameter sets sent and not back.", seen.in_flight)
     yield families.gauge("mops_window_groups", "The most parameter sets that may be in flight now.", seen.window)
     yield families.gauge("mops_slots", "Simulations that run at once.", seen.slots)

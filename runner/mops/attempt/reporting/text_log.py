@@ -14,7 +14,7 @@ _LINE_CHARACTERS = 300
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
-class JobLogBuffer(logging.Handler):
+class TextLogBuffer(logging.Handler):
     """Collects lines until somebody writes them to the storage; bounded, the newest are kept."""
 
     def __init__(self) -> None:
@@ -57,9 +57,9 @@ class JobLogBuffer(logging.Handler):
 
 
 @contextmanager
-def collecting() -> Iterator[JobLogBuffer]:
+def collecting() -> Iterator[TextLogBuffer]:
     """Collect what mops logs at INFO and above."""
-    buffer, logger = JobLogBuffer(), logging.getLogger("mops")
+    buffer, logger = TextLogBuffer(), logging.getLogger("mops")
     logger.addHandler(buffer)
     try:
         yield buffer

@@ -10,7 +10,7 @@ import typer
 from mops import units
 from mops.cli import service_options, terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
-from mops.jobs.delete import Deleted, delete, doomed
+from mops.jobs.delete import Deleted, delete, plan_deletion
 from mops.jobs.location import locate
 
 
@@ -27,7 +27,7 @@ def delete_(
     connected service does not wait any more.
     """
     files = locate(storage, local=local).open()
-    found = doomed(files.brief(), jobs)
+    found = plan_deletion(files.brief(), jobs)
     for job in found:
         terminal.say(f"job {job.job}: {job.state}, {units.counted(job.files, 'file')}, {terminal.size(job.bytes)}")
     if not (yes or terminal.confirmed(f"delete {units.counted(len(found), 'job')} for good?", unasked="--yes")):

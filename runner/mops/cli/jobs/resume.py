@@ -63,7 +63,7 @@ def resume(
         workers=workers,
     )
     service = service_options.service_of(local=local, detach=detach, pod=pod)
-    with job_progress.shown(as_json=as_json) as shown:
+    with job_progress.displayed(as_json=as_json) as shown:
         resume_job(
             found,
             take_over=take_over,

@@ -67,7 +67,7 @@ def retry(
         workers=workers,
     )
     service = service_options.service_of(local=local, detach=detach, pod=pod)
-    with job_progress.shown(as_json=as_json) as shown:
+    with job_progress.displayed(as_json=as_json) as shown:
         child = retry_job(
             found,
             verdict,

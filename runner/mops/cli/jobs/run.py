@@ -15,7 +15,7 @@ from mops.jobs.submit import run as run_job
 from mops.k8s.dedicated_lifecycle import had
 from mops.k8s.pod_ends import Pods
 from mops.storage.joblog.records import Asked
-from mops.storage.joblog.starting import Overtaken, Settled
+from mops.storage.joblog.starting import NothingToRun, Overtaken
 
 DONE = (0, *(terminal.EXIT_CODES[state] for state in ("partial", "cancelled")), Superseded.exit_code)
 """Exit codes after which a job needs no runner."""
@@ -68,11 +68,11 @@ def run(
 def _run(
     job: str, storage: str | None, asked: Asked | None, pod: bool, pods: Pods | None, grace_s: float | None
 ) -> None:
-    with job_progress.shown(as_json=False) as shown:
+    with job_progress.displayed(as_json=False) as shown:
         found = open_job(job, storage)
         try:
             run_job(found, asked=asked, on_progress=shown.progress, pods=pods, unwatched=pod, grace_s=grace_s)
-        except Settled as settled:
+        except NothingToRun as settled:
             terminal.say(f"job {job} has ended ({settled.state}): there is nothing to run")
             raise typer.Exit(terminal.EXIT_CODES[settled.state]) from None
         shown.ended(found)

@@ -61,7 +61,7 @@ def submit(
         workers=workers,
     )
     service = service_options.service_of(local=local, detach=detach, pod=pod)
-    with job_progress.shown(as_json=as_json) as shown:
+    with job_progress.displayed(as_json=as_json) as shown:
         job = submit_study(
             study,
             project=project,

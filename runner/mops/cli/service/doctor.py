@@ -12,7 +12,7 @@ from mops.cli import service_options, terminal
 from mops.cli.options import JsonOption, StorageOption
 from mops.cluster.doctor import Finding, Scheduler, Worker, examine
 from mops.cluster.embedded import embedded_slots
-from mops.cluster.external import external
+from mops.cluster.external import connect_external
 from mops.jobs.job import open_job
 from mops.service.overview import dask_of
 from mops.service.profile import load
@@ -57,7 +57,7 @@ def doctor(
 def _look(settings: Settings) -> tuple[Scheduler, list[Worker], list[Finding]] | None:
     """Look at the cluster that jobs would run on; None: they would run on this machine."""
     if settings.scheduler is not None:
-        with external(settings.scheduler, "doctor", settings) as cluster:
+        with connect_external(settings.scheduler, "doctor", settings) as cluster:
             return examine(cluster.client, settings.sim_threads)
     if load() is None:
         return None

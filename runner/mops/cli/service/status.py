@@ -11,9 +11,9 @@ import typer
 
 from mops.cli import service_options, terminal
 from mops.cli.options import JsonOption
-from mops.cluster.doctor import Connected, Finding
+from mops.cluster.doctor import ConnectedWorker, Finding
 from mops.k8s.pod_state import PodState
-from mops.service.overview import Member, Survey, survey
+from mops.service.overview import ServiceOverview, WorkerView, overview_of
 from mops.service.service import Service
 from mops.settings import Settings
 
@@ -29,7 +29,7 @@ def status(as_json: JsonOption = False) -> None:
     Exit codes: 0, or 4 where something could not be asked; what is known is shown then, too.
     """
     service = service_options.connected()
-    now = survey(service, Settings.from_environment().sim_threads)
+    now = overview_of(service, Settings.from_environment().sim_threads)
     if as_json:
         terminal.data_json(_as_json(service, now))
     else:
@@ -40,7 +40,7 @@ def status(as_json: JsonOption = False) -> None:
         raise typer.Exit(4)
 
 
-def _as_json(service: Service, now: Survey) -> dict[str, object]:
+def _as_json(service: Service, now: ServiceOverview) -> dict[str, object]:
     about = service.profile.service
     return {
         "service": {"release": about.release, "namespace": service.profile.namespace, "version": about.version},
@@ -55,11 +55,11 @@ def _as_json(service: Service, now: Survey) -> dict[str, object]:
     }
 
 
-def _dicts(found: Sequence[PodState | Member | Finding] | None) -> list[dict[str, Any]] | None:
+def _dicts(found: Sequence[PodState | WorkerView | Finding] | None) -> list[dict[str, Any]] | None:
     return None if found is None else [asdict(one) for one in found]
 
 
-def _show(service: Service, now: Survey) -> None:
+def _show(service: Service, now: ServiceOverview) -> None:
     terminal.data_fields(_fields(service, now))
     if now.workers:
         rows = [_row(member, asked=now.dask is not None) for member in now.workers]
@@ -73,7 +73,7 @@ def _show(service: Service, now: Survey) -> None:
     _advise(service, now)
 
 
-def _fields(service: Service, now: Survey) -> Iterator[tuple[str, str]]:
+def _fields(service: Service, now: ServiceOverview) -> Iterator[tuple[str, str]]:
     about = service.profile.service
     yield "service", f"{about.release} in namespace {service.profile.namespace}, mops {about.version}"
     yield "server", service.kubernetes.where
@@ -96,11 +96,11 @@ def _counted(words: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {word}" for word, n in sorted(words.items())) or "none"
 
 
-def _word(member: Member) -> str:
+def _word(member: WorkerView) -> str:
     return member.pod.word if member.pod else "connected"
 
 
-def _row(member: Member, *, asked: bool) -> tuple[str, ...]:
+def _row(member: WorkerView, *, asked: bool) -> tuple[str, ...]:
     pod, dask = member.pod, member.dask
     if pod is None:
         state, restarts, why = "connected", "-", "it is in no pod of the chart"
@@ -112,12 +112,12 @@ def _row(member: Member, *, asked: bool) -> tuple[str, ...]:
     return member.name, state, restarts, threads, memory, why
 
 
-def _memory(worker: Connected) -> str:
+def _memory(worker: ConnectedWorker) -> str:
     limit = terminal.size(worker.limit_bytes) if worker.limit_bytes else "no limit"
     return f"{terminal.size(worker.tree_bytes)} of {limit}"
 
 
-def _advise(service: Service, now: Survey) -> None:
+def _advise(service: Service, now: ServiceOverview) -> None:
     pods = [member.pod for member in now.workers or () if member.pod] + [*(now.scheduler or ())]
     for hint in sorted({pod.hint for pod in pods} - {""}):
         terminal.say(f"hint: {hint}")

@@ -14,10 +14,10 @@ from mops.cli import terminal
 from mops.cli.options import EnvOption, JsonOption, PythonOption
 from mops.cli.study.trial_report import fields_of, raise_failure, say_warnings, to_json
 from mops.cluster.embedded import embedded_slots
-from mops.jobs.prepare import Prepared, prepare
+from mops.jobs.prepare import PreparedStudy, prepare
 from mops.jobs.trial.trial import Trial, check_model, try_model
 from mops.settings import Settings
-from mops.worker.environment.options import Surroundings, surroundings
+from mops.worker.environment.options import ChildEnvironment, child_environment
 from mops.worker.environment.variables import read_variables
 
 
@@ -39,7 +39,7 @@ def check(
     """
     settings = Settings.from_environment()
     variables = read_variables(env or [])
-    given = surroundings(variables, python, install=settings.install)
+    given = child_environment(variables, python, install=settings.install)
     prepared = prepare(study, project, settings.storage)
     for warning in prepared.study.warnings:
         terminal.say(f"note: {warning}")
@@ -56,7 +56,7 @@ def _say_what_runs() -> None:
     terminal.say("running one simulation three times, and another in between (--no-run leaves this out)")
 
 
-def _show(plan: dict[str, Any], given: Surroundings, trial: Trial | None, *, as_json: bool) -> None:
+def _show(plan: dict[str, Any], given: ChildEnvironment, trial: Trial | None, *, as_json: bool) -> None:
     if as_json:
         terminal.data_json(plan | {"trial": None if trial is None else to_json(trial)})
     else:
@@ -66,7 +66,7 @@ def _show(plan: dict[str, Any], given: Surroundings, trial: Trial | None, *, as_
         raise_failure(trial)
 
 
-def _plan(prepared: Prepared, settings: Settings) -> dict[str, Any]:
+def _plan(prepared: PreparedStudy, settings: Settings) -> dict[str, Any]:
     spec, bundle = prepared.spec, prepared.bundle
     return {
         **spec.to_json(),

@@ -22,20 +22,20 @@ from typing import Literal
 
 import pyarrow as pa
 
-from mops.attempt.attempt import children, context_of
+from mops.attempt.attempt import job_context, started_children
 from mops.attempt.main_loop import check_outputs
 from mops.child.buffers import read_segment
-from mops.jobs.prepare import Prepared, _of
+from mops.jobs.prepare import PreparedStudy, context_for
 from mops.jobs.trial.compare import Difference, Losses, differing_losses, differing_tables
 from mops.settings import Settings
 from mops.study.groups import Group
 from mops.study.ids import replicate_seed
-from mops.task import Context, Failure, Order, Outcome
-from mops.worker.environment.options import Surroundings
+from mops.task import Failure, JobContext, TaskRequest, TaskResult
+from mops.worker.environment.options import ChildEnvironment
 from mops.worker.pool import Pool
 from mops.worker.run_task import bundle_folder
 
-Cause = Literal["unseeded", "kept"]
+Instability = Literal["unseeded", "kept"]
 _NO_LIMIT = 1 << 60
 AGAIN = "again in the same process"
 AFTER_ANOTHER = "after another simulation"
@@ -65,7 +65,7 @@ class Varying:
     """
 
     when: str
-    cause: Cause
+    cause: Instability
     differences: tuple[Difference, ...]
 
 
@@ -111,7 +111,7 @@ class Trial:
     reads_written: tuple[str, ...] = ()
 
 
-def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[], None] = lambda: None) -> Trial:
+def try_out(context: JobContext, groups: Sequence[Group], on_imported: Callable[[], None] = lambda: None) -> Trial:
     """Run the first simulation three times, another one in between, and the first set's targets twice.
 
     Parameters
@@ -138,10 +138,10 @@ def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[],
         two.ready()  # side by side, and through before anything is measured
         on_imported()
         first = one.simulate(group, keep_folder=True)
-        trial = Trial(group, import_seconds, first.outcome.seconds)
+        trial = Trial(group, import_seconds, first.result.seconds)
         if first.failure is not None:
-            return replace(trial, failures=first.failures, prints=first.outcome.prints)
-        check_outputs(context.outputs, first.outcome.reference or {})
+            return replace(trial, failures=first.failures, prints=first.result.prints)
+        check_outputs(context.outputs, first.result.reference or {})
         again, reads_written = _again(one, group, first)
         other = two.simulate(_other(groups))
         after = two.run(group) if context.targets else two.simulate(group)
@@ -149,14 +149,14 @@ def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[],
     failing = again if again.failures else after
     return replace(
         trial,
-        warm_seconds=again.outcome.seconds,
+        warm_seconds=again.result.seconds,
         outputs=tuple(OutputSize(name, table.num_rows, table.nbytes) for name, table in first.tables.items()),
         failures=failing.failures,
         other=other.failure,
         losses=once,
         varying=_varying(alone, group, first, again, after),
         varying_losses=tuple(differing_losses(once, twice)),
-        prints=failing.outcome.prints if failing.failures else "",
+        prints=failing.result.prints if failing.failures else "",
         reads_written=reads_written,
     )
 
@@ -165,19 +165,19 @@ def try_out(context: Context, groups: Sequence[Group], on_imported: Callable[[],
 class _Ran:
     """What came of a set's simulations."""
 
-    outcome: Outcome
+    result: TaskResult
     kept: tuple[str, ...] | None
 
     @property
     def failure(self) -> Failure | None:
         """Why the first replicate failed, if it did."""
-        return next((failure for failure in self.outcome.failures if failure.replicate == 0), None)
+        return next((failure for failure in self.result.failures if failure.replicate == 0), None)
 
     @property
     def tables(self) -> dict[str, pa.Table]:
         """The outputs of the first replicate that the study keeps; a long simulation hands over all of them."""
         found: dict[str, pa.Table] = {}
-        for part in self.outcome.parts:
+        for part in self.result.parts:
             for segment in part.segments:
                 replicates = [replicate for _, replicate in segment.simulations]
                 if 0 in replicates and (self.kept is None or segment.output in self.kept):
@@ -191,7 +191,7 @@ class _Ran:
         """The losses of the first and of the second pass through the targets."""
         once: dict[tuple[str, str], float] = {}
         twice: dict[tuple[str, str], float] = {}
-        for loss in self.outcome.losses:
+        for loss in self.result.losses:
             key = loss.target, loss.name
             (twice if key in once else once)[key] = loss.loss
         return once, twice
@@ -199,7 +199,7 @@ class _Ran:
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What failed, a target that failed in both passes once."""
-        return tuple({(failure.replicate, failure.target): failure for failure in self.outcome.failures}.values())
+        return tuple({(failure.replicate, failure.target): failure for failure in self.result.failures}.values())
 
 
 @dataclass
@@ -224,14 +224,14 @@ class _Process:
         context = self.pool.context
         asked = context if targets is None else replace(context, targets=targets)
         self.n_orders += 1
-        order = Order(
+        request = TaskRequest(
             asked, self.n_orders, (group,), None, seconds=float(_NO_LIMIT), bytes=_NO_LIMIT, keep_folder=keep_folder
         )
-        return _Ran(self.pool.run(order), context.outputs)
+        return _Ran(self.pool.run(request), context.outputs)
 
 
 @contextmanager
-def _started(context: Context) -> Iterator[_Process]:
+def _started(context: JobContext) -> Iterator[_Process]:
     pool = Pool(context, str(bundle_folder(context)), 1)
     try:
         pool.install()
@@ -254,7 +254,7 @@ def _other(groups: Sequence[Group]) -> Group:
 def _again(process: _Process, group: Group, first: _Ran) -> tuple[_Ran, tuple[str, ...]]:
     """Run a simulation again as a job would; return with it the files that it reads although it wrote them."""
     kept = process.simulate(group, keep_folder=True)
-    written = tuple(first.outcome.written)
+    written = tuple(first.result.written)
     if not (written and _differing(first, kept)):
         return kept, ()
     again = process.simulate(group)
@@ -262,7 +262,7 @@ def _again(process: _Process, group: Group, first: _Ran) -> tuple[_Ran, tuple[st
     return again, written if reads else ()
 
 
-def _varying(context: Context, group: Group, first: _Ran, again: _Ran, after: _Ran) -> Varying | None:
+def _varying(context: JobContext, group: Group, first: _Ran, again: _Ran, after: _Ran) -> Varying | None:
     for when, other in ((AGAIN, again), (AFTER_ANOTHER, after)):
         if differences := _differing(first, other):
             with _started(context) as process:
@@ -279,7 +279,7 @@ def _differing(first: _Ran, other: _Ran) -> list[Difference]:
     return differing_tables(first.tables, other.tables)
 
 
-def check_model(prepared: Prepared, settings: Settings, given: Surroundings) -> None:
+def check_model(prepared: PreparedStudy, settings: Settings, given: ChildEnvironment) -> None:
     """Import the model and the targets in a child, from the bundle.
 
     Raises
@@ -287,12 +287,12 @@ def check_model(prepared: Prepared, settings: Settings, given: Surroundings) -> 
     ModelError
         They cannot be imported, or are not what STUDY.md asks for.
     """
-    with children(_context_of_check(prepared, settings, given), warm=False) as pool:
+    with started_children(_context_of_check(prepared, settings, given), warm=False) as pool:
         pool.check()
 
 
 def try_model(
-    prepared: Prepared, settings: Settings, given: Surroundings, on_imported: Callable[[], None] = lambda: None
+    prepared: PreparedStudy, settings: Settings, given: ChildEnvironment, on_imported: Callable[[], None] = lambda: None
 ) -> Trial:
     """Run the study's first simulation three times, from the bundle; nothing is stored.
 
@@ -311,6 +311,6 @@ def try_model(
     return try_out(_context_of_check(prepared, settings, given), first, on_imported)
 
 
-def _context_of_check(prepared: Prepared, settings: Settings, given: Surroundings) -> Context:
+def _context_of_check(prepared: PreparedStudy, settings: Settings, given: ChildEnvironment) -> JobContext:
     here = settings.model_copy(update={"scheduler": None})
-    return _of(prepared, given.of(context_of("check", prepared.bundle.digest, "", prepared.spec, here)))
+    return context_for(prepared, given.of(job_context("check", prepared.bundle.digest, "", prepared.spec, here)))

@@ -11,12 +11,12 @@ from fsspec.asyn import sync
 from fsspec.core import url_to_fs
 
 from mops.errors import UsageError
-from mops.storage.backends.base import Data, Entries, Entry, T, _whole
+from mops.storage.backends.base import Data, Entries, Entry, T, whole_bytes
 from mops.storage.backends.faults import code_of
 from mops.storage.backends.spool import Spool
 
 
-class _Azure:
+class AzureBlobs:
     """A container of Azure Blob storage. adlfs finds the credentials, and serves pyarrow.
 
     Requests go to the Azure client below adlfs: an upload of up to 64 MiB is one Put Blob there, a larger one
@@ -50,7 +50,7 @@ class _Azure:
 
     def _upload(self, path: str, data: Data, *, overwrite: bool) -> None:
         """Send ``If-None-Match: *`` unless ``overwrite``."""
-        whole = _whole(data)
+        whole = whole_bytes(data)
         self._ask(self._blob(path).upload_blob, whole, length=len(whole), overwrite=overwrite, max_concurrency=4)
 
     def get(self, path: str) -> bytes | None:

@@ -109,5 +109,5 @@ class Backend(Protocol):
         """As :meth:`Files.spool`."""
 
 
-def _whole(data: Data) -> bytes:
+def whole_bytes(data: Data) -> bytes:
     return data.read() if isinstance(data, Spool) else bytes(data)

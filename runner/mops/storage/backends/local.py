@@ -17,7 +17,7 @@ from mops.storage.backends.base import Data, Entries, Entry
 from mops.storage.backends.spool import Spool
 
 
-class _Local:
+class LocalFolder:
     """A folder. Needs hard links, and an fsync that means it."""
 
     def __init__(self, root: Path):

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.fs
 from fsspec.implementations.memory import MemoryFileSystem
 
-from mops.storage.backends.base import Data, Entries, Entry, _whole
+from mops.storage.backends.base import Data, Entries, Entry, whole_bytes
 from mops.storage.backends.spool import Spool
 
 
@@ -25,7 +25,7 @@ class _SharedMemory(MemoryFileSystem):  # type: ignore[misc]
         return super()._open(path, mode, **options)
 
 
-class _Memory:
+class ProcessMemory:
     """The process's memory, the same for all who open the same name; for trials and tests."""
 
     _lock = threading.Lock()
@@ -37,12 +37,12 @@ class _Memory:
         with self._lock:
             if self._fs.isfile(f"{self._root}/{path}"):
                 return False
-            self._fs.pipe_file(f"{self._root}/{path}", _whole(data))
+            self._fs.pipe_file(f"{self._root}/{path}", whole_bytes(data))
             return True
 
     def put(self, path: str, data: Data) -> None:
         with self._lock:
-            self._fs.pipe_file(f"{self._root}/{path}", _whole(data))
+            self._fs.pipe_file(f"{self._root}/{path}", whole_bytes(data))
 
     def get(self, path: str) -> bytes | None:
         with self._lock, suppress(FileNotFoundError):

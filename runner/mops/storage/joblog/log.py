@@ -21,17 +21,17 @@ from mops.errors import CorruptRecord, StorageUnavailable, Superseded
 from mops.storage.backends.base import PATIENT, Retry
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import (
-    _RESTORE,
+    RESTORE_HINT,
     Asked,
     By,
     Cancel,
     Claim,
     Commit,
     End,
+    Kind,
     Part,
     Record,
     State,
-    _Kind,
     encode_record,
     parse_record,
 )
@@ -203,7 +203,7 @@ class JobLog:
         by = check_start(self._view, by, asked, job=self._paths.job, where=where)
         return Claim(by=by, asked=asked, **{**head, "n": self._view.attempt + 1})
 
-    def _owned(self, record: _Kind) -> _Kind:
+    def _owned(self, record: Kind) -> Kind:
         self._fence()
         if self._view.end:
             raise RuntimeError("this attempt has ended")
@@ -285,7 +285,7 @@ class JobLog:
                 raise CorruptRecord(
                     f"a {record.kind} that is not by the job's owner",
                     where=self._where(record.k),
-                    hint=_RESTORE,
+                    hint=RESTORE_HINT,
                 )
 
     def _where(self, k: int) -> str:

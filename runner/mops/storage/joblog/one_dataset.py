@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mops.storage.ancestors import Rows, Source, ancestors, families_of, parts
+from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts
 from mops.storage.files import Files
 from mops.storage.job_records import load_job
 from mops.storage.joblog.log import read_whole
@@ -32,7 +32,7 @@ def dataset_problems(files: Files, job: str) -> list[str]:
         The storage refuses, or is out of reach.
     """
     record, paths = load_job(files, job), JobPaths(job)
-    sources = [*ancestors(files, record), Source(job, read_whole(files, paths))]
+    sources = [*ancestors(files, record), ResultSource(job, read_whole(files, paths))]
     families = families_of(files, paths, (source.log.view for source in sources)) or {}
     problems = [
         f"output {output!r}: the commits fix column {name!r} to families that do not fit together"
@@ -46,7 +46,7 @@ def dataset_problems(files: Files, job: str) -> list[str]:
     return [problem for columns, some in rows for problem in _part_problems(files, some, columns)]
 
 
-def _part_problems(files: Files, rows: Rows, known: Columns) -> Iterator[str]:
+def _part_problems(files: Files, rows: PartRows, known: Columns) -> Iterator[str]:
     """Yield what in a part does not fit what ``schema.json`` and the commits say of the output's columns."""
     file = pq.ParquetFile(files.reader(rows.part.path))
     own = {field.name: field.type for field in file.schema_arrow if field.name not in _IDENTITY}

@@ -25,7 +25,7 @@ COMPLETE = ("succeeded", "partial")
 
 _STATES: tuple[State, ...] = ("succeeded", "partial", "cancelled", "failed")
 
-_Kind = TypeVar("_Kind")
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -208,13 +208,13 @@ def parse_record(data: bytes, k: int | None, where: str) -> Record:
             raise _newer(fields["format"], where)
         record = _KINDS[fields["kind"]](fields, _head(fields))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as bad:
-        raise CorruptRecord(f"this record of the log is malformed ({bad!r})", where=where, hint=_RESTORE) from bad
+        raise CorruptRecord(f"this record of the log is malformed ({bad!r})", where=where, hint=RESTORE_HINT) from bad
     if k not in (record.k, None):
-        raise CorruptRecord(f"this record says that it is number {record.k}", where=where, hint=_RESTORE)
+        raise CorruptRecord(f"this record says that it is number {record.k}", where=where, hint=RESTORE_HINT)
     return record
 
 
-_RESTORE = "nobody but mops writes to the log: restore the file from a backup or the storage's own history"
+RESTORE_HINT = "nobody but mops writes to the log: restore the file from a backup or the storage's own history"
 
 
 def _newer(found: int, where: str) -> NewerFormat:
@@ -222,13 +222,13 @@ def _newer(found: int, where: str) -> NewerFormat:
     return NewerFormat(what, where=where, hint="install the version of mops-runner that runs the job, or a newer one")
 
 
-def _of(kind: type[_Kind], value: object) -> _Kind:
+def _of(kind: type[Kind], value: object) -> Kind:
     if not isinstance(value, kind):
         raise TypeError(f"{value!r} is no {kind.__name__}")
     return value
 
 
-def _one_of(choices: tuple[_Kind, ...], value: object) -> _Kind:
+def _one_of(choices: tuple[Kind, ...], value: object) -> Kind:
     for choice in choices:
         if choice == value:
             return choice

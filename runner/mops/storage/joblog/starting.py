@@ -7,7 +7,7 @@ from mops.storage.joblog.records import Asked, By, Cancel, Claim, End, Record, S
 from mops.storage.joblog.view import LogView
 
 
-class Settled(JobError):
+class NothingToRun(JobError):
     """There was nothing to claim: the job stands in ``state``, and nothing was written.
 
     Parameters
@@ -90,5 +90,5 @@ def check_start(view: LogView, by: By, asked: Asked | None, *, job: str, where: 
     if not view.complete and asked and (mark := overtaking(view, asked)):
         raise Overtaken(job, mark, where=where)
     if (state := settled_state(view, by)) is not None:
-        raise Settled(state, view, where=where)
+        raise NothingToRun(state, view, where=where)
     return by

@@ -10,7 +10,7 @@ from mops.errors import CorruptRecord
 from mops.storage.files import Files
 from mops.storage.joblog.records import Claim, Commit, End, Part, Record, parse_record
 from mops.storage.joblog.starting import overtaking, settled_state
-from mops.storage.joblog.view import LogView, _union
+from mops.storage.joblog.view import LogView, union
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
@@ -107,7 +107,7 @@ def coverage_problems(records: Iterable[Record], total_groups: int, taken_over: 
 
 def _end_problems(records: Iterable[Record], commits: Sequence[Commit], total_groups: int) -> list[str]:
     problems = []
-    covered = len(_union(commit.ranges for commit in commits))
+    covered = len(union(commit.ranges for commit in commits))
     counted = sum((commit.counts for commit in commits), Counts())
     for end in (record for record in records if isinstance(record, End) and record.complete):
         if covered != total_groups:

@@ -77,7 +77,7 @@ class LogView:
         return LogView(
             k=self.k + len(records),
             attempt=self.attempt + len(claims),
-            committed=_union([self.committed, *(commit.ranges for commit in commits)]),
+            committed=union([self.committed, *(commit.ranges for commit in commits)]),
             counts=sum((commit.counts for commit in commits), self.counts),
             stored=_stored(self.stored, commits),
             marks=(*self.marks, *marks),
@@ -134,5 +134,5 @@ def _stored(before: Mapping[TableKey, Stored], commits: Sequence[Commit]) -> Map
     return dict(sums)
 
 
-def _union(ranges: Iterable[Ranges]) -> Ranges:
+def union(ranges: Iterable[Ranges]) -> Ranges:
     return Ranges.joined(interval for some in ranges for interval in some.intervals)

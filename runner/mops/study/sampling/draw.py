@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mops.errors import Problem, StudyError, UsageError
-from mops.study.problems import at, shown
+from mops.study.problems import json_path, shown
 from mops.study.sampling.space import Choice, Range, Space
 
 SETS_LIMIT = 10_000_000
@@ -138,7 +138,9 @@ def _grid(space: Space, where: str) -> pa.Table:
     """Return every combination; the last parameter varies fastest."""
     lacking = [name for name, entry in space.items() if isinstance(entry, Range) and not _n_points(entry)]
     if lacking:
-        problems = [Problem(at("$", name), "has no 'points': say how many a grid is to have") for name in lacking]
+        problems = [
+            Problem(json_path("$", name), "has no 'points': say how many a grid is to have") for name in lacking
+        ]
         raise _unfit(problems, Method.GRID, where)
     sizes = [_n_points(entry) if isinstance(entry, Range) else len(entry.values) for entry in space.values()]
     n = math.prod(sizes)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mops.errors import StudyError
-from mops.study.problems import Checks, at, called
+from mops.study.problems import Checks, json_path, json_text
 from mops.study.values import Value, name_fault, value_fault
 
 VALUES_KEYS = ("values",)
@@ -75,10 +75,10 @@ def parse_space(data: object, *, where: str) -> Space:
     check = Checks()
     space: Space = {}
     if not isinstance(data, dict) or not data:
-        check.add("$", f'a space is a JSON object like {{"beta": {{"min": 0.1, "max": 0.5}}}}, not {called(data)}')
+        check.add("$", f'a space is a JSON object like {{"beta": {{"min": 0.1, "max": 0.5}}}}, not {json_text(data)}')
     else:
         for name, entry in data.items():
-            path = at("$", name)
+            path = json_path("$", name)
             if fault := name_fault(name):
                 check.add(path, fault)
             found = _parameter(check, path, entry)
@@ -91,7 +91,9 @@ def parse_space(data: object, *, where: str) -> Space:
 
 def _parameter(check: Checks, path: str, entry: object) -> Choice | Range | None:
     if not isinstance(entry, dict):
-        fault = f"{called(entry)} is no parameter; {_FORMS}" if isinstance(entry, list | None) else value_fault(entry)
+        fault = (
+            f"{json_text(entry)} is no parameter; {_FORMS}" if isinstance(entry, list | None) else value_fault(entry)
+        )
         if fault:
             check.add(path, fault)
         return None if fault else Choice((entry,))  # type: ignore[arg-type]
@@ -107,10 +109,10 @@ def _check_keys(check: Checks, path: str, entry: Mapping[str, Any]) -> None:
         if key not in _KEYS:
             near = difflib.get_close_matches(key.lower(), _KEYS, 1)
             meant = f"did you mean {near[0]!r}?" if near else f"a parameter has {', '.join(map(repr, _KEYS))}"
-            check.add(at(path, key), f"unknown key; {meant}")
+            check.add(json_path(path, key), f"unknown key; {meant}")
     ours = [key for key in RANGE_KEYS if key in entry]
     if "values" in entry and ours:
-        check.add(at(path, ours[0]), "belongs to a range and not to a list of values; keep one of the two")
+        check.add(json_path(path, ours[0]), "belongs to a range and not to a list of values; keep one of the two")
     missing = [key for key in ("min", "max") if key not in entry]
     if "values" not in entry and missing:
         check.add(path, f"{' and '.join(map(repr, missing))} missing; {_FORMS}")
@@ -119,7 +121,7 @@ def _check_keys(check: Checks, path: str, entry: Mapping[str, Any]) -> None:
 def _choice(check: Checks, path: str, entry: Mapping[str, Any]) -> Choice | None:
     values = entry["values"]
     if not isinstance(values, list) or not values:
-        check.add(f"{path}.values", f"{called(values)} is not a non-empty list of values")
+        check.add(f"{path}.values", f"{json_text(values)} is not a non-empty list of values")
         return None
     before = check.n_problems
     for i, value in enumerate(values):
@@ -132,7 +134,7 @@ def _choice(check: Checks, path: str, entry: Mapping[str, Any]) -> Choice | None
         check.add(f"{path}.values", "are of several types; one parameter has booleans, numbers or strings")
     elif len(set(values)) < len(values):
         twice = next(value for i, value in enumerate(values) if value in values[:i])
-        check.add(f"{path}.values", f"{called(twice)} stands twice; keep one")
+        check.add(f"{path}.values", f"{json_text(twice)} stands twice; keep one")
     elif any(isinstance(value, int) and not -(2**63) <= value < 2**64 for value in values):
         check.add(f"{path}.values", "hold an integer beyond 64 bits; write it as a string")
     return Choice(tuple(values))
@@ -154,14 +156,16 @@ def _range(check: Checks, path: str, entry: Mapping[str, Any]) -> Range | None:
             check.add(f"{path}.{key}", fault)
     points = entry.get("points")
     if points is not None and (not isinstance(points, int) or isinstance(points, bool) or points < 2):
-        check.add(f"{path}.points", f"{called(points)} is not an integer of at least 2")
+        check.add(f"{path}.points", f"{json_text(points)} is not an integer of at least 2")
     if check.n_problems > before:
         return None
     low, high = entry["min"], entry["max"]
     if not low < high:
-        check.add(path, f"'min' is {called(low)} and 'max' {called(high)}; 'min' is to be less (one value: write it)")
+        check.add(
+            path, f"'min' is {json_text(low)} and 'max' {json_text(high)}; 'min' is to be less (one value: write it)"
+        )
     elif is_log and low <= 0:
-        check.add(f"{path}.min", f"{called(low)} has no logarithm; 'min' is to be above 0 where 'scale' is 'log'")
+        check.add(f"{path}.min", f"{json_text(low)} has no logarithm; 'min' is to be above 0 where 'scale' is 'log'")
     elif not math.isfinite(high - low):
         check.add(path, "from 'min' to 'max' is more than a float can hold")
     return Range(low, high, is_int, is_log, points)
@@ -170,13 +174,13 @@ def _range(check: Checks, path: str, entry: Mapping[str, Any]) -> Range | None:
 def _one_of(check: Checks, path: str, entry: Mapping[str, Any], key: str, known: tuple[str, ...]) -> str:
     value = entry.get(key, known[0])
     if value not in known:
-        check.add(f"{path}.{key}", f"{called(value)} is not {' or '.join(map(repr, known))}")
+        check.add(f"{path}.{key}", f"{json_text(value)} is not {' or '.join(map(repr, known))}")
     return str(value)
 
 
 def _bound_fault(value: object, *, is_int: bool) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return f"{called(value)} is not a number"
+        return f"{json_text(value)} is not a number"
     if is_int and not (isinstance(value, int) and abs(value) <= _INT_LIMIT):
-        return f"{called(value)} is not an integer of at most 2^53, and 'type' is 'int'"
-    return value_fault(float(value)) if abs(value) < 1e308 else f"{called(value)} is too large"
+        return f"{json_text(value)} is not an integer of at most 2^53, and 'type' is 'int'"
+    return value_fault(float(value)) if abs(value) < 1e308 else f"{json_text(value)} is too large"

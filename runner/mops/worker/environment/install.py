@@ -34,7 +34,7 @@ from mops.errors import InstallError
 from mops.project.bundle_cache import cache_folder
 from mops.system import folders
 from mops.system.lifeline import can_tie, tie
-from mops.task import Context
+from mops.task import JobContext
 from mops.worker.environment.interpreter import libraries, unfit
 from mops.worker.environment.requirements import (
     LOCK,
@@ -67,11 +67,11 @@ class Installed:
     said: str
 
 
-class _Over(Exception):
+class _Stopped(Exception):
     """Nobody needs the environment any more."""
 
 
-def install(context: Context, root: Path, is_over: Callable[[], bool]) -> Installed | None:
+def install(context: JobContext, root: Path, is_over: Callable[[], bool]) -> Installed | None:
     """Have the environment that a bundle asks for: found, or made; None: it asks for none, or it is over.
 
     Parameters
@@ -88,8 +88,8 @@ def install(context: Context, root: Path, is_over: Callable[[], bool]) -> Instal
     """
     try:
         wanted = read_dependencies(root)
-        return _Making(context, root, wanted, is_over).installed() if wanted else None
-    except _Over:
+        return _EnvironmentBuilder(context, root, wanted, is_over).installed() if wanted else None
+    except _Stopped:
         return None
     except OSError as bad:
         raise InstallError(
@@ -104,7 +104,7 @@ def environments() -> Path:
     return cache_folder().with_name("environments")
 
 
-class _Making:
+class _EnvironmentBuilder:
     """One environment: looked for, waited for or made.
 
     Parameters
@@ -113,7 +113,7 @@ class _Making:
         What is to be in it.
     """
 
-    def __init__(self, context: Context, root: Path, wanted: Dependencies, is_over: Callable[[], bool]):
+    def __init__(self, context: JobContext, root: Path, wanted: Dependencies, is_over: Callable[[], bool]):
         assert context.install_s is not None
         self._job, self._limit_s = context.job, context.install_s
         self._wanted, self._is_over = wanted, is_over
@@ -169,7 +169,7 @@ class _Making:
         while not done():
             now = time.monotonic()
             if self._is_over():
-                raise _Over
+                raise _Stopped
             if now - began > self._limit_s:
                 return False
             if now - said_at > _SAY_SECONDS:

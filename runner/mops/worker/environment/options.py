@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mops.errors import OptionsError, Problem
-from mops.task import Context
+from mops.task import JobContext
 from mops.worker.environment import interpreter, variables
 from mops.worker.environment.variables import Variables
 
@@ -19,7 +19,7 @@ _INSTALLED_TWICE = Problem(
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ChildEnvironment:
     """Checked variables and a checked interpreter.
 
     Parameters
@@ -33,20 +33,20 @@ class Surroundings:
     env: dict[str, str] = field(default_factory=dict, repr=False)
     python: str | None = None
 
-    def of(self, context: Context) -> Context:
+    def of(self, context: JobContext) -> JobContext:
         """Return the context with these surroundings; in an interpreter that is named nothing is installed."""
         install_s = None if self.python else context.install_s
         return replace(context, env=self.env, python=self.python, install_s=install_s)
 
 
-def surroundings(
+def child_environment(
     env: Variables | None,
     python: str | Path | None,
     *,
     where: str | None = None,
     install: str = "auto",
     environ: Mapping[str, str] | None = os.environ,
-) -> Surroundings:
+) -> ChildEnvironment:
     """Check what simulations are to be started with; the interpreter is started once.
 
     Parameters
@@ -76,4 +76,4 @@ def surroundings(
         problems += [_INSTALLED_TWICE] if install == "always" else []
     if problems:
         raise OptionsError(problems, where=where, hint=hint)
-    return Surroundings(values, path)
+    return ChildEnvironment(values, path)
