@@ -25,7 +25,7 @@ FLOORS: dict[str, set[str]] = {
     "settings": {"errors"},
     "study": {"errors"},
     "child": {"study", "system"},
-    "project": {"errors", "system", "study"},
+    "project": {"errors", "units", "system", "study"},
     "k8s": {"errors"},
     "task": {"verdicts", "study", "child"},
     "storage": {"mops", "errors", "verdicts", "study", "project"},

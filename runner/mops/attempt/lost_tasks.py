@@ -98,8 +98,9 @@ def killed_report(live: Live, attempt: int, now: int, oom: str) -> Report:
     oom
         What says so; empty: only its last sign of life does.
     """
+    took = f"{bytes_text(live.memory_bytes)} of {bytes_text(live.limit_bytes)}"
     return Report(
-        f"the runner of attempt {attempt} was ended at {bytes_text(live.memory_bytes)} of {bytes_text(live.limit_bytes)}",
+        f"the runner of attempt {attempt} was ended at {took}",
         "no end is written",
         f"on {live.host}",
         f"{oom or 'it probably ran out of memory'}: parameter sets in flight: {now} now, {live.window} before",

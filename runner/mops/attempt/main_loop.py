@@ -66,7 +66,7 @@ from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart, GroupTable
 from mops.system.heap import resident_bytes
 from mops.system.memory_limits import allowed_bytes, available_bytes
-from mops.usage import JobContext, Task, TaskRequest, TaskResult, failed_simulations
+from mops.task import JobContext, Task, TaskRequest, TaskResult, failed_simulations
 from mops.verdicts import Counts, Report
 
 logger = logging.getLogger(__name__)

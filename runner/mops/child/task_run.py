@@ -30,6 +30,7 @@ _CHANNEL_CLOSED = 76  # EX_PROTOCOL of sysexits.h
 
 
 def flush_prints() -> None:
+    """Write out what user code has printed."""
     for stream in (sys.stdout, sys.stderr):  # the model may have put anything there
         with contextlib.suppress(Exception):
             stream.flush()
@@ -64,6 +65,7 @@ class TaskRun:
         self._began = self._handed_over = time.monotonic()
 
     def run(self) -> None:
+        """Run what is asked for, and send what it gives."""
         self._bundle.wear.leave_at(self._order["leave_at"])
         for group in self._order["groups"]:
             if group["sims"] and (self._bundle.wear.worn or self._enough(self._out.groups_done)):

@@ -61,6 +61,7 @@ def _text(found: str) -> str:
 
 
 def failure_of(error: BaseException) -> dict[str, str]:
+    """Return reason, message and traceback of a simulation that raised."""
     if isinstance(error, InvalidOutput):
         return {"reason": "invalid_output", "message": _text(str(error)[:_MESSAGE_LIMIT]), "traceback": ""}
     return {"reason": "error"} | describe(error)

@@ -47,6 +47,7 @@ def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterato
 
 
 def check_address(address: str) -> None:
+    """Raise UsageError unless this is the address of a Dask scheduler."""
     scheme, separator, rest = address.partition("://")
     host, _, port = rest.rpartition(":")
     if not (separator and scheme in {"tcp", "tls", "ws", "wss"} and host and port.isdigit()):

@@ -246,8 +246,8 @@ def _of_worker(where: str, worker: Worker, own: Mapping[str, str], threads: int)
     if share < LEAST_SHARE_BYTES:
         yield Finding(
             where,
-            f"{slots} simulations at once have {bytes_text(share)} each, of {bytes_text(allowed)} with the worker's own "
-            f"{bytes_text(worker.own_bytes)} and 256 MiB of headroom for each",
+            f"{slots} simulations at once have {bytes_text(share)} each, of {bytes_text(allowed)} with the worker's "
+            f"own {bytes_text(worker.own_bytes)} and 256 MiB of headroom for each",
             "--nthreads lower, or --memory-limit higher",
         )
     yield from _of_versions(where, worker.versions, own)
@@ -269,6 +269,7 @@ def _of_hosts(workers: Sequence[Worker]) -> Iterator[Finding]:
             most = int(HOST_SHARE * has / len(there)) >> 20
             yield Finding(
                 f"host {host}",
-                f"its {len(there)} workers may take {bytes_text(limits)} together, and it has {bytes_text(has)}: no headroom",
+                f"its {len(there)} workers may take {bytes_text(limits)} together, and it has {bytes_text(has)}: "
+                "no headroom",
                 f"--memory-limit {most}MiB for each, or fewer workers",
             )

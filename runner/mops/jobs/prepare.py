@@ -119,6 +119,7 @@ def _slug(text: str) -> str:
 
 
 def checked_name(name: str) -> str:
+    """Return a name that people gave a job; UsageError: no job can have it."""
     if len(name) > _NAME_LIMIT or not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot name a job",
@@ -129,6 +130,7 @@ def checked_name(name: str) -> str:
 
 
 def make_record(name: str, prepared: PreparedStudy) -> JobRecord:
+    """Return what is kept of a job that is about to be created."""
     return JobRecord(
         job=name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -141,4 +143,5 @@ def make_record(name: str, prepared: PreparedStudy) -> JobRecord:
 
 
 def context_for(prepared: PreparedStudy, context: JobContext) -> JobContext:
+    """Return the context with the names of the study's parameters."""
     return replace(context, parameters=tuple(prepared.study.groups.group(0).params))

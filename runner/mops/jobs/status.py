@@ -78,6 +78,7 @@ def job_state(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
 
 
 def runner_text(claim: Claim | None, live: Live | None) -> str:
+    """Return which process runs or ran the job, and when it was last seen."""
     if live:
         return f"process {live.pid} on {live.host}, last seen {_ago(live.at)}"
     assert claim is not None

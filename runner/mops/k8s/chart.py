@@ -14,7 +14,8 @@ Object = dict[str, Any]
 
 
 class ChartModel(BaseModel):
-    # What a newer chart says besides is for newer clients.
+    """What a chart or a client has written as JSON; what a newer one says besides is for newer clients."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
@@ -151,6 +152,7 @@ class ServiceConfig(ChartModel):
 
 
 def unreadable(bad: ValidationError, where: str, hint: str) -> UsageError:
+    """Return the error for JSON that does not describe a service, with each fault."""
     faults = (f"{'.'.join(map(str, error['loc'])) or '$'}: {error['msg']}" for error in bad.errors())
     return UsageError(f"this describes no service of mops ({'; '.join(faults)})", where=where, hint=hint)
 

@@ -85,6 +85,7 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def brief(error: BaseException) -> str:
+    """Return an error in few words, without addresses of memory and numbers of errors."""
     if isinstance(error, ssl.SSLError):
         return error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason or str(error)
     if isinstance(error, OSError) and error.errno and error.strerror:

@@ -22,6 +22,7 @@ from typing import BinaryIO
 from pathspec import GitIgnoreSpec
 
 from mops.errors import BundleError
+from mops.units import mebibytes
 
 IGNORE_FILES = (".mopsignore", ".modelopsignore")
 TRACKED = ".modelops-bundle/tracked.txt"
@@ -229,7 +230,8 @@ class _Survey:
             shown = ", ".join(f"{printable(name)} ({self._size(name)})" for name in biggest[:_BIGGEST_SHOWN])
             self.problem(
                 ".",
-                f"has {mebibytes(total_bytes)} in all; the limit is {mebibytes(TOTAL_LIMIT_BYTES)}; the biggest: {shown}",
+                f"has {mebibytes(total_bytes)} in all; the limit is {mebibytes(TOTAL_LIMIT_BYTES)}; "
+                f"the biggest: {shown}",
             )
 
     def _size(self, name: str) -> str:
@@ -313,11 +315,8 @@ def _kind(mode: int) -> str:
 
 
 def printable(name: str) -> str:
+    """Return a file's name as one line of text."""
     return name if name.isprintable() else ascii(name)
-
-
-def mebibytes(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:.1f} MiB"
 
 
 def differing_files(bundle: Bundle, folder: Path) -> Iterator[tuple[str, str]]:
@@ -346,4 +345,5 @@ def _is_same(entry: zipfile.ZipInfo, path: Path) -> bool:
 
 
 def is_executable(entry: zipfile.ZipInfo) -> bool:
+    """Return whether the owner may execute the file."""
     return bool(entry.external_attr >> 16 & stat.S_IXUSR)

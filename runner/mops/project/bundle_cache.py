@@ -22,11 +22,11 @@ from mops.project.bundle import (
     MOST_SHOWN,
     TOTAL_LIMIT_BYTES,
     is_executable,
-    mebibytes,
     name_fault,
     printable,
 )
 from mops.system import folders
+from mops.units import mebibytes
 
 _LEFTOVER_AGE_S = 24 * 3600
 

@@ -65,4 +65,5 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
 
 
 def encode_json(record: object) -> bytes:
+    """Return a record as JSON in UTF-8, without spaces."""
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()

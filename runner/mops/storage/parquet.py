@@ -53,18 +53,22 @@ class SpoolSink(io.RawIOBase):
         self._digest = hashlib.sha256()
 
     def writable(self) -> bool:
+        """As of any file that is open for writing."""
         return True
 
     def write(self, data: Any) -> int:
+        """Write bytes; return how many."""
         self.spool.write(data)
         self._digest.update(data)
         self.bytes += len(data)
         return len(data)
 
     def tell(self) -> int:
+        """Return how many bytes are written."""
         return self.bytes
 
     def encoded(self, rows: int) -> Encoded:
+        """Return what is written, with its digest."""
         return Encoded(self.spool, rows, self.bytes, self._digest.hexdigest())
 
 

@@ -157,9 +157,10 @@ def batch_size_for(tasks: list[TaskUsage], room: Resources) -> BatchSize:
     groups = min(n_tasks * per_task, by_results, MOST_GROUPS)
     per_task = min(per_task, max(groups // least_tasks(per_worker * room.workers, room.window_per_slot), 1))
     said = (
-        f"a simulation takes up to {bytes_text(peak)}, with room for a quarter more and for a burst {bytes_text(each)}; "
+        f"a simulation takes up to {bytes_text(peak)}, with room for a quarter more and for a burst "
+        f"{bytes_text(each)}; "
         f"a worker has {bytes_text(free)}: {per_worker} at once on each, of {most}; "
-        f"a parameter set takes {group_s:.2g} s and gives {bytes_text(round(group_bytes))} of {bytes_text(room.result_bytes)} "
-        f"for results: {groups} in flight, {per_task} to a task"
+        f"a parameter set takes {group_s:.2g} s and gives {bytes_text(round(group_bytes))} of "
+        f"{bytes_text(room.result_bytes)} for results: {groups} in flight, {per_task} to a task"
     )
     return BatchSize(groups, per_worker, said)

@@ -163,7 +163,8 @@ def check_room(files: Files, job: str, n_bytes: int) -> None:
     free, needed = files.free_bytes(), math.ceil(n_bytes * MARGIN)
     if free is not None and free < needed:
         raise StorageError(
-            f"there is not enough room for the results: about {mebibytes(needed)} more are needed, {mebibytes(free)} are free",
+            f"there is not enough room for the results: about {mebibytes(needed)} more are needed, "
+            f"{mebibytes(free)} are free",
             where=files.url,
             hint=f"what is finished is kept: make room, then mops jobs resume {job}",
         )

@@ -110,4 +110,5 @@ class Backend(Protocol):
 
 
 def whole_bytes(data: Data) -> bytes:
+    """Return all of the data, read into memory."""
     return data.read() if isinstance(data, Spool) else bytes(data)

@@ -135,4 +135,5 @@ def _stored(before: Mapping[TableKey, Stored], commits: Sequence[Commit]) -> Map
 
 
 def union(ranges: Iterable[Ranges]) -> Ranges:
+    """Return what is in any of them."""
     return Ranges.joined(interval for some in ranges for interval in some.intervals)
