@@ -19,9 +19,9 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/mops jobs submit examples/sir/study.json
 
-# For the inner loop, in less than a minute: tests that start no process of their own (tests/pure.txt).
+# For the inner loop, in less than a minute: tests that start no process of their own (tests/pure).
 check: lint
-	$(BIN)/pytest -q -n 2 --dist worksteal @tests/pure.txt
+	$(BIN)/pytest -q -n 2 --dist worksteal tests/pure
 
 # MOPS_REQUIRE_AZURITE=1: a missing Azurite fails the tests instead of skipping some. Many tests wait for processes that
 # they have killed: three at a time also on two processors.
@@ -31,7 +31,7 @@ test: setup
 # On a real Kubernetes, which it brings up (k8s/test-env): as root on Debian, with Go; or with Docker and kind.
 # Each file has services in namespaces of its own, and waits more than it computes: three files at a time.
 test-k8s: setup
-	MOPS_REQUIRE_K8S=1 $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 25 tests/k8s -m k8s
+	MOPS_REQUIRE_K8S=1 $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 25 tests/cluster -m k8s
 
 # Hours: kills at random moments, many more examples, and whether tests notice changes of the pure modules. A failing
 # test prints the MOPS_SOAK_SEED that repeats it. mutmut stays out of requirements.lock: nothing else needs its packages.

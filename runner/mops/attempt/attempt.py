@@ -113,7 +113,7 @@ def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None
     Raises
     ------
     UsageError, ClusterError
-        As :func:`mops.cluster.connect_external.connect_external`; or the storage is of this process alone.
+        As :func:`mops.cluster.external.connect_external`; or the storage is of this process alone.
     """
     if settings.scheduler is None:
         with start_embedded(context.run, embedded_slots(settings)) as inside:

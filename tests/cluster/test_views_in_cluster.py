@@ -1,0 +1,358 @@
+"""What a real cluster shows of a service, to whom, and when it is in trouble."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import ProxyHandler, build_opener
+
+import pytest
+import yaml
+from service_lab import MOPS, Ran, Service, wait_for
+
+from mops.errors import ServiceError
+from mops.k8s.client import Kubernetes
+from mops.k8s.errors import AlreadyThere, Forbidden
+from mops.k8s.runner_job import runner_job
+from runner_jobs import POD, REQUEST
+
+pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
+
+LABEL = "app.kubernetes.io/component"
+SEES = ("--verb=get,list", "--resource=pods,services,events,jobs.batch")
+
+
+@pytest.fixture
+def kubernetes(service: Service) -> Kubernetes:
+    return Kubernetes(service.namespace, kubeconfig=service.env["KUBECONFIG"])
+
+
+@contextmanager
+def person(service: Service, name: str, *role: str) -> Iterator[dict[str, str]]:
+    """Have somebody with a role of their own; yield the variables with which they come."""
+    service.kubectl("create", "serviceaccount", name)
+    try:
+        if role:
+            service.kubectl("create", "role", name, *role)
+            account = f"{service.namespace}:{name}"
+            service.kubectl("create", "rolebinding", name, "--role", name, "--serviceaccount", account)
+        config = yaml.safe_load(Path(service.env["KUBECONFIG"]).read_text())
+        config["users"][0]["user"] = {"token": service.kubectl("create", "token", name).strip()}
+        path = service.home / f"{name}.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        yield {"KUBECONFIG": str(path)}
+    finally:
+        service.kubectl("delete", "serviceaccount,role,rolebinding", name, "--ignore-not-found")
+
+
+@contextmanager
+def scaled(service: Service, component: str, replicas: int) -> Iterator[None]:
+    """Have so many pods of a component in the body, and as many as before after it."""
+    deployment = f"deployment/mops-{component}"
+    before = service.kubectl("get", deployment, "-o", "jsonpath={.spec.replicas}")
+    service.kubectl("scale", deployment, f"--replicas={replicas}")
+    try:
+        yield
+    finally:
+        service.kubectl("scale", deployment, f"--replicas={before}")
+        service.kubectl("rollout", "status", deployment, "--timeout=180s")
+        whole(service)
+
+
+def status(service: Service, code: int | None = 0, **env: str) -> dict[str, Any]:
+    found: dict[str, Any] = service.mops("cluster", "status", "--json", code=code, **env).json
+    return found
+
+
+# cluster status
+
+
+def test_workers_are_shown_with_their_memory_and_versions(service: Service) -> None:
+    now = whole(service)
+    assert sorted(one["name"] for one in now["workers"]) == sorted(service.pods("worker"))
+    for worker in now["workers"]:
+        assert (worker["pod"]["word"], worker["pod"]["ready"]) == ("running", True)
+        assert 0 < worker["dask"]["tree_bytes"] < worker["dask"]["limit_bytes"]
+    assert (
+        now["versions"]["here"].keys() == now["versions"]["workers"].keys() == {"mops", "Python", "dask", "distributed"}
+    )
+    assert now["versions"]["scheduler"] == now["versions"]["workers"]
+    assert now["scheduler"]["dask"]["saturation"] == 1
+    assert now["faults"] == []
+    told = service.mops("cluster", "status").out
+    assert all(name in told for name in service.pods("worker"))
+    assert f"{len(now['workers'])} running" in told
+
+
+@contextmanager
+def one_more_worker(service: Service, name: str, command: str, **resources: dict[str, str]) -> Iterator[None]:
+    """Have a pod with a worker's labels that does something else."""
+    labels = {"app.kubernetes.io/name": "mops", "app.kubernetes.io/instance": "mops", LABEL: "worker"}
+    container = {
+        "name": "worker",
+        "image": service.env["MOPS_TEST_SIR_IMAGE"],
+        "command": ["python", "-c", command],
+        "resources": resources,
+        "securityContext": POD.security,
+    }
+    spec = {"containers": [container], "securityContext": POD.pod_security, "terminationGracePeriodSeconds": 0}
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+    service.kubectl("apply", "-f", "-", text=yaml.safe_dump(manifest))
+    try:
+        yield
+    finally:
+        service.kubectl("delete", "pod", name)
+
+
+def test_a_worker_that_runs_out_of_memory_again_and_again_says_so(service: Service) -> None:
+    """Its main process takes more than its container may."""
+    with one_more_worker(service, "greedy", "b'x' * (1 << 30)", limits={"memory": "64Mi", "cpu": "100m"}):
+
+        def waiting() -> dict[str, Any] | None:
+            now = pod_of(service, "greedy")
+            return now if now["word"] == "restarting" else None
+
+        found = wait_for(waiting)  # between two looks it may run again for a moment
+        assert found is not None
+        assert found["reason"].startswith("CrashLoopBackOff: ")
+        assert found["last_end"] == "OOMKilled, exit code 137"
+        wait_for(lambda: "1 restarting" in service.mops("cluster", "status").out)
+
+
+def test_a_worker_without_room_says_what_the_scheduler_says(service: Service) -> None:
+    with one_more_worker(service, "large", "", requests={"cpu": "1000"}):
+        wait_for(lambda: pod_of(service, "large")["word"] == "unschedulable")
+        assert "Insufficient cpu" in pod_of(service, "large")["reason"]
+        told = service.mops("cluster", "status")
+        assert "Insufficient cpu" in told.out
+        assert "hint: ask for less" in told.err
+
+
+def pod_of(service: Service, name: str) -> dict[str, Any]:
+    """Return what the status says of a pod; empty words until it says something."""
+    found = [one["pod"] for one in status(service)["workers"] if one["name"] == name and one["pod"]]
+    return found[0] if found else {"word": ""}
+
+
+def whole(service: Service) -> dict[str, Any]:
+    """Return the status when all workers are connected."""
+
+    def look() -> dict[str, Any]:
+        now = status(service, code=None)
+        return now if now["workers"] and all(one["dask"] for one in now["workers"]) else {}
+
+    return wait_for(look)
+
+
+def test_a_service_without_workers(service: Service) -> None:
+    with scaled(service, "worker", 0):
+        wait_for(lambda: status(service)["workers"] == [])
+        told = service.mops("cluster", "status")
+        assert "0 workers connected" in told.out
+        assert f"kubectl scale deployment mops-worker --namespace {service.namespace} --replicas 2" in told.err
+        assert "no worker answers" in service.mops("doctor", code=1).err
+
+
+def test_a_scheduler_that_is_down_leaves_what_kubernetes_knows(service: Service) -> None:
+    with scaled(service, "scheduler", 0):
+        wait_for(lambda: not service.pods("scheduler"))
+        told = service.mops("cluster", "status", code=4)
+        assert "no pod is ready that has this port" in told.err
+        assert "  at: " in told.err
+        assert all(name in told.out for name in service.pods("worker"))
+        assert service.mops("doctor", code=4).err.count("error: ") == 1
+        assert "no pod is ready" in service.mops("dashboard", "--port", "0", code=4).err
+
+
+def test_who_may_not_forward_ports_sees_what_kubernetes_shows(service: Service) -> None:
+    """kr8s tried again for ever, as fast as it could."""
+    with person(service, "seer", *SEES) as env:
+        began = time.monotonic()
+        told = service.mops("cluster", "status", code=4, **env)
+        assert time.monotonic() - began < 60
+        assert "the right to get and create pods/portforward (Forbidden)" in told.err
+        assert all(name in told.out for name in service.pods("worker"))
+        assert status(service, code=4, **env)["scheduler"]["dask"] is None
+        assert "pods/portforward" in service.mops("dashboard", "--port", "0", code=4, **env).err
+
+
+def test_who_may_do_nothing_is_told_of_each_part(service: Service) -> None:
+    with person(service, "nobody") as env:
+        told = service.mops("cluster", "status", code=4, **env)
+        assert told.err.count("error: you may not do this: ") == 3
+        assert "not known: see below" in told.out
+        assert status(service, code=4, **env)["workers"] is None
+        refused = service.mops("connect", "--namespace", service.namespace, code=4, **env).err
+        assert "or you may not use it" in refused
+        assert "clients.subjects" in refused
+
+
+def test_nobody_is_connected(service: Service, tmp_path: Path) -> None:
+    for command in (["cluster", "status"], ["dashboard"]):
+        told = service.mops(*command, code=2, XDG_CONFIG_HOME=str(tmp_path))
+        assert told.err.splitlines() == [
+            "error: no cluster service is connected",
+            f"  at: {tmp_path}/mops/profile.json",
+            "hint: connect to one: mops connect --namespace NAME",
+        ]
+
+
+# doctor
+
+
+def test_the_doctor_looks_at_the_connected_service(service: Service) -> None:
+    told = service.mops("doctor")
+    assert f"looking at the connected service: {service.env.get('SERVER', 'https://')}" in told.err
+    assert "nothing is off" in told.err
+    found = service.mops("doctor", "--json").json
+    assert (len(found["workers"]), found["findings"]) == (len(service.pods("worker")), [])
+    assert "this machine; " in service.mops("doctor", "--local").err
+
+
+# dashboard
+
+
+def get(url: str) -> int:
+    """Return the status of a page, whatever proxy the environment names."""
+    with build_opener(ProxyHandler({})).open(url, timeout=30) as answer:
+        return int(answer.status)
+
+
+def answers(url: str) -> bool:
+    try:
+        return get(url) == 200
+    except OSError:
+        return False
+
+
+@contextmanager
+def dashboard(service: Service, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Have the dashboard; yield its process and the URL that it printed."""
+    command = [MOPS, "dashboard", "--port", "0", *options]
+    with subprocess.Popen(command, env=service.env, stdout=-1, stderr=-1, text=True, cwd=service.home) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_the_dashboard_shows_dasks_pages_until_ctrl_c(service: Service) -> None:
+    with dashboard(service) as (process, url):
+        assert url.startswith("http://127.0.0.1:")
+        assert get(url) == 200
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "")
+    assert err.splitlines() == ["Dask's pages are there until Ctrl-C", "stopped"]
+    assert not answers(url)
+
+
+def test_a_port_that_is_in_use(service: Service) -> None:
+    with dashboard(service) as (_, url):
+        port = url.rpartition(":")[2].partition("/")[0]
+        told = service.mops("dashboard", "--port", port, code=2)
+    assert told.err.splitlines() == [
+        f"error: port {port} of this machine is in use",
+        f"  at: 127.0.0.1:{port}",
+        "hint: choose another one with --port",
+    ]
+
+
+def test_the_dashboard_finds_a_scheduler_that_was_replaced(service: Service) -> None:
+    with dashboard(service) as (process, url):
+        assert get(url) == 200
+        service.kubectl("delete", "pod", "-l", f"{LABEL}=scheduler")
+        wait_for(lambda: answers(url))
+        assert process.poll() is None
+    whole(service)
+
+
+# The client
+
+
+def test_what_may_be_done_is_what_kubernetes_says(service: Service, kubernetes: Kubernetes) -> None:
+    assert kubernetes.may("create", "jobs", "batch")
+    with person(service, "seer", *SEES) as env:
+        seer = Kubernetes(service.namespace, kubeconfig=env["KUBECONFIG"])
+        assert [seer.may(*asked) for asked in (("list", "jobs", "batch"), ("list", "pods"))] == [True, True]
+        assert [seer.may(*asked) for asked in (("create", "jobs", "batch"), ("get", "pods/log"))] == [False, False]
+        with pytest.raises(Forbidden, match="cannot create resource"):
+            seer.create(runner_job(POD, REQUEST) | {"metadata": {"name": "x", "namespace": service.namespace}})
+        with pytest.raises(Forbidden, match="pods/log"):
+            list(seer.log_lines(service.pods("worker")[0]))
+
+
+def suspended(service: Service, name: str) -> dict[str, Any]:
+    manifest = runner_job(POD, REQUEST)
+    manifest["metadata"] |= {"name": name, "namespace": service.namespace}
+    manifest["spec"]["suspend"] = True
+    return manifest
+
+
+def test_an_object_that_is_there_and_one_that_is_not(service: Service, kubernetes: Kubernetes) -> None:
+    kubernetes.create(suspended(service, "views-1"))
+    try:
+        with pytest.raises(AlreadyThere, match='"views-1" already exists'):
+            kubernetes.create(suspended(service, "views-1"))
+    finally:
+        kubernetes.delete_job("views-1")
+    wait_for(lambda: not [one for one in kubernetes.jobs({}) if one["metadata"]["name"] == "views-1"])
+    kubernetes.delete_job("views-1")  # it is gone: fine
+    assert kubernetes.config_map("nothing") is None
+    with pytest.raises(ServiceError, match='pods "nothing" not found'):
+        list(kubernetes.log_lines("nothing"))
+
+
+def test_an_object_that_is_not_valid(service: Service, kubernetes: Kubernetes) -> None:
+    with pytest.raises(ServiceError, match=r"Kubernetes refuses: .*restartPolicy"):
+        kubernetes.create(
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": "x", "namespace": service.namespace},
+                "spec": {"template": {"spec": {}}},
+            }
+        )
+
+
+def test_a_service_that_is_not_there(kubernetes: Kubernetes) -> None:
+    with pytest.raises(ServiceError, match="does not exist"), kubernetes.forwarded("nothing", 80):
+        pytest.fail("there is nothing to forward to")
+
+
+def test_objects_are_plain(service: Service, kubernetes: Kubernetes) -> None:
+    """As JSON has them, not as the library wraps them."""
+    found = [kubernetes.pods({}), kubernetes.events(), kubernetes.jobs({}), kubernetes.config_map("mops-client")]
+    assert json.loads(json.dumps(found)) == found
+    assert len(kubernetes.pods({LABEL: "worker"})) == len(service.pods("worker"))
+
+
+def test_a_log_is_followed_while_it_is_written(service: Service, kubernetes: Kubernetes) -> None:
+    lines: list[str] = []
+    name = service.pods("scheduler")[0]
+    assert len(list(kubernetes.log_lines(name, tail=2))) == 2
+
+    def follow() -> None:
+        for line in kubernetes.log_lines(name, follow=True):
+            lines.append(line)
+
+    threading.Thread(target=follow, daemon=True).start()
+    wait_for(lambda: lines)
+    before = len(lines)
+    assert service.mops("cluster", "status").code == 0  # a client comes and goes, and the scheduler says so
+    wait_for(lambda: len(lines) > before)
+
+
+def test_keys_do_not_stay_in_the_temporary_folder(service: Service, tmp_path: Path) -> None:
+    """Each command left the key of the kubeconfig behind, three files at a time."""
+    ran: Ran = service.mops("cluster", "status", TMPDIR=str(tmp_path))
+    assert ran.code == 0
+    assert not list(tmp_path.iterdir())

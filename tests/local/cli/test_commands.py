@@ -1,0 +1,367 @@
+"""What the commands print and how they end when all is well, or when a job was killed, stopped or failed in part."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import mops
+from mops.cli.main import VERBS, app
+from mops.settings import Settings
+from programs import Ran
+from waiting import until
+
+from .command_lab import MOPS, CommandLab
+
+PATIENCE_S = 120.0
+
+
+# submit
+
+
+def test_submit_prints_the_name_on_stdout_and_talks_on_stderr(lab: CommandLab) -> None:
+    ran = lab.submit()
+    assert ran.code == 0
+    assert re.fullmatch(r"project-\d{6}-[0-9a-f]{4}\n", ran.out)
+    for text in ("2 parameter sets, 4 simulations", "succeeded in", "4 good, 0 failed", "peak memory", "mops jobs res"):
+        assert text in ran.err
+    assert "a model prints" not in ran.out + ran.err
+
+
+def test_submit_as_json_holds_the_end(lab: CommandLab) -> None:
+    ran = lab.submit("--json", "--name", "as-json")
+    end = ran.json
+    assert (end["job"], end["state"], end["groups"], end["n_groups"]) == ("as-json", "succeeded", 2, 2)
+    assert end["counts"] == {
+        "simulations_good": 4,
+        "simulations_failed": 0,
+        "targets_good": 0,
+        "targets_failed": 0,
+        "verdicts": {},
+    }
+    assert end["peak_bytes"] > 0
+    assert end["seconds"] > 0
+    assert end["reasons"] == []
+
+
+def test_the_command_that_is_named_works_where_it_is_named(lab: CommandLab, tmp_path: Path) -> None:
+    """The results of a project lay in the project, and `mops jobs results JOB` looked in the working directory."""
+    ran = lab.submit(MODELOPS_STORAGE="")
+    named = re.search(r"results +mops (jobs results .*)", ran.err)
+    assert named
+    assert lab.run(*named[1].split(), MODELOPS_STORAGE="").code == 0
+    assert (lab.project / "mops-storage").is_dir()
+
+
+def test_two_jobs_at_once_say_nothing_of_ports(lab: CommandLab) -> None:
+    """Dask's HTTP server warned that port 8787 is in use."""
+    lab.write_study(parameter_sets=[{"x": 1, "sleep": 1}])
+    both = [lab.start("jobs", "submit", lab.study) for _ in range(2)]
+    said = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert not any("arning" in text or "ort " in text for text in said)
+
+
+def test_a_job_with_failures_is_partial_and_says_why(lab: CommandLab) -> None:
+    lab.write_study(parameter_sets=[{"x": 1}, {"x": -1}], targets=["model:score"])
+    ran = lab.submit("--name", "partly")
+    assert ran.code == 3
+    assert "partial in" in ran.err
+    assert "2 x error: ValueError: x is negative" in ran.err
+    status = lab.run("jobs", "status", "partly", "--json").json
+    assert status["state"] == "partial"
+    assert {"n": 2, "verdict": "error", "message": "ValueError: x is negative"} in status["reasons"]
+    assert status["counts"]["simulations_failed"] == 2
+    assert "ValueError: x is negative" in lab.run("jobs", "status", "partly").out
+
+
+# stopped, killed, resumed
+
+
+def test_a_killed_job_is_interrupted_and_resumes(lab: CommandLab) -> None:
+    lab.write_study(parameter_sets=[{"x": x, "sleep": 1} for x in range(40)], n_replicates=1)
+    with lab.start("jobs", "submit", lab.study, "--name", "killed", MODELOPS_JOB_CHECKPOINT_SECONDS="0") as runner:
+        wait_for(lab, "killed", lambda status: status["groups"] >= 1)
+        running = lab.run("jobs", "status", "killed", "--json").json
+        runner.send_signal(signal.SIGKILL)
+    assert (running["state"], running["live"]["pid"]) == ("running", runner.pid)
+    killed = lab.run("jobs", "status", "killed")
+    assert re.search(r"state +interrupted", killed.out)
+    assert re.search(r"go on +mops jobs resume killed", killed.out)
+    committed = lab.run("jobs", "status", "killed", "--json").json["groups"]
+    lab.write("notes.txt", "new")
+    lab.write("model.py", "raise ValueError('not what was submitted')")
+    resumed = lab.run("jobs", "resume", "killed")
+    assert resumed.code == 0
+    assert (
+        "warning: the project has changed since the submit, and the job runs its files of then: "
+        "model.py (changed), notes.txt (added)\n"
+    ) in resumed.err
+    assert f"goes on: {committed} of 40 parameter sets" in resumed.err
+    end = lab.run("jobs", "status", "killed", "--json").json
+    assert (end["state"], end["attempt"], end["groups"]) == ("succeeded", 2, 40)
+
+
+def test_ctrl_c_commits_what_is_finished_and_ends_with_130(lab: CommandLab) -> None:
+    lab.write_study(parameter_sets=[{"x": x, "sleep": 0.4} for x in range(4000)], n_replicates=1)
+    with lab.start("jobs", "submit", lab.study, "--name", "stopped") as runner:
+        wait_for(lab, "stopped", lambda status: status["state"] == "running" and status["live"] is not None)
+        runner.send_signal(signal.SIGINT)
+        out, err = runner.communicate(timeout=60)
+    assert runner.returncode == 130
+    assert out == "stopped\n"
+    assert "cancelled in" in err
+    assert re.search(r"go on +mops jobs resume stopped", err)
+    assert "Traceback" not in err
+    assert lab.run("jobs", "status", "stopped", "--json").json["state"] == "cancelled"
+
+
+def test_cancel_stops_a_job_from_elsewhere(lab: CommandLab) -> None:
+    lab.write_study(parameter_sets=[{"x": x, "sleep": 0.4} for x in range(4000)], n_replicates=1)
+    with lab.start("jobs", "submit", lab.study, "--name", "called-off") as runner:
+        wait_for(lab, "called-off", lambda status: status["live"] is not None)
+        cancel = lab.run("jobs", "cancel", "called-off")
+        runner.communicate(timeout=60)
+    assert (cancel.code, cancel.out, runner.returncode) == (0, "", 130)
+    assert "mops jobs resume called-off" in cancel.err
+    assert lab.run("jobs", "status", "called-off", "--json").json["state"] == "cancelled"
+
+
+def test_ctrl_c_while_the_model_is_imported_leaves_nothing(lab: CommandLab) -> None:
+    lab.write("slow.py", "import time\ntime.sleep(600)\ndef run(p, s): return 1\n")
+    lab.write_study(model="slow:run")
+    with lab.start("jobs", "submit", lab.study) as runner:
+        child = wait_for_child(runner.pid)
+        runner.send_signal(signal.SIGINT)
+        out, err = runner.communicate(timeout=60)
+    assert (runner.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    assert lab.stored() == []
+    psutil.wait_procs([child], timeout=30)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+# results
+
+
+def test_results_are_a_table_for_people(finished: tuple[CommandLab, str]) -> None:
+    lab, job = finished
+    ran = lab.run("jobs", "results", job)
+    rows = {line.split()[0]: line.split() for line in ran.out.splitlines()}
+    assert rows["name"] == ["name", "rows", "parts", "size", "folder"]
+    assert rows["daily"][1:3] == ["8", "2"]
+    assert rows["losses"][1] == "2"
+    assert rows["failures"][1:3] == ["0", "0"]
+    assert f"mops.open_job('{job}')" in ran.err
+
+
+def test_results_as_json_name_every_part(finished: tuple[CommandLab, str]) -> None:
+    lab, job = finished
+    tables = {(table["kind"], table["name"]): table for table in lab.run("jobs", "results", job, "--json").json}
+    assert set(tables) == {
+        ("outputs", "daily"),
+        ("outputs", "summary"),
+        ("losses", "losses"),
+        ("failures", "failures"),
+    }
+    daily = tables["outputs", "daily"]
+    assert sum(pq.read_metadata(path).num_rows for path in daily["paths"]) == daily["rows"] == 8
+    assert sum(Path(path).stat().st_size for path in daily["paths"]) == daily["bytes"]
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_an_export_holds_what_the_job_holds(finished: tuple[CommandLab, str], tmp_path: Path, file_format: str) -> None:
+    lab, job = finished
+    ran = lab.run("jobs", "results", job, "--to", tmp_path / "new" / "folder", "--format", file_format, "--json")
+    files = {file["name"]: file for file in ran.json}
+    assert {name: file["rows"] for name, file in files.items()} == {
+        "daily": 8,
+        "summary": 4,
+        "losses": 2,
+        "failures": 0,
+        "params": 2,
+    }
+    stored = mops.open_job(job, str(lab.storage)).outputs("daily").to_table().to_pylist()
+    assert sorted(read(files["daily"]["path"])) == sorted(
+        (row["param_id"], row["replicate"], row["seed"], row["day"], row["y"]) for row in stored
+    )
+
+
+def read(path: str) -> Iterator[tuple[str, int, int, int, float]]:
+    """Yield the rows of an exported ``daily``."""
+    if path.endswith(".csv"):
+        with Path(path).open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    else:
+        rows = pq.read_table(path).to_pylist()
+    for row in rows:
+        yield row["param_id"], int(row["replicate"]), int(row["seed"]), int(row["day"]), float(row["y"])
+
+
+def test_outputs_may_have_any_name(lab: CommandLab, tmp_path: Path) -> None:
+    """An output named losses replaced the losses."""
+    lab.write("odd.py", "def run(p, s):\n    return {'losses': {'a': [1]}, 'b%é': {'a': [2]}, 'a b': {'a': [3]}}\n")
+    lab.write_study(model="odd:run")
+    job = lab.submit().name
+    tables = lab.run("jobs", "results", job, "--json").json
+    assert [table["name"] for table in tables] == ["losses", "b%é", "a b", "losses", "failures"]
+    folder = tmp_path / "deep" / "out"
+    assert lab.run("jobs", "results", job, "--to", folder).code == 0
+    names = {path.relative_to(tmp_path / "deep").as_posix() for path in folder.parent.rglob("*") if path.is_file()}
+    assert names == {
+        f"out/{name}.parquet" for name in ("output-losses", "b%25%C3%A9", "a b", "losses", "failures", "params")
+    }
+
+
+# settings and check
+
+
+def test_settings_lists_each_with_value_source_and_meaning(lab: CommandLab) -> None:
+    lines = {line["name"]: line for line in lab.run("settings", "--json", MODELOPS_JOB_BATCH_SIZE="7").json}
+    lines.pop("MODELOPS_PROFILE")  # a place and no setting: tests/local/cli/test_location.py
+    shared = {
+        "storage": "MODELOPS_STORAGE",
+        "scheduler": "MODELOPS_SCHEDULER",
+        "metrics_port": "MODELOPS_METRICS_PORT",
+    }
+    assert set(lines) == {shared.get(field, f"MODELOPS_JOB_{field.upper()}") for field in Settings.model_fields}
+    batch = lines["MODELOPS_JOB_BATCH_SIZE"]
+    assert (batch["value"], batch["source"]) == (7, "environment")
+    assert lines["MODELOPS_JOB_RETRIES"]["source"] == "default"
+    assert all(line["meaning"] for line in lines.values())
+
+
+def test_settings_are_a_line_each_when_piped(lab: CommandLab) -> None:
+    out = lab.run("settings", MODELOPS_JOB_BATCH_SIZE="7").out.splitlines()
+    assert len(out) == 2 + len(Settings.model_fields)  # the head, and MODELOPS_PROFILE
+    assert re.search(r"MODELOPS_JOB_BATCH_SIZE +7 +environment +\w", "\n".join(out))
+    assert re.search(r"MODELOPS_JOB_CHECKPOINT_BYTES +64 MiB +default", "\n".join(out))
+
+
+def test_check_says_what_would_run_and_stores_nothing(lab: CommandLab) -> None:
+    lab.write_study(targets=["model:score"], note="kept")
+    ran = lab.run("study", "check", lab.study)
+    assert ran.code == 0
+    assert re.search(r"simulations +4, ", ran.out)
+    assert "note: $.note: unknown key" in ran.err
+    plan = lab.run("study", "check", lab.study, "--json").json
+    assert (plan["model"], plan["targets"], plan["simulations"]) == ("model:run", ["model:score"], 4)
+    assert plan["bundle"]["files"] == 3
+    assert lab.stored() == []
+
+
+# the terminal
+
+
+@pytest.mark.parametrize("command", [[], ["jobs"], ["jobs", "submit"], ["jobs", "results"], ["study", "check"]])
+def test_help_is_on_stdout_and_fits_a_terminal(lab: CommandLab, command: list[str]) -> None:
+    ran = lab.run(*command, "--help", COLUMNS="80")
+    assert (ran.code, ran.err) == (0, "")
+    assert "..." not in ran.out.partition("\n\n")[2], "a summary that is cut says too little: make it shorter"
+    assert all(len(line) <= 80 for line in ran.out.splitlines())
+
+
+def test_version(lab: CommandLab) -> None:
+    assert lab.run("--version").out == f"mops {mops.__version__}\n"
+
+
+def imported(ran: Ran) -> set[str]:
+    """Return the modules that a command imported; Python wrote them on stderr."""
+    return set(re.findall(r"^import time:.*\| +(\S+)$", ran.err, re.MULTILINE))
+
+
+def test_a_command_imports_what_it_needs(lab: CommandLab) -> None:
+    """Dask takes a third of a second, and reading results half of one."""
+    lab.run("jobs", "submit", lab.study, "--name", "there")
+    version = imported(lab.run("--version", PYTHONPROFILEIMPORTTIME="1"))
+    status = imported(lab.run("jobs", "status", "there", PYTHONPROFILEIMPORTTIME="1"))
+    assert "mops.cli.terminal" in version
+    assert not version & {"pyarrow", "numpy", "distributed"}
+    assert "pyarrow" in status
+    assert "distributed" not in status
+
+
+def test_mops_does_without_pandas_and_models_have_it(lab: CommandLab) -> None:
+    """What pyarrow would import at its first value, in a process that never sees a frame."""
+    lab.write("model.py", "import pandas as pd\n\ndef run(params, seed):\n    return pd.DataFrame({'n': [seed]})\n")
+    ran = lab.run("jobs", "submit", lab.study, "--name", "framed", PYTHONPROFILEIMPORTTIME="1")
+    assert ran.code == 0, ran.err
+    assert "distributed" in imported(ran)
+    assert not {module for module in imported(ran) if module.startswith("pandas.")}, "pandas itself is looked for"
+    assert lab.run("jobs", "status", "framed", "--json").json["counts"]["simulations_good"] == 4
+
+
+@pytest.mark.parametrize("group", VERBS)
+def test_every_verb_of_the_table_is_a_command(lab: CommandLab, group: str) -> None:
+    for verb in VERBS[group]:
+        assert lab.run(*group.split(), verb, "--help").out.startswith(f"Usage: mops {f'{group} {verb}'.strip()} ")
+
+
+def test_progress_on_a_terminal_names_all_figures(lab: CommandLab) -> None:
+    """On a real pseudo-terminal of 80 columns."""
+    lab.write_study(parameter_sets=[{"x": x, "sleep": 0.2} for x in range(10)], n_replicates=1)
+    shown = on_a_terminal(lab, ["jobs", "submit", str(lab.study)])
+    assert re.search(r"\d+ of 10 simulations, 0 failed, \d+ left, [\d.]+/s, [\d.]+ s to go, \d+ MiB", shown)
+    assert "succeeded in" in shown
+
+
+def on_a_terminal(lab: CommandLab, arguments: list[str]) -> str:
+    """Run a command on a pseudo-terminal; return all that it showed."""
+    ours, theirs = os.openpty()
+    environment = lab.environment | {"COLUMNS": "80", "TERM": "xterm"}
+    with subprocess.Popen([MOPS, *arguments], stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # Linux says so when the last writer is gone
+            pass
+        process.wait(60)
+    os.close(ours)
+    return shown.decode()
+
+
+def wait_for(lab: CommandLab, job: str, true: Callable[[dict[str, Any]], bool]) -> None:
+    """Wait until a job's status, read in this process, is as it should be."""
+    there = lab.storage / "jobs" / job / "job.json"
+    until(lambda: there.exists() and true(asdict(mops.open_job(job, str(lab.storage)).status())), PATIENCE_S)
+
+
+def wait_for_child(pid: int) -> psutil.Process:
+    """Wait until a runner has a child process, and return it."""
+    return until(lambda: psutil.Process(pid).children(), PATIENCE_S)[0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback() -> None:
+    process = subprocess.Popen([MOPS, "jobs", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and "libarrow" not in Path(f"/proc/{process.pid}/maps").read_text():
+        time.sleep(0.005)  # until the long import has begun
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert "Traceback" not in stderr
+    assert process.returncode == -signal.SIGINT
+
+
+def test_a_key_error_while_a_verb_is_imported_is_not_taken_for_a_verb_that_there_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_verb.py").write_text("{}['missing']")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(VERBS["jobs"], "broken", "broken_verb:broken")
+    result = CliRunner().invoke(app, ["jobs", "broken"])
+    assert isinstance(result.exception, KeyError)

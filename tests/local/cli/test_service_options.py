@@ -1,0 +1,354 @@
+"""What can be asked of a service and what of this machine: whole messages, and nothing is written.
+
+The API server here says yes to everything and has nothing; what a real one does is in tests/cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mops.k8s.chart import ServiceConfig
+from mops.service.profile import Profile, save
+
+from .command_lab import CommandLab, Ran
+
+SERVICE = {
+    "format": 1,
+    "version": "0.1.0",
+    "release": "mops",
+    "storage": "/storage",
+    "scheduler": "tcp://mops-scheduler.studies.svc:8786",
+    "dashboard": {"service": "mops-scheduler", "port": 8787},
+    "runner": {"image": "localhost/mops:0.1.0", "serviceAccount": "mops-runner"},
+    "worker": {"selector": {}},
+}
+
+
+class Yes(BaseHTTPRequestHandler):
+    """Answers as an API server that allows everything, and has no objects but the service's description."""
+
+    posted: list[str]
+    described: dict[str, str]
+    """What the ConfigMap of a namespace's service says."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/version"):
+            self.answer(200, {"gitVersion": "v1.34.4"})
+        elif "/configmaps/" in self.path:
+            text = self.described.get(self.path.partition("/namespaces/")[2].partition("/")[0])
+            if text is None or not self.path.partition("?")[0].endswith("/mops-client"):
+                self.answer(404, {"kind": "Status", "message": "not found"})
+            else:
+                self.answer(200, {"metadata": {"name": "mops-client"}, "data": {"client.json": text}})
+        else:
+            self.answer(200, {"items": []})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.posted.append(self.path)
+        self.answer(201, {"metadata": {"name": ""}, "status": {"allowed": True}})
+
+    def answer(self, code: int, content: object) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def kubeconfig(folder: Path, server: str) -> Path:
+    content = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "studies"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture
+def described() -> dict[str, str]:
+    """What the charts say now of the services, by namespace."""
+    return {"studies": json.dumps(SERVICE)}
+
+
+@pytest.fixture
+def server(lab: CommandLab, described: dict[str, str]) -> Iterator[str]:
+    """Run the API server that allows everything; the lab's person has a kubeconfig for it."""
+    handler = type("Handler", (Yes,), {"posted": [], "described": described})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{http.server_port}"
+        lab.environment["KUBECONFIG"] = str(kubeconfig(lab.root, url))
+        yield url
+        http.shutdown()
+        assert not [path for path in http.RequestHandlerClass.posted if "selfsubject" not in path]  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def connected(lab: CommandLab, server: str) -> CommandLab:
+    """A person who is connected to a service."""
+    save(Profile(namespace="studies", service=ServiceConfig.parse(json.dumps(SERVICE), "here")), lab.environment)
+    lab.environment.pop("MODELOPS_STORAGE")
+    return lab
+
+
+def refused(lab: CommandLab, ran: Ran, *lines: str, code: int = 2) -> None:
+    """Assert the whole of what is said, and that nothing was written."""
+    assert ran.err.splitlines() == [f"error: {lines[0]}", f"  at: {lines[1]}", f"hint: {lines[2]}"]
+    assert (ran.code, ran.out) == (code, "")
+    assert lab.stored() == []
+
+
+OPTIONS = {
+    "--queue": "small",
+    "--priority-class": "urgent",
+    "--deadline": "60",
+    "--keep": "60",
+    "--memory": "2Gi",
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_this_machine_has_no_such_option(lab: CommandLab, option: str) -> None:
+    refused(
+        lab,
+        lab.submit(option, OPTIONS[option]),
+        f"this machine is to run the job, and has no {option}",
+        "the command line",
+        f"leave out {option}, or connect to a cluster service: mops connect",
+    )
+
+
+def test_all_such_options_are_named_at_once(lab: CommandLab) -> None:
+    refused(
+        lab,
+        lab.submit(*(part for option in OPTIONS.items() for part in option)),
+        f"this machine is to run the job, and has no {', '.join(OPTIONS)}",
+        "the command line",
+        f"leave out {', '.join(OPTIONS)}, or connect to a cluster service: mops connect",
+    )
+
+
+@pytest.mark.parametrize("here", ["--local", "--detach"])
+def test_what_keeps_the_job_on_this_machine_is_named(connected: CommandLab, here: str) -> None:
+    refused(
+        connected,
+        connected.submit(here, "--queue", "small"),
+        "this machine is to run the job, and has no --queue",
+        "the command line",
+        f"leave out --queue, or {here} to run on a connected service",
+    )
+
+
+def test_a_scheduler_of_ones_own_keeps_it_too(connected: CommandLab) -> None:
+    ran = connected.submit("--queue", "small", MODELOPS_SCHEDULER="tcp://127.0.0.1:1")
+    note, *rest = ran.err.splitlines()
+    assert note.startswith("note: MODELOPS_SCHEDULER is set")
+    hint = "leave out --queue, or MODELOPS_SCHEDULER to run on a connected service"
+    what = "this machine is to run the job, and has no --queue"
+    refused(connected, Ran(ran.code, ran.out, "\n".join(rest)), what, "the command line", hint)
+
+
+def test_local_runs_here_also_if_a_service_is_connected(connected: CommandLab) -> None:
+    assert connected.submit("--local", "--storage", connected.storage).code == 0
+
+
+@pytest.mark.parametrize("here", [[], ["--local"]])
+def test_a_profile_that_is_broken_is_said_before_anything_is_written(connected: CommandLab, here: list[str]) -> None:
+    """With --local it was said when the job was there, which did not run."""
+    profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json")
+    profile.write_text("{}")
+    refused(
+        connected,
+        connected.submit(*here, "--storage", connected.storage),
+        "this describes no service of mops (namespace: Field required; service: Field required)",
+        str(profile),
+        "run 'mops connect' again, or remove the file",
+    )
+    assert connected.submit("--storage", connected.storage, MODELOPS_PROFILE="none").code == 0
+
+
+WRONG = {
+    "--memory": ("2 GB", "write bytes as Kubernetes does, like 2Gi or 500Mi"),
+    "--queue": ("a b", "write the name of a LocalQueue of Kueue: kubectl get localqueues"),
+    "--priority-class": ("Urgent!", "write the name of a PriorityClass: kubectl get priorityclasses"),
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_what_kubernetes_would_refuse_is_refused_before_anything_is_written(connected: CommandLab, option: str) -> None:
+    """The API server refused the Job when the study was in the storage already."""
+    value, right = WRONG[option]
+    refused(
+        connected, connected.submit(option, value), f"{value!r} is not valid for {option}", "the command line", right
+    )
+
+
+def test_a_folder_of_this_machine_is_no_storage_for_a_service(connected: CommandLab) -> None:
+    refused(
+        connected,
+        connected.submit("--storage", connected.storage),
+        "a runner in the cluster cannot see this storage",
+        str(connected.storage),
+        "leave --storage out to use the service's (/storage), or run on this machine with --local",
+    )
+
+
+def test_an_interpreter_of_this_machine_is_none_for_a_service(connected: CommandLab) -> None:
+    ran = connected.submit("--python", "/usr/bin/python3")
+    assert ran.err.splitlines() == [
+        "error: simulations cannot be started with these options",
+        "  --python: /usr/bin/python3 is of this machine, and pods have their image's interpreter",
+        "hint: put what the model needs into a requirements.txt beside it",
+    ]
+    assert (ran.code, ran.out, connected.stored()) == (2, "", [])
+
+
+def test_a_service_that_is_out_of_reach(connected: CommandLab) -> None:
+    path = kubeconfig(connected.root, "https://127.0.0.1:1")
+    refused(
+        connected,
+        connected.submit(),
+        "the Kubernetes cluster at 127.0.0.1:1 is out of reach (Connection refused)",
+        f"{path}, its current context",
+        "look: kubectl cluster-info; is it another context? mops connect --context",
+        code=4,
+    )
+
+
+# The service since it was connected
+
+
+def test_a_submit_begins_with_what_the_chart_says_now(connected: CommandLab, described: dict[str, str]) -> None:
+    """The profile was that of the day of 'mops connect': after an upgrade jobs went to the old storage, with the old
+    image, until somebody connected again."""
+    described["studies"] = json.dumps(SERVICE | {"storage": "/elsewhere"})
+    ran = connected.submit("--storage", connected.storage)
+    assert "hint: leave --storage out to use the service's (/elsewhere)" in ran.err
+    assert ran.err.startswith("warning: the service has changed since 'mops connect': the profile is up to date now\n")
+    assert '"/elsewhere"' in Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json").read_text()
+    assert "warning:" not in connected.submit("--storage", connected.storage).err
+
+
+def test_a_profile_that_cannot_be_written_stops_no_job(connected: CommandLab, described: dict[str, str]) -> None:
+    """It may be mounted read-only. Here a folder has the name of the file that would replace it."""
+    described["studies"] = json.dumps(SERVICE | {"storage": "/elsewhere"})
+    profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json")
+    kept = profile.read_text()
+    program = (
+        "import os, pathlib, runpy, sys\n"
+        f"pathlib.Path({str(profile)!r}).with_suffix(f'.{{os.getpid()}}').mkdir()\n"
+        "runpy.run_module('mops.cli.start', run_name='__main__')\n"
+    )
+    arguments = ["jobs", "submit", str(connected.study), "--storage", str(connected.storage)]
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=connected.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.stderr.startswith("warning: the service has changed since 'mops connect', and the profile cannot be")
+    assert "hint: leave --storage out to use the service's (/elsewhere)" in ran.stderr
+    assert profile.read_text() == kept
+
+
+def test_a_service_that_was_removed_is_said_so(connected: CommandLab, server: str, described: dict[str, str]) -> None:
+    described.clear()
+    refused(
+        connected,
+        connected.submit(),
+        "the service 'mops' is gone: its ConfigMap is absent",
+        f"{server}, namespace studies: ConfigMap mops-client",
+        "connect to another service: mops connect; or run on this machine with --local",
+        code=4,
+    )
+
+
+def test_a_description_of_a_newer_mops_is_said_so(
+    connected: CommandLab, server: str, described: dict[str, str]
+) -> None:
+    described["studies"] = json.dumps(SERVICE | {"format": 2, "version": "9.0"})
+    refused(
+        connected,
+        connected.submit(),
+        "the service's chart is of mops 9.0, which says more than this client understands",
+        f"{server}, namespace studies: ConfigMap mops-client",
+        "install mops-runner 9.0",
+    )
+
+
+# connect
+
+
+def test_connect_to_an_unknown_context(lab: CommandLab, server: str) -> None:
+    refused(
+        lab,
+        lab.run("connect", "--context", "elsewhere"),
+        "the kubeconfig does not lead to a cluster (Context elsewhere not found)",
+        f"{lab.root / 'kubeconfig'}, context elsewhere",
+        "set KUBECONFIG, or name a context that 'kubectl config get-contexts' lists",
+    )
+    assert not_connected(lab)
+
+
+def test_connect_without_a_kubeconfig(lab: CommandLab) -> None:
+    refused(
+        lab,
+        lab.run("connect", "--kubeconfig", lab.root / "nothing"),
+        "the kubeconfig does not lead to a cluster (Unable to find valid credentials)",
+        f"{lab.root / 'nothing'}, its current context",
+        "set KUBECONFIG, or name a context that 'kubectl config get-contexts' lists",
+    )
+    assert not_connected(lab)
+
+
+def test_connect_to_a_namespace_without_a_service(lab: CommandLab, server: str) -> None:
+    refused(
+        lab,
+        lab.run("connect", "--namespace", "empty"),
+        "there is no mops service 'mops' in this namespace",
+        f"{server}, namespace empty",
+        "name another namespace (--namespace) or release (--release), or have the operator install the chart",
+        code=4,
+    )
+    assert not_connected(lab)
+
+
+def test_connect_looks_in_the_namespace_of_the_context(lab: CommandLab, server: str, described: dict[str, str]) -> None:
+    """Of the one that is named: kr8s takes that of the current one."""
+    described.clear()
+    path = Path(lab.environment["KUBECONFIG"])
+    content = yaml.safe_load(path.read_text())
+    other = {"name": "other", "context": {"cluster": "c", "user": "u", "namespace": "theirs"}}
+    path.write_text(yaml.safe_dump(content | {"contexts": [*content["contexts"], other]}))
+    assert f"at: {server}, namespace studies\n" in lab.run("connect").err
+    assert f"at: {server}, namespace theirs\n" in lab.run("connect", "--context", "other").err
+
+
+def test_to_forget_a_service(connected: CommandLab) -> None:
+    assert connected.run("connect", "--off").err == "jobs run on this machine again\n"
+    assert connected.run("connect", "--off").err == "there was no service connected\n"
+    assert not_connected(connected)
+
+
+def not_connected(lab: CommandLab) -> bool:
+    return not Path(lab.environment["XDG_CONFIG_HOME"], "mops").is_dir() or not list(
+        Path(lab.environment["XDG_CONFIG_HOME"], "mops").iterdir()
+    )

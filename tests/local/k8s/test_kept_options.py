@@ -1,0 +1,374 @@
+"""What submit was given stays with the job: each resume and each retry has it, unless it is told otherwise."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubernetes_in_memory import Kubernetes
+from mops.cli import service_options
+from mops.cli.jobs import delete
+from mops.errors import JobError, ModelError, NewerFormat, OptionsError, ServiceError, UsageError
+from mops.jobs import submit
+from mops.jobs.job import Job
+from mops.k8s import names
+from mops.k8s.chart import CONFIG_KEY
+from mops.k8s.chart import ServiceConfig as Described
+from mops.k8s.pod_state import GONE
+from mops.service.profile import Profile
+from mops.service.service import Service
+from mops.settings import Settings
+from mops.storage.job_options import JobOptions, PodOptions
+from mops.storage.kept_options import KeptOptions, keep_options, read_options
+from mops.storage.paths import JobPaths
+
+Object = dict[str, Any]
+
+MODEL = """
+def run(params, seed):
+    assert params["x"] > 0
+    return {"y": [params["x"]]}
+"""
+DESCRIBED: Object = {
+    "format": 1,
+    "version": "0.1.0",
+    "release": "mops",
+    "scheduler": "tcp://mops-scheduler.studies.svc:8786",
+    "dashboard": {"service": "mops-scheduler", "port": 8787},
+    "runner": {
+        "image": "mops:1",
+        "serviceAccount": "mops-runner",
+        "automountServiceAccountToken": True,
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+    },
+    "worker": {
+        "selector": {names.COMPONENT: "worker"},
+        "podTemplate": {"metadata": {}, "spec": {"containers": [{"name": "worker"}]}},
+    },
+    "schedulerPodTemplate": {"metadata": {}, "spec": {"containers": [{"name": "scheduler"}]}},
+    "dedicated": {"enabled": True, "workers": 3},
+}
+ASKED = PodOptions(
+    queue="small", priority_class="urgent", memory="2Gi", deadline_s=600, keep_s=60, dedicated=True, workers="2:4"
+)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> str:
+    return str(tmp_path / "storage")
+
+
+@pytest.fixture
+def service(storage: str) -> Service:
+    """A service whose pods see a folder of this machine."""
+    described = Described.model_validate(DESCRIBED | {"storage": storage})
+    return Service(Profile(namespace="studies", service=described), Kubernetes(), described.runner)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text(MODEL)
+    path = tmp_path / "waves.json"
+    path.write_text(json.dumps({"model": "model:run", "parameter_sets": [{"x": 0}, {"x": 1}]}))
+    return path
+
+
+def submitted(service: Service, study: Path, pod: PodOptions = ASKED, **options: Any) -> Job:
+    """Submit a study to a service; Kubernetes has ended its Job since, and nothing has run."""
+    job = submit.submit(study, name="waves", service=service, pod=pod, settings=Settings(), **options)
+    in_memory(service).end_jobs()
+    return job
+
+
+def in_memory(service: Service) -> Kubernetes:
+    return service.kubernetes  # type: ignore[return-value]
+
+
+def made(service: Service, name: str) -> Object:
+    """Return a Job that was asked for, as far as options say how it is."""
+    job = in_memory(service).objects["Job", name]
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    annotations = job["spec"]["template"]["metadata"].get("annotations", {})
+    drawn = json.loads(annotations.get("mops/dask-objects", "[]"))
+    return {
+        "queue": job["metadata"]["labels"].get(names.QUEUE),
+        "study": job["metadata"]["labels"].get(names.STUDY),
+        "priority": pod.get("priorityClassName"),
+        "memory": pod["containers"][0]["resources"]["limits"]["memory"],
+        "deadline": spec.get("activeDeadlineSeconds"),
+        "keep": spec.get("ttlSecondsAfterFinished"),
+        "workers": [one["spec"]["minimum"] for one in drawn if one["kind"] == "DaskAutoscaler"],
+    }
+
+
+ALL = {
+    "queue": "small",
+    "study": "waves",
+    "priority": "urgent",
+    "memory": "2Gi",
+    "deadline": 600,
+    "keep": 60,
+    "workers": [2],
+}
+
+
+def resume(job: Job, service: Service, **options: Any) -> list[str]:
+    """Resume a job; return what is said of changes."""
+    said: list[str] = []
+    submit.resume(
+        job, service=service, settings=Settings(), on_start=lambda _, changes: said.extend(changes), **options
+    )
+    in_memory(service).end_jobs()
+    return said
+
+
+def test_a_resumed_job_runs_as_it_was_submitted(service: Service, study: Path) -> None:
+    """It ran without its queue and its deadline, with the chart's memory, on the shared cluster."""
+    job = submitted(service, study)
+    assert made(service, "waves-1") == ALL
+    assert resume(job, service) == []
+    assert made(service, "waves-2") == ALL
+
+
+def test_what_a_resume_names_is_the_jobs_from_then_on(service: Service, study: Path) -> None:
+    job = submitted(service, study)
+    assert resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"}) == [
+        "--env MODE: unset before, fast now",
+        "--memory: 2Gi before, 4Gi now",
+    ]
+    assert made(service, "waves-2") == ALL | {"memory": "4Gi"}
+    assert resume(job, service) == []
+    assert made(service, "waves-3") == ALL | {"memory": "4Gi"}
+    assert job.record.options.pod == ASKED, "what was submitted is never rewritten"
+
+
+def test_a_job_leaves_its_own_cluster_with_the_size_of_it(service: Service, study: Path) -> None:
+    job = submitted(service, study)
+    resume(job, service, pod=PodOptions(dedicated=False))
+    assert made(service, "waves-2") == ALL | {"workers": []}
+    resume(job, service)
+    assert made(service, "waves-3") == ALL | {"workers": []}
+
+
+def test_a_job_stays_where_its_submitters_profile_had_it_run(service: Service, study: Path) -> None:
+    """Who resumes it may be somebody else, whose profile says otherwise."""
+    service.profile = service.profile.model_copy(update={"dedicated": True})
+    job = submitted(service, study, PodOptions())
+    service.profile = service.profile.model_copy(update={"dedicated": False})
+    resume(job, service)
+    assert names.OWN_CLUSTER in in_memory(service).objects["Job", "waves-2"]["metadata"]["annotations"]
+
+
+def test_a_retrys_job_has_the_options_of_the_one_it_comes_from(service: Service, study: Path, storage: str) -> None:
+    job = submitted(service, study)
+    resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"})
+    assert submit.run(job, settings=Settings(storage=storage, slots=1)) == "partial"
+    child = submit.retry(
+        job, "error", name="again", service=service, pod=PodOptions(queue="large"), settings=Settings()
+    )
+    assert made(service, "again-1") == ALL | {"memory": "4Gi", "queue": "large"}
+    assert child.record.options == JobOptions(
+        {"MODE": "fast"}, None, ASKED.overridden(PodOptions("large", memory="4Gi"))
+    )
+
+
+def test_this_machine_refuses_what_is_named_and_passes_over_what_is_kept(
+    service: Service, study: Path, storage: str
+) -> None:
+    job = submitted(service, study)
+    with pytest.raises(UsageError, match="has no --memory"):
+        submit.resume(job, pod=PodOptions(memory="4Gi"), settings=Settings(storage=storage, slots=1), local=True)
+    resumed = submit.resume(job, settings=Settings(storage=storage, slots=1), local=True)
+    assert resumed.status().state == "partial"
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "PYTHONHASHSEED", "MODELOPS_JOB_SLOTS", "bad-name"])
+def test_a_service_refuses_a_name_that_no_runner_takes(service: Service, study: Path, name: str) -> None:
+    """The name was kept, and each runner refused it for ever: a later command can add a variable, not remove one."""
+    job = submitted(service, study)
+    for start in (
+        lambda: resume(job, service, env={name: None}),
+        lambda: submit.submit(study, name="other", service=service, env={name: None}, settings=Settings()),
+    ):
+        with pytest.raises(OptionsError, match=f"--env {name}: "):
+            start()
+    resume(job, service, env={"OF_THE_PODS": None})
+    assert read_options(job.files, job.record).options.env == {"OF_THE_PODS": None}
+
+
+def test_an_interpreter_that_is_kept_bars_no_job_from_a_service(service: Service, study: Path, storage: str) -> None:
+    """Each resume and retry there was refused because of an option that it had not named, and that none can unset."""
+    here = Settings(storage=storage, slots=1)
+    job = submit.submit(study, name="waves", python=sys.executable, settings=here, local=True)
+    said: list[str] = []
+    retried = submit.retry(
+        job, "error", service=service, settings=Settings(), on_start=lambda _, changes: said.extend(changes)
+    )
+    set_aside = f"--python: {sys.executable} before, unset now"
+    assert set_aside in said
+    assert retried.record.options.python is None
+
+    in_memory(service).end_jobs()
+    keep_options(retried.files, retried.record, KeptOptions(0, retried.record.options), job.record.options)
+    assert set_aside in resume(retried, service)
+    assert resume(retried, service) == []
+    assert read_options(retried.files, retried.record).options.python is None, "the pod's runner reads this"
+    with pytest.raises(OptionsError, match="is of this machine"):
+        resume(retried, service, python=sys.executable)
+
+
+def test_of_two_commands_at_once_one_is_refused(service: Service, study: Path) -> None:
+    """Else a job would run with options that the one who started it had not seen."""
+    job = submitted(service, study)
+    seen = read_options(job.files, job.record)
+    keep_options(job.files, job.record, seen, JobOptions({"MODE": "a"}))
+    keep_options(job.files, job.record, seen, JobOptions({"MODE": "a"}))  # an answer was lost
+    with pytest.raises(JobError, match="another command has changed the options"):
+        keep_options(job.files, job.record, seen, JobOptions({"MODE": "b"}))
+    assert read_options(job.files, job.record) == KeptOptions(1, JobOptions({"MODE": "a"}))
+
+
+def test_options_of_a_deleted_job_are_not_those_of_the_next_one_of_its_name(service: Service, study: Path) -> None:
+    """A job was deleted while a resume was about to keep its options: the next one of its name ran with them."""
+    job = submitted(service, study)
+    deleted = replace(job.record, created="2026-01-01T00:00:00+00:00")
+    keep_options(job.files, deleted, KeptOptions(0, deleted.options), JobOptions({"MODE": "fast"}))
+    assert resume(job, service) == []
+    assert read_options(job.files, job.record).options == job.record.options
+    resume(job, service, env={"MODE": "slow"})
+    assert read_options(job.files, job.record).options.env == {"MODE": "slow"}
+
+
+def test_fields_that_a_newer_mops_has_added_are_passed_over(service: Service, study: Path) -> None:
+    """One of them in an option of the pod was said to be a damaged record; a newer format says NewerFormat."""
+    job = submitted(service, study)
+    path = JobPaths(job.name).options(1)
+    resume(job, service, pod=PodOptions(memory="4Gi"))
+    kept = read_options(job.files, job.record)
+    record = json.loads(job.files.get(path))
+    record["options"]["pod"]["node_pool"] = record["options"]["shell"] = record["note"] = "new"
+    job.files.put(path, json.dumps(record).encode())
+    assert read_options(job.files, job.record) == kept
+    job.files.put(path, json.dumps(record | {"format": 2}).encode())
+    with pytest.raises(NewerFormat, match="format 2"):
+        read_options(job.files, job.record)
+
+
+# Kubernetes Jobs that nobody needs any more
+
+
+def test_a_job_of_another_storage_is_left_alone(service: Service, study: Path) -> None:
+    """A cancel, a delete or a take-over of a job ended the Kubernetes Job of another storage's job of the same name."""
+    submit.submit(study, name="waves", service=service, settings=Settings())
+    other = replace(service, results="abfs://other/place")
+    assert other.phase("waves") == GONE
+    assert other.withdraw("waves") == []
+    other.remove_runner("waves")
+    assert list(in_memory(service).objects) == [("Job", "waves-1")]
+    assert service.withdraw("waves") == ["waves-1"]
+
+
+def test_a_job_that_is_deleted_waits_for_no_place(
+    service: Service, study: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Job stayed in the queue: days later a runner began, which found no job."""
+    job = submit.submit(study, name="waves", service=service, settings=Settings())
+    assert list(in_memory(service).objects) == [("Job", "waves-1")]
+    monkeypatch.setattr(service_options, "service_with", lambda files, *, local: None if local else service)
+    delete.delete_([job.name], yes=True, storage=storage)
+    assert in_memory(service).objects == {}
+
+
+def test_a_runner_on_a_node_that_does_not_answer_is_replaced_by_a_resume(service: Service, study: Path) -> None:
+    """Kubernetes waits for ever until its pod has ended, and resume refused a second runner."""
+    job = submit.submit(study, name="waves", service=service, settings=Settings())
+    in_memory(service).all_pods = [
+        {
+            "metadata": {
+                "name": "waves-1-x",
+                "labels": {names.POD_OF_JOB: "waves-1"},
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {"nodeName": "n7"},
+            "status": {"phase": "Running"},
+        }
+    ]
+    assert "its node n7 does not answer" in service.phase(job.name).reason
+    resume(job, service)
+    assert list(in_memory(service).objects) == [("Job", "waves-2")]
+
+
+MODEL_THAT_A_VARIABLE_BREAKS = """
+import os
+assert os.environ.get("MODE") != "broken"
+
+def run(params, seed):
+    return {"y": [params["x"]]}
+"""
+
+
+def test_a_take_over_that_is_refused_leaves_the_runner_at_its_job(
+    service: Service, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner was deleted first: when the model or the options were refused then, nobody was at the job."""
+    (study.parent / "model.py").write_text(MODEL_THAT_A_VARIABLE_BREAKS)
+    job = submit.submit(study, name="waves", service=service, settings=Settings())
+    with pytest.raises(ModelError):
+        resume(job, service, take_over=True, env={"MODE": "broken"})
+    assert list(in_memory(service).objects) == [("Job", "waves-1")]
+
+    def another_command(*_: str) -> bool:
+        submitted = job.record.options
+        keep_options(job.files, job.record, KeptOptions(0, submitted), replace(submitted, env={"MODE": "a"}))
+        return True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(in_memory(service), "may", another_command)
+        with pytest.raises(JobError, match="another command has changed the options"):
+            resume(job, service, take_over=True, env={"MODE": "b"})
+    assert list(in_memory(service).objects) == [("Job", "waves-1")]
+    resume(job, service, take_over=True)
+    assert (len(in_memory(service).objects), in_memory(service).n_created) == (1, 2), "the new one replaces the old one"
+
+
+# The service, read again
+
+
+def upgraded(service: Service, **changes: Any) -> Object:
+    """Return the ConfigMap of an upgraded chart."""
+    described = service.profile.service.model_dump(mode="json", by_alias=True)
+    return {"data": {CONFIG_KEY: json.dumps(described | changes)}}
+
+
+def test_a_runner_starts_as_the_chart_says_now(service: Service) -> None:
+    """The image of the profile was that of the day of 'mops connect', and perhaps gone from the registry."""
+    runner = service.profile.service.runner.model_dump(mode="json", by_alias=True) | {"image": "mops:2"}
+    in_memory(service).config = upgraded(service, runner=runner)
+    now = service.renewed()
+    assert (now.pod.image, now.profile.service.runner.image) == ("mops:2", "mops:2")
+    assert now.given(PodOptions(memory="3Gi")).pod.image == "mops:2"
+
+
+def test_a_service_that_is_gone_is_said_so(service: Service) -> None:
+    with pytest.raises(ServiceError, match="the service 'mops' is gone"):
+        service.renewed()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "not JSON"])
+def test_a_description_that_nobody_can_read_names_its_place(service: Service, text: str) -> None:
+    in_memory(service).config = {"data": {CONFIG_KEY: text}}
+    with pytest.raises(UsageError, match="describes no service") as raised:
+        service.renewed()
+    assert "ConfigMap mops-client" in str(raised.value.where)
+
+
+def test_a_newer_charts_description_asks_for_a_newer_mops(service: Service) -> None:
+    in_memory(service).config = upgraded(service, format=2, version="9.0")
+    with pytest.raises(NewerFormat, match=r"is of mops 9\.0"):
+        service.renewed()

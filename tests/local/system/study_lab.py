@@ -1,0 +1,332 @@
+"""What the system tests work with: a project on disk, a storage, real runners in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mops.jobs.job import Job, open_job
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Commit, Record, parse_record
+from mops.storage.joblog.verify import verify
+from mops.storage.joblog.view import LogView
+from mops.storage.paths import JobPaths
+from mops.study.ids import param_id, replicate_seed
+from programs import environment
+from waiting import until
+
+HERE = Path(__file__).parent
+WILD = HERE.parents[1] / "models" / "wild"
+MOPS = Path(sys.executable).with_name("mops")
+PATIENCE_SECONDS = 90.0
+"""For what must happen: far more than it takes, because the machine may be busy."""
+
+GONE_SECONDS = 30.0
+"""For processes that must end; the simulations of these tests last longer."""
+
+T = TypeVar("T")
+
+
+def wait_for(what: Callable[[], T], *, patience_s: float = PATIENCE_SECONDS, of: Runner | None = None) -> T:
+    """Poll until ``what()`` is true; fail with what the runner ``of`` said if it never is or the runner ends."""
+
+    def look() -> T:
+        ended = of is not None and of.process.poll() is not None
+        found = what()
+        assert found or not ended, f"the runner ended with {of.process.returncode} meanwhile\n{of.said}"  # type: ignore[union-attr]
+        return found
+
+    return until(look, patience_s, look_every_s=0.01, said=lambda: of.said if of is not None else "")
+
+
+@dataclass
+class Runner:
+    """A mops command that runs: its process leads a session, as a shell's foreground job leads its group."""
+
+    process: subprocess.Popen[bytes]
+    calls_file: Path
+    marker: str
+    stderr_file: Path
+    env: dict[str, str]
+
+    @property
+    def said(self) -> str:
+        """What it has written to stderr so far."""
+        return self.stderr_file.read_text(errors="replace")
+
+    @property
+    def calls(self) -> list[tuple[str, int, int]]:
+        """The model's calls so far: parameters as JSON, seed, process id."""
+        if not self.calls_file.exists():
+            return []
+        lines = self.calls_file.read_text().splitlines()
+        return [(key, int(seed), int(pid)) for key, seed, pid in map(str.split, lines)]
+
+    def wait(self, patience_s: float = PATIENCE_SECONDS) -> int:
+        """Return the exit code."""
+        try:
+            return self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {patience_s:g} s\n{self.said}") from None
+
+    def signal(self, number: int, *, whole_group: bool = False) -> None:
+        """Send a signal to the runner's process, or to its process group."""
+        (os.killpg if whole_group else os.kill)(self.process.pid, number)
+
+    def alive(self) -> dict[int, str]:
+        """Return the living processes of this command, found by what they inherited: pid and command line."""
+        return dict(_with_marker(self.marker))
+
+    def children(self) -> list[int]:
+        """Return the processes that run simulations: not the one that has only forked them."""
+        return leaves([pid for pid, line in _with_marker(self.marker) if "mops.child.main" in line])
+
+    def hold_after(self, n_calls: int) -> None:
+        """Let only the first ``n_calls`` calls of the model run to their end."""
+        hold_after(Path(self.env["MOPS_TEST_HOLD"]), n_calls)
+
+    def let_go(self) -> None:
+        """Hold no call any more."""
+        Path(self.env["MOPS_TEST_HOLD"]).unlink(missing_ok=True)
+
+    def kill_all(self) -> None:
+        """End whatever is left: only for a test's end."""
+        for pid in self.alive():
+            _kill(pid)
+        self.process.wait()
+
+
+def hold_after(path: Path, n_calls: int) -> None:
+    """Write the file of the held model (project/held.py) at once."""
+    beside = path.with_suffix(".new")
+    beside.write_text(str(n_calls))
+    beside.replace(path)
+
+
+def _with_marker(marker: str) -> Iterator[tuple[int, str]]:
+    wanted = f"MOPS_TEST_MARKER={marker}".encode()
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if wanted not in folder.joinpath("environ").read_bytes().split(b"\0"):
+                continue
+            line = folder.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:  # gone, or another user's
+            continue
+        yield int(folder.name), line
+
+
+def leaves(pids: list[int]) -> list[int]:
+    """Return the processes that are the parent of no other one of these."""
+    parents = {_parent(pid) for pid in pids}
+    return [pid for pid in pids if pid not in parents]
+
+
+def _parent(pid: int) -> int | None:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).ppid()
+    return None
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+@dataclass
+class Rows:
+    """What a job (or the serial run) gave, sorted: outputs by name, and losses."""
+
+    outputs: dict[str, pa.Table]
+    losses: pa.Table
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Rows)
+        same = self.outputs.keys() == other.outputs.keys()
+        return same and all(t.equals(other.outputs[n]) for n, t in self.outputs.items()) and self.losses == other.losses
+
+    def without(self, *groups: int) -> Rows:
+        """Return the rows of all other groups."""
+        keep = pc.invert(pc.field("group").isin(list(groups)))
+        return Rows({name: table.filter(keep) for name, table in self.outputs.items()}, self.losses.filter(keep))
+
+
+_ORDER = [("group", "ascending"), ("replicate", "ascending")]
+
+
+def _sorted(table: pa.Table, request: list[tuple[str, str]]) -> pa.Table:
+    # Widths and nullability are the storage's choice; Arrow's sort is stable, so a table's own order counts.
+    wide = {pa.int32(): pa.int64(), pa.float32(): pa.float64(), pa.large_string(): pa.string()}
+    fields = [pa.field(field.name, wide.get(field.type, field.type)) for field in table.schema]
+    return table.take(pc.sort_indices(table, request)).cast(pa.schema(fields)).combine_chunks()
+
+
+def rows_of(job: Job) -> Rows:
+    """Return a job's committed rows."""
+    outputs = {name: _sorted(job.outputs(name).to_table(), _ORDER) for name in job.output_names()}
+    return Rows(outputs, _sorted(job.losses(), [(name, "ascending") for name in ("group", "target", "name")]))
+
+
+@dataclass
+class StudyLab:
+    """A project folder with a study, and a storage, of one test."""
+
+    folder: Path
+    study: dict[str, Any] = field(default_factory=dict)
+    runners: list[Runner] = field(default_factory=list)
+    more_env: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shutil.copytree(WILD, self.project)
+        shutil.copytree(HERE / "project", self.project, dirs_exist_ok=True)
+
+    @property
+    def project(self) -> Path:
+        return self.folder / "project"
+
+    @property
+    def storage(self) -> Path:
+        return self.folder / "storage"
+
+    def write(self, model: str, parameter_sets: list[dict[str, Any]], **more: Any) -> Path:
+        """Write the project's study.json."""
+        self.study = {"model": model, "parameter_sets": parameter_sets, **more}
+        path = self.project / "study.json"
+        path.write_text(json.dumps(self.study))
+        return path
+
+    def start(self, *arguments: str, program: Sequence[str] = (), **settings: object) -> Runner:
+        """Start ``mops jobs ...``, or another program; settings are MODELOPS_JOB_ variables without that prefix."""
+        number = len(self.runners) + 1
+        calls = self.folder / f"calls-{number}.txt"
+        env = environment()
+        env |= {
+            "MODELOPS_STORAGE": str(self.storage),
+            "MOPS_TEST_CALLS": str(calls),
+            "MOPS_TEST_HOLD": str(self.folder / f"hold-{number}.txt"),
+            "MOPS_TEST_MARKER": f"{self.folder.name}-{os.getpid()}-{time.monotonic_ns()}",
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            **self.more_env,
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            **{f"MODELOPS_JOB_{name}": str(value) for name, value in settings.items() if name != "hold"},
+        }
+        if (hold := settings.get("hold")) is not None:
+            Path(env["MOPS_TEST_HOLD"]).write_text(str(hold))
+        stderr = self.folder / f"stderr-{number}.txt"
+        with stderr.open("wb") as err, (self.folder / f"stdout-{number}.txt").open("wb") as out:
+            process = subprocess.Popen(
+                [*(program or (MOPS, "jobs")), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=env,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        self.runners.append(Runner(process, calls, env["MOPS_TEST_MARKER"], stderr, env))
+        return self.runners[-1]
+
+    def submit(self, name: str = "job", **settings: object) -> Runner:
+        """Start ``mops jobs submit``."""
+        return self.start("submit", str(self.project / "study.json"), "--name", name, **settings)
+
+    def resume(self, name: str = "job", *, take_over: bool = False, **settings: object) -> Runner:
+        """Start ``mops jobs resume``."""
+        return self.start("resume", name, *(["--take-over"] if take_over else []), **settings)
+
+    def run(self, name: str = "job", *, exit_code: int = 0, **settings: object) -> Runner:
+        """Submit and wait for the end."""
+        runner = self.submit(name, **settings)
+        assert runner.wait() == exit_code, runner.said
+        return runner
+
+    def job(self, name: str = "job") -> Job:
+        return open_job(name, str(self.storage))
+
+    def exists(self, name: str = "job") -> bool:
+        return (self.storage / JobPaths(name).record).is_file()
+
+    def view(self, name: str = "job") -> LogView:
+        """Return what the log says now."""
+        return JobLog(self.job(name).files, JobPaths(name)).read()
+
+    def records(self, name: str = "job") -> list[Record]:
+        """Return the log's records in their order."""
+        paths = sorted((self.storage / JobPaths(name).record).with_name("log").glob("*.json"))
+        return [parse_record(path.read_bytes(), k, str(path)) for k, path in enumerate(paths, start=1)]
+
+    def assert_sound(self, name: str = "job") -> None:
+        """Check the log and its parts by the storage's own rules, and that no group stands in two commits."""
+        files = self.job(name).files
+        assert verify(files, JobPaths(name), len(self.study["parameter_sets"])) == []
+        commits = [record for record in self.records(name) if isinstance(record, Commit)]
+        groups = Counter(group for commit in commits for group in commit.ranges)
+        assert set(groups.values()) <= {1}
+
+    def called(self, runner: Runner) -> Counter[tuple[int, int]]:
+        """Count a runner's calls of the model by (group, replicate)."""
+        places = {
+            seed: (group, replicate) for group, seeds in enumerate(self.seeds()) for replicate, seed in enumerate(seeds)
+        }
+        return Counter(places[seed] for _, seed, _ in runner.calls)
+
+    def seeds(self) -> list[list[int]]:
+        """Return each group's seeds."""
+        n_replicates = self.study.get("n_replicates", 1)
+        return [[replicate_seed(identity, i) for i in range(n_replicates)] for identity in self.ids()]
+
+    def ids(self) -> list[str]:
+        """Return each group's param_id."""
+        return [param_id(params) for params in self.study["parameter_sets"]]
+
+    def serial(self) -> Rows:
+        """Run the study in one plain process."""
+        folder = self.folder / "serial"
+        folder.mkdir(exist_ok=True)
+        env = environment()
+        command = [sys.executable, str(HERE / "serial.py"), str(self.project), str(self.project / "study.json")]
+        subprocess.run([*command, str(folder)], check=True, env=env)
+        tables = {path.stem: pq.read_table(path) for path in folder.glob("*.parquet")}
+        losses = _sorted(tables.pop("losses"), [(name, "ascending") for name in ("group", "target", "name")])
+        return Rows({name: _sorted(table, _ORDER) for name, table in tables.items()}, losses)
+
+    def assert_nothing_lives(self, runner: Runner) -> None:
+        """Check that no process of this command is alive soon: sooner than any would end by itself."""
+        deadline = time.monotonic() + GONE_SECONDS
+        while time.monotonic() < deadline and runner.alive():
+            time.sleep(0.02)
+        left = runner.alive()  # looked at after the deadline: a look takes its time
+        assert not left, f"alive {GONE_SECONDS:g} s after the kill: {left}"
+
+
+@contextmanager
+def lab_in(folder: Path) -> Iterator[StudyLab]:
+    """Make a lab; end what a failed test leaves running."""
+    lab = StudyLab(folder)
+    try:
+        yield lab
+    finally:
+        for runner in lab.runners:
+            runner.kill_all()
+
+
+def betas(n: int, **more: float) -> list[dict[str, float]]:
+    """Return ``n`` parameter sets of the counted model."""
+    return [{"beta": round(0.2 + 0.4 * i / n, 6), **more} for i in range(n)]

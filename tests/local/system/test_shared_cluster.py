@@ -1,0 +1,296 @@
+"""Several jobs, and their runners, on one Dask cluster of real processes: equal shares, and none in another's way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from dask_processes import DaskProcesses, dask_in
+from distributed import Client
+from study_lab import Runner, StudyLab, betas, lab_in, rows_of, wait_for
+
+from mops.attempt.tasks_in_flight import TaskLost, TasksInFlight
+from mops.cluster.other_jobs import METADATA
+from mops.cluster.shares import TASKS_PER_SHARED_SLOT
+from mops.cluster.worker_losses import UNKNOWN
+from mops.task import Task
+
+WORKERS, THREADS = 2, 2
+SLOTS = WORKERS * THREADS
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Iterator[DaskProcesses]:
+    with dask_in(tmp_path / "dask", n_workers=0) as processes:
+        processes.pace_file.touch()
+        for _ in range(WORKERS):
+            processes.add_worker(threads=THREADS)
+        processes.await_workers()
+        yield processes
+
+
+@pytest.fixture
+def labs(tmp_path: Path, dask: DaskProcesses) -> Iterator[tuple[StudyLab, StudyLab]]:
+    """Two users: each has a project, a storage and a bundle of its own."""
+    with lab_in(tmp_path / "one") as one, lab_in(tmp_path / "two") as two:
+        (two.project / "more.py").write_text("# a bundle of its own\n")
+        for lab in (one, two):
+            lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
+        yield one, two
+
+
+def calls(dask: DaskProcesses) -> Counter[str]:
+    """Count the model's calls by the job that its parameters name."""
+    return Counter("one" if json.loads(key)["one"] else "two" for key, _ in dask.tally)
+
+
+def sets(n: int, job: str, **more: Any) -> list[dict[str, Any]]:
+    return betas(n, one=int(job == "one"), **more)
+
+
+def lookers() -> tuple[Callable[..., Any], Callable[..., int]]:
+    """Return what looks on the scheduler, and what on a worker; made here, for their processes have no such module."""
+
+    def on_scheduler(dask_scheduler: Any) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
+        """Return each job's tasks that have not ended, and what jobs say of themselves."""
+        of: dict[str, int] = {}
+        for key, task in dask_scheduler.tasks.items():
+            word, _, rest = str(key).partition("-")
+            if word in ("sim", "targets") and task.state in ("waiting", "queued", "no-worker", "processing"):
+                job = rest.partition("-")[0]
+                of[job] = of.get(job, 0) + 1
+        return of, {said["job"]: said for said in dask_scheduler.task_metadata.get(METADATA, {}).values()}
+
+    def on_worker() -> int:
+        """Return how many children the worker has, of all pools, without templates."""
+        from mops.worker import run_task
+
+        return sum(len(pool.pids()) for pool in list(run_task._pools.values()))
+
+    return on_scheduler, on_worker
+
+
+@dataclass
+class Watch:
+    """Samples of a cluster: tasks in flight by job, what jobs say, children of each worker."""
+
+    client: Client
+    dask: DaskProcesses
+    in_flight: list[dict[str, int]] = field(default_factory=list)
+    said: list[dict[str, dict[str, Any]]] = field(default_factory=list)
+    children: int = 0
+    processes: int = 0
+
+    def look(self) -> None:
+        on_scheduler, on_worker = lookers()
+        in_flight, said = self.client.run_on_scheduler(on_scheduler)
+        self.in_flight.append(in_flight)
+        self.said.append(said)
+        self.children = max(self.children, *self.client.run(on_worker).values())
+        self.processes = max(self.processes, *(len(below(worker.pid)) for worker in self.dask.workers))
+
+    def until(self, what: Callable[[], object], *, of: Runner) -> None:
+        def looked() -> object:
+            self.look()
+            return what()
+
+        wait_for(looked, of=of)
+
+    def most(self, job: str, since: int) -> int:
+        """Return the most tasks in flight of a job since a sample."""
+        return max(seen.get(job, 0) for seen in self.in_flight[since:])
+
+
+def below(pid: int) -> list[int]:
+    """Return the living processes that a worker has for simulations, templates too."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            if "mops.child.main" in " ".join(process.cmdline()):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture
+def watch(dask: DaskProcesses) -> Iterator[Watch]:
+    with Client(dask.address, set_as_default=False) as client:
+        yield Watch(client, dask)
+
+
+def meet(watch: Watch, *, of: Runner) -> int:
+    """Wait until both jobs have heard of each other, and what was too much is gone; return the samples so far."""
+    bound = TASKS_PER_SHARED_SLOT * SLOTS // 2
+    watch.until(lambda: len(watch.said[-1]) == 2 and watch.in_flight[-1].get("two"), of=of)
+    watch.until(lambda: watch.in_flight[-1].get("one", 0) <= bound, of=of)
+    return len(watch.in_flight)
+
+
+def test_a_short_job_beside_a_long_one_has_its_share_and_ends_first(
+    labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch
+) -> None:
+    """The tasks of the long job take ten times as long: first in, first out, they would have all slots."""
+    one, two = labs
+    one.write("paced:simulate", sets(600, "one", seconds=1), targets=["scores:order"])
+    two.write("paced:simulate", sets(240, "two", seconds=0.1), targets=["scores:order"])
+    long = one.submit("one", TASK_SECONDS=1, CHECKPOINT_SECONDS=1)
+    watch.until(lambda: calls(dask)["one"] > SLOTS, of=long)
+    assert watch.most("one", 0) > TASKS_PER_SHARED_SLOT * SLOTS // 2, "by itself it has all slots"
+    short = two.submit("two", TASK_SECONDS=0.1, CHECKPOINT_SECONDS=1)
+    met = meet(watch, of=short)
+    before = calls(dask)
+    watch.until(lambda: calls(dask)["two"] >= 200, of=short)
+    done = calls(dask) - before
+    bound = TASKS_PER_SHARED_SLOT * SLOTS // 2
+    assert max(watch.most("one", met), watch.most("two", met)) <= bound
+    assert short.wait() == 0, short.said
+    assert long.process.poll() is None, "the short job came later and ends first"
+    # In the same time on the slots ten simulations of one are one of the other; four of it ran already.
+    assert done["one"] <= 2 * done["two"] / 10 + SLOTS, done
+    watch.until(lambda: list(watch.said[-1]) == ["one"], of=long)
+    watch.until(lambda: watch.in_flight[-1].get("one", 0) > bound, of=long)
+    assert watch.children <= THREADS
+    assert watch.processes <= THREADS + 2, "each job has a template besides"
+    dask.let_go()
+    assert long.wait() == 0, long.said
+    for lab, name in ((one, "one"), (two, "two")):
+        assert rows_of(lab.job(name)) == lab.serial()
+        lab.assert_sound(name)
+    assert Counter(dask.tally).most_common(1)[0][1] == 1, "nothing ran twice"
+    log = "".join(path.read_text() for path in one.storage.glob("jobs/one/logs/*.txt"))
+    assert "other jobs on this cluster: 1; this one's share is 2 of 4 simulations at once" in log
+    assert "other jobs on this cluster: 0; this one's share is 4 of 4 simulations at once" in log
+
+
+def test_a_job_of_high_priority_has_most_and_a_normal_one_goes_on(
+    labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch
+) -> None:
+    one, two = labs
+    one.write("paced:simulate", sets(1000, "one", seconds=0.2))
+    two.write("paced:simulate", sets(150, "two", seconds=0.2))
+    normal = one.submit("one", TASK_SECONDS=0.2, CHECKPOINT_SECONDS=1)
+    watch.until(lambda: calls(dask)["one"] > SLOTS, of=normal)
+    study = str(two.project / "study.json")
+    high = two.start("submit", study, "--name", "two", "--priority", "high", TASK_SECONDS=0.2, CHECKPOINT_SECONDS=1)
+    watch.until(lambda: len(watch.said[-1]) == 2 and watch.in_flight[-1].get("one", 0) <= 1, of=high)
+    met, before = len(watch.in_flight), calls(dask)
+    watch.until(lambda: calls(dask)["two"] >= 100, of=high)
+    done = calls(dask) - before
+    assert watch.most("one", met) == 1
+    assert 4 < watch.most("two", met) <= 6
+    assert {job: it["priority"] for job, it in watch.said[-1].items()} == {"one": "normal", "two": "high"}
+    assert 0 < done["one"] < done["two"] / 2, done
+    dask.let_go()
+    assert (high.wait(), normal.wait()) == (0, 0)
+
+
+@pytest.mark.parametrize("way", ["killed", "cancelled"])
+def test_a_job_that_ends_before_its_time_leaves_the_rows_and_the_share_of_another(
+    labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch, way: str
+) -> None:
+    one, two = labs
+    one.write("paced:simulate", sets(600, "one", seconds=0.1), n_replicates=2, targets=["scores:order"])
+    two.write("paced:simulate", sets(2000, "two", seconds=0.1), targets=["scores:order"])
+    stays = one.submit("one", CHECKPOINT_SECONDS=1, TASK_SECONDS=0.3)
+    goes = two.submit("two", CHECKPOINT_SECONDS=0, TASK_SECONDS=0.3)
+    watch.until(lambda: two.exists("two") and len(two.view("two").committed) > 3, of=goes)
+    meet(watch, of=stays)
+    if way == "killed":
+        goes.signal(signal.SIGKILL)
+    else:
+        assert two.start("cancel", "two").wait() == 0
+        assert goes.wait() == 130, goes.said
+    watch.until(lambda: "two" not in watch.said[-1] and not watch.in_flight[-1].get("two"), of=stays)
+    watch.until(lambda: watch.in_flight[-1].get("one", 0) > TASKS_PER_SHARED_SLOT * SLOTS // 2, of=stays)
+    dask.let_go()
+    assert stays.wait() == 0, stays.said
+    assert rows_of(one.job("one")) == one.serial()
+    one.assert_sound("one")
+    assert calls(dask)["one"] == 1200, "nothing ran twice"
+    again = two.resume("two")
+    assert again.wait() == 0, again.said
+    assert rows_of(two.job("two")) == two.serial()
+    two.assert_sound("two")
+
+
+@pytest.mark.timeout(280)
+def test_a_job_that_kills_its_workers_leaves_the_rows_of_another(tmp_path: Path) -> None:
+    """What another job's poison ended is tried again, and nobody but the poison is quarantined."""
+    with (
+        dask_in(tmp_path / "dask", n_workers=0) as dask,
+        lab_in(tmp_path / "one") as one,
+        lab_in(tmp_path / "two") as two,
+    ):
+        dask.pace_file.touch()
+        for _ in range(WORKERS):
+            dask.add_worker("--nanny", threads=THREADS)
+        dask.await_workers()
+        for lab in (one, two):
+            lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
+        one.write("paced:simulate", sets(600, "one", seconds=0.2), n_replicates=2, targets=["scores:order"])
+        poison = [{"a": i, "kills": int(i in (2, 5))} for i in range(8)]
+        two.write("takes_down:simulate", poison, targets=["scores:rows"])
+        good = one.submit("one", CHECKPOINT_SECONDS=1, TASK_SECONDS=0.4)
+        wait_for(lambda: len(dask.tally) > 4, of=good)
+        bad = two.submit("two", START="spawn")
+        assert bad.wait(patience_s=200) == 3, bad.said
+        assert good.process.poll() is None, "the good job is to be there as long as workers die"
+        dask.let_go()
+        assert good.wait(patience_s=200) == 0, good.said
+        wait_for(lambda: dask.nanny_restarts() >= 5)
+    assert one.job("one").failures().num_rows == 0
+    assert rows_of(one.job("one")) == one.serial()
+    one.assert_sound("one")
+    failures = [row for row in two.job("two").failures().to_pylist() if row["target"] is None]
+    assert [(row["group"], row["reason"]) for row in failures] == [(2, "lost"), (5, "lost")], bad.said
+    rows = two.job("two").outputs("output").to_table(columns=["group"])["group"].to_pylist()
+    assert sorted(rows) == [0, 1, 3, 4, 6, 7]
+
+
+def ending(*, runs: bool) -> Callable[..., None]:
+    """Return what ends its worker, before or after it is said to run there."""
+
+    def end(request: Any) -> None:
+        import os
+
+        from mops.worker import run_task
+
+        if runs:
+            run_task._say_begun(request.key)
+        os._exit(1)
+
+    return end
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_who_waits_to_be_alone_is_not_blamed_for_what_another_job_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runs: bool
+) -> None:
+    """Two workers end under a task: without a word from where it was, it has not run there."""
+    monkeypatch.setattr("mops.attempt.tasks_in_flight.run_task", ending(runs=runs))
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    more = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
+    with (
+        dask_in(tmp_path / "dask", n_workers=0, **more) as dask,
+        Client(dask.address, set_as_default=False) as client,
+    ):
+        dask.add_worker("--nanny")
+        given = {"notes": lambda *_: {}, "cause": lambda *_: UNKNOWN, "carried": lambda request: request}
+        cluster: Any = SimpleNamespace(client=client, alive=True, result=lambda future, _: future.result(), **given)
+        with contextlib.closing(TasksInFlight(cluster, lambda *_: None, events.put, 1 << 20)) as tasks_in_flight:
+            request: Any = SimpleNamespace(key="sim-job-1-1")
+            tasks_in_flight.send(Task(1, (0,), alone=True), request)
+            event = events.get(timeout=60)
+    assert isinstance(event, TaskLost)
+    assert event.blamed is runs

@@ -1,0 +1,74 @@
+"""What is installed: the distribution `mops-runner`, with the package and the command `mops`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "runner" / "mops"
+INSTALLS_MOPS = re.compile(r"""\b(?:pip|uv|pipx)\s+(?:install|add)\s(?:[^\n]*\s)?["']?mops(?=[\s"'\[=<>~`]|$)""")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel as `make wheel` does, from a copy: a build leaves files beside its sources."""
+    made, source = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("source")
+    names = subprocess.run(
+        ["git", "ls-files", "pyproject.toml", "README.md", "LICENSE", "runner"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for name in names.stdout.splitlines():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "-w", made, source], check=True)
+    (only,) = made.iterdir()
+    return only
+
+
+def test_the_wheel_has_a_name_that_is_free_and_the_command_mops(wheel: Path) -> None:
+    """`mops` on PyPI is another project: `pip install mops` brought a stranger's program."""
+    assert re.fullmatch(r"mops_runner-[0-9.]+-py3-none-any\.whl", wheel.name)
+    with zipfile.ZipFile(wheel) as archive:
+        (info,) = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        metadata = message_from_bytes(archive.read(f"{info}/METADATA"))
+        assert metadata["Name"] == "mops-runner"
+        assert "mops = mops.cli.start:main" in archive.read(f"{info}/entry_points.txt").decode()
+
+
+def test_the_wheel_has_every_module(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("mops/")}
+    assert packed == {f"mops/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")} | {"mops/py.typed"}
+
+
+def test_no_text_installs_the_other_mops() -> None:
+    """Neither docs nor messages name the stranger's distribution where something is installed."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    texts = [
+        ROOT / name for name in names.split("\0") if name.endswith((".md", ".py", ".toml", ".yaml", ".txt", ".tpl"))
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in texts
+        if path != Path(__file__) and path.is_file()
+        for line in path.read_text().splitlines()
+        if INSTALLS_MOPS.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("line", ["pip install mops", "pip install 'mops[dedicated]'", "uv add mops==0.1"])
+def test_such_a_text_would_be_found(line: str) -> None:
+    """So that the search above cannot pass because it finds nothing at all."""
+    assert INSTALLS_MOPS.search(line)

@@ -1,0 +1,112 @@
+"""What the documentation shows is true: links lead somewhere, commands exist, README's blocks run.
+
+A fenced block after `<!-- file: NAME -->` is written as that file, and after `<!-- not run: REASON -->` left alone;
+other `python` and `console` blocks are run in the order in which they stand, in one folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from mops.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted((ROOT / "helm").rglob("*.md")),
+    *sorted((ROOT / "k8s").rglob("*.md")),
+]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"(?<![a-z] )\bmops((?: [a-z]+)+)")  # not where it is another command's argument
+BLOCK = re.compile(
+    r"(?:<!-- (?P<note>[^>]*) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+KNOWN_LANGUAGES = {"python", "console", "json", "text"}
+
+
+@dataclass
+class Block:
+    """A fenced block: its language, its text, and the note before it."""
+
+    language: str
+    text: str
+    note: str
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_to_files(page: Path) -> None:
+    links = [link for link in LINK.findall(page.read_text()) if not link.startswith(("http:", "https:", "#"))]
+    dead = [link for link in links if not (page.parent / link.partition("#")[0]).exists()]
+    assert not dead
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_that_are_named_exist(page: Path) -> None:
+    """In code only: in prose "mops runs" is a sentence."""
+    code = re.findall(r"`[^`\n]+`|^(?:    |\$ ).*$", page.read_text(), re.MULTILINE)
+    for line in code:
+        for words in COMMAND.findall(line.partition(" #")[0]):
+            assert exists(words.split()), f"there is no command in: {line.strip()}"
+
+
+def exists(words: list[str]) -> bool:
+    """Tell whether these words begin with a command; what follows a command are its arguments."""
+    command = get_command(app)
+    for word in words:
+        subcommands = getattr(command, "commands", None)
+        if subcommands is None:
+            return True
+        if word not in subcommands:
+            return False
+        command = subcommands[word]
+    return True
+
+
+def test_readme_runs(tmp_path: Path) -> None:
+    """As a newcomer types it, from the model to the losses."""
+    (tmp_path / "mops.toml").touch()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MODELOPS_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["XDG_CACHE_HOME"] = str(tmp_path / ".cache")
+    ran = 0
+    for block in blocks((ROOT / "README.md").read_text()):
+        assert block.language in KNOWN_LANGUAGES
+        if block.note.startswith("file: "):
+            (tmp_path / block.note.removeprefix("file: ")).write_text(block.text)
+        elif block.language in ("python", "console") and not block.note.startswith("not run: "):
+            for command in commands(block):
+                done = subprocess.run(
+                    command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+                )
+                assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+                ran += 1
+    assert ran >= 4, "README shows too little that runs, or its blocks were not found"
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Yield a page's fenced blocks."""
+    for match in BLOCK.finditer(page):
+        yield Block(match["language"], match["text"], match["note"] or "")
+
+
+def commands(block: Block) -> list[list[str]]:
+    """Return the commands that run a block."""
+    if block.language == "python":
+        # What a script ends with is what a reader would look at next: it must be there, and not empty.
+        return [[sys.executable, "-c", block.text + "\nassert daily.num_rows and losses.num_rows\n"]]
+    return [line.removeprefix("$ ").split() for line in block.text.splitlines() if line.startswith("$ ")]

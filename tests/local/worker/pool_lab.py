@@ -1,0 +1,77 @@
+"""Pools on small models, and what their outcomes hold: for the tests of children."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mops.child.buffers import read_segment
+from mops.study.groups import Group
+from mops.study.ids import param_id, replicate_seed
+from mops.task import JobContext, TaskRequest, TaskResult
+from mops.worker.children import ChildRegistry
+from mops.worker.pool import Pool
+
+WILD = Path(__file__).parents[2] / "models" / "wild"
+PATIENCE_S = 30.0
+SEEN = "from pathlib import Path; HERE = Path(__file__).parent\n"
+"""Stands before a small model: what it leaves in HERE, its tests and later simulations see; bundles are read-only."""
+
+
+def groups_of(sets: list[dict[str, Any]], n_replicates: int) -> tuple[Group, ...]:
+    ids = [param_id(params) for params in sets]
+    seeds = [tuple(replicate_seed(key, i) for i in range(n_replicates)) for key in ids]
+    return tuple(Group(i, key, params, seeds[i]) for i, (key, params) in enumerate(zip(ids, sets, strict=True)))
+
+
+def order_of(context: JobContext, groups: tuple[Group, ...], **budget: Any) -> TaskRequest:
+    fields: dict[str, Any] = {"number": 1, "reference": None, "seconds": 600.0, "bytes": 1 << 40} | budget
+    return TaskRequest(context, groups=groups, **fields)
+
+
+def n_waiting(children: ChildRegistry) -> int:
+    """Return how many orders wait for a place; with the lock, under which one that gets its place never shows here."""
+    with children.places.changed:
+        return len(children.places._waiting)
+
+
+def values(result: TaskResult, column: str) -> dict[tuple[int, int], list[Any]]:
+    found: dict[tuple[int, int], list[Any]] = {}
+    for part in result.parts:
+        for segment in part.segments:
+            table = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})
+            start = 0
+            for simulation, rows in zip(segment.simulations, segment.rows, strict=True):
+                found[simulation] = table.slice(start, rows)[column].to_pylist()
+                start += rows
+    return found
+
+
+class PoolLab:
+    """Makes pools on small models, and closes them."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.pools: list[Pool] = []
+
+    def pool(
+        self,
+        code: str | None = None,
+        model: str = "model:run",
+        root: str = str(WILD),
+        *,
+        worker_limit: int | None = None,
+        children: ChildRegistry | None = None,
+        job: str = "job",
+        **fields: Any,
+    ) -> Pool:
+        if code is not None:
+            (self.folder / "model.py").write_text(SEEN + code)
+            root = str(self.folder)
+        fields = {"targets": (), "outputs": None, "slots": 1} | fields
+        context = JobContext(job, "1", "bundle", "storage", model, "baseline", **fields)
+        self.pools.append(Pool(context, root, fields["slots"], worker_limit, children))
+        return self.pools[-1]
+
+    def run(self, pool: Pool, sets: list[dict[str, Any]], n_replicates: int = 1, **budget: Any) -> TaskResult:
+        return pool.run(order_of(pool.context, groups_of(sets, n_replicates), **budget))

@@ -1,0 +1,487 @@
+"""Models that fail and models that kill their process: what the outcome says of them, and what the others lose."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from pool_lab import SEEN
+
+from mops.child.buffers import read_segment
+from mops.errors import ClusterError, ModelError
+from mops.study.column_families import Families
+from mops.study.groups import Group
+from mops.study.ids import param_id, replicate_seed
+from mops.task import Failure, JobContext, TaskRequest, TaskResult
+from mops.worker.child_process import ChildProcess
+from mops.worker.pool import Pool
+from mops.worker.task_progress import TaskProgress
+
+WILD = Path(__file__).parents[2] / "models" / "wild"
+REFERENCE: Families = {"output": {"day": "number", "value": "number"}}
+PATIENCE_S = 30.0
+
+
+class Bench:
+    """Makes pools, and closes them."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.pools: list[Pool] = []
+
+    def pool(self, model: str, root: Path = WILD, targets: tuple[str, ...] = (), **fields: Any) -> Pool:
+        context = JobContext(
+            "job", "1", "bundle", "storage", model, "baseline", targets, None, **({"slots": 1} | fields)
+        )
+        self.pools.append(Pool(context, str(root), context.slots or 1))
+        return self.pools[-1]
+
+    def written(self, code: str, **fields: Any) -> Pool:
+        (self.folder / "model.py").write_text(SEEN + code)
+        return self.pool("model:run", self.folder, **fields)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    for pool in made.pools:
+        pool.close()
+
+
+def run(pool: Pool, *sets: dict[str, Any], **how: Any) -> TaskResult:
+    return pool.run(order_of(pool.context, *sets, **how))
+
+
+def order_of(context: JobContext, *sets: dict[str, Any], n_replicates: int = 1, **fields: Any) -> TaskRequest:
+    ids = [param_id(params) for params in sets]
+    groups = tuple(
+        Group(i, key, params, tuple(replicate_seed(key, n) for n in range(n_replicates)))
+        for i, (key, params) in enumerate(zip(ids, sets, strict=True))
+    )
+    return TaskRequest(context, 1, groups, **({"reference": None, "seconds": 600.0, "bytes": 1 << 40} | fields))
+
+
+def nasty(bench: Bench, *ways: str, **fields: Any) -> TaskResult:
+    pool = bench.pool("nasty:simulate", **fields)
+    return run(pool, *({"what": way, "n": n} for n, way in enumerate(ways)), reference=REFERENCE)
+
+
+def rows(result: TaskResult, column: str, output: str = "output") -> dict[tuple[int, int], list[Any]]:
+    found: dict[tuple[int, int], list[Any]] = {}
+    for part in result.parts:
+        for segment in part.segments:
+            if segment.output != output:
+                continue
+            table = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})
+            start = 0
+            for simulation, n_rows in zip(segment.simulations, segment.rows, strict=True):
+                assert simulation not in found, "one simulation's rows came twice"
+                found[simulation] = table.slice(start, n_rows)[column].to_pylist()
+                start += n_rows
+    return found
+
+
+class TestExceptions:
+    """A model's exception is a failure of its own simulation; the process goes on."""
+
+    SAYS: ClassVar = {
+        "raises": "ValueError: the model does not like this: beta must be below 1",
+        "raises_locked": "nasty.LockedError: this exception holds a lock",
+        "raises_local_class": "LocalError: the class of this exception lives in a function",
+        "raises_two_arguments": "nasty.TwoArgumentsError: 7: cannot be unpickled",
+        "raises_chained": "RuntimeError: while looking something up",
+        "raises_with_note": "ValueError: the solver diverged",
+        "raises_group": "ExceptionGroup: two solvers (2 sub-exceptions)",
+        "raises_unprintable": "UnprintableError: <exception str() failed>",
+        "raises_long": "ValueError: xxxxxxxx",
+        "recurses": "RecursionError: maximum recursion depth exceeded",
+        "memory_error": "MemoryError",
+        "system_exit": "SystemExit: 3",
+        "keyboard_interrupt": "KeyboardInterrupt",
+        "reads_stdin": "EOFError: EOF when reading a line",
+    }
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def found(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TaskResult, dict[str, Failure]]]:
+        bench = Bench(tmp_path_factory.mktemp("bench"))
+        result = nasty(bench, *cls.SAYS, "good")
+        yield result, dict(zip(cls.SAYS, result.failures, strict=True))
+        bench.pools[0].close()
+
+    def test_none_of_them_costs_another_simulation(self, found: tuple[TaskResult, dict[str, Failure]]) -> None:
+        result, failures = found
+        assert result.done == set(range(len(self.SAYS) + 1))
+        assert set(rows(result, "day")) == {(len(self.SAYS), 0)}
+        assert [failure.group for failure in failures.values()] == list(range(len(self.SAYS)))
+
+    @pytest.mark.parametrize("way", SAYS)
+    def test_it_is_told_by_type_and_message(self, found: tuple[TaskResult, dict[str, Failure]], way: str) -> None:
+        failure = found[1][way]
+        assert (failure.reason, failure.attempts, failure.replicate, failure.target) == ("error", 1, 0, None)
+        assert self.SAYS[way] in failure.message
+        assert len(failure.message) <= 2_000
+
+    @pytest.mark.parametrize("way", SAYS)
+    def test_its_traceback_is_the_users_part_only(self, found: tuple[TaskResult, dict[str, Failure]], way: str) -> None:
+        trace = found[1][way].traceback
+        assert f"in {way}" in trace
+        assert trace.splitlines()[0].endswith("Traceback (most recent call last):")
+        assert f'File "{WILD / "nasty.py"}"' in "".join(trace.splitlines()[:3])
+        assert "mops/worker" not in trace
+        assert len(trace) <= 8_000
+
+    def test_causes_notes_and_members_of_a_group_are_in_the_traceback(
+        self, found: tuple[TaskResult, dict[str, Failure]]
+    ) -> None:
+        """Only the last exception's own frames were kept: what had gone wrong at first was lost."""
+        chained = found[1]["raises_chained"].traceback
+        assert "KeyError: 'missing'" in chained
+        assert "The above exception was the direct cause of the following exception:" in chained
+        assert chained.rstrip().endswith("RuntimeError: while looking something up")
+        assert "at step 17" in found[1]["raises_with_note"].traceback
+        group = found[1]["raises_group"].traceback
+        assert "ValueError: the first diverged" in group
+        assert "KeyError: 'the second'" in group
+
+
+class TestNonsense:
+    """A result that is no table is a failure `invalid_output`; good results of odd shapes are good."""
+
+    SAYS: ClassVar = {
+        "returns_none": "NoneType",
+        "returns_five_wide_list": "list of 5",
+        "returns_ragged": "'output'",
+        "returns_objects": "'output'",
+        "returns_mixed_column": "'output'",
+        "returns_empty": "empty mapping",
+        "returns_generator": "generator",
+        "returns_other_columns": "column 'value' missing; column 'speed' extra",
+        "returns_other_kind": "column 'value' is string, not a number",
+    }
+    GOOD = ("returns_integers", "returns_nan", "returns_nothing_in_rows", "prints_bytes", "leaves_thread")
+
+    def test_each_is_named_and_the_good_ones_are_kept(self, bench: Bench) -> None:
+        result = nasty(bench, *self.SAYS, *self.GOOD)
+        assert {failure.reason for failure in result.failures} == {"invalid_output"}
+        for failure, says in zip(result.failures, self.SAYS.values(), strict=True):
+            assert says in failure.message
+            assert failure.traceback == ""
+        n_good = {group - len(self.SAYS): len(days) for (group, _), days in rows(result, "day").items()}
+        assert n_good == {0: 3, 1: 4, 2: 0, 3: 3, 4: 3}
+
+
+class TestDeaths:
+    """A process that ends costs the simulation that it ran, and no other."""
+
+    @pytest.mark.parametrize(
+        ("way", "message", "trace"),
+        [
+            ("os_exit", "ended by itself with exit code 7", ""),
+            ("segfault", "SIGSEGV", "in segfault"),
+            ("abort", "SIGABRT", "in abort"),
+        ],
+    )
+    def test_it_is_tried_again_and_told_with_its_line(
+        self, bench: Bench, way: str, message: str, trace: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.WARNING, "mops")
+        result = nasty(bench, "good", way, "good", retries=1)
+        assert result.done == {0, 1, 2}
+        assert set(rows(result, "day")) == {(0, 0), (2, 0)}
+        (failure,) = result.failures
+        assert (failure.group, failure.reason, failure.attempts) == (1, "crashed", 2)
+        assert message in failure.message
+        assert trace in failure.traceback
+        first, second = (record.getMessage() for record in caplog.records)
+        assert "it is tried again" in first
+        assert "it is recorded as failed, the rest goes on" in second
+
+    def test_one_that_dies_once_is_a_good_simulation(self, bench: Bench) -> None:
+        code = (
+            "import os\nfrom pathlib import Path\n\ndef run(p, s):\n    if not (HERE / 'died').exists():\n"
+            "        (HERE / 'died').touch()\n        os.abort()\n    return {'x': s}\n"
+        )
+        result = run(bench.written(code), {"a": 1})
+        assert (result.done, result.failures) == ({0}, [])
+
+    def test_a_catastrophic_regex_is_a_timeout(self, bench: Bench) -> None:
+        result = nasty(bench, "endless_regex", timeout_s=0.5)
+        (failure,) = result.failures
+        assert failure.reason == "timeout"
+        assert "in endless_regex" in failure.traceback
+
+    def test_a_target_that_never_ends_is_a_timeout_of_its_own(self, bench: Bench) -> None:
+        code = "import time\n\ndef run(p, s):\n    return {'x': s}\n\ndef score(p, r):\n    time.sleep(600)\n"
+        result = run(bench.written(code, targets=("model:score",), timeout_s=0.5), {"a": 1})
+        (failure,) = result.failures
+        assert (failure.target, failure.replicate, failure.reason) == ("model:score", None, "timeout")
+        assert set(rows(result, "x")) == {(0, 0)}
+
+    def test_children_that_die_between_simulations_are_the_clusters_error(self, bench: Bench) -> None:
+        """No parameter set is blamed for it, and it does not go on for ever."""
+        code = (
+            "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), os._exit(5))).start()\n"
+            "time.sleep(600)\n"
+        )
+        with pytest.raises(ClusterError, match="exit code 5"):
+            run(bench.written(code), {"a": 1})
+
+
+# Counts its calls in a file; kills its process at a seed for which there is a file deadly-<seed>.
+COUNTED = """
+import os, signal, time
+from pathlib import Path
+from mops.child.task_run import HANDOVER_SECONDS
+
+def run(p, s):
+    with (HERE / "calls").open("a") as calls:
+        calls.write(f"{s}\\n")
+    time.sleep(HANDOVER_SECONDS)  # as long as a child keeps what is finished
+    mortal = HERE / f"deadly-{s}"
+    if mortal.exists():
+        if mortal.read_text() == "once":
+            mortal.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"daily": {"x": [s, s]}, "other": {"text": ["a"]}}
+
+def order(p, replicates):
+    return sum(i * one["daily"]["x"][0].as_py() % 1000 for i, one in enumerate(replicates, start=1))
+
+def deadly(p, replicates):
+    os._exit(3)
+"""
+
+
+class TestHandedOver:
+    """What a child handed over before its death is neither lost nor run again."""
+
+    SEEDS = tuple(replicate_seed(param_id({"a": 1}), n) for n in range(4))
+
+    def calls(self, bench: Bench) -> list[int]:
+        made = [int(line) for line in (bench.folder / "calls").read_text().split()]
+        return [made.count(seed) for seed in self.SEEDS]
+
+    def deadly(self, bench: Bench, replicate: int, how: str) -> None:
+        (bench.folder / f"deadly-{self.SEEDS[replicate]}").write_text(how)
+
+    def test_a_target_sees_all_replicates_of_two_children_in_order(self, bench: Bench) -> None:
+        self.deadly(bench, 2, "once")
+        result = run(bench.written(COUNTED, targets=("model:order",)), {"a": 1}, n_replicates=4)
+        assert self.calls(bench) == [1, 1, 2, 1]
+        assert (result.done, result.failures) == ({0}, [])
+        assert rows(result, "x", "daily") == {(0, n): [seed, seed] for n, seed in enumerate(self.SEEDS)}
+        (loss,) = result.losses
+        assert loss.loss == sum(i * seed % 1000 for i, seed in enumerate(self.SEEDS, start=1))
+
+    def test_replicates_before_a_deadly_one_are_kept_and_there_are_no_losses(self, bench: Bench) -> None:
+        self.deadly(bench, 2, "always")
+        result = run(bench.written(COUNTED, targets=("model:order",)), {"a": 1}, n_replicates=4)
+        assert self.calls(bench) == [1, 1, 2, 1]
+        assert set(rows(result, "x", "daily")) == {(0, 0), (0, 1), (0, 3)}
+        simulation, losses = result.failures
+        assert (simulation.replicate, simulation.seed, simulation.attempts) == (2, self.SEEDS[2], 2)
+        assert (losses.target, result.losses) == ("*", [])
+
+    def test_a_deadly_target_costs_no_simulation_and_no_other_target(self, bench: Bench) -> None:
+        targets = ("model:deadly", "model:order")
+        result = run(bench.written(COUNTED, targets=targets, retries=1), {"a": 1}, n_replicates=4)
+        assert self.calls(bench) == [1, 1, 1, 1]
+        assert [(row.target, row.reason, row.attempts) for row in result.failures] == [("model:deadly", "crashed", 2)]
+        assert [loss.target for loss in result.losses] == ["model:order"]
+
+
+class TestWatching:
+    """The worker notices the end of a child whatever the model has done to hide it."""
+
+    @pytest.mark.parametrize("leave", ["", "os.setsid()"], ids=["same session", "own session"])
+    def test_a_death_is_noticed_while_a_forked_process_keeps_the_socket(self, bench: Bench, leave: str) -> None:
+        code = (
+            "import os, time\nfrom pathlib import Path\n\ndef run(p, s):\n    if os.fork() == 0:\n"
+            f"        {leave}\n        (HERE / 'forked').write_text(str(os.getpid()))\n        time.sleep(600)\n"
+            "    while not (HERE / 'forked').exists() or not (HERE / 'forked').read_text():\n        time.sleep(0.01)\n"
+            "    os._exit(3)\n"
+        )
+        result = run(bench.written(code, retries=0), {"a": 1})
+        with pytest.raises(ProcessLookupError):  # it has ended too, whatever session it was in
+            os.kill(int((bench.folder / "forked").read_text()), 0)
+        assert [failure.message.split(" after")[0] for failure in result.failures] == [
+            "the process that ran it ended by itself with exit code 3 (os._exit?)"
+        ]
+
+    def test_a_child_that_died_when_its_time_was_up_is_still_ours_to_wait_for(self, bench: Bench) -> None:
+        """Asking it to write where it hangs took its exit status, so that its processes lived on."""
+        pool = bench.written("def run(p, s):\n    pass\n", timeout_s=0.01)
+        child = ChildProcess(pool.context, str(bench.folder), pool._scratch)
+        try:
+            assert child.ready() is None
+            child._page.begin(0, 0)
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            time.sleep(0.02)
+            child._watch()
+            assert child.death().returncode == -signal.SIGKILL
+        finally:
+            child.close()
+
+    @pytest.mark.parametrize(
+        "after", ["raise ValueError", "time.sleep(600)", "return {'x': 1}"], ids=["raises", "hangs", "returns"]
+    )
+    def test_closing_our_descriptors_is_blamed_on_who_did_it(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, after: str
+    ) -> None:
+        monkeypatch.setattr("mops.worker.child_process.LEAVE_SECONDS", 0.5)
+        code = (
+            "import os, time\n\ndef run(p, s):\n    if p['a'] != 1:\n        return {'x': 1}\n"
+            f"    os.closerange(3, 256)\n    {after}\n"
+        )
+        result = run(bench.written(code, retries=0), *({"a": n} for n in range(3)))
+        (failure,) = result.failures
+        assert (failure.group, failure.reason) == (1, "crashed")
+        assert "out of memory" not in failure.message
+        assert "closed the socket to its worker" in failure.message + failure.traceback
+
+    def test_a_target_that_closes_our_descriptors_is_blamed_itself(self, bench: Bench) -> None:
+        code = (
+            "import os\n\ndef run(p, s):\n    return {'x': 1}\n\n"
+            "def score(p, r):\n    if p['a'] == 0:\n        os.closerange(3, 256)\n    return 1.0\n"
+        )
+        result = run(bench.written(code, targets=("model:score",), retries=0), {"a": 0}, {"a": 1})
+        assert [(row.group, row.target, row.reason) for row in result.failures] == [(0, "model:score", "crashed")]
+        assert [(loss.group, loss.loss) for loss in result.losses] == [(1, 1.0)]
+
+    def test_the_line_of_a_crash_is_told_whatever_was_imported_and_runs_beside_it(self, bench: Bench) -> None:
+        """Other threads, and the names of all extension modules, are longer than what is kept."""
+        code = (
+            "import ctypes, threading\nimport pandas, polars, duckdb\n\n"
+            "for _ in range(20):\n    threading.Thread(target=threading.Event().wait, daemon=True).start()\n\n"
+            "def a_long_name_for_a_function_that_calls_itself(n):\n"
+            "    return a_long_name_for_a_function_that_calls_itself(n - 1) if n else ctypes.string_at(0)\n\n"
+            "def run(p, s):\n    return a_long_name_for_a_function_that_calls_itself(90)\n"
+        )
+        (failure,) = run(bench.written(code, retries=0), {"a": 1}).failures
+        assert failure.traceback.startswith("Fatal Python error: Segmentation fault")
+        assert "ctypes/__init__.py" in failure.traceback
+        assert len(failure.traceback) <= 4096
+
+    def test_time_that_dead_children_took_counts_in_the_budget(self, bench: Bench) -> None:
+        """An order of simulations that all hang came back after the last one only."""
+        pool = bench.pool("nasty:simulate", timeout_s=0.3)
+        sets = [{"what": "endless_asleep", "n": n} for n in range(3)]
+        result = run(pool, *sets, reference=REFERENCE, seconds=0.2)
+        assert result.done == {0}
+        assert result.seconds > 0.3
+
+
+class TestPrints:
+    """What is printed is kept in bounds, and all of it up to there."""
+
+    def test_a_last_line_without_its_end_arrives(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+        pool = bench.written("def run(p, s):\n    print('no end of line', end='')\n    return {'x': 1}\n")
+        assert run(pool, {"a": 1}).prints == "no end of line"
+
+    def test_a_process_that_never_stops_printing_does_not_hold_up_the_others(self, bench: Bench) -> None:
+        code = "import subprocess\n\ndef run(p, s):\n    subprocess.Popen(['yes'])\n    return {'x': 1}\n"
+        pool = bench.written(code)
+        assert [run(pool, {"a": n}).done for n in range(2)] == [{0}, {0}]
+
+    def test_of_much_printing_only_the_end_is_in_memory(self, bench: Bench) -> None:
+        pool = bench.written("def run(p, s):\n    print('x' * 5_000_000)\n    return {'x': 1}\n")
+        child = ChildProcess(pool.context, str(bench.folder), pool._scratch)
+        try:
+            assert child.ready() is None
+            assert child.drive(TaskProgress(order_of(child._context, {"a": 1})), 1 << 40) is None
+            assert len(child._prints) < 1_000_000
+            assert child.take_prints().startswith("(49")
+        finally:
+            child.close()
+
+    def test_text_that_is_no_unicode_can_be_stored(self, bench: Bench) -> None:
+        """Names of files come as such text; no column of strings takes it."""
+        code = "def run(p, s):\n    raise ValueError('no file caf\\udce9')\n"
+        (failure,) = run(bench.written(code), {"a": 1}).failures
+        assert failure.message == "ValueError: no file caf\\udce9"
+        failure.message.encode()
+
+
+def test_what_a_failed_simulation_held_is_given_back_at_once(bench: Bench) -> None:
+    """An exception kept in a local name is a cycle: its tables would wait for the garbage collector."""
+    code = (
+        "import gc, weakref\ngc.disable()\nkept = []\n\nclass Big:\n    pass\n\ndef run(p, s):\n"
+        "    alive = sum(one() is not None for one in kept)\n    big = Big()\n    kept.append(weakref.ref(big))\n"
+        "    try:\n        raise ValueError(f'{alive} are alive')\n    except ValueError as error:\n"
+        "        again = error\n        raise\n"
+    )
+    result = run(bench.written(code), {"a": 0}, {"a": 1}, {"a": 2})
+    assert [failure.message for failure in result.failures] == ["ValueError: 0 are alive"] * 3
+
+
+def test_a_model_may_use_processes_of_its_own(bench: Bench) -> None:
+    code = (
+        "import math, multiprocessing\n\ndef run(p, s):\n"
+        "    with multiprocessing.get_context(p['start']).Pool(2) as pool:\n"
+        "        return {'roots': pool.map(math.sqrt, [1.0, 4.0, 9.0])}\n"
+    )
+    result = run(bench.written(code), {"start": "fork"}, {"start": "spawn"})
+    assert rows(result, "roots") == {(0, 0): [1.0, 2.0, 3.0], (1, 0): [1.0, 2.0, 3.0]}
+
+
+class TestPool:
+    """A pool's children are lent to one order each, and none outlives it."""
+
+    def test_orders_share_at_most_as_many_children_as_there_are_slots(self, bench: Bench) -> None:
+        pool = bench.written("import os\n\ndef run(p, s):\n    return {'pid': os.getpid()}\n", slots=2)
+        got: list[TaskResult] = []
+        threads = [threading.Thread(target=lambda n=n: got.append(run(pool, {"a": n}))) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        pids = {pid for result in got for (pid,) in rows(result, "pid").values()}
+        assert (len(got), len(pids) <= 2, pids <= set(pool.pids())) == (6, True, True)
+
+    def test_a_child_that_cannot_import_the_model_is_not_kept(self, bench: Bench) -> None:
+        pool = bench.written("raise SystemExit('not today')")
+        for _ in range(3):
+            with pytest.raises(ModelError, match="SystemExit: not today"):
+                run(pool, {"a": 1})
+        assert pool.pids() == []
+
+    def test_a_model_that_kills_its_process_when_imported_is_told(self, bench: Bench) -> None:
+        with pytest.raises(ModelError, match="SIGSEGV") as refused:
+            bench.written("import ctypes\nctypes.string_at(0)\n").check()
+        assert "Segmentation fault" in str(refused.value.hint)
+
+    def test_closing_while_an_order_runs_ends_it_without_an_error(self, bench: Bench) -> None:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        code = (
+            "import time\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / 'on').touch()\n    time.sleep(600)\n"
+        )
+        pool = bench.written(code)
+        got: list[TaskResult] = []
+        thread = threading.Thread(target=lambda: got.append(run(pool, {"a": 1})))
+        thread.start()
+        deadline = time.monotonic() + PATIENCE_S
+        while not (bench.folder / "on").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        pool.close()
+        assert pool.pids() == []
+        thread.join(PATIENCE_S)
+        assert [(result.done, result.failures) for result in got] == [(frozenset(), [])]
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+    def test_after_a_stop_no_child_is_started(self, bench: Bench) -> None:
+        pool = bench.written("def run(p, s):\n    return {'x': 1}\n")
+        pool.stop(0.0)
+        assert run(pool, {"a": 1}).done == set()
+        assert pool.pids() == []

@@ -1,0 +1,423 @@
+"""Children as a pool drives them: real processes and real signals, with the models of tests/models/wild."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pool_lab import PATIENCE_S, SEEN, PoolLab, order_of, values
+
+from mops.errors import ClusterError
+from mops.study.groups import Group
+from mops.task import TaskResult
+from mops.worker.pool import Pool
+from mops.worker.result_buffers import held_bytes
+from waiting import until
+
+
+def nasty(lab: PoolLab, *ways: str, **fields: Any) -> TaskResult:
+    return lab.run(lab.pool(model="nasty:simulate", **fields), [{"what": way} for way in ways])
+
+
+def test_each_simulation_starts_in_its_working_folder(lab: PoolLab) -> None:
+    code = "import os\n\ndef run(p, s):\n    n = len(os.listdir())\n    os.chdir('/')\n    return {'n': n}\n"
+    result = lab.run(lab.pool(code), [{"a": 1}], n_replicates=3)
+    assert values(result, "n") == {(0, i): [1] for i in range(3)}
+
+
+def test_a_model_that_closes_every_descriptor_is_blamed_itself(lab: PoolLab) -> None:
+    result = nasty(lab, "good", "closes_descriptors", "good", retries=0)
+    assert result.done == {0, 1, 2}
+    (failure,) = result.failures
+    assert (failure.group, failure.reason) == (1, "crashed")
+
+
+def test_prints_of_every_kind_reach_the_outcome(lab: PoolLab) -> None:
+    code = (
+        "import os, subprocess, sys\n\ndef run(p, s):\n    print('by print')\n    os.write(1, b'by write\\n')\n"
+        "    subprocess.run(['echo', 'by another'], check=True)\n    print('an error', file=sys.stderr)\n"
+        "    os.write(2, b'error by write\\n')\n    return {'x': 1}\n"
+    )
+    result = lab.run(lab.pool(code), [{"a": 1}])
+    assert result.done == {0}
+    assert sorted(result.prints.split("\n")) == [
+        "",
+        "an error",
+        "by another",
+        "by print",
+        "by write",
+        "error by write",
+    ]
+
+
+def test_of_much_printing_the_last_part_is_kept_with_a_note(lab: PoolLab) -> None:
+    code = "def run(p, s):\n    print('x' * 500_000)\n    print('the end')\n    return {'x': 1}\n"
+    prints = lab.run(lab.pool(code), [{"a": 1}]).prints
+    assert "bytes of output left out" in prints.split("\n")[0]
+    assert prints.endswith("the end\n")
+    assert len(prints) < 70_000
+
+
+def test_standard_input_is_empty(lab: PoolLab) -> None:
+    code = "import sys\n\ndef run(p, s):\n    return {'read': sys.stdin.read()}\n"
+    assert values(lab.run(lab.pool(code), [{"a": 1}]), "read") == {(0, 0): [""]}
+
+
+@pytest.mark.parametrize("way", ["endless", "endless_holding_gil", "endless_ignoring_sigterm"])
+def test_a_simulation_over_its_time_is_ended_and_its_line_named(lab: PoolLab, way: str) -> None:
+    result = nasty(lab, way, "good", timeout_s=3.0)
+    (failure,) = result.failures
+    assert (failure.group, failure.reason, failure.attempts) == (0, "timeout", 1)
+    assert "MODELOPS_JOB_SIM_TIMEOUT" in failure.message
+    assert f"in {way}" in failure.traceback
+    assert result.done == {0, 1}
+
+
+def test_each_simulation_has_its_own_seeded_generators(lab: PoolLab) -> None:
+    code = (
+        "import random\nimport numpy as np\n\ndef run(p, s):\n"
+        "    drawn = [random.gauss(0, 1), np.random.standard_normal()]  # each keeps a second one for the next call\n"
+        "    return {'drawn': drawn}\n"
+    )
+    pool = lab.pool(code)
+    seeds = (1, 2**32, 2**64 - 1)
+    groups = tuple(Group(i, str(i), {"a": i}, (seed,)) for i, seed in enumerate(seeds))
+    there = values(pool.run(order_of(pool.context, groups)), "drawn")
+    back = values(pool.run(order_of(pool.context, groups[::-1])), "drawn")
+    assert there == back
+    assert len({tuple(drawn) for drawn in there.values()}) == 3
+
+
+def test_a_child_has_its_thread_limits_and_is_the_first_to_go(lab: PoolLab) -> None:
+    names = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS", "PYTHONHASHSEED"
+    code = (
+        f"import os\n\ndef run(p, s):\n    found = [os.environ[name] for name in {names!r}]\n"
+        "    return {'found': found + [open('/proc/self/oom_score_adj').read().strip()]}\n"
+    )
+    result = lab.run(lab.pool(code, threads=3), [{"a": 1}])
+    assert values(result, "found") == {(0, 0): ["3", "3", "3", "3", "0", "1000"]}
+
+
+def test_a_models_processes_inherit_no_descriptor_of_ours(lab: PoolLab) -> None:
+    code = (
+        "import os, subprocess\n\ndef run(p, s):\n"
+        "    listed = subprocess.run(['ls', '-l', '/proc/self/fd'], capture_output=True, text=True, close_fds=False)\n"
+        "    mine = subprocess.run(['ls', '-l', f'/proc/{os.getpid()}/fd'], capture_output=True, text=True)\n"
+        "    return {'fds': [mine.stdout, listed.stdout]}\n"
+    )
+    mine, listed = values(lab.run(lab.pool(code), [{"a": 1}]), "fds")[0, 0]
+    assert "socket" in mine
+    assert "mops-progress" in mine
+    assert "socket" not in listed
+    assert "mops" not in listed
+
+
+@pytest.mark.parametrize("budget", [{"seconds": 0.0}, {"bytes": 1}])
+def test_an_order_over_its_budget_ends_after_a_whole_group(lab: PoolLab, budget: dict[str, Any]) -> None:
+    result = lab.run(lab.pool("def run(p, s):\n    return {'x': s}\n"), [{"a": i} for i in range(3)], 2, **budget)
+    assert result.done == {0}
+    assert sorted(values(result, "x")) == [(0, 0), (0, 1)]
+
+
+HELD = """
+import time
+from pathlib import Path
+from mops.child.task_run import HANDOVER_SECONDS
+
+def run(p, s):
+    (HERE / f"started-{p['a']}").touch()
+    while not (HERE / "go").exists() and p["a"]:
+        time.sleep(0.01)
+    time.sleep(HANDOVER_SECONDS)  # as long as a child keeps what is finished
+    return {"x": p["a"]}
+"""
+
+
+def stopped(lab: PoolLab, grace_s: float, *, go: bool) -> TaskResult:
+    pool = lab.pool(HELD)
+    got: list[TaskResult] = []
+    thread = threading.Thread(target=lambda: got.append(lab.run(pool, [{"a": i} for i in range(3)])))
+    thread.start()
+    until((lab.folder / "started-1").exists)
+    pool.stop(grace_s)
+    if go:
+        (lab.folder / "go").touch()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    return got[0]
+
+
+def test_a_stop_lets_the_running_simulation_end_and_starts_no_other(lab: PoolLab) -> None:
+    assert stopped(lab, 600.0, go=True).done == {0, 1}
+    assert not (lab.folder / "started-2").exists()
+
+
+def test_a_stop_without_grace_blames_nobody_and_loses_no_group_that_was_done(lab: PoolLab) -> None:
+    result = stopped(lab, 0.0, go=False)
+    assert (result.done, result.failures) == ({0}, [])
+    assert values(result, "x") == {(0, 0): [0]}
+
+
+def test_a_stop_ends_a_simulation_deep_in_c_when_its_grace_is_over(lab: PoolLab) -> None:
+    code = (
+        "import ctypes\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / 'started').touch()\n"
+        "    while True:\n        ctypes.PyDLL(None).pause()\n"
+    )
+    pool = lab.pool(code)
+    got = started(lab, pool, [{"a": 1}])
+    until((lab.folder / "started").exists)
+    pool.stop(0.2)
+    until(lambda: bool(got))
+    assert (got[0].done, got[0].failures) == (set(), [])
+
+
+def started(lab: PoolLab, pool: Pool, sets: list[dict[str, Any]]) -> list[TaskResult]:
+    """Run an order in a thread; its outcome will be in the list."""
+    got: list[TaskResult] = []
+    threading.Thread(target=lambda: got.append(lab.run(pool, sets)), daemon=True).start()
+    return got
+
+
+def test_an_order_waits_while_too_much_is_held_and_goes_on_when_it_is_given_up(
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mops.worker.result_buffers._SAY_SECONDS", 0.01)
+    code = "from pathlib import Path\n\ndef run(p, s):\n    (HERE / f'ran-{p[\"a\"]}').touch()\n    return {'x': s}\n"
+    pool = lab.pool(code, held_bytes=held_bytes())
+    first = lab.run(pool, [{"a": 1}])
+    assert held_bytes() > pool.context.held_bytes
+    got = started(lab, pool, [{"a": 2}])
+    until(lambda: "results are not fetched yet" in caplog.text)  # it waits
+    assert not (lab.folder / "ran-2").exists()
+    del first
+    until(lambda: bool(got))
+    assert got[0].done == {0}
+
+
+def test_an_order_that_waits_for_room_comes_back_empty_when_stopped(lab: PoolLab) -> None:
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", held_bytes=held_bytes())
+    first = lab.run(pool, [{"a": 1}])
+    got = started(lab, pool, [{"a": 2}])
+    pool.stop(600.0)
+    until(lambda: bool(got))
+    assert (first.done, got[0].done) == ({0}, set())
+
+
+def test_a_simulation_over_its_time_takes_its_processes_along(lab: PoolLab) -> None:
+    code = (
+        "import subprocess, time\nfrom pathlib import Path\n\ndef run(p, s):\n"
+        "    (HERE / 'sleeper').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n    time.sleep(600)\n"
+    )
+    (failure,) = lab.run(lab.pool(code, timeout_s=1.0), [{"a": 1}]).failures
+    assert failure.reason == "timeout"
+    until(lambda: not alive(int((lab.folder / "sleeper").read_text())))
+
+
+def test_a_child_killed_from_outside_is_replaced_and_explained(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
+    code = (
+        "import os, signal\nfrom pathlib import Path\n\ndef run(p, s):\n    if not (HERE / 'killed').exists():\n"
+        "        (HERE / 'killed').touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n    return {'x': 1}\n"
+    )
+    caplog.set_level(logging.WARNING, "mops")
+    result = lab.run(lab.pool(code), [{"a": 1}])
+    assert (result.done, result.failures) == ({0}, [])
+    (record,) = caplog.records
+    for word in ("SIGKILL", "out of memory", "MODELOPS_JOB_SLOTS", "MODELOPS_JOB_BATCH_SIZE", "tried again"):
+        assert word in record.getMessage()
+
+
+def test_closing_leaves_no_process_and_no_descriptor(lab: PoolLab) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    code = "import subprocess\n\ndef run(p, s):\n    return {'pid': subprocess.Popen(['sleep', '600']).pid}\n"
+    pool = lab.pool(code)
+    ((sleeper,),) = values(lab.run(pool, [{"a": 1}]), "pid").values()
+    (child,) = pool.pids()
+    pool.close()
+    until(lambda: not psutil.pid_exists(child))
+    until(lambda: not alive(sleeper))
+    pool.close()  # twice does no harm
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_closing_while_children_start_leaves_none_and_no_descriptor(lab: PoolLab) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3, start="spawn")
+    pool.warm()
+    children = pool.pids()
+    pool.close()
+    assert len(children) == 3
+    assert not any(psutil.pid_exists(pid) for pid in children)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_closed_pool_starts_no_child(lab: PoolLab) -> None:
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n")
+    pool.close()
+    pool.warm()
+    assert lab.run(pool, [{"a": 1}]).done == set()
+    assert pool.pids() == []
+
+
+def test_who_starts_a_child_too_late_makes_nothing_that_nobody_closes(lab: PoolLab) -> None:
+    """One held up for longer than a closing waits made a new reaper, and a new folder to work in."""
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn")
+    assert lab.run(pool, [{"a": 1}]).done == {0}
+    reaper = pool._reaper
+    pool.close()
+    assert pool._spawned() is None
+    assert pool._reaper is reaper
+    with pytest.raises(ClusterError, match="closed"):
+        _ = pool._scratch.path
+
+
+def test_who_closes_a_pool_that_another_closes_waits_until_no_child_is_left(lab: PoolLab) -> None:
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=4, start="spawn")
+    pool.warm()
+    children = pool.pids()
+    both, left = threading.Barrier(2), []
+
+    def close() -> None:
+        both.wait(PATIENCE_S)
+        pool.close()
+        left.append([pid for pid in children if psutil.pid_exists(pid)])
+
+    threads = [threading.Thread(target=close) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(children) == 4
+    assert left == [[], []]
+
+
+def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab: PoolLab) -> None:
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pool._living_reaper()  # which stays, whatever it is asked to start
+    others = set(psutil.Process().children(recursive=True))  # with the test run's own: Azurite, its event forwarder
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+    first = max(opened) + 1
+    assert pool._scratch.path.is_dir()  # which is locked by a descriptor as long as there is the pool
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    n_refused = 0
+    try:
+        for more in range(3, 20):  # from where there are enough for the selector and the page
+            resource.setrlimit(resource.RLIMIT_NOFILE, (first + more, hard))
+            try:
+                pool.warm()
+            except OSError:
+                n_refused += 1
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert (pool.pids() == []) == (set(psutil.Process().children(recursive=True)) <= others)
+            if pool.pids():
+                break
+            assert len(list(Path("/proc/self/fd").iterdir())) == before
+    finally:
+        for fd in opened:
+            os.close(fd)
+    assert n_refused > 3
+    assert lab.run(pool, [{"a": 1}]).done == {0}
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_children_work_where_more_than_a_thousand_files_are_open(lab: PoolLab, start: str) -> None:
+    """select(2) takes no descriptor above 1,023: with 1,100 open files every child died."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    opened: list[int] = []
+    try:
+        opened += [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start=start, tasks_per_child=1)
+        result = lab.run(pool, [{"a": 1}, {"a": 2}])
+        pool.close()
+    finally:
+        for fd in opened:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (result.done, result.failures) == ({0, 1}, [])
+
+
+def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: PoolLab) -> None:
+    pool = lab.pool("def run(p, s):\n    return {'x': list(range(1000))}\n")
+    before = held_bytes()
+    result = lab.run(pool, [{"a": i} for i in range(5)])
+    assert held_bytes() > before
+    (pid,) = pool.pids()
+    opened = [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    assert not any("mops-part" in name for name in [*opened, Path(f"/proc/{pid}/maps").read_text()])
+    del result
+    assert held_bytes() == before
+
+
+def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: PoolLab) -> None:
+    code = (
+        "import os, time\nfrom pathlib import Path\nfrom mops.child.task_run import HANDOVER_SECONDS\n\n"
+        "def run(p, s):\n    first = not (HERE / 'first').exists()\n"
+        "    (HERE / 'first').touch()\n    if not first and not (HERE / 'died').exists():\n"
+        "        (HERE / 'died').touch()\n        os._exit(1)\n"
+        "    time.sleep(HANDOVER_SECONDS)  # it keeps none longer\n    return {'x': s}\n\n"
+        "def score(p, replicates):\n"
+        "    (HERE / 'maps').write_text(Path('/proc/self/maps').read_text())\n    return 1.0\n"
+    )
+    pool = lab.pool(code, targets=("model:score",))
+    assert len(lab.run(pool, [{"a": 1}], n_replicates=2).losses) == 1
+    assert "mops-part" in (lab.folder / "maps").read_text()  # the target did see what an earlier child had made
+    (pid,) = pool.pids()
+    until(lambda: "mops-part" not in Path(f"/proc/{pid}/maps").read_text())  # it says first that it has ended
+    assert not any("mops-part" in str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir())
+
+
+@pytest.mark.parametrize("fails", ["raise ValueError", "os._exit(1)"])
+def test_the_first_good_simulation_in_order_makes_the_reference(lab: PoolLab, fails: str) -> None:
+    code = f"import os\n\ndef run(p, s):\n    if p['a'] == 0:\n        {fails}\n    return {{'x': 1, 'y': 'text'}}\n"
+    result = lab.run(lab.pool(code), [{"a": 0}, {"a": 1}])
+    assert result.reference == {"output": {"x": "number", "y": "string"}}
+    assert [failure.group for failure in result.failures] == [0]
+
+
+PARENT = """
+import json, sys
+from mops.study.groups import Group
+from mops.task import JobContext, TaskRequest
+from mops.worker.pool import Pool
+
+context = JobContext("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1)
+pool = Pool(context, sys.argv[1], 1)
+pool.check()
+print(json.dumps(pool.pids()), flush=True)
+pool.run(TaskRequest(context, 1, (Group(0, "a", {"a": 1}, (1,)),), None, 600.0, 1 << 40))
+"""
+
+
+def test_a_child_deep_in_c_ends_with_its_killed_parent_and_so_do_its_processes(lab: PoolLab) -> None:
+    (lab.folder / "model.py").write_text(
+        SEEN + "import ctypes, subprocess\nfrom pathlib import Path\n\ndef run(p, s):\n"
+        "    (HERE / 'sleeper').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n"
+        "    while True:\n        ctypes.PyDLL(None).pause()  # never gives up the GIL\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(lab.folder)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        (child,) = json.loads(parent.stdout.readline())
+        sleeper = lab.folder / "sleeper"
+        until(lambda: sleeper.exists() and sleeper.read_text() != "")
+        parent.send_signal(signal.SIGKILL)
+    pids = [child, int(sleeper.read_text())]
+    until(lambda: not any(alive(pid) for pid in pids))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,378 @@
+"""What a model starts and leaves running, in sessions of its own too, ends with the process that ran its simulation."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pool_lab import SEEN, PoolLab, values
+
+from mops.child.channel import Channel, Message
+from mops.system.process_tree import children_of
+from mops.task import TaskResult
+from mops.worker.processes import Grandchild
+from mops.worker.reaper.client import Reaper
+from mops.worker.reaper.main import _Reaper
+from waiting import until
+
+# Starts a program in a session of its own and without its environment, and a daemon by the double fork that only forks:
+# neither is in the group of its simulation, nor is the daemon its child.
+STARTS = """
+import os, subprocess, sys, time
+from pathlib import Path
+
+def note(pid):
+    with (HERE / "pids").open("a") as file:
+        file.write(f"{pid}\\n")
+
+def daemonize():
+    if os.fork():
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    note(os.getpid())
+    time.sleep(600)
+    os._exit(0)
+
+def start():
+    before = len((HERE / "pids").read_text().split()) if (HERE / "pids").exists() else 0
+    note(subprocess.Popen(["sleep", "600"], env={}, start_new_session=True).pid)
+    daemonize()
+    while len((HERE / "pids").read_text().split()) < before + 2:
+        time.sleep(0.01)
+"""
+WAYS = """
+def run(p, s):
+    start()
+    if p["then"] == "hangs":
+        time.sleep(600)
+    if p["then"] == "takes":
+        held = b"x" * (600 << 20)
+        time.sleep(600)
+    if p["then"] == "dies":
+        os.abort()
+    return {"x": s}
+"""
+
+
+def noted(folder: Path) -> list[int]:
+    file = folder / "pids"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def alive(pids: list[int]) -> list[int]:
+    found = []
+    for pid in pids:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _leave_none(tmp_path: Path) -> Iterator[None]:
+    """End what a failed test leaves: its daemons would sleep on for ten minutes."""
+    yield
+    for pid in alive(noted(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_what_a_simulation_started_ends_with_its_process_however_that_ends(lab: PoolLab, start: str) -> None:
+    """Processes in sessions of their own went on after a timeout, an `oom` and a crash, until the machine was full."""
+    pool = lab.pool(STARTS + WAYS, start=start, retries=0, timeout_s=5.0, memory_bytes=500 << 20)
+    result = lab.run(pool, [{"then": then} for then in ("dies", "takes", "hangs", "returns")])
+    assert [failure.reason for failure in result.failures] == ["crashed", "oom", "timeout"]
+    pids = noted(lab.folder)
+    assert len(pids) == 8
+    assert alive(pids[:6]) == []
+    assert alive(pids[6:]) == pids[6:], "like a module's globals: a simulation may leave a server for the next one"
+    pool.close()
+    assert alive(pids) == []
+
+
+def test_a_process_that_leaves_after_its_simulations_leaves_nothing(lab: PoolLab) -> None:
+    lab.run(lab.pool(STARTS + WAYS, tasks_per_child=1), [{"then": "returns"}])
+    assert len(noted(lab.folder)) == 2
+    assert alive(noted(lab.folder)) == []
+
+
+PARENT = """
+import sys
+from mops.study.groups import Group
+from mops.task import JobContext, TaskRequest
+from mops.worker.pool import Pool
+
+context = JobContext("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1)
+Pool(context, sys.argv[1], 1).run(TaskRequest(context, 1, (Group(0, "a", {"then": "hangs"}, (1,)),), None, 600.0, 1 << 40))
+"""
+
+
+def test_after_kill_9_of_the_runner_no_process_is_alive(lab: PoolLab) -> None:
+    (lab.folder / "model.py").write_text(SEEN + STARTS + WAYS)
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(lab.folder)], start_new_session=True) as parent:
+        until(lambda: len(noted(lab.folder)) == 2, 60)
+        below = [process.pid for process in psutil.Process(parent.pid).children(recursive=True)]
+        assert set(noted(lab.folder)) <= set(below), "they stay below, whatever session they are in"
+        os.killpg(parent.pid, signal.SIGKILL)
+    until(lambda: not alive(below))
+
+
+def test_what_the_import_of_a_model_left_running_stays_for_its_simulations(lab: PoolLab) -> None:
+    code = (
+        STARTS + "\nstart()\n\ndef run(p, s):\n    if p['dies']:\n        os.abort()\n"
+        "    return {'x': [int(line) for line in (HERE / 'pids').read_text().split()]}\n"
+    )
+    pool = lab.pool(code, retries=0, start="fork")
+    result = lab.run(pool, [{"dies": True}, {"dies": False}])
+    assert len(result.failures) == 1
+    pids = values(result, "x")[1, 0]
+    assert alive(pids) == pids
+    pool.close()
+    assert alive(pids) == []
+
+
+def test_processes_whose_template_was_killed_run_to_their_end_and_are_told_how(lab: PoolLab) -> None:
+    """The reaper ends what a dead process has left: a template has left the processes that run simulations."""
+    code = (
+        "import os, time\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / f'in-{p[\"a\"]}').touch()\n"
+        "    while not (HERE / f'go-{p[\"a\"]}').exists():\n        time.sleep(0.01)\n"
+        "    if p['a'] == 'dies':\n        os._exit(7)\n    return {'x': s}\n"
+    )
+    pool = lab.pool(code, slots=3, retries=0)
+    pool.check()
+    got: dict[str, TaskResult] = {}
+
+    def run(what: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: got.__setitem__(what, lab.run(pool, [{"a": what}])), daemon=True)
+        thread.start()
+        until((lab.folder / f"in-{what}").exists)
+        return thread
+
+    threads = {what: run(what) for what in ("lives", "dies")}
+    assert pool._template is not None
+    os.kill(pool._template.pid, signal.SIGKILL)
+    threads["other"] = run("other")  # with a template of its own
+    for what in ("dies", "other", "lives"):
+        (lab.folder / f"go-{what}").touch()
+        threads[what].join(60)
+    assert [got[what].failures for what in ("lives", "other")] == [[], []]
+    (failure,) = got["dies"].failures
+    assert "ended by itself with exit code 7" in failure.message
+
+
+def test_a_reaper_that_is_killed_is_replaced(lab: PoolLab) -> None:
+    pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn", tasks_per_child=1)
+    assert lab.run(pool, [{"a": 1}]).done == {0}
+    assert pool._reaper is not None
+    os.kill(pool._reaper.pid, signal.SIGKILL)
+    assert lab.run(pool, [{"a": 2}]).done == {0}
+
+
+def test_a_reaper_says_why_a_program_cannot_be_started() -> None:
+    reaper = Reaper()
+    with Path(os.devnull).open("wb") as null, pytest.raises(FileNotFoundError):
+        reaper.spawn(["/no/such/python"], {}, [null.fileno()] * 4)
+    reaper.close()
+
+
+def test_a_reaper_that_cannot_start_a_program_leaves_the_others_alone() -> None:
+    """It ended by an error that was no OSError, and killed what ran in the pool's other slots."""
+    reaper = Reaper()
+    try:
+        with Path(os.devnull).open("wb") as null:
+            fds = [null.fileno()] * 4
+            pid = reaper.spawn(["sleep", "600"], dict(os.environ), fds)
+            with pytest.raises(OSError, match="null"):
+                reaper.spawn(["true"], {"A": "\0"}, fds)
+        assert alive([pid]) == [pid]
+        assert reaper.lives
+    finally:
+        reaper.close()
+
+
+@pytest.fixture
+def reaper() -> Iterator[Reaper]:
+    made = Reaper()
+    yield made
+    made.close()
+
+
+def spawn(reaper: Reaper, *argv: str) -> int:
+    with Path(os.devnull).open("wb") as null:
+        return reaper.spawn([*argv], dict(os.environ), [null.fileno()] * 4)
+
+
+@pytest.mark.parametrize("n_free", range(6))
+def test_a_reaper_without_room_for_descriptors_says_so_and_leaves_the_others_alone(reaper: Reaper, n_free: int) -> None:
+    """It ended by the error, and killed what ran in the pool's other slots."""
+    pid = spawn(reaper, "sleep", "600")
+    limits = resource.prlimit(reaper.pid, resource.RLIMIT_NOFILE)
+    taken = {int(fd.name) for fd in Path(f"/proc/{reaper.pid}/fd").iterdir()}
+    free = [number for number in range(len(taken) + n_free + 1) if number not in taken]
+    resource.prlimit(reaper.pid, resource.RLIMIT_NOFILE, (free[n_free], limits[1]))
+    with pytest.raises(OSError, match="Too many open files"):
+        spawn(reaper, "true")
+    resource.prlimit(reaper.pid, resource.RLIMIT_NOFILE, limits)
+    assert reaper.lives
+    assert alive([pid]) == [pid]
+    other = spawn(reaper, "sh", "-c", "exit 7")
+    until(lambda: not alive([other]))
+    assert reaper.wait(other) == 7, "every message was taken for what it was"
+
+
+def test_a_reaper_learns_how_processes_end_where_its_worker_ignores_that() -> None:
+    """The kernel freed their numbers at once: a signal could have reached another process."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        reaper = Reaper()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    try:
+        pid = spawn(reaper, "sh", "-c", "exit 7")
+        until(lambda: not alive([pid]))
+        assert reaper.wait(pid) == 7
+    finally:
+        reaper.close()
+
+
+def orphan(reaper: Reaper, folder: Path, then: str) -> int:
+    """Return a process whose parent has ended, so that it is the reaper's."""
+    pid = spawn(reaper, "sh", "-c", f"({then}) & echo $! > {folder}/pid")
+    until(lambda: not alive([pid]))
+    return int((folder / "pid").read_text())
+
+
+def test_an_ended_process_that_an_import_has_left_is_waited_for(reaper: Reaper, tmp_path: Path) -> None:
+    """Each stayed in the system's table until the pool was closed."""
+    left = orphan(reaper, tmp_path, "sleep 600")
+    reaper.keep()
+    other = spawn(reaper, "true")
+    os.kill(left, signal.SIGKILL)
+    until(lambda: not alive([left, other]))
+    reaper.wait(other)
+    assert not psutil.pid_exists(left)
+
+
+def test_no_other_wait_takes_the_return_code_of_a_forked_process(
+    reaper: Reaper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that ended after their template, the second one had none."""
+    forked = orphan(reaper, tmp_path, "exit 7")
+    reaper.forked(forked)
+    other = spawn(reaper, "true")
+    until(lambda: not alive([forked, other]))
+    ask = reaper._ask
+
+    def ask_later(question: Message) -> Message:
+        monkeypatch.undo()
+        reaper.wait(other)  # another thread's, which comes first
+        return ask(question)
+
+    monkeypatch.setattr(reaper, "_ask", ask_later)
+    assert reaper.wait(forked) == 7
+
+
+def test_a_process_that_has_ended_and_was_waited_for_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be another's."""
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    asked: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: pytest.fail(f"signal {number} to {pid}"))
+    with Path(os.devnull).open("rb", buffering=0) as output, pytest.raises(ProcessLookupError):
+        Grandchild(ended.pid, output, lambda pid: asked.append(pid))
+    assert asked == [ended.pid], "nobody is to count it as living"
+
+
+class Sweeps:
+    """A reaper in this process, and two processes that are left, of which no signal reaches the first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refusal: type[OSError] | None):
+        ours, self._theirs = socket.socketpair()
+        self._reaper, self._others = _Reaper(Channel(ours)), children_of(os.getpid())
+        self.lasting, self.leftover = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
+        kill = os.kill
+
+        def kill_others(pid: int, number: int) -> None:
+            if pid != self.lasting.pid:
+                kill(pid, number)
+            elif refusal is not None:
+                raise refusal
+
+        monkeypatch.setattr(os, "kill", kill_others)
+
+    def sweep(self, within_s: float) -> None:
+        self._reaper.end_leftovers(but=self._others, within_s=within_s)
+
+    def takes_all(self) -> bool:
+        self.sweep(within_s=600)
+        return not psutil.pid_exists(self.lasting.pid)
+
+
+def test_a_process_of_another_user_is_left_alone_and_all_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PermissionError ended the reaper, and with it what ran in the pool's other slots."""
+    sweeps = Sweeps(monkeypatch, PermissionError)
+    sweeps.sweep(within_s=600)
+    monkeypatch.undo()
+    assert alive([sweeps.lasting.pid, sweeps.leftover.pid]) == [sweeps.lasting.pid]
+    until(sweeps.takes_all)  # when it can be ended after all
+
+
+def test_only_one_sweep_waits_for_a_process_that_the_kernel_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process that ended took the pool two seconds more, one after the other."""
+    sweeps = Sweeps(monkeypatch, None)
+    sweeps.sweep(within_s=0.5)
+    sweeps.sweep(within_s=600)
+    monkeypatch.undo()
+    assert alive([sweeps.lasting.pid, sweeps.leftover.pid]) == [sweeps.lasting.pid]
+    until(sweeps.takes_all)
+
+
+def test_a_reaper_outlives_the_signals_of_who_stops_a_whole_service() -> None:
+    """`systemctl stop` and `scancel` ended it before it had ended what the simulations had left."""
+    reaper = Reaper()
+    try:
+        with Path(os.devnull).open("wb") as null:
+            pid = reaper.spawn(["sleep", "600"], dict(os.environ), [null.fileno()] * 4)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            os.kill(reaper.pid, number)
+        reaper.keep()
+        assert reaper.lives
+        os.kill(pid, signal.SIGTERM)
+        assert reaper.wait(pid) == -signal.SIGTERM, "what it starts has the signals' own effects"
+    finally:
+        reaper.close()
+
+
+ORPHANS = """
+import os, subprocess, psutil, time
+
+def run(p, s):
+    subprocess.run(["sh", "-c", "for i in $(seq 70); do true & done"])
+    while not all(child.status() == "zombie" for child in psutil.Process().children()):
+        time.sleep(0.01)
+    return {"x": os.getpid()}
+"""
+
+
+@pytest.mark.parametrize("growth_bytes", [0, 1 << 30])
+def test_a_process_with_many_orphans_that_have_ended_is_replaced(lab: PoolLab, growth_bytes: int) -> None:
+    """Nobody waited for them while it lived, until the system had no number for another process."""
+    pool = lab.pool(ORPHANS, growth_bytes=growth_bytes)
+    result = lab.run(pool, [{"a": a} for a in range(3)])
+    assert len({pid for (pid,) in values(result, "x").values()}) == 3
+    assert pool._reaper is not None
+    below = psutil.Process(pool._reaper.pid).children(recursive=True)
+    assert [process for process in below if process.status() == psutil.STATUS_ZOMBIE] == []

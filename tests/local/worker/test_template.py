@@ -1,0 +1,366 @@
+"""Children forked from a process that has imported the model; and spawned ones, where that is not safe."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from pool_lab import PoolLab, values
+
+from mops.errors import ModelError
+from mops.system.lifeline import can_watch
+from mops.task import TaskResult
+from mops.worker.child_process import ChildProcess
+from mops.worker.pool import Pool
+from mops.worker.processes import UNSAFE, fork_refusal
+from waiting import until
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "sir"
+# Writes a line for each import, and returns the process and its parent.
+COUNTS = """
+import os
+from pathlib import Path
+
+with (HERE / "imports").open("a") as file:
+    file.write("x")
+
+def run(p, s):
+    return {"pid": [os.getpid(), os.getppid()]}
+"""
+
+
+def processes(result) -> list[tuple[int, int]]:  # type: ignore[no-untyped-def]
+    return [(pid, parent) for _, (pid, parent) in sorted(values(result, "pid").items())]
+
+
+def reaper_of(pool: Pool) -> int:
+    assert pool._reaper is not None
+    return pool._reaper.pid
+
+
+def test_the_model_is_imported_once_and_children_are_forked(lab: PoolLab) -> None:
+    pool = lab.pool(COUNTS, tasks_per_child=1)
+    found = processes(lab.run(pool, [{"a": i} for i in range(5)]))
+    assert len({pid for pid, _ in found}) == 5
+    assert len({parent for _, parent in found}) == 1
+    assert os.getpid() not in {parent for _, parent in found}
+    assert (lab.folder / "imports").read_text() == "x"
+
+
+def test_spawned_children_import_each_by_itself(lab: PoolLab) -> None:
+    pool = lab.pool(COUNTS, tasks_per_child=1, start="spawn")
+    found = processes(lab.run(pool, [{"a": i} for i in range(3)]))
+    assert {parent for _, parent in found} == {reaper_of(pool)}
+    assert (lab.folder / "imports").read_text() == "xxx"
+
+
+def test_the_example_forks(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    pool = lab.pool(model="models.sir:SIR", root=str(EXAMPLE))
+    pool.warm()
+    pool.check()
+    (pid,) = pool.pids()
+    assert psutil.Process(pid).ppid() != os.getpid()
+    assert "each by itself" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("ends", "how"),
+    [
+        ("os._exit(7)", "ended by itself with exit code 7"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "was ended by SIGSEGV"),
+        ("os.killpg(0, signal.SIGKILL)", "was ended by SIGKILL"),
+    ],
+)
+def test_how_a_forked_process_ended_is_known(lab: PoolLab, ends: str, how: str) -> None:
+    code = f"import os, signal\n\ndef run(p, s):\n    if p['a'] == 1:\n        {ends}\n    return {{'x': s}}\n"
+    result = lab.run(lab.pool(code, retries=0), [{"a": i} for i in range(3)])
+    assert sorted(values(result, "x")) == [(0, 0), (2, 0)]
+    (failure,) = result.failures
+    assert (failure.group, failure.reason) == (1, "crashed")
+    assert how in failure.message
+
+
+def test_a_model_that_cannot_be_imported_is_said_once(lab: PoolLab) -> None:
+    pool = lab.pool("raise ValueError('not today')\n")
+    pool.warm()
+    with pytest.raises(ModelError, match="not today"):
+        pool.check()
+
+
+def test_a_model_whose_import_ends_the_process_is_said(lab: PoolLab) -> None:
+    pool = lab.pool("import os\nos._exit(3)\n")
+    pool.warm()
+    with pytest.raises(ModelError, match="exit code 3"):
+        pool.check()
+
+
+def test_threads_of_the_models_import_are_not_forked(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    start = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    pool = lab.pool(f"import threading, time\n{start}{COUNTS}")
+    result = lab.run(pool, [{"a": 1}])
+    assert [parent for _, parent in processes(result)] == [reaper_of(pool)]
+    assert "importing the model starts threads" in caplog.text
+    assert (lab.folder / "imports").read_text() == "x", "the process that was to be the template is the first child"
+
+
+def test_a_library_that_does_not_survive_a_fork_is_not_forked(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    (lab.folder / "torch.py").write_text("")  # stands for the library, which is 2 GB: only its name counts
+    pool = lab.pool(f"import torch\n{COUNTS}")
+    result = lab.run(pool, [{"a": 1}])
+    assert [parent for _, parent in processes(result)] == [reaper_of(pool)]
+    assert f"the model imports torch: {UNSAFE['torch']}" in caplog.text
+
+
+def test_a_template_that_dies_is_replaced(lab: PoolLab) -> None:
+    pool = lab.pool(COUNTS, tasks_per_child=1)
+    ((_, template),) = processes(lab.run(pool, [{"a": 1}]))
+    os.kill(template, signal.SIGKILL)
+    until(lambda: pool._template is None or not pool._template.fit)
+    ((_, another),) = processes(lab.run(pool, [{"a": 2}]))
+    assert another not in (template, reaper_of(pool))
+    assert (lab.folder / "imports").read_text() == "xx"
+
+
+def test_a_forked_process_that_hangs_at_once_is_replaced_by_a_spawned_one(
+    lab: PoolLab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mops.worker.child_process.START_SECONDS", 1.0)
+    code = (
+        "import os, threading\nlock, importer = threading.Lock(), os.getpid()\nlock.acquire()\n\ndef run(p, s):\n"
+        "    if os.getpid() != importer:\n        lock.acquire()  # as of a thread that is not here any more\n"
+        "    return {'x': s}\n"
+    )
+    result = lab.run(lab.pool(code), [{"a": 1}, {"a": 2}])
+    assert (result.done, result.failures) == ({0, 1}, [])
+    assert "a forked process did nothing for 1 s in its first simulation" in caplog.text
+    assert "MODELOPS_JOB_START=spawn" in caplog.text
+
+
+def test_closing_leaves_no_process_and_no_descriptor(lab: PoolLab) -> None:
+    before, others = len(list(Path("/proc/self/fd").iterdir())), set(psutil.Process().children(recursive=True))
+    pool = lab.pool(COUNTS, slots=2, tasks_per_child=2)
+    for _ in range(3):
+        lab.run(pool, [{"a": i} for i in range(3)])
+    pool.close()
+    assert set(psutil.Process().children(recursive=True)) <= others
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_prints_of_forked_processes_are_their_own(lab: PoolLab) -> None:
+    code = "print('imported', end='')\n\ndef run(p, s):\n    print('ran', p['a'])\n    return {'x': s}\n"
+    result = lab.run(lab.pool(code, tasks_per_child=1), [{"a": 1}, {"a": 2}])
+    assert result.prints.count("ran 1") == result.prints.count("ran 2") == 1
+    assert result.prints.count("imported") <= 1
+
+
+@pytest.mark.parametrize(
+    ("threads", "modules", "why"),
+    [
+        ([], [], None),
+        (["b", "a", "b", "jemalloc_bg_thd"], [], ": a, b"),
+        (["jemalloc_bg_thd", "polars-ooc-clea"], [], None),
+        ([], ["jax"], "the model imports jax"),
+    ],
+)
+def test_what_is_forked(threads: list[str], modules: list[str], why: str | None) -> None:
+    found = fork_refusal(threads, modules)
+    assert found is None if why is None else why in (found or "")
+
+
+@pytest.mark.parametrize("refusal", [errno.ENOSYS, errno.EPERM])
+def test_simulations_run_where_the_kernel_refuses_pidfd_open(
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    """Python has the function there: each process was started, killed again, and no simulation began."""
+
+    def refuse(_: int) -> int:
+        raise OSError(refusal, os.strerror(refusal))
+
+    can_watch.cache_clear()
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    try:
+        pool = lab.pool(COUNTS)
+        result = lab.run(pool, [{"a": 1}])
+    finally:
+        can_watch.cache_clear()
+    assert result.done == {0}
+    assert pool._reaper is None
+
+
+def test_whoever_asks_a_template_that_is_closed_meanwhile_learns_that_it_has_ended(lab: PoolLab) -> None:
+    """ValueError, of a closed epoll descriptor, was not expected; the process's own descriptor stayed open."""
+    pool = lab.pool(COUNTS)
+    pool.check()
+    template = pool._template
+    assert template is not None
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    child = ChildProcess(pool.context, str(lab.folder), pool._scratch, template)
+    template._selector.close()  # what a closing does first, and a thread that asks may come between
+    with pytest.raises(ConnectionError):
+        template._ask({"kind": "wait", "pid": 1})
+    child.close()
+    del child  # which has its page
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1  # without the selector's
+
+
+def test_a_process_that_was_just_forked_can_be_ended_at_once(lab: PoolLab) -> None:
+    """A signal to its group, before it had one, reached nobody, and closing waited for ever."""
+    pool = lab.pool(COUNTS)
+    pool.check()
+    for _ in range(60):
+        child = ChildProcess(pool.context, str(lab.folder), pool._scratch, pool._template)
+        child.close()
+        assert not psutil.pid_exists(child.pid)
+
+
+ENDS = """
+import os, threading, time
+from pathlib import Path
+
+lock, importer = threading.Lock(), os.getpid()
+lock.acquire()
+
+def run(p, s):
+    if p["a"] == "hangs" and os.getpid() != importer:
+        lock.acquire()
+    while p["a"] in ("dies", "slow") and not (HERE / p["a"]).exists():
+        time.process_time()
+    if p["a"] == "dies":
+        os._exit(7)
+    return {"x": s}
+"""
+
+
+def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an ordinary child it would run an order, and be asked for a status, in two threads at once."""
+    monkeypatch.setattr("mops.worker.child_process.START_SECONDS", 1.0)
+    pool = lab.pool(ENDS, slots=2, retries=0)
+    got: dict[str, TaskResult] = {}
+
+    def run(what: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: got.__setitem__(what, lab.run(pool, [{"a": what}])), daemon=True)
+        thread.start()
+        return thread
+
+    dies = run("dies")
+    until(lambda: len(pool.pids()) == 1)
+    run("hangs").join(60)
+    slow = run("slow")
+    until(lambda: len(pool.pids()) == 2)
+    (lab.folder / "dies").touch()
+    dies.join(30)
+    (lab.folder / "slow").touch()
+    slow.join(30)
+    assert [got[what].failures for what in ("hangs", "slow")] == [[], []]
+    (failure,) = got["dies"].failures
+    assert "ended by itself with exit code 7" in failure.message
+
+
+def test_a_model_that_is_refused_is_refused_again(lab: PoolLab) -> None:
+    pool = lab.pool("raise ValueError('not today')\n")
+    for _ in range(3):
+        with pytest.raises(ModelError, match="not today"):
+            lab.run(pool, [{"a": 1}])
+
+
+@pytest.mark.parametrize(("start", "level"), [("auto", "INFO"), ("fork", "WARNING")])
+def test_each_outcome_says_how_children_start_and_a_refused_wish_is_a_warning(
+    lab: PoolLab, caplog: pytest.LogCaptureFixture, start: str, level: str
+) -> None:
+    caplog.set_level("INFO", "mops")
+    code = f"import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n{COUNTS}"
+    result = lab.run(lab.pool(code, start=start), [{"a": 1}])
+    assert result.children.startswith("each imports the model: importing the model starts threads")
+    assert [record.levelname for record in caplog.records if "started so" in record.message] == [level]
+    assert lab.run(lab.pool(COUNTS, start=start), [{"a": 1}]).children.startswith("forked")
+    assert lab.run(lab.pool(COUNTS, start="spawn"), [{"a": 1}]).children.endswith("MODELOPS_JOB_START=spawn")
+
+
+def test_what_a_model_prints_when_it_is_imported_comes_with_the_first_order(lab: PoolLab) -> None:
+    pool = lab.pool(f"print('imported here')\n{COUNTS}")
+    assert [lab.run(pool, [{"a": 1}]).prints for _ in range(2)] == ["imported here\n", ""]
+
+
+def test_a_model_may_put_anything_in_the_place_of_stdout(lab: PoolLab) -> None:
+    pool = lab.pool(f"import sys\nsys.stdout = None\n{COUNTS}")
+    ((_, parent),) = processes(lab.run(pool, [{"a": 1}]))
+    assert parent != reaper_of(pool)
+
+
+AT_FORK = """
+import os, sys, threading, time
+
+template, lock = os.getpid(), threading.Lock()
+lock.acquire()
+
+def prints():
+    os.write(1, b"x" * 500_000)
+
+def sleeps():
+    time.sleep(600)
+
+def raises():
+    raise ValueError("not at a fork")
+
+os.register_at_fork({handler})
+
+def run(p, s):
+    return {{"forked": os.getppid() == template}}
+"""
+
+
+@pytest.mark.parametrize(
+    "handler",
+    ["before=prints", "after_in_parent=prints", "after_in_child=prints", "before=raises", "after_in_child=raises"],
+)
+def test_what_a_model_prints_or_raises_when_it_is_forked_stops_nothing(lab: PoolLab, handler: str) -> None:
+    """Nobody read it: the pipe was full after 64 KiB, and every slot waited for ever for the process that forks."""
+    pool = lab.pool(AT_FORK.format(handler=handler), tasks_per_child=1)
+    result = lab.run(pool, [{"a": 1}, {"a": 2}])
+    assert values(result, "forked") == {(0, 0): [True], (1, 0): [True]}
+    said = result.prints + lab.run(pool, [{"a": 3}]).prints
+    assert ("xxx" if "prints" in handler else "not at a fork") in said
+
+
+@pytest.mark.parametrize("handler", ["before=sleeps", "after_in_parent=lock.acquire", "after_in_child=lock.acquire"])
+def test_a_model_that_hangs_when_it_is_forked_is_spawned(
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, handler: str
+) -> None:
+    """The worker waited for ever for the process that forks."""
+    monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 1.0)
+    others = set(psutil.Process().children(recursive=True))
+    pool = lab.pool(AT_FORK.format(handler=handler))
+    result = lab.run(pool, [{"a": 1}, {"a": 2}])
+    assert values(result, "forked") == {(0, 0): [False], (1, 0): [False]}
+    assert caplog.text.count("the process that forks them did not answer") == 1
+    pool.close()
+    assert set(psutil.Process().children(recursive=True)) <= others
+
+
+@pytest.mark.parametrize("way", ["stop", "close"])
+def test_a_pool_stops_while_its_template_hangs_in_a_fork(
+    lab: PoolLab, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The fork was made under the pool's lock, for which a stop waited."""
+    monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 600.0)
+    others = set(psutil.Process().children(recursive=True))
+    pool = lab.pool(AT_FORK.format(handler="before=sleeps"))
+    got: list[TaskResult] = []
+    thread = threading.Thread(target=lambda: got.append(lab.run(pool, [{"a": 1}])), daemon=True)
+    thread.start()
+    until(lambda: pool._template is not None and pool._template._forks)
+    pool.stop(0.0) if way == "stop" else pool.close()
+    thread.join(60)
+    assert [(result.done, result.failures) for result in got] == [(frozenset(), [])]
+    pool.close()
+    assert set(psutil.Process().children(recursive=True)) <= others

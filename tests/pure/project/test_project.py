@@ -1,0 +1,224 @@
+"""The project around a study, and the code that a study means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mops.errors import ModelError
+from mops.project.project import MARKERS, REGISTRY, ModelSpec, Registry, find_root, read_registry, resolve
+from mops.study.entry import EntryPoint
+from mops.study.study import Study, parse_study
+
+REGISTERED = Path(__file__).parents[2] / "models" / "registered"
+ENTRY_FORM = "an entry has an id and names code: sir: {entrypoint: 'package.module:name'}"
+EMPTY = Registry({}, {})
+
+
+def study(**keys: Any) -> Study:
+    return parse_study({"model": "models.sir", "parameter_sets": [{"beta": 0.3}], **keys}, where="study.json")
+
+
+def lay_registry(root: Path, text: str | bytes) -> Path:
+    path = root / REGISTRY
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+# --- the root ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_the_root_is_the_nearest_folder_with_a_marker(tmp_path: Path, marker: str, is_folder: bool) -> None:
+    """A worktree's ``.git`` is a file."""
+    inner = tmp_path / "outer" / "project"
+    (inner / "studies" / "2024").mkdir(parents=True)
+    (tmp_path / "outer" / "pyproject.toml").touch()
+    if is_folder:
+        (inner / marker).mkdir()
+    else:
+        (inner / marker).touch()
+    assert find_root(inner / "studies" / "2024" / "study.json") == inner
+    assert find_root(inner / "study.json") == inner
+    assert find_root(tmp_path / "outer" / "study.json") == tmp_path / "outer"
+
+
+def test_without_a_marker_the_root_is_the_studys_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if any((above / marker).exists() for above in tmp_path.parents for marker in MARKERS):
+        pytest.skip("a folder above the temporary one is a project")
+    (tmp_path / "studies").mkdir()
+    assert find_root(tmp_path / "studies" / "study.json") == tmp_path / "studies"
+    monkeypatch.chdir(tmp_path / "studies")
+    assert find_root("study.json") == tmp_path / "studies"
+    assert find_root("../study.json") == tmp_path
+
+
+def test_a_study_that_is_a_link_belongs_where_the_link_stands(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "mops.toml").touch()
+    (tmp_path / "shared.json").write_text("{}")
+    (tmp_path / "project" / "study.json").symlink_to(tmp_path / "shared.json")
+    assert find_root(tmp_path / "project" / "study.json") == tmp_path / "project"
+
+
+# --- the registry -----------------------------------------------------------------------------------------------------
+
+
+def test_a_registry_as_todays_tools_write_it_is_read_in_its_order() -> None:
+    assert read_registry(REGISTERED) == Registry(
+        models={"sir": "models.sir:SIR"},
+        targets={
+            "incidence": "targets.incidence:incidence_target",
+            "attack_rate": "targets.attack_rate:attack_rate_target",
+        },
+    )
+
+
+def test_a_project_may_have_no_registry(tmp_path: Path) -> None:
+    assert read_registry(tmp_path) is None
+    (tmp_path / ".modelops-bundle").touch()
+    assert read_registry(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["{}", "models:\ntargets:\n", "models: {}\ntargets: {}\nversion: 1\n"])
+def test_a_registry_may_register_nothing(tmp_path: Path, text: str) -> None:
+    lay_registry(tmp_path, text)
+    assert read_registry(tmp_path) == EMPTY
+
+
+def test_a_class_name_completes_a_bare_module(tmp_path: Path) -> None:
+    lay_registry(tmp_path, "models: {sir: {entrypoint: models.sir, class_name: SIR}}")
+    registry = read_registry(tmp_path)
+    assert registry
+    assert registry.models == {"sir": "models.sir:SIR"}
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "at", "hint"),
+    [
+        (
+            "models: [a\nx: }",
+            "the registry is not YAML: expected ',' or ']', but got ':'",
+            ", line 2, column 2",
+            None,
+        ),
+        (b"models: \xff", "the registry is not UTF-8 text", ", byte 8", None),
+        ("a\x00b", "the registry is not YAML", "", None),
+        ("", "the registry is not a mapping with 'models' and 'targets'", "", None),
+        ("- a", "the registry is not a mapping with 'models' and 'targets'", "", None),
+        ("models: [a]", "'models' in the registry is not a mapping of ids", "", ENTRY_FORM),
+        ("targets: a", "'targets' in the registry is not a mapping of ids", "", ENTRY_FORM),
+        ("models: {sir: a.b:C}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
+        ("models: {sir: {path: a.py}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
+        ("models: {sir: {entrypoint: 3}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
+        (
+            "targets: {t: {entrypoint: 'a b:c'}}",
+            "'targets.t' in the registry: 'a b' is not a module",
+            "",
+            ENTRY_FORM,
+        ),
+        ("targets: {t: {entrypoint: a.b}}", "'targets.t' in the registry: 'a.b' names no code in it", "", ENTRY_FORM),
+    ],
+)
+def test_a_registry_that_is_none_is_refused_at_its_place(
+    tmp_path: Path, text: str | bytes, what: str, at: str, hint: str | None
+) -> None:
+    path = lay_registry(tmp_path, text)
+    with pytest.raises(ModelError) as raised:
+        read_registry(tmp_path)
+    assert raised.value.what == what
+    assert raised.value.where == f"{path}{at}"
+    assert raised.value.hint == hint
+
+
+def test_a_registry_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / REGISTRY).mkdir(parents=True)
+    with pytest.raises(ModelError, match="the registry cannot be read: Is a directory"):
+        read_registry(tmp_path)
+
+
+# --- which code -------------------------------------------------------------------------------------------------------
+
+ONE = Registry({"sir": "models.sir:SIR"}, {"a": "targets.a:loss", "b": "targets.b:loss"})
+TWO = Registry({"sir": "models.sir:SIR", "seir": "models.sir:SEIR", "other": "models.other:M"}, {})
+
+
+@pytest.mark.parametrize(
+    ("model", "model_class", "registry", "expected"),
+    [
+        ("models.sir:run", None, None, "models.sir:run"),
+        ("models.sir:Frozen", "SIR", ONE, "models.sir:Frozen"),
+        ("models/sir.py:SIR", None, ONE, "models/sir.py:SIR"),
+        ("models.sir", None, None, "models.sir"),
+        ("models.sir", None, EMPTY, "models.sir"),
+        ("models.sir", "Frozen", ONE, "models.sir:Frozen"),
+        ("models.sir", "models.other:M", ONE, "models.other:M"),
+        ("models.sir", "models/other.py:M", None, "models/other.py:M"),
+        ("models.sir", "", ONE, "models.sir:SIR"),
+        ("models.sir", None, ONE, "models.sir:SIR"),
+        ("models/sir.py", "SIR", None, "models/sir.py:SIR"),
+        ("models.other", None, TWO, "models.other:M"),
+        ("models.unregistered", None, TWO, "models.unregistered"),
+        ("sir", None, TWO, "models.sir:SIR"),
+        ("models.sir", "SEIR", TWO, "models.sir:SEIR"),
+        ("models.sir", None, Registry({"a": "models.sir:SIR", "b": "models.sir:SIR"}, {}), "models.sir:SIR"),
+    ],
+)
+def test_the_model_is_what_the_study_or_the_registry_says(
+    model: str, model_class: str | None, registry: Registry | None, expected: str
+) -> None:
+    metadata = {"model_class": model_class} if model_class is not None else {}
+    spec = resolve(study(model=model, metadata=metadata), Path("/project"), registry)
+    assert spec.model == expected
+    EntryPoint.parse(spec.model)
+
+
+def test_several_registered_models_that_could_be_meant_are_listed() -> None:
+    with pytest.raises(ModelError) as raised:
+        resolve(study(), Path("/project"), TWO)
+    assert raised.value.what == "the registry has several models in 'models.sir': models.sir:SIR, models.sir:SEIR"
+    assert raised.value.where == f"/project/{REGISTRY}"
+    assert raised.value.hint == 'name one as the study\'s \'model\', like "model": "models.sir:SIR"'
+
+
+@pytest.mark.parametrize(
+    ("targets", "registry", "expected"),
+    [
+        (None, None, ()),
+        ([], None, ()),
+        (None, EMPTY, ()),
+        (None, ONE, ("targets.a:loss", "targets.b:loss")),
+        ([], ONE, ("targets.a:loss", "targets.b:loss")),
+        (["targets.c:f"], ONE, ("targets.c:f",)),
+        (None, Registry({}, {"a": "t:f", "b": "t:f"}), ("t:f",)),
+    ],
+)
+def test_targets_are_the_studys_else_the_registered_ones(
+    targets: list[str] | None, registry: Registry | None, expected: tuple[str, ...]
+) -> None:
+    assert resolve(study(targets=targets), Path("/project"), registry).targets == expected
+
+
+def test_the_registered_project_resolves() -> None:
+    spec = resolve(study(), REGISTERED, read_registry(REGISTERED))
+    assert spec.model == "models.sir:SIR"
+    assert spec.targets == ("targets.incidence:incidence_target", "targets.attack_rate:attack_rate_target")
+
+
+@pytest.mark.parametrize("outputs", [None, ["incidence", "final"]])
+def test_json_gives_a_spec_back(outputs: list[str] | None) -> None:
+    spec = resolve(study(scenario="lockdown", outputs=outputs), Path("/project"), ONE)
+    assert spec.scenario == "lockdown"
+    assert spec.outputs == (None if outputs is None else tuple(outputs))
+    assert ModelSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+@pytest.mark.parametrize("bad", [{}, {"model": "a", "scenario": "b", "targets": None, "outputs": None}])
+def test_json_that_no_spec_wrote_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, TypeError)):
+        ModelSpec.from_json(bad)

@@ -1,0 +1,26 @@
+"""Every function and class that docs/journey.md names is there."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+JOURNEY = Path(__file__).parents[2] / "docs" / "journey.md"
+NAMES = sorted(set(re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_.]+)`", JOURNEY.read_text())) - {"study.json", "job.json"})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith((".json", ".parquet", ".py", ".md"))])
+def test_what_the_journey_names_can_be_opened(name: str) -> None:
+    parts = f"mops.{name.removeprefix('mops.')}".split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        return
+    pytest.fail(f"nothing is called {name}")

@@ -1,0 +1,59 @@
+"""A runner's Job, as the chart's default values and a person's submit make it."""
+
+from __future__ import annotations
+
+from mops.k8s import names
+from mops.k8s.chart import RunnerPod
+from mops.k8s.runner_job import Request
+
+# What the chart says of a runner's pod, with its default values and a workload identity.
+POD = RunnerPod.model_validate(
+    {
+        "image": "registry.example.org/mops:0.1.0",
+        "imagePullPolicy": "IfNotPresent",
+        "serviceAccount": "mops-runner",
+        "automountServiceAccountToken": True,
+        "podSecurityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 10001,
+            "runAsGroup": 10001,
+            "fsGroup": 10001,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "ports": [{"name": "metrics", "containerPort": 9095}],
+        "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
+        "env": [
+            {"name": "HOME", "value": "/tmp"},
+            {"name": "XDG_CACHE_HOME", "value": "/tmp/.cache"},
+            {"name": "AZURE_STORAGE_ACCOUNT_NAME", "value": "studies"},
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "10Gi"}}],
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        "labels": {
+            "app.kubernetes.io/name": "mops",
+            "app.kubernetes.io/instance": "mops",
+            "app.kubernetes.io/component": "runner",
+            "azure.workload.identity/use": "true",
+        },
+        "backoffLimit": 6,
+        "ttlSecondsAfterFinished": 604800,
+        "terminationGracePeriodSeconds": 60,
+    }
+)
+
+REQUEST = Request(
+    job="malaria-261121-0f3a",
+    number=1,
+    release="mops",
+    namespace="studies",
+    storage="abfs://studies/mops",
+    scheduler="tcp://mops-scheduler.studies.svc:8786",
+    environment={"MODELOPS_JOB_BATCH_SIZE": "400"},
+    labels={names.OWNER: "ada", names.STUDY: "malaria"},
+)
