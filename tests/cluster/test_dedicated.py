@@ -250,7 +250,7 @@ def request(own_cluster: Sequence[Object] = ()) -> Request:
         namespace="studies",
         storage="abfs://studies/mops",
         scheduler="tcp://there:8786",
-        own_cluster=dedicated_lifecycle,
+        own_cluster=own_cluster,
     )
 
 

@@ -323,7 +323,7 @@ class RunnerLab:
     def turn(self) -> None:
         """Let the loop send what it wants, and take one event if there is any."""
         self.n_turns += 1
-        self.runner._turn(wait_s=0.0)
+        self.runner._handle_next(wait_s=0.0)
 
     def answer(self, future: SimFuture, n: int | None = None, *, postponed: bool = False) -> None:
         """Have a task come back with the first ``n`` of what it was asked for; None: all of it."""

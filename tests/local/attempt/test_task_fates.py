@@ -129,7 +129,7 @@ def test_a_cut_with_hundreds_of_tasks_in_flight_is_no_row_of_losses(tmp_path: Pa
         while lab.lanes.waiting[lane]:
             lab.lanes.step(lane)
     while lab.runner._events.qsize():
-        lab.runner._take(lab.runner._next_event(0.0))
+        lab.runner._handle(lab.runner._next_event(0.0))
     lab.finish()
     assert sorted(lab.kept.done) == list(range(1500))
 
