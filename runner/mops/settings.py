@@ -1,4 +1,4 @@
-"""The one reader of the environment: every MODELOPS_* variable, checked at once.
+"""The one reader of the environment: every ``MODELOPS_*`` variable, checked at once.
 
 A setting stands here from the day that its reader does; any other ``MODELOPS_JOB_*`` is refused as unknown. Other
 tools' ``MODELOPS_*`` are theirs.

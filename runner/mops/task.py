@@ -1,4 +1,4 @@
-"""What a Dask task is asked, and what it answers. Plain data, pickled between runner and worker."""
+"""What the runner sends to Dask and what comes back. Plain data, pickled between runner and worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes, seconds, rates and counts in words."""
+"""Writes bytes, seconds, rates and counts for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can become of a simulation, in words that users see; and what is counted of it."""
+"""Verdicts of simulations, and counts of what succeeded and failed."""
 
 from __future__ import annotations
 

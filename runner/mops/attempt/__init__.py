@@ -1,1 +1,1 @@
-"""One attempt of one job, in the runner's process: plans, sends, receives, commits."""
+"""One attempt of one job: the runner plans, sends, receives and commits."""

@@ -1,1 +1,1 @@
-"""What a child process imports: the standard library, numpy and pyarrow, and nothing that it does not need."""
+"""What a child process imports: standard library, numpy, pyarrow, the model."""

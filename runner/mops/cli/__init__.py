@@ -1,1 +1,1 @@
-"""Runs on the user's machine: one verb a file, no logic."""
+"""The command ``mops``: one verb a file, no logic."""

@@ -1,1 +1,1 @@
-"""The Dask cluster of a job: embedded or at an address, its workers, and its share among other jobs."""
+"""The Dask cluster of a job: embedded or external, its workers, its slots."""

@@ -1,4 +1,4 @@
-"""Knows Kubernetes, not studies: the runner's Job, where it stands, and the connection to the cluster."""
+"""Kubernetes: the runner's Job, its pods, dedicated clusters. Knows no studies."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The user's project: its root, its code, and the bundle that is made of it."""
+"""The user's project: its root, its registry, and the bundle made of it."""

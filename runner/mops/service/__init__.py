@@ -1,1 +1,1 @@
-"""A cluster service on Kubernetes, as a client sees it."""
+"""The Helm-deployed cluster service, as its clients use it."""

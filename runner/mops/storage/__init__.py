@@ -1,1 +1,1 @@
-"""What was kept: files, records, Parquet parts, bundles. Knows nothing of Dask or of running models."""
+"""What a job keeps: files, records, the log of commits, Parquet parts."""

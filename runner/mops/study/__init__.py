@@ -1,1 +1,1 @@
-"""What was asked for: the study's schema, identities and seeds. Pure: no storage, no Dask, no processes."""
+"""A study file: parameter sets, groups, ids, seeds, types of outputs."""

@@ -1,1 +1,1 @@
-"""What mops asks of the operating system: processes, memory, cgroups, folders. Knows nothing of studies."""
+"""What mops asks of the operating system: processes, memory, cgroups, folders."""

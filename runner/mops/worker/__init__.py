@@ -1,1 +1,1 @@
-"""Runs in Dask workers, and in the children that they start. Imports nothing by itself: children import it."""
+"""What a Dask worker does for a job: runs tasks in child processes."""

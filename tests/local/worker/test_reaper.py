@@ -116,7 +116,8 @@ from mops.task import JobContext, TaskRequest
 from mops.worker.pool import Pool
 
 context = JobContext("job", "1", "bundle", "storage", "model:run", "baseline", (), None, slots=1)
-Pool(context, sys.argv[1], 1).run(TaskRequest(context, 1, (Group(0, "a", {"then": "hangs"}, (1,)),), None, 600.0, 1 << 40))
+request = TaskRequest(context, 1, (Group(0, "a", {"then": "hangs"}, (1,)),), None, 600.0, 1 << 40)
+Pool(context, sys.argv[1], 1).run(request)
 """
 
 

@@ -1,1 +1,1 @@
-"""Makes finished groups durable: parts first, then one record in the job's log."""
+"""Makes finished groups durable: parts first, then one record in the log."""

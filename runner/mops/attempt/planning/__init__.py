@@ -1,1 +1,1 @@
-"""Decides what runs next. Pure: no cluster and no clock."""
+"""Decides what runs next, from what was measured. No cluster, no threads."""

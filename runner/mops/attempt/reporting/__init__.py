@@ -1,1 +1,1 @@
-"""Says where an attempt stands: to the terminal, to the storage, to Prometheus."""
+"""Says where an attempt stands: to the user, to the storage, to Prometheus."""

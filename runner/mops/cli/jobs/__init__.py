@@ -1,1 +1,1 @@
-"""The commands ``mops jobs ...``, one a file."""
+"""The commands ``mops jobs ...``."""

@@ -1,1 +1,1 @@
-"""The commands that look at a cluster service, one a file."""
+"""The commands that look at a cluster service or a machine."""

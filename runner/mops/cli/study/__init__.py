@@ -1,1 +1,1 @@
-"""The commands ``mops study ...``, one a file."""
+"""The commands ``mops study ...``."""

@@ -1,1 +1,1 @@
-"""Runs one simulation three times, before hundreds of thousands run once."""
+"""Runs one simulation three times before a study is submitted."""

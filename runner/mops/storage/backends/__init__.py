@@ -1,1 +1,1 @@
-"""Where bytes go: a local folder, this process's memory, Azure Blob."""
+"""Where bytes go: a local folder, memory, Azure Blob."""

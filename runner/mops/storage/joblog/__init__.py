@@ -1,1 +1,1 @@
-"""A job's log: the records that say what is committed, and what they mean."""
+"""A job's log: claims, commits, cancels, ends, and what they mean."""

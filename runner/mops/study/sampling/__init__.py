@@ -1,1 +1,1 @@
-"""Draws parameter sets from a space."""
+"""Draws parameter sets from a space: Sobol, Latin hypercube, grid."""

@@ -1,1 +1,1 @@
-"""The interpreter, the libraries and the variables that child processes get."""
+"""The interpreter, the libraries and the variables of child processes."""

@@ -1,1 +1,1 @@
-"""The process that starts a pool's processes, and leaves none of them alive."""
+"""The process that starts a pool's child processes and ends what they leave."""
