@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import FrameType
 
+from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.main_loop import GRACE_SECONDS, Runner
 from mops.attempt.reporting.metrics import exposed
 from mops.attempt.reporting.progress import Snapshot
@@ -219,18 +220,8 @@ class Attempt:
             log = self._claimed(self.asked)
             groups = load_groups(self.files, self.record.job)
             with frozen_heap():
-                runner = Runner(
-                    cluster,
-                    self.files,
-                    self.record,
-                    groups,
-                    log,
-                    self.context,
-                    self.settings,
-                    text_log,
-                    on_progress=self.on_progress,
-                    pods=self.pods,
-                )
+                job = ClaimedJob(self.files, self.record, groups, log, self.context, self.settings)
+                runner = Runner(cluster, job, text_log, on_progress=self.on_progress, pods=self.pods)
                 elsewhere = cluster.client if self.context.slots is None else None
                 with (
                     stopping_on_signals(runner, self.record.job, self.grace_s),

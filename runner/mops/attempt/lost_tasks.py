@@ -6,14 +6,65 @@ the orders is :mod:`mops.attempt.planning.plan`'s.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
+from mops.attempt.faulty_workers import Step, steps_of
 from mops.attempt.tasks_in_flight import TaskLost
 from mops.cluster.worker_losses import LossCause, WorkerLoss
 from mops.storage.live import Live
 from mops.task import Failure, Task, TaskRequest, TaskResult, missing_losses
 from mops.units import bytes_text
 from mops.verdicts import Report
+
+EMPTY_LIMIT = 5
+"""How often a task may come back without anything in a row before what it runs is to blame."""
+
+
+class LostTasks:
+    """How often tasks were lost, came back empty, or took down their workers. Used by the loop alone.
+
+    Attributes
+    ----------
+    n_in_a_row
+        Tasks lost since one came back. Those that a lost connection took with it say nothing of the cluster, and do not
+        count.
+    """
+
+    def __init__(self) -> None:
+        self.n_in_a_row = 0
+        self._n_empty: Counter[Step] = Counter()
+        self._n_deaths: Counter[Step] = Counter()
+
+    def came_back(self, task: Task, worker: str, *, is_empty: bool) -> None:
+        """Note a task that has come back from a worker; an empty address: none ran it."""
+        if worker:
+            self.n_in_a_row = 0
+        if not is_empty and self._n_empty:
+            for step in steps_of(task):
+                self._n_empty.pop(step, None)
+
+    def came_back_empty(self, task: Task) -> TaskLost | None:
+        """Count a task that has come back without anything; return a loss to blame it for after several in a row.
+
+        That its pool was replaced, or that its schema was another one, explains one. What comes back in part makes
+        progress, and so ends by itself.
+        """
+        steps = steps_of(task)
+        self._n_empty.update(steps)
+        n = min(self._n_empty[step] for step in steps)
+        if n < EMPTY_LIMIT:
+            return None
+        for step in steps:
+            del self._n_empty[step]
+        return TaskLost(task, f"it came back without one {n} times", blamed=True, signal="no result")
+
+    def count_death(self, task: Task) -> int:
+        """Count that its workers died of a task; return how often its first simulation, or its targets, had that."""
+        steps = steps_of(task)
+        self._n_deaths.update(steps)
+        first, whole = steps[0], (task.groups[0], None)
+        return self._n_deaths[whole] + (self._n_deaths[first] if first != whole else 0)
 
 
 def is_single(task: Task, n_replicates: Callable[[int], int]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from distributed import CancelledError, KilledWorker
 
+from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import TextLogBuffer
@@ -300,20 +301,16 @@ class RunnerLab:
             return self.lanes
 
         given = {"checkpoint_seconds": 30.0, "batch_size": 50} | settings
+        job = ClaimedJob(files, record, groups, log, context, Settings.model_validate(given))
         self.runner = Runner(
             self.cluster,  # type: ignore[arg-type]
-            files,
-            record,
-            groups,
-            log,
-            context,
-            Settings.model_validate(given),
+            job,
             TextLogBuffer(),
             on_progress=on_progress,
-            lanes=lanes,
+            threads=lanes,
         )
         self.kept = Kept(groups, len(names))
-        self.runner._checkpoints = self.kept  # type: ignore[assignment]
+        self.runner._committer = self.kept  # type: ignore[assignment]
         self.n_turns = 0
 
     @property
@@ -323,7 +320,7 @@ class RunnerLab:
     def turn(self) -> None:
         """Let the loop send what it wants, and take one event if there is any."""
         self.n_turns += 1
-        self.runner._handle_next(wait_s=0.0)
+        self.runner._step(wait_s=0.0)
 
     def answer(self, future: SimFuture, n: int | None = None, *, postponed: bool = False) -> None:
         """Have a task come back with the first ``n`` of what it was asked for; None: all of it."""

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mops.attempt.checkpoint.backlog import PendingResults
 from mops.attempt.checkpoint.committer import Committer
 from mops.attempt.checkpoint.open_checkpoint import Limits, OpenCheckpoint
+from mops.attempt.checkpoint.pending_results import PendingResults
 from mops.attempt.checkpoint.tracebacks import Tracebacks
 from mops.attempt.job_families import JobFamilies
 from mops.errors import InternalError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from runner_lab import RunnerLab, SimFuture
 
-from mops.attempt.main_loop import _EMPTY_LIMIT
+from mops.attempt.lost_tasks import EMPTY_LIMIT
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.errors import ClusterError, ModelError
 
@@ -74,7 +74,7 @@ def test_what_comes_back_empty_for_ever_is_failed_by_name_and_the_rest_goes_on(
     assert sorted(lab.kept.done) == [0, 1, 2]
     failed = [failure for failure in lab.kept.failures if failure.replicate is not None]
     assert [(failure.group, failure.replicate) for failure in failed] == [(1, i) for i in range(replicates[0])]
-    assert all(f"came back without one {_EMPTY_LIMIT} times" in failure.message for failure in failed)
+    assert all(f"came back without one {EMPTY_LIMIT} times" in failure.message for failure in failed)
     assert {failure.signals for failure in failed} == {"no result"}
 
 
@@ -306,15 +306,15 @@ def test_a_model_that_no_worker_can_import_ends_the_job_after_three_of_them(tmp_
     lab = RunnerLab(tmp_path, [1] * 40, slots=100, workers=100)
     with pytest.raises(ModelError):
         all_raise(lab, ModelError("the model cannot be imported"))
-    assert lab.runner._faults._at_first == {*lab.cluster.all_workers[:3]}
+    assert lab.runner._faulty_workers._at_first == {*lab.cluster.all_workers[:3]}
 
 
 def test_what_is_given_up_is_nothing_good(tmp_path: Path) -> None:
     """Its outcome is the runner's own: it ended a row of losses, and told that something could run."""
     lab = started(RunnerLab(tmp_path, [1] * 8))
-    lab.runner._n_lost, lab.runner._faults._anything_good = 7, False
+    lab.runner._lost_tasks.n_in_a_row, lab.runner._faulty_workers._anything_good = 7, False
     task = lab.runner._plan.tasks_in_flight[min(lab.runner._plan.tasks_in_flight)]
-    lab.runner._result_came(task, "", is_empty=False)
-    assert (lab.runner._n_lost, lab.runner._faults._anything_good) == (7, False)
-    lab.runner._result_came(task, "tcp://worker-0", is_empty=False)
-    assert (lab.runner._n_lost, lab.runner._faults._anything_good) == (0, True)
+    lab.runner._came_back(task, "", is_empty=False)
+    assert (lab.runner._lost_tasks.n_in_a_row, lab.runner._faulty_workers._anything_good) == (7, False)
+    lab.runner._came_back(task, "tcp://worker-0", is_empty=False)
+    assert (lab.runner._lost_tasks.n_in_a_row, lab.runner._faulty_workers._anything_good) == (0, True)

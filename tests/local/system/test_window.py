@@ -13,6 +13,7 @@ from distributed import SchedulerPlugin
 from study_lab import StudyLab, betas
 
 from mops.attempt.attempt import job_context, started_children
+from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.text_log import collecting
 from mops.cluster.embedded import start_embedded
@@ -75,7 +76,8 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
         cluster.client.cluster.scheduler.add_plugin(watch)  # this very object; register_plugin would send a copy
         log = JobLog(files, paths)
         log.claim(by="person")
-        runner = Runner(cluster, files, record, load_groups(files, "job"), log, context, settings, text)
+        job = ClaimedJob(files, record, load_groups(files, "job"), log, context, settings)
+        runner = Runner(cluster, job, text)
         drained_before: list[bool] = []
         done = cluster.done
         monkeypatch.setattr(cluster, "done", lambda: (drained_before.append(drained in caplog.text), done()))

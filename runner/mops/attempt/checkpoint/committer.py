@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from mops.attempt.checkpoint.backlog import PendingResults
 from mops.attempt.checkpoint.open_checkpoint import LEAST_SECONDS, NAMED_GROUPS, Limits, OpenCheckpoint
+from mops.attempt.checkpoint.pending_results import PendingResults
 from mops.attempt.job_families import JobFamilies
 from mops.errors import InternalError
 from mops.storage import advisory

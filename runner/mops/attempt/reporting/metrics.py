@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, start_http_se
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from mops.attempt.checkpoint.backlog import PendingResults
+from mops.attempt.checkpoint.pending_results import PendingResults
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.progress import Snapshot
 from mops.system.heap import resident_bytes
@@ -110,7 +110,7 @@ def exposed(port: int | None, attempt: int, runner: Runner, elsewhere: Client | 
         yield
         return
     job = runner.look().job
-    collectors: list[Collector] = [JobCollector(attempt, runner.look, runner.backlog)]
+    collectors: list[Collector] = [JobCollector(attempt, runner.look, runner.pending_results)]
     if elsewhere is None:
         collectors.append(PoolCollector(pools))
     else:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mops.attempt.planning.forecast import Expected
 from mops.system.process_memory import tree_bytes
 from mops.verdicts import Counts
+
+logger = logging.getLogger(__name__)
 
 _RATE_SECONDS = 20.0
 _MEMORY_SECONDS = 1.0
@@ -107,6 +110,10 @@ class Progress:
         self.children = self.sizing = ""
         self.expected: Expected | None = None
 
+    def note_start(self, how: str) -> None:
+        """Note how workers start child processes."""
+        self.children = how
+
     def took(self, counts: Counts, failed: Mapping[str, int]) -> None:
         """Count what has reached the runner.
 
@@ -164,3 +171,31 @@ class Progress:
             n_groups_durable=self._n_groups - self._n_todo + self._n_committed,
             n_groups_committed=self._n_committed,
         )
+
+
+class ProgressCallback:
+    """Calls who follows the progress. An error there is logged once, and harms no job; an interrupt is a stop.
+
+    Parameters
+    ----------
+    stop
+        Stops the runner.
+    """
+
+    def __init__(self, job: str, on_progress: Callable[[Snapshot], None], stop: Callable[[], None]):
+        self._job, self._on_progress, self._stop = job, on_progress, stop
+        self._failed = self._stopped = False
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Call it."""
+        try:
+            self._on_progress(snapshot)
+        except KeyboardInterrupt:
+            if not self._stopped:
+                self._stop()
+            self._stopped = True
+        except Exception:
+            if not self._failed:
+                message = "%s: on_progress raised an error; the job goes on, and the next ones are not told"
+                logger.warning(message, self._job, exc_info=True)
+            self._failed = True

@@ -23,7 +23,7 @@ from typing import Literal
 import pyarrow as pa
 
 from mops.attempt.attempt import job_context, started_children
-from mops.attempt.main_loop import check_outputs
+from mops.attempt.results import check_outputs
 from mops.child.buffers import read_segment
 from mops.jobs.prepare import PreparedStudy, context_for
 from mops.jobs.trial.compare import Difference, Losses, differing_losses, differing_tables

@@ -1,4 +1,4 @@
-"""What an attempt has finished and not made durable yet, and what it has stored: two threads tell, metrics ask."""
+"""Results that are finished and not durable yet, and bytes that are stored: two threads tell, metrics ask."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PendingResults:
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._lock = threading.Lock()
-        self._result_came: deque[tuple[float, int]] = deque()
+        self._came: deque[tuple[float, int]] = deque()
         self._bytes = 0
         self.written_bytes = 0
         """Bytes of parts that are stored."""
@@ -25,7 +25,7 @@ class PendingResults:
     def came(self, n_bytes: int) -> None:
         """Take an outcome with finished groups."""
         with self._lock:
-            self._result_came.append((self._clock(), n_bytes))
+            self._came.append((self._clock(), n_bytes))
             self._bytes += n_bytes
 
     def wrote(self, n_bytes: int) -> None:
@@ -36,7 +36,7 @@ class PendingResults:
         """Note that the oldest so many outcomes are durable."""
         with self._lock:
             for _ in range(n_outcomes):
-                self._bytes -= self._result_came.popleft()[1]
+                self._bytes -= self._came.popleft()[1]
 
     @property
     def bytes(self) -> int:
@@ -47,4 +47,4 @@ class PendingResults:
     def lag_s(self) -> float:
         """The age of the oldest outcome that is not durable, in seconds; 0: all are."""
         with self._lock:
-            return self._clock() - self._result_came[0][0] if self._result_came else 0.0
+            return self._clock() - self._came[0][0] if self._came else 0.0

@@ -1,0 +1,179 @@
+"""Receives results of tasks: checks them against the job's schema, and hands groups to the committer.
+
+All of it runs in the delivering thread (:mod:`mops.attempt.task_threads`); the loop hears of it by events.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mops.attempt.checkpoint.tracebacks import Tracebacks
+from mops.attempt.claimed_job import ClaimedJob
+from mops.attempt.job_families import JobFamilies
+from mops.attempt.planning.batch_size import TaskUsage
+from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
+from mops.attempt.reporting.text_log import TextLogBuffer
+from mops.errors import UsageError
+from mops.storage.job_records import keep_reference
+from mops.study.column_families import Families
+from mops.task import Task, TaskResult, failed_simulations
+from mops.verdicts import Counts
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TaskFinished:
+    """An event: a task came back, and what it gave is kept.
+
+    Parameters
+    ----------
+    number
+        The task's.
+    done
+        Groups that are whole, and in the open checkpoint.
+    counts, failed
+        Simulations and targets that this counts for the first time; failed simulations by verdict.
+    run_alone_later
+        Groups, or replicates of the task's group, that took too much memory beside others.
+    partial
+        What it gave of a group that runs as several tasks; None: the task was of whole groups.
+    reference
+        The first good simulation's schema, if there is one.
+    worker
+        Its address; empty: no worker ran it.
+    """
+
+    number: int
+    done: frozenset[int]
+    counts: Counts
+    failed: Mapping[str, int]
+    run_alone_later: frozenset[int]
+    usage: TaskUsage
+    partial: PartialResult | None
+    reference: Families | None
+    worker: str
+    is_empty: bool
+
+
+@dataclass(frozen=True)
+class GroupFinished:
+    """An event: a group that ran as several tasks is in the open checkpoint.
+
+    Parameters
+    ----------
+    counts
+        Its targets; its simulations were counted as they came.
+    """
+
+    group: int
+    counts: Counts
+
+
+class ResultReceiver:
+    """What happens to a result before the loop hears of it.
+
+    Parameters
+    ----------
+    families
+        What is known of the job's columns.
+    put
+        Takes the result of whole groups into the open checkpoint, and counts it. Waits while too much is waiting.
+    on_start
+        Told how the workers start child processes.
+    """
+
+    def __init__(
+        self,
+        job: ClaimedJob,
+        families: JobFamilies,
+        partial_groups: PartialGroups,
+        text_log: TextLogBuffer,
+        put: Callable[[TaskResult], Counts],
+        on_start: Callable[[str], None],
+    ):
+        self._job, self._families, self._partial_groups = job, families, partial_groups
+        self._text_log, self._put, self._on_start = text_log, put, on_start
+        self._tracebacks = Tracebacks()
+
+    def receive(self, task: Task, result: TaskResult) -> TaskFinished:
+        """Keep what a task gave: whole groups in the open checkpoint, anything else on disk until its group is whole.
+
+        Raises
+        ------
+        UsageError
+            The model has not all outputs that the study names.
+        """
+        if self._families.known is None and result.reference is not None:
+            result = self._begin(result)
+        result = self._fitting(result)
+        self._log(result)
+        failed = failed_simulations(result)
+        result.failures = self._tracebacks.shared(result.failures)
+        where = (result.allowed_bytes, result.own_bytes)
+        measured = (result.peak_bytes, result.nbytes, result.seconds)
+        rest = (result.reference, result.worker, result.is_empty)
+        if task.replicates is None:
+            usage = TaskUsage(*measured, len(result.done), *where)
+            counts = self._put(result)  # its buffers are the committer's from here on
+            return TaskFinished(task.number, result.done, counts, failed, result.postponed, usage, None, *rest)
+        n_groups = len(result.replicates) / self._job.groups.n_replicates(task.groups[0])
+        counts = Counts(len(result.replicates) - failed.total(), failed.total())
+        partial = self._partial_groups.keep(result)
+        usage = TaskUsage(*measured, n_groups, *where)
+        return TaskFinished(task.number, frozenset(), counts, failed, result.postponed, usage, partial, *rest)
+
+    def receive_group(self, group: int) -> GroupFinished:
+        """Bring a group that ran as several tasks into the open checkpoint."""
+        counts = self._put(self._partial_groups.take(group))
+        return GroupFinished(group, replace(counts, simulations_good=0, simulations_failed=0))
+
+    def _log(self, result: TaskResult) -> None:
+        self._text_log.add(result.prints)
+        if result.children:
+            self._on_start(result.children)
+        for report in result.reports:
+            logger.warning("%s: %s", self._job.name, report)
+        for note in result.notes:
+            logger.info("%s: %s", self._job.name, note)
+
+    def _begin(self, result: TaskResult) -> TaskResult:
+        """Make the first good simulation's schema the job's; another attempt may have been first."""
+        assert result.reference is not None
+        kept = keep_reference(self._job.files, self._job.paths, result.reference)
+        check_outputs(self._job.context.outputs, kept)
+        self._families.begin(kept)
+        if kept == result.reference:
+            return result
+        # Judged by another schema than the job's: these groups run again under the job's own.
+        nothing: dict[str, Any] = {"done": frozenset(), "replicates": frozenset()}
+        return replace(result, parts=[], failures=[], losses=[], reference=kept, **nothing)
+
+    def _fitting(self, result: TaskResult) -> TaskResult:
+        """Leave out what no longer fits because another task has fixed a column's family: it runs again, and knows."""
+        fitting, why = self._families.accept(result)
+        if why:
+            n = len(result.done) - len(fitting.done) or 1
+            told = "another task has fixed the family of its types meanwhile"
+            logger.info("%s: %d parameter sets run again: %s: %s", self._job.name, n, why, told)
+        return fitting
+
+
+def check_outputs(wanted: Iterable[str] | None, families: Families) -> None:
+    """Look whether the model returns the outputs that the study keeps.
+
+    Raises
+    ------
+    UsageError
+        It does not: which it has.
+    """
+    unknown = [name for name in wanted or () if name not in families]
+    if unknown:
+        raise UsageError(
+            f"the model has no output {', '.join(map(repr, unknown))}; it has: {', '.join(families)}",
+            where="$.outputs",
+            hint="name outputs that the model returns, or leave 'outputs' out to keep all",
+        )
