@@ -5,28 +5,23 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyarrow.fs import FileSystem
 
-from mops.errors import CorruptRecord, JobError, without_numbers
+from mops.errors import JobError
 from mops.jobs.location import locate
-from mops.jobs.results import CHUNK_ROWS, MOST_REASONS, OTHER_REASONS, READERS, FilteredPart, Reason, Table, reasons_in
+from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, Table, count_reasons, dataset_of
 from mops.jobs.status import Status, job_state, runner_text
 from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
 from mops.storage.files import Files
-from mops.storage.filtered_dataset import FilteredFile, filtered
 from mops.storage.job_records import JobRecord, job_names, load_job, read_reference
 from mops.storage.joblog.log import JobLog, read_whole
 from mops.storage.joblog.one_dataset import dataset_problems
 from mops.storage.joblog.view import LogView
 from mops.storage.live import read_live
-from mops.storage.parquet import unified, with_dictionaries
 from mops.storage.paths import JobPaths
 from mops.storage.samples import as_table, read_samples
 from mops.study.column_families import Columns
@@ -213,35 +208,7 @@ class Job:
         families: Columns | None = None,
         dictionaries: Sequence[str] = (),
     ) -> ds.Dataset:
-        """Return rows as a dataset, their columns' families known; ``dictionaries``, of strings, are read as such."""
-        if not rows:
-            return ds.dataset(with_dictionaries(empty, dictionaries).empty_table())
-        filesystem, _ = self.files.arrow(rows[0].part.path)
-        paths = [self.files.arrow(some.part.path)[1] for some in rows]
-        with ThreadPoolExecutor(READERS) as pool:
-            schemas = list(pool.map(lambda path: self._schema_of(path, filesystem), paths))
-        whole = unified(schemas, f"{self.files.url}/{rows[0].part.path}", families)
-        schema, file_format = (
-            with_dictionaries(whole, dictionaries),
-            ds.ParquetFileFormat(dictionary_columns=set(dictionaries)),
-        )
-        if any(some.without for some in rows):
-            files = [FilteredFile(path, some.job, some.without) for path, some in zip(paths, rows, strict=True)]
-            return filtered(files, schema, filesystem, file_format)
-        return ds.dataset(paths, schema=schema, format=file_format, filesystem=filesystem)
-
-    def _schema_of(self, path: str, filesystem: FileSystem) -> pa.Schema:
-        """Return the schema of a part; CorruptRecord: it is gone, or damaged."""
-        try:
-            return pq.read_schema(path, filesystem=filesystem)
-        except (FileNotFoundError, pa.ArrowInvalid) as bad:
-            what = "is not there" if isinstance(bad, FileNotFoundError) else "is not the Parquet file that was written"
-            raise CorruptRecord(
-                f"a part that job {self.name!r} has committed {what}",
-                where=path,
-                hint=f"mops jobs verify {self.name} names every part that is damaged; restore them from a backup, "
-                "or submit the study again under another name",
-            ) from bad
+        return dataset_of(self.files, self.name, rows, empty, families, dictionaries)
 
     def losses(self, *, params: bool = False) -> pa.Table:
         """Return param_id, group, target, name, loss and n_replicates; with ``params`` the parameters too."""
@@ -275,14 +242,7 @@ class Job:
         counts = self.record.taken_over_counts + sources[-1].log.view.counts
         rows = self._dataset(parts(sources, "failures") if counts.failed else [], FAILURES)
         pieces = rows.to_batches(columns=["reason", "message"], batch_size=CHUNK_ROWS, fragment_readahead=1)
-        alike: dict[tuple[str, str], Reason] = {}
-        for verdict, message, n in (counted for piece in pieces for counted in reasons_in(piece)):
-            kind = (verdict, without_numbers(message))
-            if kind not in alike and len(alike) >= MOST_REASONS:
-                kind, message = (verdict, OTHER_REASONS), OTHER_REASONS
-            known = alike.get(kind, Reason(0, verdict, message))
-            alike[kind] = replace(known, n=known.n + n)
-        return sorted(alike.values(), key=lambda reason: -reason.n)
+        return count_reasons(pieces)
 
     def samples(self, newest: int | None = None) -> pa.Table:
         """Return where the job stood about every 10 s: counts, rate, memory, groups in flight, verdicts so far.

@@ -74,7 +74,7 @@ def test_tracebacks_are_not_read(local):
 
 
 def test_thousands_of_different_messages_are_not_all_held(memory, monkeypatch):
-    monkeypatch.setattr("mops.jobs.job.MOST_REASONS", 20)
+    monkeypatch.setattr("mops.jobs.results._MOST_REASONS", 20)
     words = [f"{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(500)]
     reasons = job_with(Files.open(memory.url), failures([("error", f"KeyError: {word}") for word in words])).reasons()
     assert len(reasons) == 21
