@@ -18,14 +18,14 @@ from mops.verdicts import Counts, Report
 
 @dataclass(frozen=True)
 class JobContext:
-    """What all orders of a job share.
+    """What all tasks of a job share.
 
     Parameters
     ----------
     job
         The job's name.
     run
-        Digits that tell this attempt's orders and children from another attempt's on the same workers.
+        Digits that tell this attempt's tasks and children from another attempt's on the same workers.
     bundle, storage
         The bundle's digest, and the URL of the storage that holds it.
     model, scenario, targets, outputs
@@ -47,7 +47,7 @@ class JobContext:
     start
         How children start: "fork" from a template that has imported the model, "spawn", or "auto".
     held_bytes
-        Bytes of finished, unfetched results above which a worker starts no further order.
+        Bytes of finished, unfetched results above which a worker starts no further task.
     env
         Variables for the children, on top of the worker's own. Not in the representation: some are secrets.
     python
@@ -83,7 +83,7 @@ class JobContext:
 
     @property
     def mark(self) -> str:
-        """What the keys and parts of this attempt's orders have in their names."""
+        """What the keys and parts of this attempt's tasks have in their names."""
         return f"-{self.job}-{self.run}-"
 
 
@@ -94,17 +94,17 @@ class TaskRequest:
     Parameters
     ----------
     number
-        Counts the attempt's orders.
+        Counts the attempt's tasks.
     groups
         The groups to run; exactly one where ``replicates`` is given, with the seeds of those alone.
     reference
-        The reference schema; None: the first good simulation of this order makes it.
+        The reference schema; None: the first good simulation of this task makes it.
     seconds, bytes
         The budget: wall-clock seconds, and bytes of results as Arrow. It returns at a group's border, or at a
         replicate's where a group is run in pieces.
     replicates
         None: whole groups, with their targets. Else the replicates of the one group to run; none of them: its targets
-        alone, over the replicates that are handed over beside the order (:class:`TaskResult` parts of earlier pieces).
+        alone, over the replicates that are handed over beside the task (:class:`TaskResult` parts of earlier pieces).
     alone
         Whether nothing else is to run on its worker meanwhile, so that its simulations have the memory of all slots.
     pool
@@ -141,17 +141,17 @@ class TaskRequest:
 
     @property
     def replicates_key(self) -> str:
-        """The Dask key of the replicates that are handed over beside an order of targets alone."""
+        """The Dask key of the replicates that are handed over beside a task of targets alone."""
         return f"given-{self.key}"
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every Dask key of this order."""
+        """Every Dask key of this task."""
         return (self.key, self.replicates_key) if self.replicates == () else (self.key,)
 
     @property
     def part_name(self) -> str:
-        """The name of this order's anonymous files."""
+        """The name of this task's anonymous files."""
         return f"mops-part-{self.key}."
 
 
@@ -230,12 +230,12 @@ class ResultBuffer:
 
 @dataclass
 class TaskResult:
-    """The answer to an order. Only groups named in ``done`` count; other rows of the parts are to be dropped.
+    """The answer to a task. Only groups named in ``done`` count; other rows of the parts are to be dropped.
 
     Parameters
     ----------
     keys
-        The Dask keys of the orders that it answers.
+        The Dask keys of the tasks that it answers.
     done
         Groups of which nothing is left to do.
     seconds
@@ -255,7 +255,7 @@ class TaskResult:
     allowed_bytes, own_bytes
         What the worker may take with all its processes, and what it takes without simulations.
     written
-        The files that the simulations left in their working folder, where the order keeps it.
+        The files that the simulations left in their working folder, where the task keeps it.
     worker
         The address of the Dask worker that ran it; empty: none did.
     """
@@ -325,7 +325,7 @@ FAILURES = pa.schema(
 
 
 def counts_of_result(result: TaskResult, groups: GroupTable, n_targets: int) -> Counts:
-    """Count an outcome's simulations and targets; each target of a group without losses has failed."""
+    """Count a result's simulations and targets; each target of a group without losses has failed."""
     failed = [failure for failure in result.failures if failure.target is None]
     without = {failure.group for failure in failed}
     failed_targets = sum(failure.target not in (None, "*") for failure in result.failures)
@@ -337,7 +337,7 @@ def counts_of_result(result: TaskResult, groups: GroupTable, n_targets: int) -> 
 
 
 def failed_simulations(result: TaskResult) -> Counter[str]:
-    """Count an outcome's failed simulations by verdict."""
+    """Count a result's failed simulations by verdict."""
     return Counter(failure.reason for failure in result.failures if failure.replicate is not None)
 
 

@@ -44,7 +44,7 @@ _YOUNG_OBJECTS, _YOUNG_COLLECTIONS = 5_000, 3
 
 
 def job_context(job: str, bundle: str, storage: str, spec: ModelSpec, settings: Settings) -> JobContext:
-    """Return what an attempt's orders share.
+    """Return what an attempt's tasks share.
 
     Parameters
     ----------

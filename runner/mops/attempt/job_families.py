@@ -1,6 +1,6 @@
-"""The families of a job's columns, as its runner knows them: narrowed by each outcome, the same for all workers.
+"""The families of a job's columns, as its runner knows them: narrowed by each result, the same for all workers.
 
-A child holds its order's results against what was known when the order was sent. What another task has fixed meanwhile
+A child holds its task's results against what was known when the task was sent. What another task has fixed meanwhile
 is seen here: groups whose values no longer fit run again, and the child refuses them by name, because it then knows.
 So nothing runs again twice for the same reason. What is durable of it is in ``schema.json`` and in the commits.
 """
@@ -31,7 +31,7 @@ class JobFamilies:
     def __init__(self, stored: Families | None):
         self._lock = threading.Lock()
         self._stored = stored or {}
-        self._known = stored  # replaced, never changed: orders that were sent hold what it was
+        self._known = stored  # replaced, never changed: tasks that were sent hold what it was
 
     @property
     def known(self) -> Families | None:
@@ -49,7 +49,7 @@ class JobFamilies:
             self._known = self._stored
 
     def accept(self, result: TaskResult) -> tuple[TaskResult, str]:
-        """Take in what an outcome's values fix; return it without those that do not fit, and why (empty: all do).
+        """Take in what a result's values fix; return it without those that do not fit, and why (empty: all do).
 
         Of whole groups, those with such values are taken out, and those that may have failed only because of them: the
         child held them against values that do not count now. A piece of a group is taken out as a whole.

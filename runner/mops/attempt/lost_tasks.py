@@ -1,7 +1,7 @@
 """What becomes of work that took down the workers that ran it, and of workers that ran out of memory. Pure.
 
-Such work is sent in ever smaller orders, until one simulation is found, alone on its worker: it is quarantined. Cutting
-the orders is :mod:`mops.attempt.planning.plan`'s.
+Such work is sent in ever smaller tasks, until one simulation is found, alone on its worker: it is quarantined. Cutting
+the tasks is :mod:`mops.attempt.planning.plan`'s.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class LostTasks:
 
 
 def is_single(task: Task, n_replicates: Callable[[int], int]) -> bool:
-    """Tell whether an order cannot be made smaller: one simulation, or one group's targets."""
+    """Tell whether a task cannot be made smaller: one simulation, or one group's targets."""
     if task.replicates is not None:
         return len(task.replicates) <= 1
     return len(task.groups) == 1 and n_replicates(task.groups[0]) == 1
 
 
 def quarantine_result(request: TaskRequest, why: str, cause: LossCause, attempts: int, signal: str) -> TaskResult:
-    """Return the outcome of an order that cannot be made smaller and is not sent again: quarantined.
+    """Return the result of a task that cannot be made smaller and is not sent again: quarantined.
 
     Parameters
     ----------
@@ -107,12 +107,12 @@ def quarantine_result(request: TaskRequest, why: str, cause: LossCause, attempts
 
 
 def lost_report(event: TaskLost, n_times: int, *, quarantined: bool) -> Report:
-    """Return what is to be said of an order that took down its workers.
+    """Return what is to be said of a task that took down its workers.
 
     Parameters
     ----------
     n_times
-        How often its first group has been part of such an order.
+        How often its first group has been part of such a task.
     """
     task = event.task
     if event.died:

@@ -34,7 +34,7 @@ class ThreadFault:
 class TaskThreads:
     """Threads by what they wait for.
 
-    ``fetch`` waits for results, ``deliver`` for the checkpointer, ``give`` for workers that take data, ``ask`` for what
+    ``fetch`` waits for results, ``deliver`` for the committer, ``give`` for workers that take data, ``ask`` for what
     became of a task that failed, ``connect`` for the cluster.
 
     Parameters

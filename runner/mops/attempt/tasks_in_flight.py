@@ -1,7 +1,7 @@
-"""Sends orders to the cluster, brings back what they gave, and notices what is lost. Threads of its own, events out.
+"""Sends tasks to the cluster, brings back what they gave, and notices what is lost. Threads of its own, events out.
 
-Each order is in one table from the moment it is sent, and whoever takes it out of there decides its fate, once: an
-outcome that is handed over, a loss, an error of its own, or the loop, which takes all back with a lost connection.
+Each task is in one table from the moment it is sent, and whoever takes it out of there decides its fate, once: a
+result that is handed over, a loss, an error of its own, or the loop, which takes all back with a lost connection.
 
 What runs next is :mod:`mops.attempt.planning.plan`'s; what becomes of an event is :mod:`mops.attempt.main_loop`'s.
 """
@@ -30,12 +30,12 @@ _NOT_GIVEN = (*GONE, KeyError, RuntimeError)
 
 @dataclass
 class TaskLost:
-    """An event: an order did not come back.
+    """An event: a task did not come back.
 
     Parameters
     ----------
     blamed
-        The order itself is why: its workers died while they ran it, or they give nothing for it.
+        The task itself is why: its workers died while they ran it, or they give nothing for it.
     cause
         Why the last of them died, as far as anybody knows.
     connected
@@ -60,7 +60,7 @@ class TaskLost:
 
 @dataclass
 class TaskRaised:
-    """An event: an order raised an error on its worker instead of coming back.
+    """An event: a task raised an error on its worker instead of coming back.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Reconnected:
 
 @dataclass
 class _Flight:
-    """An order that was sent, and what Dask has of it: held until it is back."""
+    """A task that was sent, and what Dask has of it: held until it is back."""
 
     task: Task
     request: TaskRequest
@@ -95,8 +95,8 @@ class TasksInFlight:
     Parameters
     ----------
     deliver
-        Called with each outcome, one at a time, in whatever order they come; returns the event that says so. The
-        outcome's future is released before that event is put.
+        Called with each result, one at a time, in whatever order they come; returns the event that says so. The
+        result's future is released before that event is put.
     put
         Takes events, from any thread.
     room_bytes
@@ -126,7 +126,7 @@ class TasksInFlight:
         self._lanes.close()
 
     def send(self, task: Task, request: TaskRequest, avoid: frozenset[str] = frozenset()) -> None:
-        """Have an order run, on none of the workers ``avoid``."""
+        """Have a task run, on none of the workers ``avoid``."""
         self._submit(self._sent(task, request, avoid))
 
     def send_targets(
@@ -146,9 +146,9 @@ class TasksInFlight:
         self._put(event)
 
     def take_back(self, tasks: list[Task]) -> list[Task]:
-        """Stop waiting for orders; return those whose results will not come any more.
+        """Stop waiting for tasks; return those whose results will not come any more.
 
-        The others are being delivered at this moment, and their events come: an order runs again, or its result counts,
+        The others are being delivered at this moment, and their events come: a task runs again, or its result counts,
         never both.
         """
         return [task for task in tasks if self._flights.pop(task.number, None) is not None]
@@ -167,20 +167,20 @@ class TasksInFlight:
         return flight
 
     def _is_here(self, flight: _Flight) -> bool:
-        """Tell whether an order's fate is open."""
+        """Tell whether a task's fate is open."""
         return self._flights.get(flight.task.number) is flight
 
     def _settle(self, flight: _Flight, event: object) -> None:
-        """Put the event that says what became of an order, unless that is decided already."""
+        """Put the event that says what became of a task, unless that is decided already."""
         if self._flights.pop(flight.task.number, None) is not None:
             self._put(event)
 
     def _stands(self, flight: _Flight) -> bool:
-        """Tell whether the connection stands on which an order was sent."""
+        """Tell whether the connection stands on which a task was sent."""
         return self._cluster.client is flight.client and self._cluster.alive
 
     def _failed(self, flight: _Flight, error: Exception, losses: tuple[type[Exception], ...] = GONE) -> None:
-        """Settle an order for which Dask could not be asked.
+        """Settle a task for which Dask could not be asked.
 
         While a connection does not stand, whatever Dask raises is the loss of it: of a client that connects again by
         itself, or is closed, any attribute may be missing.
@@ -223,11 +223,11 @@ class TasksInFlight:
             self._submit(flight)
 
     def _wait_for(self, flight: _Flight) -> None:
-        """Have an outcome fetched as soon as it is there. The callback runs in a thread of Dask's."""
+        """Have a result fetched as soon as it is there. The callback runs in a thread of Dask's."""
         flight.futures[0].add_done_callback(lambda _: self._lanes.call("fetch", lambda: self._fetch(flight)))
 
     def _fetch(self, flight: _Flight) -> None:
-        """Bring an outcome to where it goes, then release its future; or find out what became of it."""
+        """Bring a result to where it goes, then release its future; or find out what became of it."""
         if not self._is_here(flight):
             return  # taken back, and running again
         match flight.futures[0].status:

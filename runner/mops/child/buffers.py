@@ -102,7 +102,7 @@ class BufferWriter:
                 yield place, replicate, {name: tables[name] for name in self._keep if name in tables}
 
     def end(self, seconds: float, worn: str, reason: str, written: list[str]) -> None:
-        """Say that nothing more comes of this order.
+        """Say that nothing more comes of this task.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class BufferWriter:
         worn, reason
             Why the child is worn, if it is.
         written
-            The files that the simulations left in their working folder, where the order keeps it.
+            The files that the simulations left in their working folder, where the task keeps it.
         """
         ended = {"kind": "ended", "seconds": seconds, "worn": worn, "reason": reason, "written": written}
         self._channel.send(ended)

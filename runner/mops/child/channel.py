@@ -107,7 +107,7 @@ def _identity(fd: int) -> tuple[int, int] | None:
 
 
 class Step(NamedTuple):
-    """What a child is running: a simulation, or a target, of one group of its order.
+    """What a child is running: a simulation, or a target, of one group of its task.
 
     ``step`` is the replicate for a simulation and ``n_replicates + i`` for the i-th target.
     """

@@ -51,7 +51,7 @@ _FORK_DESCRIPTORS = 4
 
 
 def main() -> None:
-    """Serve orders until the parent closes the socket."""
+    """Serve tasks until the parent closes the socket."""
     channel_fd, lifeline_fd, page_fd = map(int, sys.argv[1:4])
     for fd in (channel_fd, lifeline_fd, page_fd):
         os.set_inheritable(fd, False)  # a process of the model that kept the channel would hide this one's death
@@ -68,16 +68,16 @@ def main() -> None:
 
 def _serve(bundle: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channel, ProgressPage]:
     """Do one thing that the parent asks for; return what to go on with, which is another in a process just forked."""
-    order, fd = channel.receive()
-    if order["kind"] == "fork":
+    request, fd = channel.receive()
+    if request["kind"] == "fork":
         own = _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_FORK_DESCRIPTORS - 1))])
         if own[0] is not channel:  # in the forked process
             bundle.folder = bundle.folder.of(folder_of_its_own(bundle.scratch))
         return own
-    if order["kind"] == "wait":
-        channel.send({"kind": "status", "returncode": _returncode_of(order["pid"])})
+    if request["kind"] == "wait":
+        channel.send({"kind": "status", "returncode": _returncode_of(request["pid"])})
     else:
-        _run(bundle, order, channel, page)
+        _run(bundle, request, channel, page)
     return channel, page
 
 
@@ -89,7 +89,7 @@ def _returncode_of(pid: int) -> int | None:
 
 
 def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[Channel, ProgressPage]:
-    """Fork a child that serves orders with these descriptors: its socket, lifeline, page and output."""
+    """Fork a child that serves tasks with these descriptors: its socket, lifeline, page and output."""
     ours = [fd for fd in fds if fd is not None]
     flush_prints()  # or both would print what is not written yet
     reading, writing = os.pipe()
@@ -117,11 +117,11 @@ def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[
     return channel, page
 
 
-def _run(bundle: UserCode, order: Message, channel: Channel, page: ProgressPage) -> None:
-    # A function of its own, so that no table outlives its order in a local name.
+def _run(bundle: UserCode, request: Message, channel: Channel, page: ProgressPage) -> None:
+    # A function of its own, so that no table outlives its task in a local name.
     _adopt_once()
-    given = _given(channel) if order["given"] else {}
-    TaskRun(bundle, order, given, channel, page).run()
+    given = _given(channel) if request["given"] else {}
+    TaskRun(bundle, request, given, channel, page).run()
 
 
 @functools.cache

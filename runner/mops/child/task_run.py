@@ -48,26 +48,26 @@ def _take_back_timer() -> None:
 
 
 class TaskRun:
-    """One order: its groups in turn, handed over as they finish, until the budget is used or a stop is asked for."""
+    """One task: its groups in turn, handed over as they finish, until the budget is used or a stop is asked for."""
 
     def __init__(
         self,
         bundle: UserCode,
-        order: Message,
+        request: Message,
         given: dict[tuple[int, int], dict[str, pa.Table]],
         channel: Channel,
         page: ProgressPage,
     ):
-        self._bundle, self._order, self._given = bundle, order, given
+        self._bundle, self._request, self._given = bundle, request, given
         self._channel, self._page = channel, page
-        self._reference = OutputSchema(order["reference"]) if order["reference"] else None
-        self._out = BufferWriter(channel, bundle.outputs, order["name"])
+        self._reference = OutputSchema(request["reference"]) if request["reference"] else None
+        self._out = BufferWriter(channel, bundle.outputs, request["name"])
         self._began = self._handed_over = time.monotonic()
 
     def run(self) -> None:
         """Run what is asked for, and send what it gives."""
-        self._bundle.wear.leave_at(self._order["leave_at"])
-        for group in self._order["groups"]:
+        self._bundle.wear.leave_at(self._request["leave_at"])
+        for group in self._request["groups"]:
             if group["sims"] and (self._bundle.wear.worn or self._enough(self._out.groups_done)):
                 break
             self._group(group)
@@ -75,7 +75,7 @@ class TaskRun:
         flush_prints()
         self._out.flush()
         wear = self._bundle.wear
-        written = self._bundle.folder.written() if self._order["keep_folder"] else []
+        written = self._bundle.folder.written() if self._request["keep_folder"] else []
         self._renew_folder()
         self._out.end(time.monotonic() - self._began, wear.worn, wear.reason, written)
 
@@ -83,8 +83,8 @@ class TaskRun:
         if self._page.stop_asked:
             return True
         spent = time.monotonic() - self._began
-        used_up = spent >= self._order["seconds"] or self._out.bytes_total >= self._order["bytes"]
-        return used_up and n_finished > 0  # one at least, or an order would come back for ever
+        used_up = spent >= self._request["seconds"] or self._out.bytes_total >= self._request["bytes"]
+        return used_up and n_finished > 0  # one at least, or a task would come back for ever
 
     def _group(self, group: dict[str, Any]) -> None:
         place, params, handed_over = group["place"], group["params"], self._handed_over
@@ -107,7 +107,7 @@ class TaskRun:
             self._bundle.wear.finished(held_bytes)
             self._hand_over_in_time()
         if group["in_pieces"]:
-            return  # what is settled counts, and the rest of the group is other orders' work
+            return  # what is settled counts, and the rest of the group is other tasks' work
         if scored and len(replicates) == group["n_replicates"]:
             ordered = [replicates[i] for i in range(group["n_replicates"])]
             for target in group["targets"]:
@@ -144,7 +144,7 @@ class TaskRun:
     def _renew_folder(self) -> None:
         """Have the working folder as it was made, whatever the last unit wrote."""
         folder = self._bundle.folder
-        if (self._order["keep_folder"] and folder.made) or not folder.changed:
+        if (self._request["keep_folder"] and folder.made) or not folder.changed:
             return
         self._page.idle()  # what fails here is no unit's fault
         folder.renew()

@@ -59,7 +59,7 @@ class Cluster(Protocol):
         """
 
     def carried(self, request: TaskRequest) -> Any:
-        """Return an order as Dask is to carry it; whoever sends it holds the order until it has come back."""
+        """Return a task as Dask is to carry it; whoever sends it holds the task until it has come back."""
 
     def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
         """Return what a finished task gave.

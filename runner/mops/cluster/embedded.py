@@ -33,7 +33,7 @@ _CONFIG = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "10s",
-    # Of its last messages it keeps a thousand for debugging, and with them the groups of each order: 50 MiB.
+    # Of its last messages it keeps a thousand for debugging, and with them the groups of each task: 50 MiB.
     "distributed.admin.low-level-log-length": 10,
     "distributed.scheduler.http.routes": [],  # nobody asks an embedded cluster over HTTP
     "distributed.worker.http.routes": [],
@@ -62,7 +62,7 @@ _orders: WeakValueDictionary[str, TaskRequest] = WeakValueDictionary()
 
 
 class _Here:
-    """An order for a worker of this very process: pickled it is its key, unpickled the order itself.
+    """A task for a worker of this very process: pickled it is its key, unpickled the task itself.
 
     Dask pickles a task's arguments wherever they go.
     """

@@ -24,7 +24,7 @@ from mops.study.column_types import families_in, most_of
 
 
 class OutputSchema:
-    """The names and families that results must fit; it follows the values of an order's results as they come.
+    """The names and families that results must fit; it follows the values of a task's results as they come.
 
     Most results need no look at their values: those of one schema that fits whatever it holds. As soon as an output
     has come in a second schema, or in one that may not fit, each result is looked into.

@@ -104,7 +104,7 @@ def kernel_kills() -> int | None:
 
 @functools.cache
 def _own_kill_counter() -> Path | None:
-    return kill_counter()  # before and after each order it is asked for: which file it is stays as it is
+    return kill_counter()  # before and after each task it is asked for: which file it is stays as it is
 
 
 def kill_counter(proc: Path = Path("/proc"), mounted: Path = _CGROUPS) -> Path | None:

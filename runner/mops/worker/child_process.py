@@ -1,4 +1,4 @@
-"""The parent's end of one child: it is started, driven through orders, watched for time and memory, and ended.
+"""The parent's end of one child: it is started, driven through tasks, watched for time and memory, and ended.
 
 What runs in the child is :mod:`mops.child.main`'s; which child runs what is :mod:`mops.worker.pool`'s.
 """
@@ -120,7 +120,7 @@ class ChildProcess:
                 self._channel.send(load)
 
     def fork(self, passed: tuple[int, ...]) -> Process:
-        """Have a process forked that serves orders with these descriptors: its socket, lifeline and page.
+        """Have a process forked that serves tasks with these descriptors: its socket, lifeline and page.
 
         Raises
         ------

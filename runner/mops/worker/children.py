@@ -173,7 +173,7 @@ class ChildRegistry:
             return [template.pid for template in self._templates.values()]
 
     def _unused(self, *, but: PoolSlots) -> list[PoolSlots]:
-        # Not where a child is left: its template tells how it ends. And not where an order has a place: it may fork.
+        # Not where a child is left: its template tells how it ends. And not where a task has a place: it may fork.
         return [
             pool
             for pool in self._templates

@@ -1,7 +1,7 @@
 """A job's children on a worker: which runs what, and what follows where one dies.
 
 A task drives its child in its own thread (:meth:`Pool.run`). One child is :mod:`mops.worker.child_process`'s, what is
-left of an order after a death :mod:`mops.worker.task_progress`'s. How many there are beside those of other jobs is
+left of a task after a death :mod:`mops.worker.task_progress`'s. How many there are beside those of other jobs is
 :mod:`mops.worker.slots`'s and :mod:`mops.worker.children`'s.
 """
 
@@ -209,7 +209,7 @@ class Pool:
                 why = f"the process that forks them did not answer within {ANSWER_SECONDS:g} s (os.register_at_fork?)"
                 self._spawn_only(why, logging.WARNING)
             except (OSError, EOFError) as ended:
-                # A template that has just ended is replaced before the next order; this child starts by itself.
+                # A template that has just ended is replaced before the next task; this child starts by itself.
                 logger.debug("%s: no child is forked: %r", self.context.job, ended)
         return self._spawned()
 
@@ -312,14 +312,14 @@ class Pool:
     def run(
         self, request: TaskRequest, given: Sequence[ResultBuffer] = (), on_alone: Callable[[], None] = lambda: None
     ) -> TaskResult:
-        """Run an order on one child, or on several in turn where they die.
+        """Run a task on one child, or on several in turn where they die.
 
         Parameters
         ----------
         given
-            What earlier orders gave of the group whose targets alone are to run.
+            What earlier tasks gave of the group whose targets alone are to run.
         on_alone
-            Called when an order that is to be alone has the worker for itself, before it runs.
+            Called when a task that is to be alone has the worker for itself, before it runs.
 
         Raises
         ------
@@ -394,7 +394,7 @@ class Pool:
             yield
 
     def _wait_for_memory(self) -> None:
-        """Wait while all processes together take too much and another order runs; say so every 30 s.
+        """Wait while all processes together take too much and another task runs; say so every 30 s.
 
         Dask's own pausing measures the worker's process only, which in an embedded worker is the whole runner.
         """
@@ -450,7 +450,7 @@ class Pool:
 
     @contextlib.contextmanager
     def _lent(self, *, last: bool = False, fresh: bool = False) -> Iterator[ChildProcess | None]:
-        """Lend a child, None once the pool is stopped; keep it only if it is fit for the next order.
+        """Lend a child, None once the pool is stopped; keep it only if it is fit for the next task.
 
         Parameters
         ----------
@@ -554,7 +554,7 @@ class Pool:
             template.kill_if_it_forks()
 
     def close(self) -> None:
-        """End every child; who drives one meanwhile sees it die, and has an outcome without an error.
+        """End every child; who drives one meanwhile sees it die, and has a result without an error.
 
         A second call waits for the first.
         """

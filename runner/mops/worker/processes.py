@@ -111,7 +111,7 @@ class Grandchild:
 
 
 def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper | None) -> Process:
-    """Start a process that serves orders with these descriptors: its socket, lifeline and page.
+    """Start a process that serves tasks with these descriptors: its socket, lifeline and page.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """The parts that this process holds: read from the children, and not yet given up by whoever reads them.
 
-One book for the process, as the memory is, with a count for each order. A pool waits on its own job's part
-before it starts an order; the drain check reads whose parts they are. Pieces of half-done groups count as any part:
+One book for the process, as the memory is, with a count for each task. A pool waits on its own job's part
+before it starts a task; the drain check reads whose parts they are. Pieces of half-done groups count as any part:
 the runner gives them up when it has put them on disk, and does not wait for the rest of their group.
 """
 
@@ -37,7 +37,7 @@ def take(fd: int, name: str) -> pa.Buffer | None:
     Parameters
     ----------
     name
-        Whose part it is: the order's name for its parts.
+        Whose part it is: the task's name for its parts.
     """
     size = os.fstat(fd).st_size
     content = _copied(fd, size) if size < COPY_BELOW_BYTES else map_part(fd)

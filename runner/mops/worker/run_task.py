@@ -29,17 +29,17 @@ _lock = threading.Lock()
 
 
 def run_task(request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskResult:
-    """Run an order in a child of this worker.
+    """Run a task in a child of this worker.
 
     Parameters
     ----------
     given
-        What earlier orders gave of the group whose targets alone are to run.
+        What earlier tasks gave of the group whose targets alone are to run.
 
     Raises
     ------
     ModelError, InstallError, ClusterError
-        No simulation can run here; the failures of single simulations are in the outcome.
+        No simulation can run here; the failures of single simulations are in the result.
     """
     pool = pool_of(request.context, request.pool)
     result = pool.run(request, given, (lambda: None) if request.context.slots else partial(_say_begun, request.key))
@@ -141,7 +141,7 @@ def stop_pool(name: str, grace_s: float) -> None:
 def close_pool(name: str) -> None:
     """End a pool's children here; where another thread is ending them, wait for it.
 
-    An order that comes all the same runs nothing.
+    A task that comes all the same runs nothing.
     """
     with _lock:
         _over.add(name)

@@ -1,4 +1,4 @@
-"""What is left of one order: pure bookkeeping between a child's messages and the outcome.
+"""What is left of one task: pure bookkeeping between a child's messages and the result.
 
 A child may die at any unit; what it had handed over stays, the unit is blamed, the rest goes to the next child.
 """
@@ -26,7 +26,7 @@ RETRIED = frozenset({"crashed", "oom"})
 
 @dataclass
 class _GroupProgress:
-    """How far one group of the order is; ``wanted`` are the replicates that this order settles."""
+    """How far one group of the task is; ``wanted`` are the replicates that this task settles."""
 
     group: Group | GroupPart
     wanted: tuple[int, ...]
@@ -35,11 +35,11 @@ class _GroupProgress:
     failed_targets: dict[int, Failure] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
     done: bool = False
-    postponed: set[int] = field(default_factory=set)  # steps that are to be run alone, in another order
+    postponed: set[int] = field(default_factory=set)  # steps that are to be run alone, in another task
 
     @property
     def begun(self) -> bool:
-        """Whether something is known of it that would be lost with the order."""
+        """Whether something is known of it that would be lost with the task."""
         return bool(self.good or self.failed or self.failed_targets)
 
     @property
@@ -50,17 +50,17 @@ class _GroupProgress:
 
     @property
     def settled(self) -> set[int]:
-        """Replicates of which this order does no more."""
+        """Replicates of which this task does no more."""
         return self.good | self.failed.keys() | self.postponed
 
 
 class TaskProgress:
-    """The groups of an order, what is handed over of them, and what is left.
+    """The groups of a task, what is handed over of them, and what is left.
 
     Parameters
     ----------
     given
-        Parts of earlier orders, for one that runs a group's targets alone: they hold all its replicates.
+        Parts of earlier tasks, for one that runs a group's targets alone: they hold all its replicates.
     """
 
     def __init__(self, request: TaskRequest, given: Sequence[ResultBuffer] = ()):
@@ -92,7 +92,7 @@ class TaskProgress:
         return all(progress.done or self._put_off(progress) for progress in self._groups)
 
     def _put_off(self, progress: _GroupProgress) -> bool:
-        """Tell whether this order does no more for a group: in pieces, only the replicate itself is put off."""
+        """Tell whether this task does no more for a group: in pieces, only the replicate itself is put off."""
         return bool(progress.postponed) and not self._in_pieces
 
     @property
@@ -124,7 +124,7 @@ class TaskProgress:
         }
 
     def _rank(self, found: tuple[int, _GroupProgress]) -> int:
-        """Say how early a group is to be run: what is known of one that is begun would be lost with the order."""
+        """Say how early a group is to be run: what is known of one that is begun would be lost with the task."""
         place, progress = found
         if any(unit.place == place for unit in self._excused):
             return 0
@@ -181,7 +181,7 @@ class TaskProgress:
         """Take a part that a child handed over."""
         self.reference = self.reference or message["reference"]
         if self.reference is not None:
-            # The next child of this order holds its results against the values of this one's.
+            # The next child of this task holds its results against the values of this one's.
             self._known = narrowed(self._known or self.reference, message["outputs"])
         for place, replicate in message["sims"]:
             self._groups[place].good.add(replicate)
@@ -264,7 +264,7 @@ class TaskProgress:
         return unit.step in self._groups[unit.place].postponed
 
     def run_alone_later(self, unit: Step) -> bool:
-        """Leave a unit that took too much memory to an order of its own; return False where that was this one."""
+        """Leave a unit that took too much memory to a task of its own; return False where that was this one."""
         if self._order.alone or not self._order.context.retries or self._settled(unit):
             return False
         self._deaths[unit] += 1

@@ -1,6 +1,6 @@
 """Makes finished groups durable, beside computing: parts first, then one record in the job's log.
 
-One thread owns the log (:class:`mops.storage.joblog.log.JobLog` is used from one thread), encodes outcomes as they
+One thread owns the log (:class:`mops.storage.joblog.log.JobLog` is used from one thread), encodes results as they
 come, closes checkpoints, and meanwhile looks for a newer attempt or a cancel. What the record means is
 docs/storage.md's.
 """
@@ -38,7 +38,7 @@ ABANDON_SECONDS = 5.0
 """An abandoned thread has so long to end: a storage that does not answer may hold it for minutes."""
 
 _QUEUES = 4
-"""What waits to be encoded may be this part of what a checkpoint may hold: the writer needs its next outcome only."""
+"""What waits to be encoded may be this part of what a checkpoint may hold: the writer needs its next result only."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Committed:
 
 @dataclass
 class _Queue:
-    """Outcomes on their way to the writer, bounded in bytes."""
+    """Results on their way to the writer, bounded in bytes."""
 
     limit_bytes: int
     items: deque[tuple[TaskResult, Counts]] = field(default_factory=deque)
@@ -137,7 +137,7 @@ class Committer:
         self._thread.start()
 
     def put(self, result: TaskResult) -> Counts:
-        """Take an outcome, whose parts are the writer's from now on, and count it.
+        """Take a result, whose parts are the writer's from now on, and count it.
 
         Waits while too many bytes wait to be encoded.
         """

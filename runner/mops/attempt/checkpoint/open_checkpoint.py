@@ -77,7 +77,7 @@ class OpenCheckpoint:
         return sorted(self._settled.intersection(groups))
 
     def add(self, result: TaskResult, counts: Counts) -> None:
-        """Take an outcome; only groups that are done count. Its parts are taken out of it, and freed one by one."""
+        """Take a result; only groups that are done count. Its parts are taken out of it, and freed one by one."""
         n_bytes = result.nbytes
         self.bytes += n_bytes
         self.bytes_held += n_bytes

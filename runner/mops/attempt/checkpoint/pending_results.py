@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 
 class PendingResults:
-    """Outcomes on their way to being durable, oldest first. Thread-safe.
+    """Results on their way to being durable, oldest first. Thread-safe.
 
-    Outcomes without a finished group are none of it: nothing of them is ever to be durable.
+    Results without a finished group are none of it: nothing of them is ever to be durable.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
@@ -23,7 +23,7 @@ class PendingResults:
         """Bytes of parts that are stored."""
 
     def came(self, n_bytes: int) -> None:
-        """Take an outcome with finished groups."""
+        """Take a result with finished groups."""
         with self._lock:
             self._came.append((self._clock(), n_bytes))
             self._bytes += n_bytes
@@ -33,7 +33,7 @@ class PendingResults:
         self.written_bytes += n_bytes
 
     def durable(self, n_outcomes: int) -> None:
-        """Note that the oldest so many outcomes are durable."""
+        """Note that the oldest so many results are durable."""
         with self._lock:
             for _ in range(n_outcomes):
                 self._bytes -= self._came.popleft()[1]
@@ -45,6 +45,6 @@ class PendingResults:
 
     @property
     def lag_s(self) -> float:
-        """The age of the oldest outcome that is not durable, in seconds; 0: all are."""
+        """The age of the oldest result that is not durable, in seconds; 0: all are."""
         with self._lock:
             return self._clock() - self._came[0][0] if self._came else 0.0

@@ -23,7 +23,7 @@ class PartialResult:
     Parameters
     ----------
     result
-        The outcome without its parts, losses and failures.
+        The result without its parts, losses and failures.
     failed
         Whether something of it failed.
     rows
@@ -37,7 +37,7 @@ class PartialResult:
 
 @dataclass
 class _PartialGroup:
-    """What a group's pieces gave together; of their outcomes, which bring prints and reports, none is held."""
+    """What a group's pieces gave together; of their results, which bring prints and reports, none is held."""
 
     settled: set[int] = field(default_factory=set)
     keys: list[str] = field(default_factory=list)
@@ -118,7 +118,7 @@ class PartialGroups:
         return group in self._groups and len(self._groups[group].settled) == self._n_replicates(group)
 
     def take(self, group: int) -> TaskResult:
-        """Return a whole group's outcome, mapped from disk, and keep nothing of it. From any thread."""
+        """Return a whole group's result, mapped from disk, and keep nothing of it. From any thread."""
         pieces = self._groups.pop(group)
         rows = self._shelf.read(pieces.kept)
         self._shelf.remove(pieces.kept)

@@ -1,4 +1,4 @@
-"""Decides what runs next: events in, orders out. Pure, so that its tests need no cluster.
+"""Decides what runs next: events in, tasks out. Pure, so that its tests need no cluster.
 
 The window rolls: as groups leave, the next enter, and never more than fit into it are in flight. Work is cut by
 measured time: groups that are short against a task's budget are fused into one, a group that is long is run in
@@ -33,7 +33,7 @@ class _Split:
 
 
 class Plan:
-    """The groups that are left, those in flight, and the next orders.
+    """The groups that are left, those in flight, and the next tasks.
 
     Parameters
     ----------
@@ -92,12 +92,12 @@ class Plan:
 
     @property
     def tasks_in_flight(self) -> dict[int, Task]:
-        """The orders that are not back, by number."""
+        """The tasks that are not back, by number."""
         return self._flying
 
     @property
     def last_number(self) -> int:
-        """The number of the order that was sent last; 0: none was."""
+        """The number of the task that was sent last; 0: none was."""
         return self._number
 
     @property
@@ -136,12 +136,12 @@ class Plan:
         self._simulations = self._simulations * _DECAY + simulations
 
     def next_tasks(self, *, pilot: bool) -> list[Task]:
-        """Return the orders that fill the window.
+        """Return the tasks that fill the window.
 
         Parameters
         ----------
         pilot
-            The job has no reference schema yet: one order at a time, in study order, until one gives it.
+            The job has no reference schema yet: one task at a time, in study order, until one gives it.
         """
         if pilot and self._flying:
             return []
@@ -209,7 +209,7 @@ class Plan:
         self._suspects.discard(group)
 
     def lost(self, number: int, *, blamed: bool = False) -> None:
-        """Take an order back that did not come back; what it held is sent again.
+        """Take a task back that did not come back; what it held is sent again.
 
         Parameters
         ----------

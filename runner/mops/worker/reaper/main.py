@@ -2,7 +2,7 @@
 
 A process that a simulation puts into a session of its own, or that daemonizes, is in no group that could be killed. But
 it stays below: the kernel gives a process whose parent has ended to the nearest process above that has asked for it
-(``PR_SET_CHILD_SUBREAPER``). Every child process asks while it runs orders, so that what its simulations leave is in
+(``PR_SET_CHILD_SUBREAPER``). Every child process asks while it runs tasks, so that what its simulations leave is in
 its tree; the reaper asks for what a child leaves that has ended. The reaper kills processes that are its own children
 only, and a process keeps its number until its parent has waited for it: no signal can reach a stranger.
 
