@@ -15,8 +15,8 @@ def bytes_text(n_bytes: int) -> str:
 
 
 def mebibytes(n_bytes: int) -> str:
-    """Return bytes in MiB for people, with a decimal below 10: ``1.5 MiB``."""
-    return f"{n_bytes / 2**20:,.0f} MiB" if n_bytes >= 10 << 20 else f"{n_bytes / 2**20:.1f} MiB"
+    """Return bytes in MiB for people, with a decimal, as where a size is beside its limit: ``200.1 MiB``."""
+    return f"{n_bytes / 2**20:,.1f} MiB"
 
 
 def moment(iso: str) -> str:
