@@ -128,7 +128,7 @@ def test_too_little_room_is_an_error_that_says_how_much_where_and_what_to_do() -
     with pytest.raises(StorageError) as refused:
         check_room(Disk(100 << 20), "job", 220 << 20)  # type: ignore[arg-type]
     assert str(refused.value) == (
-        "there is not enough room for the results: about 242 MiB more are needed, 100 MiB are free\n"
+        "there is not enough room for the results: about 242.0 MiB more are needed, 100.0 MiB are free\n"
         "  at: /somewhere\n"
         "hint: what is finished is kept: make room, then mops jobs resume job"
     )
