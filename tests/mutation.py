@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "mutation"
 MODULES = {
-    "study/ids.py": ["tests/pure/study/test_ids.py"],
+    "study/ids_and_seeds.py": ["tests/pure/study/test_ids.py"],
     "study/ranges.py": ["tests/pure/study/test_ranges.py"],
     "study/column_families.py": ["tests/pure/study/test_column_families.py"],
     "study/column_types.py": [
@@ -31,10 +31,10 @@ MODULES = {
     "study/group_builder.py": ["tests/pure/study/test_group_builder.py"],
     "study/groups.py": ["tests/pure/study/test_group_builder.py"],
     "study/values.py": ["tests/pure/study/test_study.py"],
-    "study/study.py": ["tests/pure/study/test_study.py"],
+    "study/study_file.py": ["tests/pure/study/test_study.py"],
     "study/sampling/space.py": ["tests/pure/study/test_sampling.py"],
     "study/sampling/draw.py": ["tests/pure/study/test_sampling.py"],
-    "study/entry.py": ["tests/pure/study/test_entry.py"],
+    "study/entry_point.py": ["tests/pure/study/test_entry.py"],
     "project/project.py": ["tests/pure/project/test_project.py"],
     "attempt/planning/plan.py": ["tests/pure/attempt/test_plan.py"],
     "attempt/planning/window.py": ["tests/pure/attempt/test_window_size.py"],
@@ -63,7 +63,7 @@ NOTICED = ("killed", "timeout")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="as study/ids.py; all if none is given")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="as study/ids_and_seeds.py; all if none is given")
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run found")
     parser.add_argument("--least", type=float, default=0.0, metavar="PERCENT", help="fail if tests notice less")
     asked = parser.parse_args()

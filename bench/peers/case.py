@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow.dataset import dataset
 
-from mops.study.ids import param_id, replicate_seed
+from mops.study.ids_and_seeds import param_id, replicate_seed
 
 PROJECT = Path(__file__).resolve().parent.parent / "models"
 sys.path.insert(0, str(PROJECT))  # as the runner does for a project; worker processes inherit the path

@@ -25,7 +25,7 @@ from mops.attempt.planning.window import Window, start_after
 from mops.cluster.base import Cluster
 from mops.cluster.capacity import ClusterCapacity
 from mops.cluster.worker_losses import Pods, WorkerLoss
-from mops.storage.live import read_live
+from mops.storage.live_record import read_live
 from mops.system.heap import resident_bytes
 from mops.system.memory_limits import allowed_bytes, available_bytes
 from mops.task import Task, TaskRequest

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from mops.attempt.faulty_workers import Step, steps_of
 from mops.attempt.tasks_in_flight import TaskLost
 from mops.cluster.worker_losses import LossCause, WorkerLoss
-from mops.storage.live import Live
+from mops.storage.live_record import Live
 from mops.task import Failure, Task, TaskRequest, TaskResult, missing_losses
 from mops.units import bytes_text
 from mops.verdicts import Report

@@ -27,7 +27,7 @@ from mops.child.channel import Message
 from mops.child.outputs import as_tables, is_writable
 from mops.child.replacement import ReplacementPolicy
 from mops.child.working_folder import WorkingFolder, links_to
-from mops.study.entry import EntryPoint
+from mops.study.entry_point import EntryPoint
 from mops.study.output_schema import InvalidOutput
 from mops.system.folders import make_read_only
 

@@ -19,7 +19,7 @@ from mops.child.load import UserCode
 from mops.child.outputs import as_tables
 from mops.child.tracebacks import failure_of
 from mops.study.column_types import families_of
-from mops.study.ids import target_seed
+from mops.study.ids_and_seeds import target_seed
 from mops.study.output_schema import OutputSchema
 
 HANDOVER_SECONDS = 0.5

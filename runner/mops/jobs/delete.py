@@ -22,7 +22,7 @@ from mops.storage.files import Files
 from mops.storage.job_records import Deletion, driven_here, job_names, load_job, read_deletion, write_deletion
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Claim, Commit, parse_record
-from mops.storage.live import read_live
+from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
 
 

@@ -21,7 +21,7 @@ from mops.storage.job_records import JobRecord, job_names, load_job, read_refere
 from mops.storage.joblog.log import JobLog, read_whole
 from mops.storage.joblog.one_dataset import dataset_problems
 from mops.storage.joblog.view import LogView
-from mops.storage.live import read_live
+from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
 from mops.storage.samples import as_table, read_samples
 from mops.study.column_families import Columns

@@ -18,7 +18,7 @@ from mops.project.project import ModelSpec, find_root, read_registry, resolve
 from mops.storage.files import canonical_url
 from mops.storage.job_records import JobRecord
 from mops.study.json_file import read_json, read_text
-from mops.study.study import Study, parse_study
+from mops.study.study_file import Study, parse_study
 from mops.system.heap import trim_heap
 from mops.task import JobContext
 

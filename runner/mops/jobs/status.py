@@ -14,7 +14,7 @@ from mops.storage.job_records import driven_here
 from mops.storage.joblog.records import Claim
 from mops.storage.joblog.starting import settled_state
 from mops.storage.joblog.view import LogView
-from mops.storage.live import Live, read_live
+from mops.storage.live_record import Live, read_live
 from mops.storage.paths import JobPaths
 from mops.verdicts import Counts
 

@@ -41,7 +41,7 @@ from mops.storage.joblog.records import Asked, By
 from mops.storage.joblog.starting import check_start
 from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
-from mops.storage.live import read_live
+from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
 from mops.worker.environment.options import ChildEnvironment, child_environment
 from mops.worker.environment.variables import Variables

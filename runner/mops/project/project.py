@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from mops.errors import ModelError
-from mops.study.entry import EntryPoint
-from mops.study.study import Study
+from mops.study.entry_point import EntryPoint
+from mops.study.study_file import Study
 
 MARKERS = ("mops.toml", "pyproject.toml", ".modelops-bundle", ".git")
 REGISTRY = ".modelops-bundle/registry.yaml"

@@ -2,7 +2,7 @@
 
 Entries are kept as arrays, about 70 bytes and the parameters' JSON, compressed, for each; seeds that follow from
 the parameters are computed when a piece of groups is loaded. Which entries are right is
-:mod:`mops.study.study`'s and :mod:`mops.study.parameter_file`'s.
+:mod:`mops.study.study_file`'s and :mod:`mops.study.parameter_file`'s.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mops.study.groups import GroupChunk, GroupTable, Indices, bounds_of
-from mops.study.ids import identity_of, replicate_seed
+from mops.study.ids_and_seeds import identity_of, replicate_seed
 
 SIMULATIONS_LIMIT = 100_000_000
 

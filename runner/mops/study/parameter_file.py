@@ -1,7 +1,7 @@
 """Reads parameter sets from a CSV or Parquet file, some thousands at a time, into the builder of groups.
 
 A column for each parameter, and perhaps one of seeds. Every problem is collected with its place: what a cell may be
-is :mod:`mops.study.cells`'s, what becomes of the sets :mod:`mops.study.group_builder`'s.
+is :mod:`mops.study.parameter_cells`'s, what becomes of the sets :mod:`mops.study.group_builder`'s.
 """
 
 from __future__ import annotations
@@ -17,8 +17,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.errors import path_fault
-from mops.study.cells import SEED, Place, Texts, arrow_column, arrow_seeds, as_json, csv_column, csv_seeds, type_fault
 from mops.study.group_builder import GroupBuilder
+from mops.study.parameter_cells import (
+    SEED,
+    Place,
+    Texts,
+    arrow_column,
+    arrow_seeds,
+    as_json,
+    csv_column,
+    csv_seeds,
+    type_fault,
+)
 from mops.study.problems import Checks, json_text
 from mops.study.values import name_fault
 

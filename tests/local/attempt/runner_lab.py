@@ -32,7 +32,7 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
-from mops.study.ids import canonical_json
+from mops.study.ids_and_seeds import canonical_json
 from mops.task import Failure, JobContext, TaskRequest, TaskResult, counts_of_result
 from mops.verdicts import Counts
 

@@ -32,7 +32,7 @@ from mops.storage.parquet import ROW_GROUP_BYTES
 from mops.storage.paths import JobPaths
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
-from mops.study.ids import canonical_json, param_id
+from mops.study.ids_and_seeds import canonical_json, param_id
 from mops.task import FAILURES, Failure, Loss, ResultBuffer, Segment, TaskResult, counts_of_result
 from mops.verdicts import Counts
 

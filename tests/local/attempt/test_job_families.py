@@ -30,7 +30,7 @@ from mops.study.column_families import MIXED, Families, Family, join_columns, jo
 from mops.study.column_types import families_in, families_of
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
-from mops.study.ids import canonical_json
+from mops.study.ids_and_seeds import canonical_json
 from mops.study.output_schema import InvalidOutput, OutputSchema
 from mops.task import Failure, ResultBuffer, Segment, TaskResult
 from mops.verdicts import Counts

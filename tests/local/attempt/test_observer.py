@@ -14,7 +14,7 @@ from mops.attempt.reporting.observer import Observer, Samples, sample_of
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import LAST_LINES, TextLogBuffer
 from mops.storage.files import Files
-from mops.storage.live import read_live
+from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
 from mops.storage.samples import Sample, read_samples
 from mops.verdicts import Counts

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mops.study.ids import param_id, replicate_seed
-from mops.study.study import parse_study
+from mops.study.ids_and_seeds import param_id, replicate_seed
+from mops.study.study_file import parse_study
 
 from .command_lab import CommandLab
 

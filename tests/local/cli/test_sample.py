@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from mops.study.study import parse_study
+from mops.study.study_file import parse_study
 
 from .command_lab import CommandLab
 

@@ -12,10 +12,10 @@ from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, create_job, keep_finished
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part, State
-from mops.storage.live import Live, write_live
+from mops.storage.live_record import Live, write_live
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
-from mops.study.study import parse_study
+from mops.study.study_file import parse_study
 from mops.verdicts import Counts
 
 N_GROUPS = 3

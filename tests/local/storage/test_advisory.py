@@ -27,7 +27,7 @@ from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
-from mops.storage.live import read_live
+from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
 
 PATHS = JobPaths("job")

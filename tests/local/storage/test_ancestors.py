@@ -35,9 +35,9 @@ from mops.storage.joblog.verify import coverage_problems
 from mops.storage.parquet import encode
 from mops.storage.paths import JobPaths
 from mops.study.groups import IDENTITY_FIELDS
-from mops.study.ids import param_id
+from mops.study.ids_and_seeds import param_id
 from mops.study.ranges import Ranges
-from mops.study.study import parse_study
+from mops.study.study_file import parse_study
 from mops.task import FAILURES, LOSSES
 from mops.verdicts import VERDICTS, Counts
 

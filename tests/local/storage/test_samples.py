@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from mops.storage.files import Files
-from mops.storage.live import Live, read_live, write_live
+from mops.storage.live_record import Live, read_live, write_live
 from mops.storage.paths import JobPaths
 from mops.storage.samples import SAMPLES, Sample, as_table, read_samples, write_samples
 from mops.verdicts import Counts

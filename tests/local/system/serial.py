@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mops.study.ids import param_id, replicate_seed
+from mops.study.ids_and_seeds import param_id, replicate_seed
 
 
 def main(project: str, study_path: str, folder: str) -> None:

@@ -27,7 +27,7 @@ from mops.storage.joblog.records import Commit, Record, parse_record
 from mops.storage.joblog.verify import verify
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths
-from mops.study.ids import param_id, replicate_seed
+from mops.study.ids_and_seeds import param_id, replicate_seed
 from programs import environment
 from waiting import until
 

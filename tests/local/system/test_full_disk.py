@@ -16,7 +16,7 @@ from mops.errors import StorageError
 from mops.storage.files import Files
 from mops.storage.job_records import keep_reference
 from mops.storage.joblog.log import JobLog
-from mops.storage.live import Live, read_live, write_live
+from mops.storage.live_record import Live, read_live, write_live
 from mops.storage.paths import JobPaths
 from mops.storage.samples import read_samples, write_samples
 from mops.study.ranges import Ranges

@@ -18,7 +18,7 @@ CELL = """
 import logging, os, signal, sys, threading, time
 from pathlib import Path
 import mops
-from mops.storage import files
+from mops.storage.backends.local import LocalFolder
 
 study, storage, hang, where = sys.argv[1:]
 logging.basicConfig()  # as a notebook has it: warnings to stderr
@@ -37,7 +37,7 @@ def held_up(call):
     return wait
 
 
-files._Local.put, files._Local.put_new = held_up(files._Local.put), held_up(files._Local.put_new)
+LocalFolder.put, LocalFolder.put_new = held_up(LocalFolder.put), held_up(LocalFolder.put_new)
 
 
 def cell():

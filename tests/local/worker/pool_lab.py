@@ -7,7 +7,7 @@ from typing import Any
 
 from mops.child.buffers import read_segment
 from mops.study.groups import Group
-from mops.study.ids import param_id, replicate_seed
+from mops.study.ids_and_seeds import param_id, replicate_seed
 from mops.task import JobContext, TaskRequest, TaskResult
 from mops.worker.children import ChildRegistry
 from mops.worker.pool import Pool

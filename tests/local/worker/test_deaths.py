@@ -18,7 +18,7 @@ from mops.child.buffers import read_segment
 from mops.errors import ClusterError, ModelError
 from mops.study.column_families import Families
 from mops.study.groups import Group
-from mops.study.ids import param_id, replicate_seed
+from mops.study.ids_and_seeds import param_id, replicate_seed
 from mops.task import Failure, JobContext, TaskRequest, TaskResult
 from mops.worker.child_process import ChildProcess
 from mops.worker.pool import Pool

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mops.study.groups import Group
-from mops.study.ids import param_id, target_seed
+from mops.study.ids_and_seeds import param_id, target_seed
 from mops.task import JobContext, TaskRequest, TaskResult
 from mops.worker.pool import Pool
 

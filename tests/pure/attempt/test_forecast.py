@@ -27,7 +27,7 @@ from mops.storage.joblog.view import LogView
 from mops.storage.parquet import encode
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
-from mops.study.study import parse_study
+from mops.study.study_file import parse_study
 from mops.verdicts import Counts
 
 LIMITS = Limits(seconds=30, bytes=64 << 20, groups=200)

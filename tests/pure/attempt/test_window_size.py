@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mops.attempt.planning.window import Window, start_after
-from mops.storage.live import Live
+from mops.storage.live_record import Live
 from mops.verdicts import Counts
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from mops.errors import ModelError
 from mops.project.project import MARKERS, REGISTRY, ModelSpec, Registry, find_root, read_registry, resolve
-from mops.study.entry import EntryPoint
-from mops.study.study import Study, parse_study
+from mops.study.entry_point import EntryPoint
+from mops.study.study_file import Study, parse_study
 
 REGISTERED = Path(__file__).parents[2] / "models" / "registered"
 ENTRY_FORM = "an entry has an id and names code: sir: {entrypoint: 'package.module:name'}"

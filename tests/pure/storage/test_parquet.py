@@ -17,8 +17,8 @@ from mops.storage.params_file import encode_groups, read_groups
 from mops.storage.parquet import ROW_GROUP_BYTES, PartEncoder, encode, unified
 from mops.study.group_builder import StudyGroups
 from mops.study.groups import Group, GroupTable
-from mops.study.ids import param_id
-from mops.study.study import parse_study
+from mops.study.ids_and_seeds import param_id
+from mops.study.study_file import parse_study
 
 SETS = [{"beta": 0.5, "n": 1}, {"beta": 0.25, "n": 2**63, "name": "Genève"}, {"on": True}]
 SEEDS = [(7, 2**64 - 1), (1, 2, 3), (9,)]

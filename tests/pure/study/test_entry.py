@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mops.errors import ModelError
-from mops.study.entry import EntryPoint
+from mops.study.entry_point import EntryPoint
 
 FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative to the project root"
 

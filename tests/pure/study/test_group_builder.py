@@ -16,8 +16,8 @@ from mops.storage.backends.spool import Spool
 from mops.storage.params_file import encode_groups, read_groups
 from mops.study import groups as groups_module
 from mops.study.groups import IDENTITY_FIELDS, Group, GroupPart, GroupTable, bounds_of
-from mops.study.ids import param_id, replicate_seed
-from mops.study.study import Study, parse_study
+from mops.study.ids_and_seeds import param_id, replicate_seed
+from mops.study.study_file import Study, parse_study
 
 
 def parse(sets: list[dict[str, Any]], n_replicates: int = 1) -> Study:

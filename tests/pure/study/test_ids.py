@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.study.ids import canonical_json, param_id, replicate_seed, target_seed
+from mops.study.ids_and_seeds import canonical_json, param_id, replicate_seed, target_seed
 
 # The table of docs/STUDY: parameters as JSON text, param_id, seeds of replicates 0, 1, 2.
 VECTORS = [

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mops.errors import StudyError
 from mops.study.json_file import Elements, read_json
-from mops.study.study import parse_study
+from mops.study.study_file import parse_study
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mops.errors import StudyError
 from mops.study.groups import Group
-from mops.study.ids import param_id, replicate_seed
+from mops.study.ids_and_seeds import param_id, replicate_seed
 from mops.study.json_file import read_json, read_text
-from mops.study.study import KEYS, Study, parse_study
+from mops.study.study_file import KEYS, Study, parse_study
 
 FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative to the project root"
 NAME_CODE = "name the code: 'package.module', 'module:name' or 'path/file.py:name'"

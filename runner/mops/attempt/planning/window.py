@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mops.storage.live import Live
+from mops.storage.live_record import Live
 
 GROWTH = 1.1
 """What a window becomes by a batch without trouble."""

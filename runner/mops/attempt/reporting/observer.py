@@ -17,7 +17,7 @@ import psutil
 from mops.attempt.reporting.progress import Snapshot
 from mops.storage import advisory
 from mops.storage.files import Files
-from mops.storage.live import Live, write_live
+from mops.storage.live_record import Live, write_live
 from mops.storage.paths import JobPaths
 from mops.storage.samples import Sample, write_samples
 from mops.system.memory_limits import allowed_bytes

@@ -23,7 +23,7 @@ from mops.jobs.job import Job, open_job
 from mops.jobs.status import Status
 from mops.k8s.pod_state import Phase
 from mops.service.service import Service
-from mops.storage.live import Live
+from mops.storage.live_record import Live
 from mops.verdicts import Counts
 
 LOOK_SECONDS = 2.0

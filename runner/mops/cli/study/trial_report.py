@@ -10,7 +10,7 @@ from mops import units
 from mops.cli import terminal
 from mops.errors import TrialFailed
 from mops.jobs.trial.trial import Trial
-from mops.study.ids import canonical_json
+from mops.study.ids_and_seeds import canonical_json
 from mops.task import Failure
 
 _DIFFERENCES_SHOWN = 5

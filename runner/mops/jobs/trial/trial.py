@@ -29,7 +29,7 @@ from mops.jobs.prepare import PreparedStudy, context_for
 from mops.jobs.trial.compare import Difference, Losses, differing_losses, differing_tables
 from mops.settings import Settings
 from mops.study.groups import Group
-from mops.study.ids import replicate_seed
+from mops.study.ids_and_seeds import replicate_seed
 from mops.task import Failure, JobContext, TaskRequest, TaskResult
 from mops.worker.environment.options import ChildEnvironment
 from mops.worker.pool import Pool

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.errors import StorageError, UsageError, path_refused
-from mops.study.cells import Cell, read_cell
 from mops.study.json_file import read_json, read_text
+from mops.study.parameter_cells import Cell, read_cell
 from mops.study.sampling.draw import Method, draw, notes_on
 from mops.study.sampling.space import parse_space
-from mops.study.study import parse_study
+from mops.study.study_file import parse_study
 
 _ROWS_AT_ONCE = 65_536
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from mops.errors import ModelError, StudyError
-from mops.study.entry import EntryPoint
+from mops.study.entry_point import EntryPoint
 from mops.study.group_builder import SIMULATIONS_LIMIT, GroupBuilder, StudyGroups
-from mops.study.ids import canonical_json
+from mops.study.ids_and_seeds import canonical_json
 from mops.study.json_file import Elements
 from mops.study.parameter_file import read_sets
 from mops.study.problems import Checks, json_path, json_text
