@@ -216,7 +216,6 @@ class Runner:
             for task in self._plan.next_tasks(pilot=self._reference is None):
                 self._send(task)
         self._handle(self._next_event(wait_s))
-        self._show_progress()
 
     def _follow_cluster(self) -> None:
         """Take its size; where the connection is lost, look for it in a thread: commits go on, a stop is heard."""
@@ -289,6 +288,7 @@ class Runner:
                 raise event.error
             case BaseException():
                 raise event
+        self._show_progress()  # also of the last commits, which come after the loop
 
     def _task_finished(self, event: TaskFinished) -> None:
         task = self._plan.tasks_in_flight[event.number]
