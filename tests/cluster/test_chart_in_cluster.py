@@ -118,7 +118,12 @@ def test_an_upgrade_of_the_chart_and_its_rollback_leave_workers_alone(fresh: Ser
 
 
 def test_scaling_down_retires_workers(fresh: Service) -> None:
+    def scheduler() -> str:
+        return fresh.kubectl("logs", "deployment/mops-scheduler")
+
+    # A pod is ready a little before its worker is registered, and what is not registered cannot be retired.
+    wait_for(lambda: scheduler().count("Register worker") == 2, said=scheduler)
     fresh.kubectl("scale", "deployment", "mops-worker", "--replicas", "1")
     wait_for(lambda: len(fresh.pods("worker")) == 1, said=lambda: fresh.kubectl("get", "pods"))
-    said = fresh.kubectl("logs", "deployment/mops-scheduler")
+    said = scheduler()
     assert "Retire worker" in said or "Retiring worker" in said, said
