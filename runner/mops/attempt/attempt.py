@@ -1,4 +1,4 @@
-"""One life of a runner, from its children to its end: what submit and resume have in common."""
+"""Sets up one attempt: child processes, cluster, claim, signals. Submit and resume both run it."""
 
 from __future__ import annotations
 

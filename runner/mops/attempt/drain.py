@@ -1,4 +1,4 @@
-"""Looks whether anything is left of groups that are durable: on the scheduler, every worker, every child.
+"""Checks, batch by batch, that nothing of committed groups is left in memory; gives free memory back.
 
 Never an error for the job: what is clean is logged at DEBUG, a leak or a worker that does not answer at WARNING,
 with names. Buffers are found by the names of their anonymous files in /proc, so on Linux only.

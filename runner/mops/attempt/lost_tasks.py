@@ -1,4 +1,4 @@
-"""What becomes of work that took down the workers that ran it, and of workers that ran out of memory. Pure.
+"""What to do about tasks that took down their workers, and about workers that ran out of memory.
 
 Such work is sent in ever smaller tasks, until one simulation is found, alone on its worker: it is quarantined. Cutting
 the tasks is :mod:`mops.attempt.planning.plan`'s.

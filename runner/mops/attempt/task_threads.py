@@ -1,4 +1,4 @@
-"""The threads that carry tasks' fates, with one boundary: what anything in them raises becomes an event.
+"""The threads that fetch and deliver results. Whatever is raised in one becomes an event that the loop sees.
 
 A task whose thread or callback died in silence would be in flight for ever. So nothing runs beside the loop for a task
 but through :meth:`TaskThreads.call`, and an error that nobody expects there reaches the loop as :class:`ThreadFault`.

@@ -1,4 +1,4 @@
-"""Finished simulations on their way out of a child: many in one table, in one anonymous file.
+"""Hands finished simulations over to the worker: many in one table, in one anonymous file.
 
 Written by the child (:class:`BufferWriter`), read by its worker, and by a later child that gets back what an earlier
 one had handed over before it died (:func:`tables_of`). Standard library and pyarrow only.

@@ -1,4 +1,4 @@
-"""Both ends of the socket between a worker and a child: framed JSON messages, and the progress page.
+"""Both ends of the socket between a worker and a child process: framed JSON messages, and the progress page.
 
 A message is a JSON object; it may carry one file descriptor (``SCM_RIGHTS``). Floats keep their value through
 JSON (``repr`` round-trips), integers their size, so parameters and seeds arrive as they were sent.

@@ -1,4 +1,4 @@
-"""The program of a child: runs simulations and targets of one bundle, one after the other, until its parent ends.
+"""The program of a child process: runs simulations and targets of one bundle until its worker closes the socket.
 
 ::
 

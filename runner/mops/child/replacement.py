@@ -1,4 +1,4 @@
-"""When a child is to make room for a fresh one: after so many simulations, or when too much is left of them.
+"""Decides when a child process asks to be replaced: after so many simulations, or when its memory has grown.
 
 Runs in children: the standard library only.
 """

@@ -1,4 +1,4 @@
-"""The cluster's size, and a job's share of it, as the runner follows them.
+"""The cluster's slots as they come and go, and the job's share of them.
 
 Says what is too few, gives up where nothing comes any more. What a share is, is :mod:`mops.cluster.shares`'s.
 """

@@ -90,49 +90,49 @@ class EmbeddedCluster:
         self.addresses = frozenset({worker.address})
 
     def others(self, claim: ShareRequest) -> list[ShareRequest]:
-        """As :meth:`Cluster.others`: there are none."""
+        """As :meth:`mops.cluster.base.Cluster.others`: there are none."""
         return []
 
     def notes(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
-        """As :meth:`Cluster.notes`: nobody reads them."""
+        """As :meth:`mops.cluster.base.Cluster.notes`: nobody reads them."""
         return {}
 
     def carried(self, request: TaskRequest) -> Any:
-        """As :meth:`Cluster.carried`: it stays where it is."""
+        """As :meth:`mops.cluster.base.Cluster.carried`: it stays where it is."""
         return _Here(request)
 
     def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
-        """As :meth:`Cluster.result`: it lies in this process, and the ways of a distributed one take 2 ms."""
+        """As :meth:`mops.cluster.base.Cluster.result`: it is in this process; to ask for it takes Dask 2 ms."""
         try:
             return cast("TaskResult", self._worker.data[future.key])
         except KeyError as gone:  # the cluster has closed
             raise CancelledError(future.key) from gone
 
     def raised_on(self, key: str) -> str:
-        """As :meth:`Cluster.raised_on`: there is one worker."""
+        """As :meth:`mops.cluster.base.Cluster.raised_on`: there is one worker."""
         return self._worker.address
 
     def avoid(self, workers: frozenset[str]) -> None:
-        """As :meth:`Cluster.avoid`: there is no other one."""
+        """As :meth:`mops.cluster.base.Cluster.avoid`: there is no other one."""
 
     def departed(self) -> list[WorkerLoss]:
-        """As :meth:`Cluster.departed`: its worker goes with this process only."""
+        """As :meth:`mops.cluster.base.Cluster.departed`: its worker goes with this process only."""
         return []
 
     def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
-        """As :meth:`Cluster.cause`."""
+        """As :meth:`mops.cluster.base.Cluster.cause`."""
         return UNKNOWN
 
     def reconnect(self) -> None:
-        """As :meth:`Cluster.reconnect`."""
+        """As :meth:`mops.cluster.base.Cluster.reconnect`."""
         raise ClusterError("the embedded Dask cluster has closed", hint="mops jobs resume goes on")
 
     def stop(self, grace_s: float) -> None:
-        """As :meth:`Cluster.stop`."""
+        """As :meth:`mops.cluster.base.Cluster.stop`."""
         stop_pool(self.pool, grace_s)
 
     def done(self) -> None:
-        """As :meth:`Cluster.done`: they end while the job's end is written."""
+        """As :meth:`mops.cluster.base.Cluster.done`: they end while the job's end is written."""
         leave_pool(self.pool)
 
 

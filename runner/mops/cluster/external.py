@@ -1,4 +1,4 @@
-"""The Dask cluster of a job: the embedded one, in the runner's own process, or one that is running already."""
+"""An external Dask cluster: workers come and go, and the connection may be lost and made again."""
 
 from __future__ import annotations
 
@@ -86,56 +86,56 @@ class ExternalCluster:
 
     @property
     def client(self) -> Client:
-        """As :attr:`Cluster.client`."""
+        """As :attr:`mops.cluster.base.Cluster.client`."""
         assert self._client is not None
         return self._client
 
     @property
     def slots(self) -> int:
-        """As :attr:`Cluster.slots`."""
+        """As :attr:`mops.cluster.base.Cluster.slots`."""
         return self._slots
 
     @property
     def pool(self) -> str:
-        """As :attr:`Cluster.pool`: the scheduler ends those of a connection with it, sooner or later."""
+        """As :attr:`mops.cluster.base.Cluster.pool`: the scheduler ends those of a connection with it."""
         return f"{self._run}.{self._n_connections}"
 
     @property
     def workers(self) -> int:
-        """As :attr:`Cluster.workers`."""
+        """As :attr:`mops.cluster.base.Cluster.workers`."""
         return self._workers
 
     @property
     def addresses(self) -> frozenset[str]:
-        """As :attr:`Cluster.addresses`."""
+        """As :attr:`mops.cluster.base.Cluster.addresses`."""
         return self._addresses
 
     def others(self, claim: ShareRequest) -> list[ShareRequest]:
-        """As :meth:`Cluster.others`."""
+        """As :meth:`mops.cluster.base.Cluster.others`."""
         is_first, self._claim = self._claim is None, claim
         if is_first:
             self._meet()
         return self._others
 
     def carried(self, request: TaskRequest) -> Any:
-        """As :meth:`Cluster.carried`."""
+        """As :meth:`mops.cluster.base.Cluster.carried`."""
         return request
 
     def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
-        """As :meth:`Cluster.result`."""
+        """As :meth:`mops.cluster.base.Cluster.result`."""
         return cast("TaskResult", future.client.sync(_gathered, future, given_up))
 
     def raised_on(self, key: str) -> str:
-        """As :meth:`Cluster.raised_on`."""
+        """As :meth:`mops.cluster.base.Cluster.raised_on`."""
         return cast("str", self.client.run_on_scheduler(_raised_on, key=key))
 
     def avoid(self, workers: frozenset[str]) -> None:
-        """As :meth:`Cluster.avoid`."""
+        """As :meth:`mops.cluster.base.Cluster.avoid`."""
         self._avoided = workers
         self.count()
 
     def notes(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
-        """As :meth:`Cluster.notes`."""
+        """As :meth:`mops.cluster.base.Cluster.notes`."""
         notes: dict[str, Any] = {SECONDS: task.seconds}
         if task.suspect:
             notes[SUSPECT] = True
@@ -144,16 +144,16 @@ class ExternalCluster:
         return notes
 
     def departed(self) -> list[WorkerLoss]:
-        """As :meth:`Cluster.departed`."""
+        """As :meth:`mops.cluster.base.Cluster.departed`."""
         return self._departures.take()
 
     def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
-        """As :meth:`Cluster.cause`."""
+        """As :meth:`mops.cluster.base.Cluster.cause`."""
         return self._departures.cause(key, worker, asked_at, given_up)
 
     @property
     def alive(self) -> bool:
-        """As :attr:`Cluster.alive`.
+        """As :attr:`mops.cluster.base.Cluster.alive`.
 
         Dask connects a client anew by itself, at once where it can. Its tasks are gone all the same, and the
         scheduler has ended this connection's pools: nobody is to take that for the connection that it was.
@@ -161,7 +161,7 @@ class ExternalCluster:
         return bool(self.client.status == "running" and self.client.scheduler_comm is self._stream)
 
     def reconnect(self) -> None:
-        """As :meth:`Cluster.reconnect`; also for the first time.
+        """As :meth:`mops.cluster.base.Cluster.reconnect`; also for the first time.
 
         A connection that is lost again before it has its plugin is made anew: that is the cluster's state, and neither
         a task's error nor a defect.
@@ -281,13 +281,13 @@ class ExternalCluster:
             self._departures.look()
 
     def stop(self, grace_s: float) -> None:
-        """As :meth:`Cluster.stop`."""
+        """As :meth:`mops.cluster.base.Cluster.stop`."""
         self._over.set()  # who waits for the cluster to come back need not
         if self.alive:
             threading.Thread(target=self._stop_pools, args=(grace_s,), name="mops-stop", daemon=True).start()
 
     def done(self) -> None:
-        """As :meth:`Cluster.done`: they end with the connection, which is left soon."""
+        """As :meth:`mops.cluster.base.Cluster.done`: they end with the connection, which is left soon."""
 
     def _stop_pools(self, grace_s: float) -> None:
         # No connection: nothing of ours runs there.
@@ -307,7 +307,7 @@ class ExternalCluster:
 
 
 async def _gathered(future: Future[Any], given_up: Callable[[], bool]) -> Any:
-    """Fetch a finished task's result, as :meth:`Cluster.result`. Runs in the client's loop.
+    """Fetch a finished task's result, as :meth:`mops.cluster.base.Cluster.result`. Runs in the client's loop.
 
     Dask's own gathering waits where a result is lost until it is computed again, which may take hours.
     """

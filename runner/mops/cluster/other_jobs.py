@@ -1,4 +1,4 @@
-"""The other jobs of a cluster: each runner says in the scheduler's metadata what it asks for, and reads what others do.
+"""Exchanges with other runners on the cluster how many slots each asks for, through the scheduler.
 
 Who leaves is taken out of it by the scheduler (:class:`mops.cluster.scheduler_plugin.AttemptPlugin`). Who is out of
 reach without the scheduler's notice says nothing new: after a while it does not count either.

@@ -1,4 +1,4 @@
-"""What a job may have in flight where others use the same cluster: equal shares, by priority, none left idle. Pure.
+"""Divides the slots of a cluster among its jobs, by priority. Pure.
 
 How jobs hear of each other is :mod:`mops.cluster.other_jobs`'s; whose task is next is :mod:`mops.cluster.fair_queue`'s.
 docs/shares.md has the rule and its reasons.

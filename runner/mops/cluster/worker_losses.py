@@ -1,4 +1,4 @@
-"""Workers that are gone and were not asked to go: what they ran, and why they went.
+"""Finds out which workers were lost, what they ran, and why.
 
 Dask's scheduler says what was on a worker that it lost. Why it went, others say (:class:`LossSource`): the nanny that
 restarted it, what Kubernetes says of its pod (:mod:`mops.k8s.pod_ends`, where the runner is a pod itself), and the

@@ -1,4 +1,4 @@
-"""Removes what a job does not need: parts that no commit names and none can name any more, and old temporary files.
+"""Removes parts that no commit names and that none can name any more, and old temporary files.
 
 This is rule 13 of docs/storage.md. Whole jobs are jobs/delete.py's.
 """

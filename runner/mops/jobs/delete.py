@@ -1,4 +1,4 @@
-"""Deletes jobs, so that a kill in the middle leaves none that looks whole, and no runner finds itself alone in one.
+"""Deletes jobs, so that a kill in the middle leaves no job that looks whole.
 
 docs/storage.md, "Deleting a job", has the order of things and the reasons. Bundles are shared by jobs, and stay.
 """

@@ -93,7 +93,9 @@ def _state_folder() -> Path:
 
 @contextmanager
 def ready(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], DetachedRunner]]:
-    """Have everything but the job, which the body creates; yield what starts its runner (:data:`launch.Elsewhere`).
+    """Have everything but the job, which the body creates; yield what starts its runner.
+
+    This is a :data:`mops.jobs.submit.Launcher`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A job as its user sees it: where it stands, and its results as Arrow."""
+"""A job as users see it: its status, and its results as Arrow."""
 
 from __future__ import annotations
 

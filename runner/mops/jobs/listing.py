@@ -1,4 +1,4 @@
-"""A storage's jobs at a glance, newest first. All about one job is jobs/job.py's."""
+"""Lists a storage's jobs, newest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes a study from the user's folder into the storage, and runs it."""
+"""Starts jobs: submit, resume, retry, and the command that a detached runner runs."""
 
 from __future__ import annotations
 

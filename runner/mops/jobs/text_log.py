@@ -1,4 +1,4 @@
-"""A job's text log, as it is kept with the job: in order, its last lines, or followed while the job runs.
+"""Reads a job's text log: all of it, its last lines, or as it grows.
 
 The runner keeps it in pieces, one with each checkpoint (attempt/reporting/text_log.py,
 attempt/checkpoint/committer.py).

@@ -1,4 +1,4 @@
-"""A job's own Dask cluster, as objects for the operator of dask-kubernetes. Pure.
+"""Manifests of a dedicated Dask cluster, for the operator of dask-kubernetes. Pure.
 
 Its pods are the chart's: what the operator needs otherwise is changed here and nowhere else. Who makes the objects, and
 when they go, is :mod:`mops.k8s.dedicated_lifecycle`'s; docs/cluster.md has the reasons.

@@ -1,4 +1,4 @@
-"""Where a runner's Job stands in Kubernetes: from the Job, its pods and their events to one word and its reason. Pure.
+"""The phase of a runner's Job and its reason, from the Job, its pods and their events. Pure.
 
 Objects are plain dictionaries, as Kubernetes writes them (batch/v1, v1).
 """

@@ -1,4 +1,4 @@
-"""Why pods ended, as Kubernetes tells it to a runner that is in a pod itself: a source of verdicts on Dask workers.
+"""Why pods ended, as Kubernetes tells it to a runner that runs in a pod itself.
 
 What a pod's status means is decided by pure functions, when something was new in it by :class:`PodHistory`;
 :class:`Pods` reads. A worker is found by the address of its pod, whatever it is called. What follows from an end is the

@@ -1,4 +1,4 @@
-"""What a pod is up to: from the pod and its events to a few words. Pure; job_phase.py has a runner's whole Job.
+"""The state of a pod in a few words, from the pod and its events. Pure; job_phase.py has a runner's whole Job.
 
 Objects are plain dictionaries, as Kubernetes writes them (v1).
 """

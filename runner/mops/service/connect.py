@@ -1,4 +1,4 @@
-"""Finds a cluster service, and whether one may use it."""
+"""Finds a cluster service, and checks that the user may use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster service consists of now: Kubernetes' view of its pods joined with Dask's view of its workers.
+"""The state of a cluster service: Kubernetes' view of its pods joined with Dask's view of its workers.
 
 How Kubernetes is asked is service/service.py's, what is read of Dask cluster/doctor.py's. What one of them does not
 tell, the other one may: a survey has what there is, and why the rest is missing.

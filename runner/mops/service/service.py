@@ -1,4 +1,4 @@
-"""A cluster service as the place where jobs run: starts their runners, and says how Kubernetes sees them.
+"""A cluster service: starts runners there, and reports their state.
 
 What a Job looks like is :mod:`mops.k8s.runner_job`'s, what its phase means :mod:`mops.k8s.job_phase`'s, how Kubernetes
 is reached :mod:`mops.k8s.client`'s. docs/cluster.md has the whole.
@@ -181,7 +181,9 @@ class Service:
 
     @contextmanager
     def ready(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], KubernetesRunner]]:
-        """Have everything but the job, which the body creates; yield what starts its runner (:data:`launch.Elsewhere`).
+        """Have everything but the job, which the body creates; yield what starts its runner.
+
+        This is a :data:`mops.jobs.submit.Launcher`.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Which parts a job's rows are in: its own, and of a derived job those of its ancestors, less what ran again.
+"""Finds the parts that hold a job's rows: its own and, for a derived job, those of its ancestors.
 
 docs/storage.md, "Derived jobs", has the rules. How rows are filtered is filtered_dataset.py's.
 """

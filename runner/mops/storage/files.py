@@ -1,7 +1,7 @@
-"""Files in a local folder, in memory, or in Azure Blob storage: the only module that knows which.
+"""The files of one storage, whichever backend holds them: paths, retries, errors.
 
-Paths are relative to the storage's root and separated by ``/``. What a path means is paths.py's and log.py's.
-A fault of the storage becomes an error of ours in :meth:`Files._answered`, by the tables in faults.py.
+Paths are relative to the storage's root and separated by ``/``. What a path means is paths.py's and joblog's.
+A fault of the storage becomes an error of ours in :meth:`Files._answered`, by the tables in backends/faults.py.
 """
 
 from __future__ import annotations

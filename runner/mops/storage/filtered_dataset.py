@@ -1,6 +1,6 @@
 """Parquet parts of which the rows of some groups do not count, as one dataset that leaves those rows out.
 
-Which parts and which groups these are is derived.py's.
+Which parts and which groups these are is ancestors.py's.
 """
 
 from __future__ import annotations

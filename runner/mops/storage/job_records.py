@@ -1,4 +1,4 @@
-"""A job's own records: what was submitted, the reference schema, the live record. What is finished is log.py's."""
+"""A job's own records: what was submitted, the reference schema, the copy of its end. Commits are joblog's."""
 
 from __future__ import annotations
 

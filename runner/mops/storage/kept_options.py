@@ -1,4 +1,4 @@
-"""How a job is started: its variables, its interpreter, and its runner's pod. They are kept with the job.
+"""Stores a job's options, and reads them for resume and retry.
 
 ``job.json`` has the options of the submit. A resume that names an option appends ``options/<k>.json``, create-only: the
 last of these records is in effect for every later resume, and for the job that a retry derives. A record names the job

@@ -1,4 +1,4 @@
-"""Parquet: the parts of a job, and the table of its groups. Where the bytes go is files.py's.
+"""Encodes a job's parts as Parquet, and unifies their schemas. Where the bytes go is files.py's.
 
 Parts are plain Parquet for any reader: identity columns in front (``param_id``, ``group``, ``replicate``,
 ``seed``), then the model's own. Types may differ between parts within a column's family; :func:`unified` finds the

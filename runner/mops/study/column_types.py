@@ -1,6 +1,6 @@
 """Arrow columns and the families of their values: what a column holds, and which type stores it exactly.
 
-The families themselves are families.py's. Children import this: the standard library, numpy and pyarrow only.
+The families themselves are column_families.py's. Children import this: the standard library, numpy and pyarrow only.
 """
 
 from __future__ import annotations

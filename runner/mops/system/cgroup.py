@@ -1,4 +1,4 @@
-"""What the kernel's cgroups allow a process and its children, and whom it has killed for memory."""
+"""Reads cgroups, version 1 and 2: memory limits, and how often the kernel has killed for memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory a worker may take, and each of its slots."""
+"""How much memory a worker may use, and the share of each of its slots."""
 
 from __future__ import annotations
 

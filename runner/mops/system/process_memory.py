@@ -1,4 +1,4 @@
-"""What processes take of memory, what a worker may take, and how often the kernel has killed for it.
+"""The memory and the CPU time of processes and of what they have started.
 
 Linux tells through /proc and the cgroup file systems, version 1 and 2; elsewhere what cannot be read is unknown, and
 nothing is limited by it.

@@ -1,4 +1,4 @@
-"""Which processes a process has started, as the kernel has them. Standard library only: the reaper imports this."""
+"""The processes that a process has started. Standard library only: the reaper imports this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many child processes this process has started, and why others took their place: for whoever asks, since it began.
+"""Counts the child processes that this process has started, and why others took their place.
 
 One count for the process, as pools come and go with their jobs.
 """

@@ -1,4 +1,4 @@
-"""What is left of one task: pure bookkeeping between a child's messages and the result.
+"""What is left of one task, between a child's messages and the result. Pure.
 
 A child may die at any unit; what it had handed over stays, the unit is blamed, the rest goes to the next child.
 """

@@ -1,4 +1,4 @@
-"""Makes finished groups durable, beside computing: parts first, then one record in the job's log.
+"""The thread that commits: writes parts first, then one record in the job's log.
 
 One thread owns the log (:class:`mops.storage.joblog.log.JobLog` is used from one thread), encodes results as they
 come, closes checkpoints, and meanwhile looks for a newer attempt or a cancel. What the record means is

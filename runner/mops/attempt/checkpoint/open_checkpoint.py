@@ -1,4 +1,4 @@
-"""The checkpoint that is open: what it holds, and when it closes."""
+"""The open checkpoint: what it holds, and when it closes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a place for files must be able to do, and how often a fault is tried again."""
+"""What a backend must be able to do, and how often a fault is retried."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ class Backend(Protocol):
     """One kind of storage. Each call is tried once; what it raises is in the tables of faults."""
 
     def put_new(self, path: str, data: Data) -> bool:
-        """As :meth:`Files.put_new`."""
+        """As :meth:`mops.storage.files.Files.put_new`."""
 
     def put(self, path: str, data: Data) -> None:
-        """As :meth:`Files.put`."""
+        """As :meth:`mops.storage.files.Files.put`."""
 
     def get(self, path: str) -> bytes | None:
         """Return a file's bytes; None: absent."""
@@ -85,28 +85,28 @@ class Backend(Protocol):
         """Return a file's size in bytes; None: absent."""
 
     def list(self, folder: str) -> list[Entry]:
-        """As :meth:`Files.list`, in any order."""
+        """As :meth:`mops.storage.files.Files.list`, in any order."""
 
     def folders(self, folder: str) -> set[str]:
-        """As :meth:`Files.folders`."""
+        """As :meth:`mops.storage.files.Files.folders`."""
 
     def scraps(self, folder: str, age_s: float) -> Entries:
-        """As :meth:`Files.scraps`, in any order."""
+        """As :meth:`mops.storage.files.Files.scraps`, in any order."""
 
     def prune(self, folder: str) -> None:
-        """As :meth:`Files.prune`."""
+        """As :meth:`mops.storage.files.Files.prune`."""
 
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
 
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
-        """As :meth:`Files.arrow`."""
+        """As :meth:`mops.storage.files.Files.arrow`."""
 
     def free_bytes(self) -> int | None:
-        """As :meth:`Files.free_bytes`."""
+        """As :meth:`mops.storage.files.Files.free_bytes`."""
 
     def spool(self) -> Spool:
-        """As :meth:`Files.spool`."""
+        """As :meth:`mops.storage.files.Files.spool`."""
 
 
 def whole_bytes(data: Data) -> bytes:

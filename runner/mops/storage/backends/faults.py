@@ -1,4 +1,4 @@
-"""What a fault of a storage means, in words that say what to do: the tables. Whoever meets one asks here."""
+"""Tables of storage errors: what each means, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A job's log: numbered, create-only records that say what is committed. docs/storage.md has the protocol.
+"""Reads and appends a job's log: numbered, create-only records that say what is committed.
 
-First what is pure: the records, and :class:`LogView`, what a prefix of the log means for who decides. Then
-:class:`JobLog`, which reads and appends, :func:`read_whole` for who looks for rows, and :func:`verify`. The rules named
-below are those of docs/storage.md. Parts are written by others, before the record that names them.
+The protocol, and the rules that are named below, are in docs/storage.md. Records are
+:mod:`mops.storage.joblog.records`'s, what they mean :mod:`mops.storage.joblog.view`'s, whether an attempt may begin
+:mod:`mops.storage.joblog.starting`'s. Parts are written by others, before the record that names them.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class JobLog:
         by
             ``person``: somebody asked for it. ``auto``: a pod was restarted; a job that has ended stays so.
         asked
-            The request that this claim carries out: only if it stands (:func:`overtaking`). None: nobody decided on
-            what the log said before.
+            The request that this claim carries out: only if it stands
+            (:func:`mops.storage.joblog.starting.overtaking`). None: nobody decided on what the log said before.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Whether every output of a job reads as one dataset with one schema: what verify asks behind the log and the parts."""
+"""Checks that every output of a job reads as one dataset with one schema (``mops jobs verify``)."""
 
 from __future__ import annotations
 

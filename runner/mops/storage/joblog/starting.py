@@ -1,4 +1,4 @@
-"""Whether an attempt may begin after what a job's log says."""
+"""Decides whether an attempt may begin, from what the log says."""
 
 from __future__ import annotations
 

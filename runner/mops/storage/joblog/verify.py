@@ -1,4 +1,4 @@
-"""Whether a job's log and its parts fit together."""
+"""Checks that a job's log and its parts fit together (``mops jobs verify``)."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class LogView:
 
     A runner holds one for as long as its job runs. So it has what decisions need, and is as large after a million
     commits as after ten: sums, and neither commits nor names of parts. Who looks for rows reads these
-    (:func:`read_whole`).
+    (:func:`mops.storage.joblog.log.read_whole`).
 
     Parameters
     ----------
