@@ -15,7 +15,7 @@ import yaml
 from chart_lab import CHART, EVERYTHING, MINIMAL, rendered
 
 from kubernetes_in_memory import Kubernetes
-from mops.cli import service_options
+from mops.cli import start_options
 from mops.errors import ClusterError, JobFailed, MopsError, ServiceError, Superseded, Terminated, UsageError
 from mops.k8s import dedicated, dedicated_lifecycle, names
 from mops.k8s.chart import Dedicated, RunnerPod
@@ -305,7 +305,7 @@ def test_the_runner_is_sent_to_the_clusters_scheduler(described: Described) -> N
 @pytest.mark.parametrize(("dedicated", "workers"), [(True, None), (None, "3"), (True, "3")])
 def test_this_machine_has_no_clusters_of_a_jobs_own(dedicated: bool | None, workers: str | None) -> None:
     with pytest.raises(UsageError, match="this machine is to run the job"):
-        service_options.refuse_here(PodOptions(dedicated=dedicated, workers=workers), "")
+        start_options.refuse_here(PodOptions(dedicated=dedicated, workers=workers), "")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kubernetes_in_memory import Kubernetes
-from mops.cli import service_options
+from mops.cli import connected_service
 from mops.cli.jobs import delete
 from mops.errors import JobError, ModelError, NewerFormat, OptionsError, ServiceError, UsageError
 from mops.jobs import submit
@@ -280,7 +280,7 @@ def test_a_job_that_is_deleted_waits_for_no_place(
     """Its Job stayed in the queue: days later a runner began, which found no job."""
     job = submit.submit(study, name="waves", service=service, settings=Settings())
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
-    monkeypatch.setattr(service_options, "service_with", lambda files, *, local: None if local else service)
+    monkeypatch.setattr(connected_service, "service_with", lambda files, *, local: None if local else service)
     delete.delete_([job.name], yes=True, storage=storage)
     assert in_memory(service).objects == {}
 

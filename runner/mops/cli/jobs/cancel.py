@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mops.cli import job_text, service_options, terminal
+from mops.cli import connected_service, job_text, terminal
 from mops.cli.options import JobArgument, LocalOption, StorageOption
 from mops.jobs.job import open_job
 
@@ -15,7 +15,7 @@ def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption =
     found = open_job(job, storage, local=local)
     if found.cancel():
         terminal.say(f"job {job} is asked to stop; a runner that is at it commits what is finished within seconds")
-        service = service_options.service_with(found.files, local=local)
+        service = connected_service.service_with(found.files, local=local)
         for name in service.withdraw(job) if service else ():
             terminal.say(f"its Kubernetes Job {name}, which ran nothing, is deleted")
         terminal.say(f"go on later with: {job_text.command('resume', found)}")

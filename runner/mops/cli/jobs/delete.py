@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mops import units
-from mops.cli import service_options, terminal
+from mops.cli import connected_service, terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.jobs.delete import Deleted, delete, plan_deletion
 from mops.jobs.location import locate
@@ -34,7 +34,7 @@ def delete_(
         terminal.say("nothing is deleted")
         raise typer.Exit(1)
     # Before the files go: a Job that waits for a place would start a runner that finds no job, perhaps a day later.
-    service = service_options.service_with(files, local=local)
+    service = connected_service.service_with(files, local=local)
     for job in found:
         for name in service.withdraw(job.job) if service else ():
             terminal.say(f"its Kubernetes Job {name}, which runs nothing, is deleted")

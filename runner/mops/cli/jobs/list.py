@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mops import units
-from mops.cli import service_options, terminal
+from mops.cli import connected_service, terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.jobs.listing import STATES, Listed, list_jobs
 from mops.jobs.location import locate
@@ -51,7 +51,7 @@ def list_(
 def _phases(files: Files, found: Sequence[Listed], *, local: bool) -> dict[str, Phase]:
     """Return where the runners of jobs that have not ended stand in Kubernetes, if the connected service has them."""
     open_ones = {job.job for job in found if job.state in ("submitted", "running", "interrupted")}
-    service = service_options.service_with(files, local=local) if open_ones else None
+    service = connected_service.service_with(files, local=local) if open_ones else None
     return {job: phase for job, phase in service.phases().items() if job in open_ones} if service else {}
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import job_text, service_options, terminal
+from mops.cli import connected_service, job_text, terminal
 from mops.cli.options import JobArgument, LocalOption, StorageOption
 from mops.errors import UsageError
 from mops.jobs.job import Job, open_job
@@ -55,7 +55,7 @@ def _of_pods(job: Job, *, local: bool, workers: bool, follow: bool, tail: int | 
     UsageError
         No connected service has this job.
     """
-    service = service_options.service_with(job.files, local=local)
+    service = connected_service.service_with(job.files, local=local)
     if service is None:
         raise UsageError(
             f"job {job.name!r} is not one of a connected service",

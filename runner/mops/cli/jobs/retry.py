@@ -6,25 +6,15 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import job_progress, service_options
+from mops.cli import job_progress
 from mops.cli.jobs import watch
-from mops.cli.options import (
-    DetachOption,
-    EnvOption,
-    JobArgument,
-    JsonOption,
-    LocalOption,
-    PriorityOption,
-    PythonOption,
-    StorageOption,
-)
+from mops.cli.options import JobArgument
+from mops.cli.start_options import StartOptions, with_start_options
 from mops.jobs.job import open_job
 from mops.jobs.submit import retry as retry_job
-from mops.settings import Settings
-from mops.storage.job_options import PodOptions
-from mops.worker.environment.variables import read_variables
 
 
+@with_start_options
 def retry(
     job: JobArgument,
     verdict: Annotated[
@@ -34,21 +24,8 @@ def retry(
         ),
     ],
     name: Annotated[str | None, typer.Option(help="The new job's name; else made from the job's.")] = None,
-    detach: DetachOption = False,
-    priority: PriorityOption = None,
-    storage: StorageOption = None,
-    env: EnvOption = None,
-    python: PythonOption = None,
-    local: LocalOption = False,
-    wait: service_options.WaitOption = False,
-    queue: service_options.QueueOption = None,
-    priority_class: service_options.PriorityClassOption = None,
-    deadline: service_options.DeadlineOption = None,
-    keep: service_options.KeepOption = None,
-    memory: service_options.MemoryOption = None,
-    dedicated: service_options.DedicatedOption = None,
-    workers: service_options.WorkersOption = None,
-    as_json: JsonOption = False,
+    *,
+    start: StartOptions,
 ) -> None:
     """Run what failed again, in a new job.
 
@@ -56,34 +33,20 @@ def retry(
     Bundle, study and seeds are the job's; settings are read afresh, so that a timeout can be retried with more time.
     The options of submit are the job's, too, unless they are given here.
     """
-    found = open_job(job, storage, local=local or detach)
-    pod = PodOptions(
-        queue=queue,
-        priority_class=priority_class,
-        deadline_s=deadline,
-        keep_s=keep,
-        memory=memory,
-        dedicated=dedicated,
-        workers=workers,
-    )
-    service = service_options.service_of(local=local, detach=detach, pod=pod)
-    with job_progress.displayed(as_json=as_json) as shown:
+    found = open_job(job, start.storage, local=start.local or start.detach)
+    service = start.service()
+    with job_progress.displayed(as_json=start.as_json) as shown:
         child = retry_job(
             found,
             verdict,
             name=name,
-            env=read_variables(env or []),
-            python=python,
-            pod=pod,
-            settings=Settings.from_environment(priority=priority),
-            detach=detach,
-            local=local,
+            **start.to_arguments(),
             service=service,
             on_start=shown.derived,
             on_progress=shown.progress,
             on_detach=shown.detached,
         )
-        if not detach and service is None:
+        if not start.detach and service is None:
             shown.ended(child)
-    if service is not None and wait:
-        watch.follow(child, service, as_json=as_json)
+    if service is not None and start.wait:
+        watch.follow(child, service, as_json=start.as_json)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from mops import units
-from mops.cli import job_text, service_options, terminal
+from mops.cli import connected_service, job_text, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.job import Job, open_job
 from mops.jobs.status import Status
@@ -37,7 +37,7 @@ def status(
 
 def _service(job: Job, now: Status, *, local: bool) -> Service | None:
     """Return the service that may know of the job's runner; None: there is none, or nobody has to know."""
-    return None if now.state in ("succeeded", "partial") else service_options.service_with(job.files, local=local)
+    return None if now.state in ("succeeded", "partial") else connected_service.service_with(job.files, local=local)
 
 
 def _kubernetes(phase: Phase, own_cluster: str) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from mops import units
 from mops.attempt.planning.forecast import Expected
-from mops.cli import job_text, service_options, terminal
+from mops.cli import connected_service, job_text, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.job import Job, open_job
 from mops.jobs.status import Status
@@ -49,7 +49,7 @@ def watch(
     is gone.
     """
     found = open_job(job, storage, local=local)
-    follow(found, service_options.service_with(found.files, local=local), as_json=as_json)
+    follow(found, connected_service.service_with(found.files, local=local), as_json=as_json)
 
 
 def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import service_options, terminal
+from mops.cli import connected_service, terminal
 from mops.errors import MopsError
 
 
@@ -20,7 +20,7 @@ def dashboard(
     Prints their address, and forwards the port until Ctrl-C, which ends it with exit code 0. A scheduler that is
     replaced is found again: reload the page.
     """
-    with service_options.connected().dashboard(port, _Once().say) as url:
+    with connected_service.connected().dashboard(port, _Once().say) as url:
         terminal.data_text(f"{url}\n")
         terminal.say("Dask's pages are there until Ctrl-C")
         if open_:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import service_options, terminal
+from mops.cli import connected_service, terminal
 from mops.cli.options import JsonOption, StorageOption
 from mops.cluster.doctor import Finding, Scheduler, Worker, examine
 from mops.cluster.embedded import embedded_slots
@@ -61,7 +61,7 @@ def _look(settings: Settings) -> tuple[Scheduler, list[Worker], list[Finding]] |
             return examine(cluster.client, settings.sim_threads)
     if load() is None:
         return None
-    service = service_options.connected()
+    service = connected_service.connected()
     terminal.say(f"looking at the connected service: {service.kubernetes.where}; --local looks at this machine")
     dask = dask_of(service, settings.sim_threads)
     return dask.scheduler, list(dask.workers), list(dask.findings)

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from mops.cli import service_options, terminal
+from mops.cli import connected_service, terminal
 from mops.cli.options import JsonOption
 from mops.cluster.doctor import ConnectedWorker, Finding
 from mops.k8s.pod_state import PodState
@@ -28,7 +28,7 @@ def status(as_json: JsonOption = False) -> None:
 
     Exit codes: 0, or 4 where something could not be asked; what is known is shown then, too.
     """
-    service = service_options.connected()
+    service = connected_service.connected()
     now = overview_of(service, Settings.from_environment().sim_threads)
     if as_json:
         terminal.data_json(_as_json(service, now))

@@ -1,19 +1,31 @@
-"""Where a job is to run: the options of submit, resume and retry that say so."""
+"""How a job is started: the options that submit, resume and retry share."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
 from mops.cli import terminal
+from mops.cli.options import (
+    DetachOption,
+    EnvOption,
+    JsonOption,
+    LocalOption,
+    PriorityOption,
+    PythonOption,
+    StorageOption,
+)
 from mops.errors import UsageError
 from mops.jobs.location import locate
-from mops.service.profile import load, path
 from mops.service.service import Service
-from mops.storage.files import Files
+from mops.settings import Settings
 from mops.storage.job_options import PodOptions
+from mops.worker.environment.variables import read_variables
 
 WaitOption = Annotated[bool, typer.Option("--wait", help="On a service: follow the job until it ends.")]
 QueueOption = Annotated[str | None, typer.Option(metavar="QUEUE", help="On a service: the Kueue queue to wait in.")]
@@ -41,6 +53,72 @@ WorkersOption = Annotated[
         metavar="N|MIN:MAX", help="On a Dask cluster of its own: how many workers; between two numbers, as work asks."
     ),
 ]
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """What was given on the command line."""
+
+    detach: DetachOption = False
+    priority: PriorityOption = None
+    storage: StorageOption = None
+    env: EnvOption = None
+    python: PythonOption = None
+    local: LocalOption = False
+    wait: WaitOption = False
+    queue: QueueOption = None
+    priority_class: PriorityClassOption = None
+    deadline: DeadlineOption = None
+    keep: KeepOption = None
+    memory: MemoryOption = None
+    dedicated: DedicatedOption = None
+    workers: WorkersOption = None
+    as_json: JsonOption = False
+
+    @property
+    def pod(self) -> PodOptions:
+        """The options of a runner's pod."""
+        return PodOptions(
+            queue=self.queue,
+            priority_class=self.priority_class,
+            deadline_s=self.deadline,
+            keep_s=self.keep,
+            memory=self.memory,
+            dedicated=self.dedicated,
+            workers=self.workers,
+        )
+
+    def to_arguments(self) -> dict[str, Any]:
+        """Return the arguments that :mod:`mops.jobs.submit`'s functions share; settings are read and checked."""
+        return {
+            "env": read_variables(self.env or []),
+            "python": self.python,
+            "pod": self.pod,
+            "settings": Settings.from_environment(priority=self.priority),
+            "detach": self.detach,
+            "local": self.local,
+        }
+
+    def service(self) -> Service | None:
+        """Return the service that the job runs on, as :func:`service_of`; None: this machine."""
+        return service_of(local=self.local, detach=self.detach, pod=self.pod)
+
+
+def with_start_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of :class:`StartOptions`, which it takes as its argument ``start``."""
+    own = [value for name, value in inspect.signature(command, eval_str=True).parameters.items() if name != "start"]
+    shared = inspect.signature(StartOptions, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        start = StartOptions(**{name: given.pop(name) for name in shared})
+        command(**given, start=start)
+
+    parameters = [value.replace(kind=inspect.Parameter.KEYWORD_ONLY) for value in (*own, *shared.values())]
+    # What typer reads of a function.
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {value.name: value.annotation for value in parameters}
+    return run
 
 
 def service_of(*, local: bool, detach: bool, pod: PodOptions) -> Service | None:
@@ -91,29 +169,3 @@ def refuse_here(pod: PodOptions, kept_here: str) -> None:
         where="the command line",
         hint=f"leave out {names}, or {service}",
     )
-
-
-def service_with(files: Files, *, local: bool) -> Service | None:
-    """Return the service that may know of runners of the jobs in this storage; None: there is none."""
-    location = locate(local=local)
-    if location.profile is None or not location.seen_from_pods(files.url):
-        return None
-    return replace(Service.of(location.profile), results=files.url)
-
-
-def connected() -> Service:
-    """Return the connected service.
-
-    Raises
-    ------
-    UsageError
-        There is none.
-    ServiceError
-        It is out of reach.
-    """
-    profile = load()
-    if profile is None:
-        raise UsageError(
-            "no cluster service is connected", where=str(path()), hint="connect to one: mops connect --namespace NAME"
-        )
-    return Service.of(profile)
