@@ -35,7 +35,7 @@ FLOORS: dict[str, set[str]] = {
         *("errors", "units", "verdicts", "system", "settings", "study", "child", "project", "task", "storage"),
         *("worker", "cluster"),
     },
-    "service": {"mops", "errors", "settings", "k8s", "storage", "cluster"},
+    "service": {"mops", "errors", "system", "settings", "k8s", "storage", "cluster"},
     "jobs": {
         *("errors", "verdicts", "system", "settings", "study", "child", "project", "task", "storage"),
         *("worker", "cluster", "attempt", "service"),

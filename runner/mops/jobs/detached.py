@@ -22,6 +22,7 @@ from mops.settings import PREFIX
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
+from mops.system.user_folders import user_folder
 
 _LOOK_SECONDS = 0.1
 
@@ -78,11 +79,8 @@ def open_log(job: str) -> BinaryIO:
 
 
 def _state_folder() -> Path:
-    base = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if base.is_absolute():  # the XDG specification has relative ones ignored
-        return base / "mops"
     try:
-        return Path.home() / ".local" / "state" / "mops"
+        return user_folder("XDG_STATE_HOME")
     except RuntimeError as bad:
         raise UsageError(
             "there is no home folder for the detached runner's output",

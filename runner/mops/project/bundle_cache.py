@@ -26,6 +26,7 @@ from mops.project.bundle import (
     printable,
 )
 from mops.system import folders
+from mops.system.user_folders import user_folder
 from mops.units import mebibytes
 
 _LEFTOVER_AGE_S = 24 * 3600
@@ -43,11 +44,8 @@ def cache_folder() -> Path:
     BundleError
         There is no home folder.
     """
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if base.is_absolute():  # the XDG specification has relative ones ignored
-        return base / "mops" / "bundles"
     try:
-        return Path.home() / ".cache" / "mops" / "bundles"
+        return user_folder("XDG_CACHE_HOME") / "bundles"
     except RuntimeError as bad:
         raise BundleError(
             "there is no home folder to unpack bundles in", hint="set XDG_CACHE_HOME to a folder that may be written"

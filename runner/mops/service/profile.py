@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from mops.errors import UsageError
 from mops.k8s.chart import ChartModel, ServiceConfig, unreadable
+from mops.system.user_folders import user_folder
 
 VARIABLE = "MODELOPS_PROFILE"
 NONE = "none"
@@ -42,10 +43,7 @@ class Profile(ChartModel):
 
 def path(environ: Mapping[str, str] = os.environ) -> Path:
     """Return where the profile lies: ``mops/profile.json`` in the user's configuration folder."""
-    base = Path(environ.get("XDG_CONFIG_HOME", ""))
-    if not base.is_absolute():  # the XDG specification has relative ones ignored
-        base = Path(environ.get("HOME") or Path.home()) / ".config"
-    return base / "mops" / "profile.json"
+    return user_folder("XDG_CONFIG_HOME", environ) / "profile.json"
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Profile | None:
