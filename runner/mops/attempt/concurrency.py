@@ -39,7 +39,7 @@ class Concurrency:
     Parameters
     ----------
     pods
-        Tells why the runner's pod before ended; None: nobody can.
+        Tells why the pod of the previous attempt ended; None: nobody can.
     """
 
     def __init__(self, job: ClaimedJob, cluster: Cluster, capacity: ClusterCapacity, pods: Pods | None):
@@ -48,7 +48,7 @@ class Concurrency:
         self._sizer = BatchSizer() if job.settings.batch_size == "auto" else None
         self._size: BatchSize | None = None
         self._halved_at_task = 0
-        self._suspects: set[str] = set()  # keys of tasks for which a smaller window is no help: alone, or suspected
+        self._suspects: set[str] = set()  # keys of tasks whose deaths say nothing of the window: alone, or suspected
 
     @property
     def window_per_slot(self) -> float:
@@ -97,7 +97,7 @@ class Concurrency:
         Parameters
         ----------
         last_task
-            The number of the task that was sent last: what was sent until now says nothing of the new window.
+            The number of the task that was sent last: losses of tasks up to it do not halve the window again.
         """
         mine = [key for key in loss.keys if f"-{self._job.name}-{self._job.context.run}-" in key]
         n_tasks = len(mine)

@@ -47,8 +47,8 @@ class LostTasks:
     def came_back_empty(self, task: Task) -> TaskLost | None:
         """Count a task that has come back without anything; return a loss to blame it for after several in a row.
 
-        That its pool was replaced, or that its schema was another one, explains one. What comes back in part makes
-        progress, and so ends by itself.
+        A pool that was replaced, or another schema, can cause one empty return, not several in a row. What comes back
+        in part makes progress, and so ends by itself.
         """
         steps = steps_of(task)
         self._n_empty.update(steps)

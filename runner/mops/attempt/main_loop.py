@@ -1,8 +1,8 @@
-"""The runner's main loop: sends what the plan decides and handles what comes back, until every group is committed.
+"""The runner's main loop: sends what the plan decides and handles what comes back, until nothing is left to run.
 
-The loop only waits for events. Fetching results, committing them and the drain check have threads of their own.
-Deciding is :mod:`mops.attempt.planning.plan`'s, what becomes of a result :mod:`mops.attempt.results`'s, durability
-:mod:`mops.attempt.checkpoint.committer`'s.
+Then the committer commits the rest. The loop only waits for events. Fetching results, committing them and the drain
+check have threads of their own. Deciding is :mod:`mops.attempt.planning.plan`'s, what becomes of a result
+:mod:`mops.attempt.results`'s, durability :mod:`mops.attempt.checkpoint.committer`'s.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS = 10.0
 _TICK_SECONDS = 0.25
 _STOP_SECONDS = 5.0
-"""After the time that a stop gives: for a cluster that does not answer any more."""
+"""Waited for after the grace period of a stop, in case the cluster no longer answers."""
 
 _LOST_LIMIT = 100
 """Tasks lost in a row, without a result between, after which a cluster is given up: at least so many, and more than
@@ -69,7 +69,7 @@ _ERROR_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class StopRequested:
-    """An event: somebody asks this runner to stop; if ``to_go_on``, so that another one goes on."""
+    """An event: somebody asks this runner to stop; with ``to_go_on`` another runner continues the job."""
 
     grace_s: float
     to_go_on: bool
@@ -85,7 +85,7 @@ class Runner:
     on_progress
         Called in the runner's thread with a :class:`Snapshot`, about four times a second.
     pods
-        Tells why the runner's pod before ended; None: nobody can.
+        Tells why the pod of the previous attempt ended; None: nobody can.
     threads
         The threads that carry tasks' fates, given where events go; None: threads of its own.
     """
@@ -218,7 +218,7 @@ class Runner:
         self._handle(self._next_event(wait_s))
 
     def _follow_cluster(self) -> None:
-        """Take its size; where the connection is lost, look for it in a thread: commits go on, a stop is heard."""
+        """Update the slots; if the connection is lost, reconnect in a thread, while commits and a stop go on."""
         if self._reconnecting:
             self._capacity.rest()
         elif self._cluster.alive:
@@ -440,7 +440,7 @@ class Runner:
             self._run_in_background(self._trimmer.trim, client)
 
     def _run_in_background(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Call something beside the job, in its turn; what goes wrong there is said, and harms nothing."""
+        """Call something in a thread of its own, one call at a time. Errors there are only logged."""
         self._drainer.submit(call, *arguments).add_done_callback(_warn_of_fault)
 
     def _stop(self, asked: StopRequested) -> None:
@@ -491,7 +491,7 @@ class Runner:
             window=self._concurrency.window,
             slots=self._capacity.slots,
             task_seconds=settings.task_seconds,
-            # Where each group is to be committed as it finishes, none waits for another in its task.
+            # With checkpoints of 0 s each group is committed as it finishes: none waits for another in its task.
             fuse=settings.checkpoint_seconds > 0,
             window_per_slot=self._concurrency.window_per_slot,
         )

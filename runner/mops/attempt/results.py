@@ -36,15 +36,19 @@ class TaskFinished:
     done
         Groups that are whole, and in the open checkpoint.
     counts, failed
-        Simulations and targets that this counts for the first time; failed simulations by verdict.
+        Simulations and targets that no earlier event has counted; failed simulations by verdict.
     run_alone_later
         Groups, or replicates of the task's group, that took too much memory beside others.
     partial
         What it gave of a group that runs as several tasks; None: the task was of whole groups.
     reference
         The first good simulation's schema, if there is one.
+    usage
+        What it took.
     worker
         Its address; empty: no worker ran it.
+    is_empty
+        It came back without anything that it was asked for.
     """
 
     number: int
