@@ -113,7 +113,7 @@ class Runner:
             n_groups=len(job.groups),
             n_todo=len(job.todo),
         )
-        self._tell_progress = ProgressCallback(job.name, on_progress, self.stop)
+        self._tell_progress = ProgressCallback(job.name, on_progress, self._stop_on_interrupt)
         self._receiver = ResultReceiver(
             job, self._families, self._partial_groups, text_log, self._put, self._progress.note_start
         )
@@ -533,6 +533,10 @@ class Runner:
         """Return where the job stands. Runs in the committing thread, which knows best what is durable."""
         durable = self._job.record.taken_over_counts + self._job.log.view.counts
         return replace(self._progress.snapshot(), durable=durable)
+
+    def _stop_on_interrupt(self) -> None:
+        if not self._stopping:  # who asked before has said how, and whether another runner goes on
+            self.stop()
 
     def _show_progress(self) -> None:
         progress = self._progress

@@ -318,3 +318,19 @@ def test_what_is_given_up_is_nothing_good(tmp_path: Path) -> None:
     assert (lab.runner._lost_tasks.n_in_a_row, lab.runner._faulty_workers._anything_good) == (7, False)
     lab.runner._came_back(task, "tcp://worker-0", is_empty=False)
     assert (lab.runner._lost_tasks.n_in_a_row, lab.runner._faulty_workers._anything_good) == (0, True)
+
+
+def test_an_interrupt_in_on_progress_does_not_change_a_stop_that_was_asked_for(tmp_path: Path) -> None:
+    """SIGTERM leaves the job to the next runner; an interrupt meanwhile made it a cancelled one."""
+    interrupted = []
+
+    def on_progress(_: object) -> None:
+        if lab.runner._stopping:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+
+    lab = RunnerLab(tmp_path, [1] * 8, on_progress=on_progress)
+    lab.runner.stop(30.0, to_go_on=True)
+    lab.settle()
+    assert interrupted
+    assert lab.runner._to_go_on

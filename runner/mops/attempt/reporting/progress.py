@@ -179,21 +179,19 @@ class ProgressCallback:
     Parameters
     ----------
     stop
-        Stops the runner.
+        Stops the runner, unless it stops already.
     """
 
     def __init__(self, job: str, on_progress: Callable[[Snapshot], None], stop: Callable[[], None]):
         self._job, self._on_progress, self._stop = job, on_progress, stop
-        self._failed = self._stopped = False
+        self._failed = False
 
     def __call__(self, snapshot: Snapshot) -> None:
         """Call it."""
         try:
             self._on_progress(snapshot)
         except KeyboardInterrupt:
-            if not self._stopped:
-                self._stop()
-            self._stopped = True
+            self._stop()
         except Exception:
             if not self._failed:
                 message = "%s: on_progress raised an error; the job goes on, and the next ones are not told"
