@@ -21,6 +21,7 @@ from distributed import Client
 
 from mops.attempt.planning.window import Window
 from mops.system.heap import trim_heap
+from mops.waiting import polls
 from mops.worker.result_buffers import held_names
 from mops.worker.run_task import child_pids
 
@@ -56,12 +57,11 @@ def check(
     answer_s
         Seconds in which the scheduler and each worker are to answer, each time.
     """
-    deadline = time.monotonic() + patience_s
-    while (left := _look(client, pool, frozenset(keys), answer_s)) and time.monotonic() < deadline:
-        time.sleep(_LOOK_AGAIN_SECONDS)
-    if not left:
-        logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch, len(keys))
-        return True
+    for _ in polls(_LOOK_AGAIN_SECONDS, patience_s):
+        left = _look(client, pool, frozenset(keys), answer_s)
+        if not left:
+            logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch, len(keys))
+            return True
     more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     logger.warning("%s: after batch %d something is left: %s%s", job, batch, "; ".join(left[:_SHOWN]), more)
     return False

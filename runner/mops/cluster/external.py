@@ -34,6 +34,7 @@ from mops.errors import ClusterError
 from mops.settings import Settings
 from mops.system.cgroup import OomKills, container_kills
 from mops.task import Task, TaskRequest, TaskResult
+from mops.waiting import polls
 from mops.worker.run_task import stop_pool
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,6 @@ _FETCH_LOOK_SECONDS = 0.25
 
 _LOOK_SECONDS = 2.0
 _SOURCES_EVERY = 5  # looks: each asks every nanny
-_SAY_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
 
 
@@ -214,7 +214,7 @@ class ExternalCluster:
             logger.debug("the cluster does not answer: %r", error)
             return None
 
-    def _waited_for(self, look: Callable[[], Any], what: str) -> Any:
+    def _waited_for(self, look: Callable[[], object], what: str) -> None:
         """Look until something is there; say every 30 s what is missing.
 
         Raises
@@ -222,18 +222,17 @@ class ExternalCluster:
         ClusterError
             The time is over.
         """
-        deadline, said_at = time.monotonic() + self._patience_s, time.monotonic() - _SAY_SECONDS
-        while not (found := look()):
-            if time.monotonic() > deadline or self._over.wait(min(_LOOK_SECONDS, self._patience_s)):
-                raise ClusterError(
-                    f"{what}, for {self._patience_s:g} s",
-                    where=self._address,
-                    hint="start it, or correct MODELOPS_SCHEDULER; MODELOPS_JOB_CLUSTER_TIMEOUT is how long to wait",
-                )
-            if time.monotonic() - said_at >= _SAY_SECONDS:
-                said_at = time.monotonic()
-                logger.warning("%s; waiting up to %g s", what, deadline - said_at)
-        return found
+        every_s, over = min(_LOOK_SECONDS, self._patience_s), self._over
+        for poll in polls(every_s, self._patience_s, stopped=over.is_set, pause=over.wait, log_at_once=True):
+            if look():
+                return
+            if poll.log_is_due:
+                logger.warning("%s; waiting up to %g s", what, self._patience_s - poll.waited_s)
+        raise ClusterError(
+            f"{what}, for {self._patience_s:g} s",
+            where=self._address,
+            hint="start it, or correct MODELOPS_SCHEDULER; MODELOPS_JOB_CLUSTER_TIMEOUT is how long to wait",
+        )
 
     def _counted(self) -> int:
         self.count()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mops.errors import ServiceError
 from mops.k8s import connect
 from mops.k8s.runner_job import ends_job
+from mops.waiting import polls
 
 if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
@@ -131,11 +132,10 @@ def _taken(cluster: Object | None) -> bool:
 
 
 def _waited_for(look: Callable[[], bool], patience_s: float, otherwise: ServiceError) -> None:
-    deadline = time.monotonic() + patience_s
-    while not look():
-        if time.monotonic() > deadline:
-            raise otherwise
-        time.sleep(_LOOK_S)
+    for _ in polls(_LOOK_S, patience_s):
+        if look():
+            return
+    raise otherwise
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from mops.child.channel import Channel, Message, ProgressPage, Step
 from mops.errors import ModelError
 from mops.system import cgroup, process_memory
 from mops.task import JobContext
+from mops.waiting import polls
 from mops.worker import replacement_counts, result_buffers
 from mops.worker.deaths import Death
 from mops.worker.environment.interpreter import command
@@ -397,14 +398,6 @@ class ChildProcess:
         with self._guard:
             return self._collected or self._process.has_ended()
 
-    def _await_end(self, within_s: float) -> bool:
-        deadline = time.monotonic() + within_s
-        while not self._has_ended():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.002)
-        return True
-
     def _reap(self) -> None:
         """End what the child started and left, then the child, and take its exit status."""
         with self._reaping:  # not with the guard, under which others kill: to ask for the status may take seconds
@@ -448,7 +441,8 @@ class ChildProcess:
     def death(self) -> Death:
         """Wait for the end of a child that closed its socket, and say how it came."""
         # One that lives on closed the socket: a model that closes descriptors. It is ended all the same.
-        if not self._await_end(within_s=LEAVE_SECONDS) and self._ended_by == "itself":
+        has_ended = any(self._has_ended() for _ in polls(0.002, LEAVE_SECONDS))
+        if not has_ended and self._ended_by == "itself":
             self._ended_by = "silence"
         self._reap()
         self._read_prints_left()

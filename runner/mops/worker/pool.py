@@ -11,7 +11,6 @@ import contextlib
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from mops.system.heap import resident_bytes
 from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
 from mops.units import bytes_text
 from mops.verdicts import Report
+from mops.waiting import polls
 from mops.worker import replacement_counts, result_buffers
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
 from mops.worker.children import ChildRegistry
@@ -36,7 +36,6 @@ from mops.worker.task_progress import TaskProgress
 logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 0.25
-_SAY_SECONDS = 30.0
 _PAUSE_SHARE = 0.85  # of what the worker may take: above it, no further simulation starts beside one that runs
 _DEATHS_BETWEEN_UNITS = 5
 _LEAVE_SHARE = 0.9  # of the size at which a simulation found too little room in a process
@@ -398,18 +397,14 @@ class Pool:
 
         Dask's own pausing measures the worker's process only, which in an embedded worker is the whole runner.
         """
-        said_at = time.monotonic()
-        while not self._stopping and self._children.any_lent:
+        for poll in polls(_LOOK_AGAIN_SECONDS, stopped=lambda: self._stopping, pause=self._children.await_change):
             most = self._pause_bytes()
-            taken = self._taken_bytes(most)
-            if taken <= most:
+            if not self._children.any_lent or (taken := self._taken_bytes(most)) <= most:
                 return
             self._close_unused()
-            if time.monotonic() - said_at > _SAY_SECONDS:
-                said_at = time.monotonic()
+            if poll.log_is_due:
                 message = "%s: waiting to start simulations: the worker's processes take %d MiB (limit %d MiB)"
                 logger.warning(message, self.context.job, taken >> 20, most >> 20)
-            self._children.await_change(_LOOK_AGAIN_SECONDS)
 
     def _pause_bytes(self) -> int:
         """Return what the worker's processes may take for another simulation to start beside one that runs."""

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from mops.child.buffers import map_part
+from mops.waiting import polls
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ COPY_BELOW_BYTES = 1 << 20
 """Smaller parts are copied. A mapped one costs a descriptor (mmap keeps a duplicate until Python 3.13), and a worker of
 many slots with simulations of a fraction of a second would have thousands of them in one open checkpoint."""
 
-_SAY_SECONDS = 30.0
+_POLL_SECONDS = 1.0
 _changed = threading.Condition(threading.RLock())  # re-entrant: a finalizer may run in a thread that is in here
 _bytes_of: Counter[str] = Counter()
 
@@ -92,14 +93,13 @@ def wait_for_room(limit_bytes: int, stopping: Callable[[], bool], job: str, mark
         What the names of the parts that count have in them: a job does not wait for another one's runner.
     """
     with _changed:
-        while held_bytes(mark) > limit_bytes and not stopping():
-            if not _changed.wait(_SAY_SECONDS):
-                logger.warning(
-                    "%s: waiting to start simulations: %d MiB of results are not fetched yet (limit %d MiB)",
-                    job,
-                    held_bytes(mark) >> 20,
-                    limit_bytes >> 20,
-                )
+        for poll in polls(_POLL_SECONDS, stopped=stopping, pause=_changed.wait):
+            n_bytes = held_bytes(mark)
+            if n_bytes <= limit_bytes:
+                return
+            if poll.log_is_due:
+                message = "%s: waiting to start simulations: %d MiB of results are not fetched yet (limit %d MiB)"
+                logger.warning(message, job, n_bytes >> 20, limit_bytes >> 20)
 
 
 def wake() -> None:

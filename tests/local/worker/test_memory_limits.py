@@ -304,7 +304,7 @@ def run(p, s):
 def test_nothing_more_starts_while_the_worker_is_full(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mops.worker.pool._SAY_SECONDS", 0.0)
+    monkeypatch.setattr("mops.waiting.LOG_SECONDS", 0.0)
     used = resident_bytes()
     pool = lab.pool(HOLDS, slots=2, worker_limit=used + 400 * MIB, memory_bytes=2 << 30)
     lab.run(pool, [{"mib": 1}])  # its child stays, and what it takes is given up for the others
@@ -327,7 +327,7 @@ def test_pausing_follows_what_others_leave(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two jobs on a laptop each took what was there when they began, and the kernel chose among both."""
-    monkeypatch.setattr("mops.worker.pool._SAY_SECONDS", 0.0)
+    monkeypatch.setattr("mops.waiting.LOG_SECONDS", 0.0)
     pool = lab.pool(HOLDS, slots=2, memory_bytes=2 << 30)
     got: list[TaskResult] = []
     requests = [threading.Thread(target=lambda mib=mib: got.append(lab.run(pool, [{"mib": mib}]))) for mib in (101, 2)]

@@ -191,7 +191,7 @@ def started(lab: PoolLab, pool: Pool, sets: list[dict[str, Any]]) -> list[TaskRe
 def test_an_order_waits_while_too_much_is_held_and_goes_on_when_it_is_given_up(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mops.worker.result_buffers._SAY_SECONDS", 0.01)
+    monkeypatch.setattr("mops.waiting.LOG_SECONDS", 0.0)
     code = "from pathlib import Path\n\ndef run(p, s):\n    (HERE / f'ran-{p[\"a\"]}').touch()\n    return {'x': s}\n"
     pool = lab.pool(code, held_bytes=held_bytes())
     first = lab.run(pool, [{"a": 1}])

@@ -35,6 +35,7 @@ from mops.project.bundle_cache import cache_folder
 from mops.system import folders
 from mops.system.lifeline import can_tie, tie
 from mops.task import JobContext
+from mops.waiting import polls
 from mops.worker.environment.interpreter import libraries, unfit
 from mops.worker.environment.requirements import (
     LOCK,
@@ -50,7 +51,6 @@ from mops.worker.environment.variables import environment
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
-_SAY_SECONDS = 30.0
 _TAIL_BYTES = 16 << 10
 # -P: a module of the project is not to shadow one of pip's.
 _PIP = ("-P", "-m", "pip", "install", "--no-input", "--no-user", "--disable-pip-version-check", "--progress-bar", "off")
@@ -165,18 +165,16 @@ class _EnvironmentBuilder:
 
     def _waited(self, done: Callable[[], bool], doing: str, began: float) -> bool:
         """Wait until something is done, and say every 30 s that it is not; return whether it was done in time."""
-        said_at = time.monotonic()
-        while not done():
-            now = time.monotonic()
-            if self._is_over():
-                raise _Stopped
-            if now - began > self._limit_s:
-                return False
-            if now - said_at > _SAY_SECONDS:
-                said_at, place = now, (self._job, self._wanted.file, doing)
-                logger.warning("%s: %s: %s, for %.0f s (limit %g s)", *place, now - began, self._limit_s)
-            time.sleep(_LOOK_SECONDS)
-        return True
+        before_s = time.monotonic() - began
+        for poll in polls(_LOOK_SECONDS, self._limit_s - before_s, stopped=self._is_over):
+            if done():
+                return True
+            if poll.log_is_due:
+                place, waited_s = (self._job, self._wanted.file, doing), before_s + poll.waited_s
+                logger.warning("%s: %s: %s, for %.0f s (limit %g s)", *place, waited_s, self._limit_s)
+        if self._is_over():
+            raise _Stopped
+        return False
 
     def _made(self, lock_fd: int) -> Installed:
         logger.info("%s: installing what %s asks for (limit %g s)", self._job, self._wanted.file, self._limit_s)
