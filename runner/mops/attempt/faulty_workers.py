@@ -14,7 +14,8 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mops.errors import MopsError
+from mops.attempt.lost_tasks import described
+from mops.errors import ClusterError, MopsError
 from mops.task import Task
 
 FAULTS = 3
@@ -26,8 +27,6 @@ WITNESSES = 3
 
 _GOOD_SINCE = 2
 
-Step = tuple[int, int | None]
-
 
 class AfterFault(Enum):
     """What follows of a task that has raised."""
@@ -35,6 +34,7 @@ class AfterFault(Enum):
     ELSEWHERE = "it runs elsewhere"
     BLAME = "it has raised on several workers"
     END = "nothing can run anywhere"
+    RAISES_EVERYWHERE = "it has raised on all its workers, and no other task has run there since"
 
 
 @dataclass
@@ -82,17 +82,19 @@ class FaultyWorkers:
             one.on.update([worker] if worker else ())
         if not worker or not (task.alone or raised_elsewhere):
             self._in_a_row[worker] += 1
-        if worker not in self.avoided and self._in_a_row[worker] >= FAULTS:
-            if not worker:  # it does not come as far as a worker: the scheduler cannot read it
-                return AfterFault.END
+        if self._in_a_row[worker] >= FAULTS:
             self.avoided.add(worker)
-        if workers and workers <= self.avoided:
+        # Without a worker's address, the scheduler cannot read tasks.
+        if "" in self.avoided or (workers and workers <= self.avoided):
             return AfterFault.END
         if min(one.times for one in past) < FAULTS:
             return AfterFault.ELSEWHERE
         for one in past:
             one.times = 0
-        return AfterFault.BLAME if not task.alone or all(one.is_to_blame for one in past) else AfterFault.END
+        if not task.alone or all(one.is_to_blame for one in past):
+            return AfterFault.BLAME
+        others_raise = len(self._raised) > len(past)
+        return AfterFault.END if others_raise else AfterFault.RAISES_EVERYWHERE
 
     def good(self, worker: str) -> None:
         """Take a task that has come back from a worker with what it was asked for, or part of it."""
@@ -102,10 +104,12 @@ class FaultyWorkers:
         for past in self._raised.values():
             past.good_since |= past.on & {worker}
 
-    def gone(self, worker: str) -> None:
-        """Forget a worker that has left: another one may have its address later."""
-        self.avoided.discard(worker)
+    def left(self, worker: str) -> bool:
+        """Forget a worker that has left, whose address another one may get; return whether it was avoided."""
         self._in_a_row.pop(worker, None)
+        was_avoided = worker in self.avoided
+        self.avoided.discard(worker)
+        return was_avoided
 
     def forget(self, groups: Iterable[int]) -> None:
         """Forget groups that are finished."""
@@ -120,8 +124,20 @@ class FaultyWorkers:
         return frozenset(self.avoided.union(*on))
 
 
-def steps_of(task: Task) -> list[Step]:
-    """Name what a task runs: (group, None), or (group, replicate), or (group, -1) for its targets."""
-    if task.replicates is None:
-        return [(group, None) for group in task.groups]
-    return [(task.groups[0], replicate) for replicate in task.replicates or (-1,)]
+def nothing_can_run(task: Task, worker: str, said: str, why: AfterFault, job: str) -> ClusterError:
+    """Return the error that ends an attempt after a task has raised.
+
+    Parameters
+    ----------
+    worker
+        The address of the worker that ran it last; empty: it came to none.
+    said
+        What it raised there.
+    """
+    if why is AfterFault.RAISES_EVERYWHERE:
+        what = f"{described(task)} raised on every worker that ran it; on the last one, {worker or 'none'}: {said}"
+        hint = "correct what it raised, or look at the workers' logs"
+    else:
+        what = f"no simulation can run on any worker; the last one, {worker or 'none'}, says: {said}"
+        hint = "look at the workers' disks, limits and logs"
+    return ClusterError(what, where=job, hint=f"{hint}; mops jobs resume goes on from what is committed")

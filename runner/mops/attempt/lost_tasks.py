@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from mops.attempt.faulty_workers import Step, steps_of
 from mops.attempt.tasks_in_flight import TaskLost
 from mops.cluster.worker_losses import LossCause, WorkerLoss
 from mops.storage.live_record import Live
@@ -19,6 +18,8 @@ from mops.verdicts import Report
 
 EMPTY_LIMIT = 5
 """How often a task may come back without anything in a row before what it runs is to blame."""
+
+Step = tuple[int, int | None]
 
 
 class LostTasks:
@@ -65,6 +66,13 @@ class LostTasks:
         self._n_deaths.update(steps)
         first, whole = steps[0], (task.groups[0], None)
         return self._n_deaths[whole] + (self._n_deaths[first] if first != whole else 0)
+
+
+def steps_of(task: Task) -> list[Step]:
+    """Name what a task runs: (group, None), or (group, replicate), or (group, -1) for its targets."""
+    if task.replicates is None:
+        return [(group, None) for group in task.groups]
+    return [(task.groups[0], replicate) for replicate in task.replicates or (-1,)]
 
 
 def is_single(task: Task, n_replicates: Callable[[int], int]) -> bool:

@@ -27,7 +27,7 @@ from mops.attempt.checkpoint.pending_results import PendingResults
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.concurrency import Concurrency
 from mops.attempt.drain import Batches
-from mops.attempt.faulty_workers import AfterFault, FaultyWorkers
+from mops.attempt.faulty_workers import AfterFault, FaultyWorkers, nothing_can_run
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.lost_tasks import LostTasks, described, is_single, lost_report, quarantine_result
 from mops.attempt.planning.batch_size import MOST_GROUPS
@@ -183,10 +183,11 @@ class Runner:
         self._log_begin()
         with ThreadPoolExecutor(1, "mops-drain") as self._drainer, contextlib.closing(self._tasks_in_flight):
             try:
-                failure = self._loop()
+                failure = self._ended_by(self._loop)
                 self._log_end(failure)
+                self._tasks_in_flight.finish_deliveries()
                 self._committer.finish()
-                self._take_last_commits()
+                failure = self._ended_by(self._take_last_events) or failure
                 self._check_drained(self._batches.rest())
                 self._run_in_background(self._cluster.done)  # after the look at what its children hold
             except BaseException as error:
@@ -198,12 +199,16 @@ class Runner:
                 raise
             return self._append_end(failure)
 
-    def _loop(self) -> MopsError | None:
-        """Run the pilot and the window; return why it cannot go on, if it cannot."""
+    def _loop(self) -> None:
+        """Run the pilot and the window, until nothing is left to run or the time of a stop is over."""
         self._forecast.committed(self._job.inherited, self._reference)
+        while not self._plan.over and time.monotonic() < self._stop_by:
+            self._step()
+
+    def _ended_by(self, call: Callable[[], None]) -> MopsError | None:
+        """Call something; return the error after which nothing can run, if there is one."""
         try:
-            while not self._plan.over and time.monotonic() < self._stop_by:
-                self._step()
+            call()
         except (JobFailed, UsageError, ClusterError) as failure:
             self._cluster.stop(0.0)
             return failure
@@ -297,7 +302,7 @@ class Runner:
                 self._partial_groups.drop(event.partial)
             return
         self._came_back(task, event.worker, is_empty=event.is_empty)
-        if task.alone:
+        if task.alone and event.worker and not event.is_empty:
             where, took = (self._job.name, task.groups[0]), event.usage.peak_bytes >> 20
             logger.info("%s: group %d ran alone on its worker: its processes took %d MiB", *where, took)
         self._reference = self._reference or event.reference
@@ -396,21 +401,18 @@ class Runner:
         Raises
         ------
         MopsError
-            Nothing can run anywhere; what is finished is committed.
+            No task can run; what is finished is committed.
         """
         task, before = event.task, len(self._faulty_workers.avoided)
         then = self._faulty_workers.raised(task, event.worker, event.error, self._cluster.addresses)
         said = f"{type(event.error).__name__}: {' '.join(str(event.error).split())}"[:_ERROR_CHARACTERS]
         what = (described(task), event.worker or "no worker")
         logger.warning("%s: %s raised on %s, %s: %s", self._job.name, *what, then.value, said)
-        if then is AfterFault.END:
+        if then in (AfterFault.END, AfterFault.RAISES_EVERYWHERE):
             if isinstance(event.error, UsageError | ClusterError):
                 raise event.error
-            raise ClusterError(  # also a StorageError: it is the worker's, and the runner can commit
-                f"no simulation can run on any worker; the last one, {event.worker or 'none'}, says: {said}",
-                where=self._job.name,
-                hint="look at the workers' disks, limits and logs; mops jobs resume goes on from what is committed",
-            ) from event.error
+            # Also for a StorageError: it is the worker's, and the runner can commit.
+            raise nothing_can_run(task, event.worker, said, then, self._job.name) from event.error
         if len(self._faulty_workers.avoided) > before:
             self._cluster.avoid(frozenset(self._faulty_workers.avoided))
             message = "%s: worker %s is faulty, and avoided from now on; %d workers are left"
@@ -421,8 +423,7 @@ class Runner:
             self._plan.lost(task.number)
 
     def _worker_lost(self, loss: WorkerLoss) -> None:
-        if loss.worker in self._faulty_workers.avoided:
-            self._faulty_workers.gone(loss.worker)
+        if self._faulty_workers.left(loss.worker):
             self._cluster.avoid(frozenset(self._faulty_workers.avoided))
         self._concurrency.worker_lost(loss, self._plan.last_number)
 
@@ -444,18 +445,21 @@ class Runner:
         self._drainer.submit(call, *arguments).add_done_callback(_warn_of_fault)
 
     def _stop(self, asked: StopRequested) -> None:
-        self._stopping, self._to_go_on = True, asked.to_go_on
-        self._stop_by = time.monotonic() + asked.grace_s + _STOP_SECONDS
+        """Send nothing more. A stop that cancels wins over one that does not, and a later one gives no more time."""
+        now = time.monotonic()
+        grace_s = max(min(asked.grace_s, self._stop_by - _STOP_SECONDS - now), 0.0)
+        self._to_go_on = asked.to_go_on and (self._to_go_on or not self._stopping)
+        self._stopping, self._stop_by = True, now + grace_s + _STOP_SECONDS
         self._plan.stop()
-        self._cluster.stop(asked.grace_s)
+        self._cluster.stop(grace_s)
 
-    def _take_last_commits(self) -> None:
-        """Take what the committer's end brought: the last commits, or the error that prevented them."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                event = self._events.get_nowait()
-                if isinstance(event, Committed | BaseException):
-                    self._handle(event)
+    def _take_last_events(self) -> None:
+        """Take what came behind the loop: the last commits, or the errors that prevented them."""
+        while (event := self._next_event(0.0)) is not None:
+            if isinstance(event, ThreadFault) and event.thread == "connect":
+                continue  # nothing needs the cluster any more
+            if isinstance(event, Committed | ThreadFault | BaseException):
+                self._handle(event)
 
     def _append_end(self, failure: MopsError | None) -> State:
         """Append the attempt's end to the log, unless another runner is to go on."""
@@ -466,7 +470,7 @@ class Runner:
             job.log.end("failed", totals=view.counts)
             raise failure
         state = end_state(job.record, view)
-        if self._to_go_on and state == "cancelled":
+        if self._to_go_on and state == "cancelled" and not job.log.cancelled:
             raise Terminated(job.name, where=job.files.url)
         job.log.end(state, totals=view.counts)
         self._keep_finished()

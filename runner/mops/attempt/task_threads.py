@@ -26,9 +26,16 @@ _RECENT = 16
 
 @dataclass
 class ThreadFault:
-    """An event: something failed that is no task's doing, and that nobody expects. The loop raises it."""
+    """An event: a call in one of the threads raised an error that is not a task's fate. The loop raises it.
+
+    Parameters
+    ----------
+    thread
+        The threads that the call was made in.
+    """
 
     error: BaseException
+    thread: ThreadName
 
 
 class TaskThreads:
@@ -45,26 +52,31 @@ class TaskThreads:
 
     def __init__(self, put: Callable[[object], None]):
         self._put = put
-        self._closed = False
+        self._closed: set[ThreadName] = set()
         self._threads = {lane: ThreadPoolExecutor(n, f"mops-{lane}") for lane, n in _THREADS.items()}
 
     def call(self, lane: ThreadName, work: Callable[[], object]) -> None:
-        """Have something called in a lane, in its turn. After :meth:`close` nothing is: nobody waits for it."""
+        """Have something called in a lane, in its turn. After :meth:`finish` nothing is: nobody waits for it."""
         try:
-            self._threads[lane].submit(self._guarded, work)
+            self._threads[lane].submit(self._guarded, lane, work)
         except RuntimeError as refused:
-            if not self._closed:  # no thread can be started
-                self._put(ThreadFault(refused))
+            if lane not in self._closed:  # no thread can be started
+                self._put(ThreadFault(refused, lane))
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def _guarded(self, lane: ThreadName, work: Callable[[], object]) -> None:
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - carried to the loop, which raises it
-            self._put(ThreadFault(error))
+            self._put(ThreadFault(error, lane))
+
+    def finish(self, lane: ThreadName) -> None:
+        """Make the calls that were asked for, and end the threads of a lane."""
+        self._closed.add(lane)
+        self._threads[lane].shutdown()
 
     def close(self) -> None:
-        """End the threads, after what they are at."""
-        self._closed = True
+        """End the threads, after the calls that they make now."""
+        self._closed.update(self._threads)
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
         for threads in self._threads.values():

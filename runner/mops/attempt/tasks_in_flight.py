@@ -120,8 +120,14 @@ class TasksInFlight:
         self._delivering = threading.Lock()
         self._closing = False
 
+    def finish_deliveries(self) -> None:
+        """Finish the deliveries that have begun, and begin none; after this no delivery puts an event."""
+        self._closing = True  # a fetch that waits for a worker gives up
+        self._lanes.finish("fetch")
+        self._lanes.finish("deliver")
+
     def close(self) -> None:
-        """End the threads, after what they are at; no result is waited for, which may be lost with all workers."""
+        """End the threads, after the calls that they make now. Results on workers are not waited for."""
         self._closing = True
         self._lanes.close()
 
@@ -228,7 +234,7 @@ class TasksInFlight:
 
     def _fetch(self, flight: _Flight) -> None:
         """Bring a result to where it goes, then release its future; or find out what became of it."""
-        if not self._is_here(flight):
+        if self._closing or not self._is_here(flight):
             return  # taken back, and running again
         match flight.futures[0].status:
             case "finished":

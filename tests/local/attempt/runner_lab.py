@@ -21,7 +21,7 @@ from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import TextLogBuffer
-from mops.attempt.task_threads import ThreadFault, ThreadName
+from mops.attempt.task_threads import TaskThreads, ThreadFault, ThreadName
 from mops.cluster.base import RunsAgain
 from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
 from mops.project.project import ModelSpec
@@ -62,11 +62,15 @@ class SteppedLanes:
         try:
             work()
         except Exception as error:  # as mops.attempt.task_threads does
-            self.put(ThreadFault(error))
+            self.put(ThreadFault(error, lane))
 
     @property
     def due(self) -> list[ThreadName]:
         return [lane for lane, calls in self.waiting.items() if calls]
+
+    def finish(self, lane: ThreadName) -> None:
+        while self.waiting[lane]:
+            self.step(lane)
 
     def close(self) -> None:
         """As the real one."""
@@ -162,7 +166,7 @@ class SimCluster:
         self._slots_each = max(slots // workers, 1)
         self.avoided: frozenset[str] = frozenset()
         self.n_connections = 1
-        self.stopped = False
+        self.graces: list[float] = []
         self.departures: list[WorkerLoss] = []
         self.notes_taken: list[frozenset[str]] = []
 
@@ -230,7 +234,7 @@ class SimCluster:
         self.n_connections += 1
 
     def stop(self, grace_s: float) -> None:
-        self.stopped = True
+        self.graces.append(grace_s)
 
     def done(self) -> None:
         """As the real one."""
@@ -265,6 +269,8 @@ class RunnerLab:
     ----------
     replicates
         Of each group.
+    threads
+        The threads that carry tasks' fates; None: stepped by the test.
     """
 
     def __init__(
@@ -276,6 +282,7 @@ class RunnerLab:
         slots: int = 2,
         workers: int = 2,
         on_progress: Callable[[Snapshot], None] = lambda _: None,
+        threads: Callable[[Callable[[object], None]], TaskThreads] | None = None,
         **settings: Any,
     ):
         self.replicates = replicates
@@ -307,7 +314,7 @@ class RunnerLab:
             job,
             TextLogBuffer(),
             on_progress=on_progress,
-            threads=lanes,
+            threads=threads or lanes,
         )
         self.kept = Kept(groups, len(names))
         self.runner._committer = self.kept  # type: ignore[assignment]

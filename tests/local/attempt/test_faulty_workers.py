@@ -46,3 +46,22 @@ def test_a_group_that_raises_everywhere_makes_no_worker_faulty() -> None:
         worker = sorted(workers)[n % len(workers)]
         faults.raised(task(0, alone=n >= FAULTS), worker, FULL, workers)
     assert not faults.avoided
+
+
+def test_a_worker_that_has_left_leaves_none_of_its_faults_to_the_next_one_of_its_address() -> None:
+    """Only those of a worker that was avoided were forgotten: the new worker was faulty after one task."""
+    faults = FaultyWorkers()
+    for i in range(FAULTS - 1):
+        faults.raised(task(i), A, FULL, {A, B})
+    assert not faults.left(A)
+    assert faults.raised(task(9), A, FULL, {A, B}) is AfterFault.ELSEWHERE
+    assert not faults.avoided
+
+
+def test_a_faulty_worker_that_has_left_is_not_avoided() -> None:
+    faults = FaultyWorkers()
+    for i in range(FAULTS):
+        faults.raised(task(i), A, FULL, {A, B})
+    assert faults.avoided == {A}
+    assert faults.left(A)
+    assert not faults.avoided

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,10 @@ def test_targets_that_come_back_empty_are_sent_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replicates", [[1], [3]])
 def test_what_comes_back_empty_for_ever_is_failed_by_name_and_the_rest_goes_on(
-    tmp_path: Path, replicates: list[int]
+    tmp_path: Path, replicates: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was sent again and again, as fast as it came back."""
+    caplog.set_level(logging.INFO, "mops")
     lab = started(RunnerLab(tmp_path, [1, *replicates, 1]))
     while not lab.over:
         assert lab.n_turns < 2000
@@ -76,6 +78,7 @@ def test_what_comes_back_empty_for_ever_is_failed_by_name_and_the_rest_goes_on(
     assert [(failure.group, failure.replicate) for failure in failed] == [(1, i) for i in range(replicates[0])]
     assert all(f"came back without one {EMPTY_LIMIT} times" in failure.message for failure in failed)
     assert {failure.signals for failure in failed} == {"no result"}
+    assert "ran alone" not in caplog.text, "it took 0 MiB, the log said of a task that nothing ran"
 
 
 def test_targets_that_come_back_empty_after_a_stop_are_not_sent_again(tmp_path: Path) -> None:
@@ -197,7 +200,7 @@ def test_an_interrupt_in_on_progress_is_a_stop(tmp_path: Path) -> None:
 
     lab = RunnerLab(tmp_path, [1] * 8, on_progress=interrupts)
     lab.finish()
-    assert lab.cluster.stopped
+    assert lab.cluster.graces
     assert len(lab.kept.done) < 8
 
 
@@ -291,6 +294,33 @@ def test_a_task_that_raises_everywhere_is_failed_by_name_and_no_worker_is_avoide
     named = [(f.group, f.reason, f.signals) for f in lab.kept.failures if f.target is None]
     assert named == [(30, "lost", "RuntimeError")]
     assert "it raised RuntimeError: only this one" in lab.kept.failures[0].message
+
+
+def test_the_last_task_that_raises_everywhere_ends_the_attempt_with_what_it_raised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error was that of faulty workers, which had run everything else."""
+    lab = started(RunnerLab(tmp_path, [1] * 8, slots=4, workers=4, checkpoint_seconds=0))
+
+    def run() -> None:
+        while lab.n_turns < 5000:
+            lab.settle()
+            for future in lab.cluster.running:
+                if holds(future, 7):
+                    lab.fail(future, RuntimeError("only this one"), allowed(lab, future)[0])
+                else:
+                    lab.answer(future)
+
+    with pytest.raises(ClusterError) as ended:
+        run()
+    assert sorted(lab.kept.done) == list(range(7))
+    first, *_ = str(ended.value).splitlines()
+    assert re.fullmatch(
+        r"task \d+ with group 7 raised on every worker that ran it; on the last one, tcp://worker-\d: "
+        r"RuntimeError: only this one",
+        first,
+    )
+    assert "any worker" not in caplog.text
 
 
 def test_tasks_that_the_scheduler_cannot_read_end_the_attempt_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""How an attempt ends: what the stops that were asked for leave behind, and what happens behind the loop."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from runner_lab import RunnerLab
+
+from mops.attempt.task_threads import TaskThreads
+from mops.errors import ClusterError, Terminated, UsageError
+from mops.storage.files import Files
+from mops.storage.joblog.log import JobLog
+from mops.storage.paths import JobPaths
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End the loop with the grace period of a stop, as with a cluster that no longer answers."""
+    monkeypatch.setattr("mops.attempt.main_loop._STOP_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize(("error", "state"), [(ZeroDivisionError("ours"), None), (UsageError("no output"), "failed")])
+def test_a_fault_of_a_delivery_that_takes_longer_than_a_stop_is_raised(
+    tmp_path: Path, error: Exception, state: str | None
+) -> None:
+    """The loop was over when it came: the attempt ended as cancelled, without a word of the fault."""
+    lab = RunnerLab(tmp_path, [1], threads=TaskThreads)
+    delivering, may_fail = threading.Event(), threading.Event()
+
+    def broken(*_: object) -> None:
+        delivering.set()
+        may_fail.wait()
+        raise error
+
+    lab.runner._tasks_in_flight._deliver = broken
+    lab.turn()
+    (future,) = lab.cluster.running
+    lab.answer(future)
+    delivering.wait()
+    lab.runner.stop(0.0)
+    timer = threading.Timer(0.5, may_fail.set)
+    timer.start()
+    with pytest.raises(type(error)):
+        lab.runner.run()
+    timer.join()
+    assert JobLog(Files.open(str(tmp_path)), JobPaths("job")).read().state == state
+
+
+def test_a_reconnection_that_fails_behind_the_loop_is_no_fault(tmp_path: Path) -> None:
+    """A stop ends the wait for the cluster, which is an error there."""
+    lab = RunnerLab(tmp_path, [1])
+    lab.runner.stop(0.0)
+    lab.lanes.call("connect", lambda: (_ for _ in ()).throw(ClusterError("out of reach")))
+    lab.lanes.step("connect")
+    assert lab.runner.run() == "cancelled"
+
+
+def test_sigterm_alone_leaves_the_job_to_the_next_runner(tmp_path: Path) -> None:
+    lab = RunnerLab(tmp_path, [1] * 8)
+    lab.runner.stop(0.0, to_go_on=True)
+    with pytest.raises(Terminated):
+        lab.runner.run()
+
+
+@pytest.mark.parametrize("sigterm_first", [False, True])
+def test_a_cancel_wins_over_sigterm_whichever_comes_first(tmp_path: Path, sigterm_first: bool) -> None:
+    """SIGTERM behind Ctrl-C left the job without an end: the next pod went on with what a person had cancelled."""
+    lab = RunnerLab(tmp_path, [1] * 8)
+    for to_go_on in (sigterm_first, not sigterm_first):
+        lab.runner.stop(0.0, to_go_on=to_go_on)
+        lab.turn()
+    assert lab.runner.run() == "cancelled"
+
+
+def test_a_cancel_in_the_log_wins_over_a_sigterm_that_came_before_it_was_read(tmp_path: Path) -> None:
+    lab = RunnerLab(tmp_path, [1] * 8)
+    lab.runner.stop(0.0, to_go_on=True)
+    JobLog(Files.open(str(tmp_path)), JobPaths("job")).cancel("somebody")
+    lab.runner._job.log.poll()  # as the committing thread does every few seconds
+    assert lab.runner.run() == "cancelled"
+
+
+def test_a_later_stop_gives_simulations_no_more_time(tmp_path: Path) -> None:
+    """A SIGTERM behind a cancel gave them a pod's whole grace period once more."""
+    lab = RunnerLab(tmp_path, [1] * 8)
+    for grace_s in (10.0, 80.0, 0.0):
+        lab.runner.stop(grace_s)
+        lab.turn()
+    first, second, third = lab.cluster.graces
+    assert (first, third) == (10.0, 0.0)
+    assert 9.0 < second < 10.0
