@@ -2,7 +2,7 @@
 #
 #     buildah bud --build-arg BASE=python:3.11-slim-bookworm -t mops:0.1.0 .
 #
-# A model's libraries go on top of it (examples/sir/Dockerfile), or into the bundle (docs/dependencies.md).
+# A model's libraries go on top of it (examples/sir/Dockerfile), or into the bundle (docs/internals/dependencies.md).
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS build

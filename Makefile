@@ -1,9 +1,9 @@
-# The whole interface: setup, demo, test, test-k8s, lint, bench, wheel.
+# The whole interface: setup, demo, test, test-k8s, lint, docs, bench, wheel.
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo check test test-k8s soak lint format bench lock wheel
+.PHONY: setup demo check test test-k8s soak lint format docs bench lock wheel
 
 setup: $(STAMP)
 
@@ -48,6 +48,10 @@ lint: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The documentation site, into build/docs. A warning is an error: a dead link, a page that no other page lists.
+docs: setup
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env docs build/docs
 
 bench: setup
 	$(BIN)/python bench/throughput.py --rounds 5

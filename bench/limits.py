@@ -8,8 +8,8 @@
 | outputs | more bytes of outputs than there is memory for everything, with a small /dev/shm |
 | threads | two children of a model in linear algebra, with one thread each and with as many as OpenBLAS takes |
 
-Leaves `bench/results/limits.json` (a part of it with `--only`), the tables in `docs/memory.md` and the picture
-`docs/limits.png`. With `--quick` (a tenth of everything, to see that it works) it prints and leaves nothing.
+Writes `bench/results/limits.json` (a part of it with `--only`), and in `docs/internals` the tables of `memory.md` and
+the picture `limits.png`. With `--quick` (a tenth of everything, to see that it works) it prints and writes nothing.
 """
 
 import argparse

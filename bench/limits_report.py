@@ -5,7 +5,7 @@ from statistics import median
 
 from throughput_report import facts_line, put_between
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "internals"
 PAGE = DOCS / "memory.md"
 PICTURE = DOCS / "limits.png"
 BEGIN, END = "<!-- limits: begin (bench/limits.py writes it) -->", "<!-- limits: end -->"

@@ -4,8 +4,8 @@ Each size runs several times, in a process of its own, which says how much of a 
 at, both by least squares: that of the peaks of sizes above 1,000 sets; and within the largest size, where the memory of
 one process grows or not, that of the peaks of its later nine tenths.
 
-Leaves `bench/results/memory.json`, the tables in `docs/memory.md` and the picture `docs/memory.png`. With `--quick`
-(the small sizes once, to see that it works), or without one of the peers (`--peers`), it prints and leaves nothing.
+Writes `bench/results/memory.json`, and in `docs/internals` the tables of `memory.md` and the picture `memory.png`. With
+`--quick` (the small sizes once, to see that it works), or without a peer (`--peers`), it prints and writes nothing.
 """
 
 import argparse

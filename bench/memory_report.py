@@ -7,7 +7,7 @@ import numpy as np
 from throughput_report import BEGIN as THROUGHPUT_BEGIN
 from throughput_report import END, facts_line, put_between
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "internals"
 PAGE = DOCS / "memory.md"
 PICTURE = DOCS / "memory.png"
 BEGIN = THROUGHPUT_BEGIN.replace("throughput.py", "memory.py")

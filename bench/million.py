@@ -4,7 +4,7 @@ For each size: sets in a Parquet file (4 parameters, one row of output each), `m
 while, `status`, `resume`, SIGKILL after a while, `status`. Each step is a process of its own, as a user starts it;
 its memory is sampled, of the runner alone and of its whole tree.
 
-Leaves `bench/results/million.json` and prints the table of `docs/large_studies.md`.
+Leaves `bench/results/million.json` and prints the table of `docs/internals/large-studies.md`.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 One Dask worker of two threads with its nanny, both in a cgroup of 1 GiB, and jobs from real runners: the short job by
 itself, then beside the long one, which began before it and ends after it. Needs root, for the cgroup; Linux.
 
-Leaves the table in `docs/shares.md`; with `--quick` (one round, short jobs) it prints and leaves nothing.
+Leaves the table in `docs/internals/shares.md`; with `--quick` (one round, short jobs) it prints and leaves nothing.
 """
 
 import argparse
@@ -15,10 +15,10 @@ from limits_lab import GIB, MIB, Lab, cgroup_memory, cgroup_of, dask_cluster, la
 from throughput import BENCH, machine, say
 from throughput_report import BEGIN, END, facts_line, put_between
 
-PAGE = BENCH.parent / "docs" / "shares.md"
+PAGE = BENCH.parent / "docs" / "internals" / "shares.md"
 ROUNDS = 3
 PRIORITIES = {"low": 0.2, "normal": 0.5, "high": 0.8}
-"""The short job's share beside a normal one (docs/shares.md)."""
+"""The short job's share beside a normal one (docs/internals/shares.md)."""
 MS, ROWS, REPLICATES = 50, 2_048, 5
 
 

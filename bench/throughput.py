@@ -3,9 +3,9 @@
 In each round every peer runs once, in a process of its own, in turn (A B C, B C A, ...): all of them meet a
 slow minute of the machine. Before that, the peers' artefacts are compared row for row.
 
-Leaves `bench/results/<case>.json`, the tables in `docs/throughput.md` and the picture `docs/throughput.png`.
-Without one of the peers (`--peers`), or with `--quick` (one short round of everything, to see that it works), it
-prints the tables and leaves nothing.
+Writes `bench/results/<case>.json`, and in `docs/internals` the tables of `throughput.md` and the picture
+`throughput.png`. Without a peer (`--peers`), or with `--quick` (one short round of everything, to see that it works),
+it prints the tables and writes nothing.
 """
 
 import argparse

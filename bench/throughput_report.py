@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "internals"
 PAGE = DOCS / "throughput.md"
 PICTURE = DOCS / "throughput.png"
 BEGIN, END = "<!-- table: begin (bench/throughput.py writes it) -->", "<!-- table: end -->"

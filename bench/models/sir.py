@@ -13,7 +13,7 @@ busy driver) then costs it what it costs a real one, and the results are the sam
 
 import numpy as np
 
-STEPS_PER_MS = 900  # measured on the machine of docs/throughput.md; `throughput.py` prints what it is elsewhere
+STEPS_PER_MS = 900  # on the machine of docs/internals/throughput.md; `throughput.py` prints the figure of this one
 POPULATION = 10_000
 SKEW_FACTOR = 20
 

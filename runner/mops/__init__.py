@@ -18,7 +18,7 @@ __all__ = ["Job", "open_job", "resume", "retry", "submit"]
 __version__ = "0.1.0"
 
 # Arrow reads this when it is first used. Its default, mimalloc, takes huge pages for itself: 40 MiB more at the
-# highest, and CPU time to clear them (docs/memory.md). The system's allocator also hears of malloc_trim.
+# highest, and CPU time to clear them (docs/internals/memory.md). The system's allocator also hears of malloc_trim.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 _HOMES = {

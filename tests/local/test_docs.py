@@ -77,6 +77,13 @@ def exists(words: list[str]) -> bool:
     return True
 
 
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """No dead link, and no page that no other page lists."""
+    build = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "--fresh-env"]
+    done = subprocess.run([*build, ROOT / "docs", tmp_path], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_readme_runs(tmp_path: Path) -> None:
     """As a newcomer types it, from the model to the losses."""
     (tmp_path / "mops.toml").touch()

@@ -1,9 +1,9 @@
 """What Python, numpy and pandas hold, as Arrow columns of which nobody else has the memory.
 
-Every value keeps its meaning, or the column fails by name (docs/models.md has the list). pyarrow's own conversion does
-not always: of a list that mixes times with and without a zone it makes one of them the other, of a masked array in
-``np.array`` the mask is lost, of a half and an integer it makes two integers. Standard library, numpy and pyarrow only;
-pandas is there if a value is of it.
+Every value keeps its meaning, or the column fails by name (docs/reference/models.md has the list).
+pyarrow's own conversion changes some values: in a list that mixes times with and without a zone it turns one into the
+other, it loses the mask of a masked array in ``np.array``, and it turns a half and an integer into two integers.
+Standard library, numpy and pyarrow only; pandas is there if a value is of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Looks whether a cluster is set up so that memory is bounded; says what is off, where, and what to set.
 
 :func:`facts_of_scheduler` and :func:`facts_of_worker` run there and read what is in effect; :func:`findings` is pure.
-The rules and their reasons are docs/doctor.md's.
+The rules and their reasons are docs/reference/doctor.md's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Divides the slots of a cluster among its jobs, by priority. Pure.
 
 How jobs hear of each other is :mod:`mops.cluster.other_jobs`'s; whose task is next is :mod:`mops.cluster.fair_queue`'s.
-docs/shares.md has the rule and its reasons.
+docs/internals/shares.md has the rule and its reasons.
 """
 
 from __future__ import annotations

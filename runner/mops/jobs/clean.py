@@ -1,6 +1,6 @@
 """Removes parts that no commit names and that none can name any more, and old temporary files.
 
-This is rule 13 of docs/storage.md. Whole jobs are jobs/delete.py's.
+This is rule 13 of docs/internals/storage.md. Whole jobs are jobs/delete.py's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Deletes jobs, so that a kill in the middle leaves no job that looks whole.
 
-docs/storage.md, "Deleting a job", has the order of things and the reasons. Bundles are shared by jobs, and stay.
+docs/internals/storage.md, "Deleting a job", has the order of steps and the reasons. Jobs share bundles, so they stay.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chooses what a retry runs again. What a derived job is: docs/storage.md, "Derived jobs"."""
+"""Chooses what a retry runs again. What a derived job is: docs/internals/storage.md, "Derived jobs"."""
 
 from __future__ import annotations
 

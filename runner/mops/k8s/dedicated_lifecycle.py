@@ -1,8 +1,8 @@
 """A job's own Dask cluster, seen from its runner's pod: there when the job begins, gone when it has ended.
 
 The submitter has drawn it (:mod:`mops.k8s.dedicated`) and put it into the runner's Job (:mod:`mops.k8s.runner_job`),
-whose pods read it here. The Job owns it, so that it goes with the Job whatever becomes of the runner. docs/cluster.md
-has the whole.
+whose pods read it here. The Job owns it, so that it goes with the Job whatever becomes of the runner. See
+docs/internals/kubernetes.md.
 """
 
 from __future__ import annotations

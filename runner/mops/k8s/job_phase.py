@@ -78,7 +78,8 @@ def _waiting(job: Object, pod: Object | None) -> Phase | None:
 def _lost(pod: Object | None, now: datetime | None) -> Phase | None:
     """Return the phase of a pod whose node has not ended it in time, and so does not answer.
 
-    Kubernetes does not replace such a pod: with a failure policy it waits until the pod has ended (docs/cluster.md).
+    Kubernetes does not replace such a pod: with a failure policy it waits until the pod has ended
+    (docs/internals/kubernetes.md).
     """
     if pod is None or now is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return None

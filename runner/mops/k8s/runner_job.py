@@ -1,4 +1,4 @@
-"""A runner's batch/v1 Job, as a manifest. Pure; docs/cluster.md has the table of exit codes and its reasons."""
+"""A runner's batch/v1 Job, as a manifest. Pure; docs/internals/kubernetes.md has its exit codes, with reasons."""
 
 from __future__ import annotations
 

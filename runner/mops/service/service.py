@@ -1,7 +1,7 @@
 """A cluster service: starts runners there, and reports their state.
 
 What a Job looks like is :mod:`mops.k8s.runner_job`'s, what its phase means :mod:`mops.k8s.job_phase`'s, how Kubernetes
-is reached :mod:`mops.k8s.client`'s. docs/cluster.md has the whole.
+is reached :mod:`mops.k8s.client`'s. docs/internals/kubernetes.md has the whole.
 """
 
 from __future__ import annotations

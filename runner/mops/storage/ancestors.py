@@ -1,6 +1,6 @@
 """Finds the parts that hold a job's rows: its own and, for a derived job, those of its ancestors.
 
-docs/storage.md, "Derived jobs", has the rules. How rows are filtered is filtered_dataset.py's.
+docs/internals/storage.md, "Derived jobs", has the rules. How rows are filtered is filtered_dataset.py's.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _PIECE_CHARACTERS = 2**20
 
 @dataclass(frozen=True)
 class Parent:
-    """The complete job that a derived one takes rows over from (docs/storage.md, "Derived jobs").
+    """The complete job that a derived one takes rows over from (docs/internals/storage.md, "Derived jobs").
 
     Parameters
     ----------

@@ -4,7 +4,7 @@
 last of these records is in effect for every later resume, and for the job that a retry derives. A record names the job
 by the time of its submit: what a deleted job of the same name has left is passed over. A variable without a
 value has only its name here: its value is the runner's and is never stored. What the settings (MODELOPS_JOB_*) say is
-read afresh by each attempt and is not kept here. docs/cluster.md has the table.
+read afresh by each attempt and is not kept here. docs/internals/kubernetes.md has the table.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import psutil
 from mops.system.cgroup import own_cgroup
 
 HEADROOM_BYTES = 256 << 20
-"""Kept free for each slot: what a simulation can allocate in the 100 ms until it is looked at (docs/limits.md)."""
+"""Kept free for each slot: what a simulation can allocate in 100 ms, until the next look (docs/internals/limits.md)."""
 
 LEAST_SHARE_BYTES = 64 << 20
 """No share is less: below it not even Python with numpy starts, and the kernel has the last word anyway."""

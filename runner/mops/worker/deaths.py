@@ -1,4 +1,4 @@
-"""Decides the verdict for a child process that died, from all signals of its death. Pure (docs/limits.md).
+"""Decides the verdict for a child process that died, from all signals of its death. Pure (docs/internals/limits.md).
 
 What a model says itself (``error``, ``invalid_output``) never comes here, nor what only the runner sees (``lost``).
 """

@@ -1,7 +1,7 @@
 """What a process with children shows to Prometheus: collectors that read what the pools know, when they are asked.
 
 Imported only where prometheus_client is known to be there: a worker's interpreter may lack it, and runs jobs all the
-same. What the metrics mean is docs/metrics.md's.
+same. What the metrics mean is docs/reference/metrics.md's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each kind of value that a model may return keeps its meaning, or its column fails by name (docs/models.md)."""
+"""Each kind of value from a model keeps its meaning, or its column fails by name (docs/reference/models.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is off in a cluster, by the rules of docs/doctor.md."""
+"""What is off in a cluster, by the rules of docs/reference/doctor.md."""
 
 from __future__ import annotations
 

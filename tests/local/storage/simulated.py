@@ -287,7 +287,7 @@ def _moves(world: World, current: Actor) -> list[tuple[str, Actor | None, str]]:
 
 
 def check(world: World) -> None:
-    """The invariants of docs/storage.md. Every earlier log was a prefix of this one: records are created in order."""
+    """Check docs/internals/storage.md's invariants. Each earlier log was a prefix of this one."""
     records = world.log()
     in_log = [path for path in world.store if path.startswith(PATHS.log)]
     world.claim(in_log == [PATHS.log_record(k + 1) for k in range(len(records))], "I2: a hole, or out of order")

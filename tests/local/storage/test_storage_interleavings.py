@@ -1,4 +1,4 @@
-"""The real JobLog in thousands of interleavings with faults: no invariant of docs/storage.md breaks.
+"""The real JobLog in thousands of interleavings with faults: no invariant of docs/internals/storage.md breaks.
 
 A model checker has searched the rules; this searches the code. Mutants of the code show that the search would
 find what it is there for.

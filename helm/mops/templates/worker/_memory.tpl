@@ -1,6 +1,6 @@
 {{- /*
 How much memory Dask may give to a worker, in MiB: what its container has, less a headroom, so that mops ends a greedy
-simulation before the kernel ends the container. The rules are those of `mops doctor` (docs/doctor.md); a cluster that
+simulation before the kernel ends the container. The rules are those of `mops doctor` (docs/reference/doctor.md); a cluster that
 this chart installs must pass it.
 */}}
 

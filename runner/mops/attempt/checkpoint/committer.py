@@ -2,7 +2,7 @@
 
 One thread owns the log (:class:`mops.storage.joblog.log.JobLog` is used from one thread), encodes results as they
 come, closes checkpoints, and meanwhile looks for a newer attempt or a cancel. What the record means is
-docs/storage.md's.
+docs/internals/storage.md's.
 """
 
 from __future__ import annotations

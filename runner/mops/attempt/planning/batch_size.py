@@ -1,7 +1,7 @@
 """``MODELOPS_JOB_BATCH_SIZE=auto``: how much runs at once, from what simulations take and what there is. Pure.
 
 The first task of a job is its pilot, alone on its worker with all the memory; each further one adds to what is known,
-and after each batch it is reckoned anew (docs/limits.md).
+and after each batch it is reckoned anew (docs/internals/limits.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a runner shows to Prometheus, on a port of its own: its job, and on an embedded cluster the children.
 
-Read from what the runner knows, when somebody asks. What the metrics mean is docs/metrics.md's; those of workers are
-:mod:`mops.worker.metrics`'s.
+The collectors read what the runner knows when Prometheus scrapes. docs/reference/metrics.md explains each metric;
+:mod:`mops.worker.metrics` has those of workers.
 """
 
 from __future__ import annotations

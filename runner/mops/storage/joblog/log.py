@@ -1,6 +1,6 @@
 """Reads and appends a job's log: numbered, create-only records that say what is committed.
 
-The protocol, and the rules that are named below, are in docs/storage.md. Records are
+The protocol, and the rules that are named below, are in docs/internals/storage.md. Records are
 :mod:`mops.storage.joblog.records`'s, what they mean :mod:`mops.storage.joblog.view`'s, whether an attempt may begin
 :mod:`mops.storage.joblog.starting`'s. Parts are written by others, before the record that names them.
 """

@@ -1,7 +1,7 @@
 """What a bundle asks to have installed for its model, what decides whether two ask for the same, and how it is shown.
 
 Reads the bundle's root and runs nothing; making the environment is :mod:`mops.worker.environment.install`'s. The rule
-is told in docs/dependencies.md.
+is told in docs/internals/dependencies.md.
 """
 
 from __future__ import annotations
