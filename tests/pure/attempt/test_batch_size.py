@@ -1,4 +1,4 @@
-"""How much runs at once where nobody has said it."""
+"""How much runs at once with BATCH_SIZE=auto."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ ROOM = Resources(slots=8, workers=2, result_bytes=256 * MIB, task_seconds=1.0)
 TASK = TaskUsage(200 * MIB, 64 << 10, seconds=0.1, groups=1, allowed_bytes=8 * GIB, own_bytes=GIB)
 
 
-def test_the_worker_with_the_least_room_decides_also_if_it_is_the_larger_one() -> None:
+def test_the_worker_with_the_least_free_memory_decides_even_if_it_is_the_larger_one() -> None:
     roomy = replace(TASK, allowed_bytes=8 * GIB, own_bytes=GIB)
     crowded = replace(TASK, allowed_bytes=10 * GIB, own_bytes=8 * GIB)
     assert "a worker has 2.0 GiB" in batch_size_for([roomy, crowded], ROOM).said
 
 
-def test_light_simulations_use_every_slot_and_the_window_holds_its_tasks() -> None:
+def test_light_simulations_use_every_slot() -> None:
     sizes = batch_size_for([TASK], ROOM)
     assert (sizes.per_worker, sizes.said.endswith("320 in flight, 10 to a task")) == (4, True)
     assert sizes.groups == TASKS_PER_SLOT * 8 * 10
 
 
-def test_heavy_simulations_run_fewer_at_once() -> None:
+def test_fewer_heavy_simulations_run_at_once() -> None:
     sizes = batch_size_for([replace(TASK, peak_bytes=2 * GIB, seconds=30.0)], ROOM)
     assert (sizes.per_worker, sizes.groups) == (2, 16)
     for said in ("up to 2.0 GiB", "a worker has 7.0 GiB: 2 at once on each, of 4", "30 s", "16 in flight, 1 to a task"):
@@ -52,7 +52,7 @@ def test_large_results_bound_the_window() -> None:
     assert batch_size_for([replace(TASK, result_bytes=GIB)], ROOM).groups == 1
 
 
-def test_a_window_that_results_bound_has_smaller_tasks_so_that_every_slot_has_two() -> None:
+def test_large_results_make_tasks_smaller_so_that_every_slot_has_two() -> None:
     sizes = batch_size_for([replace(TASK, result_bytes=5 * MIB)], ROOM)
     assert sizes.said.endswith("51 in flight, 3 to a task")
 
@@ -61,50 +61,50 @@ def test_a_group_without_results_counts_as_a_byte() -> None:
     assert batch_size_for([replace(TASK, result_bytes=0)], replace(ROOM, result_bytes=10)).groups == 10
 
 
-def test_a_task_of_many_groups_is_measured_by_the_group() -> None:
+def test_a_task_of_many_groups_is_measured_per_group() -> None:
     fused = replace(TASK, result_bytes=10 * TASK.result_bytes, seconds=10 * TASK.seconds, groups=10)
     assert batch_size_for([fused], ROOM) == batch_size_for([TASK], ROOM)
 
 
-def test_a_worker_that_takes_more_than_it_may_has_no_room_and_runs_one() -> None:
+def test_a_worker_above_its_limit_runs_one_simulation_at_a_time() -> None:
     sizes = batch_size_for([replace(TASK, own_bytes=9 * GIB)], ROOM)
     assert "a worker has 0 B: 1 at once" in sizes.said
 
 
-def test_results_have_what_workers_may_hold_and_a_quarter_of_the_runners_room() -> None:
+def test_room_for_results_is_the_workers_budget_and_a_quarter_of_the_runners_memory() -> None:
     assert room_for_results(256 * MIB, 2, 10 * GIB) == 512 * MIB
     assert room_for_results(256 * MIB, 2, GIB) == 256 * MIB
     assert room_for_results(256 * MIB, 2, -GIB) == 1
 
 
-def test_where_nothing_is_fused_the_window_is_of_single_groups() -> None:
+def test_without_fusion_the_window_counts_single_groups() -> None:
     assert batch_size_for([TASK], replace(ROOM, task_seconds=0.0)).groups == TASKS_PER_SLOT * 8
 
 
-def test_many_short_ones_are_bounded_by_their_bookkeeping() -> None:
+def test_many_short_groups_are_limited_to_a_fixed_number() -> None:
     assert batch_size_for([replace(TASK, seconds=1e-5, result_bytes=10)], ROOM).groups == MOST_GROUPS
 
 
-def test_one_greedy_set_among_many_costs_the_others_nothing() -> None:
+def test_one_greedy_parameter_set_among_many_does_not_slow_the_others() -> None:
     greedy = replace(TASK, peak_bytes=6 * GIB)
     assert batch_size_for([TASK] * 19 + [greedy], ROOM).per_worker == 4
     assert batch_size_for([TASK] * 4 + [greedy] * 4, ROOM).per_worker == 1
 
 
-def test_a_simulation_is_given_what_nine_in_ten_need() -> None:
+def test_a_simulation_gets_the_memory_that_nine_in_ten_need() -> None:
     greedy = replace(TASK, peak_bytes=6 * GIB)
     assert batch_size_for([TASK] * 9 + [greedy], ROOM).per_worker == 4
     assert batch_size_for([TASK] * 8 + [greedy] * 2, ROOM).per_worker == 1
 
 
-def test_tasks_of_long_ago_are_forgotten() -> None:
+def test_old_measurements_are_forgotten() -> None:
     batch_sizer = BatchSizer()
     for task in [replace(TASK, peak_bytes=6 * GIB)] * 64 + [TASK] * 64:
         batch_sizer.measured(task)
     assert batch_sizer.sizes(ROOM) == batch_size_for([TASK], ROOM)
 
 
-def test_it_is_reckoned_after_the_first_task_and_then_ever_less_often() -> None:
+def test_the_batch_size_is_computed_after_1_2_4_8_tasks_and_so_on() -> None:
     batch_sizer, due = BatchSizer(), []
     assert batch_sizer.sizes(ROOM) is None
     for n in range(1, 300):
@@ -114,13 +114,13 @@ def test_it_is_reckoned_after_the_first_task_and_then_ever_less_often() -> None:
     assert batch_sizer.sizes(ROOM) is not None
 
 
-def test_a_task_that_finished_nothing_is_not_divided_by() -> None:
+def test_a_task_that_finished_no_group_is_not_a_measurement() -> None:
     batch_sizer = BatchSizer()
     batch_sizer.measured(replace(TASK, groups=0))
     assert batch_sizer.sizes(replace(ROOM, slots=1, workers=1)) is None
 
 
-def test_the_same_measured_anew_is_no_other_plan() -> None:
+def test_a_batch_size_within_a_tenth_of_the_last_one_does_not_differ() -> None:
     sizes = BatchSize(100, 4, "")
     assert sizes.differs(None)
     assert not replace(sizes, groups=108, said="other figures").differs(sizes)
@@ -138,7 +138,7 @@ def test_the_same_measured_anew_is_no_other_plan() -> None:
     slots=st.integers(1, 64),
     workers=st.integers(1, 16),
 )
-def test_what_runs_at_once_fits_or_is_one(
+def test_simulations_that_run_at_once_fit_into_memory_or_are_only_one(
     peak: int, result: int, seconds: float, allowed: int, own: int, slots: int, workers: int
 ) -> None:
     room = replace(ROOM, slots=slots * workers, workers=workers)

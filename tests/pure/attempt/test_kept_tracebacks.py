@@ -10,7 +10,7 @@ def failures(*texts: str) -> list[Failure]:
     return [Failure(0, i, i, None, "error", "no", "".join(list(text)), 1) for i, text in enumerate(texts)]
 
 
-def test_equal_tracebacks_are_one_text():
+def test_equal_tracebacks_share_one_string():
     tracebacks = Tracebacks()
     first, second = (tracebacks.shared(failures("x" * 8000, "y" * 8000)) for _ in range(2))
     assert [one.traceback for one in first] == ["x" * 8000, "y" * 8000]
@@ -18,10 +18,10 @@ def test_equal_tracebacks_are_one_text():
     assert failures_bytes([*first, *second] * 100) < 16_000 + 400 * 1000, "each text counts once"
 
 
-def test_so_many_are_kept_whole_and_later_ones_lose_their_middle():
+def test_after_the_first_few_whole_tracebacks_later_ones_lose_their_middle():
     tracebacks = Tracebacks(most_whole=2)
     texts = [f"{i} begins {'x' * 8000} ends {i}" for i in range(4)]
-    short = "x" * 700  # as much as is left of a long one
+    short = "x" * 700  # as long as a shortened traceback
     found = [one.traceback for one in tracebacks.shared(failures(*texts, short, texts[1]))]
     assert found[:2] == texts[:2]
     assert found[4:] == [short, texts[1]]

@@ -1,4 +1,4 @@
-"""Groups that are run in pieces: their rows wait on disk, and come as one outcome when the group is whole."""
+"""Groups that run in pieces: their rows wait on disk until the group is whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add(pieces: PartialGroups, group: int, result: TaskResult) -> bool:
     return pieces.add(group, pieces.keep(result))
 
 
-def test_a_group_is_whole_with_its_last_replicate():
+def test_a_group_is_whole_when_its_last_replicate_is_there():
     pieces = partial_groups(3)
     assert not add(pieces, 0, piece(0, 1))
     assert not add(pieces, 1, piece(1, 0, 1))
@@ -46,7 +46,7 @@ def test_a_group_is_whole_with_its_last_replicate():
     assert [part.buffer.to_pybytes() for part in whole.parts] == [b"\1" * 1000, b"\0" * 1000]
 
 
-def test_targets_get_what_waits_on_disk_and_their_losses_come_with_the_group():
+def test_targets_get_the_rows_that_wait_on_disk_and_their_losses_join_the_group():
     pieces = partial_groups(2, has_targets=True)
     assert not add(pieces, 0, piece(0, 0))
     assert not pieces.targets_due(0)
@@ -60,7 +60,7 @@ def test_targets_get_what_waits_on_disk_and_their_losses_come_with_the_group():
     assert pieces.take(0).losses == [loss]
 
 
-def test_failures_come_in_study_order_with_the_reason_why_there_are_no_losses():
+def test_a_failed_replicate_leaves_the_group_without_losses_and_a_failure_row_says_so():
     pieces = partial_groups(3, has_targets=True)
     add(pieces, 0, piece(0, 2, failures=[failure(0, 2)]))
     add(pieces, 0, piece(0, 0))
@@ -80,20 +80,20 @@ def test_failures_of_replicates_and_of_targets_keep_the_study_order():
     assert [row.target for row in pieces.take(0).failures] == ["t:second", "t:first"]
 
 
-def test_a_failed_replicate_counts_whatever_comes_after_it():
+def test_a_group_whose_first_replicate_failed_is_not_scored():
     pieces = partial_groups(2, has_targets=True)
     add(pieces, 0, piece(0, 0, failures=[failure(0, 0)]))
     assert add(pieces, 0, piece(0, 1)), "nothing is left to do: the group is not scored"
     assert not pieces.targets_due(0)
 
 
-def test_a_piece_on_its_way_holds_no_rows_in_memory():
+def test_a_piece_that_is_kept_holds_no_rows_in_memory():
     kept = partial_groups(1).keep(piece(0, 0, failures=[failure(0, 0)], losses=[Loss(0, "t:f", "loss", 0.5, 1)]))
     assert (kept.result.parts, kept.result.failures, kept.result.losses) == ([], [], [])
     assert kept.failed
 
 
-def test_a_group_may_have_pieces_without_rows():
+def test_a_piece_may_have_no_rows():
     pieces = partial_groups(3)
     add(pieces, 0, piece(0, 0))
     add(pieces, 0, piece(0, 1, parts=[]))
@@ -102,7 +102,7 @@ def test_a_group_may_have_pieces_without_rows():
     assert len(pieces.take(0).parts) == 2
 
 
-def test_groups_differ_in_their_numbers_of_replicates():
+def test_groups_may_have_different_numbers_of_replicates():
     pieces = PartialGroups({0: 2, 1: 1}.__getitem__, has_targets=False, spool=Spool)
     assert add(pieces, 1, piece(1, 0))
     assert not add(pieces, 0, piece(0, 0))
@@ -110,7 +110,7 @@ def test_groups_differ_in_their_numbers_of_replicates():
 
 
 def test_half_done_groups_take_no_memory_for_results_and_failures():
-    """Half-done long groups were exempt from every bound: 10 replicates of 1 MB of 280 groups took 2.8 GB."""
+    """No limit held for half-done long groups: 10 replicates of 1 MB in 280 groups used 2.8 GB."""
     pieces = partial_groups(10)
     add(pieces, 0, piece(0, 9))
     tracemalloc.start()
@@ -132,7 +132,7 @@ def test_half_done_groups_take_no_memory_for_results_and_failures():
 
 
 def test_half_done_groups_take_no_memory_for_prints_and_schemas():
-    """What a model prints, and a copy of the schema for each piece, stayed until the group was whole."""
+    """The prints and a copy of the schema of each piece stayed in memory until the group was whole."""
     pieces = partial_groups(200)
     add(pieces, 0, piece(0, 0))
     tracemalloc.start()
@@ -149,7 +149,7 @@ def test_half_done_groups_take_no_memory_for_prints_and_schemas():
     assert len(pieces.take(0).keys) == 200
 
 
-def test_a_group_that_is_taken_and_what_is_dropped_give_their_room_back():
+def test_groups_that_are_taken_or_dropped_free_their_room_on_disk():
     pieces = partial_groups(1)
     kept = pieces.keep(piece(0, 0, size=MIB))
     pieces.drop(kept)

@@ -24,7 +24,7 @@ def content(number: int, size: int = MIB) -> np.ndarray:
     return np.full(size, number % 251, np.uint8)
 
 
-def test_objects_come_back_as_they_were(tmp_path):
+def test_objects_are_read_as_they_were_put(tmp_path):
     shelf = ResultShelf(Spool)
     first = shelf.put({"buffer": pa.py_buffer(b"abc"), "text": "x", "none": None})
     empty = shelf.put([pa.py_buffer(b"")])
@@ -36,8 +36,8 @@ def test_objects_come_back_as_they_were(tmp_path):
     assert shelf.read([]) == []
 
 
-def test_buffers_take_no_memory_while_they_wait():
-    """Half-done groups were held in memory, whatever their size and number: 2.8 GB for 280 groups of 10 MB."""
+def test_buffers_on_the_shelf_take_no_memory():
+    """All half-done groups were held in memory: 2.8 GB for 280 groups of 10 MB."""
     shelf = ResultShelf(Spool)
     shelf.put(b"")
     tracemalloc.start()
@@ -50,8 +50,8 @@ def test_buffers_take_no_memory_while_they_wait():
     assert [number for number, _ in shelf.read(kept)] == list(range(100))
 
 
-def test_the_file_takes_about_twice_what_is_in_it():
-    """A group that waits long for its last replicate must not keep the room of all that came and went meanwhile."""
+def test_the_file_is_at_most_about_twice_as_large_as_its_objects():
+    """A group that waits long for its last replicate must not keep the room of those that left before it."""
     shelf = ResultShelf(Spool, slack_bytes=4 * MIB)
     waiting = [shelf.put((i, pa.py_buffer(content(i)))) for i in range(3)]
     for i in range(100):
@@ -62,7 +62,7 @@ def test_the_file_takes_about_twice_what_is_in_it():
         assert (number, buffer.to_pybytes()) == (i, content(i).tobytes())
 
 
-def test_what_was_read_stays_when_it_is_removed_and_the_file_is_rewritten():
+def test_an_object_that_was_read_survives_its_removal_and_a_rewrite_of_the_file():
     shelf = ResultShelf(Spool, slack_bytes=0)
     kept = [shelf.put(pa.py_buffer(content(i))) for i in range(4)]
     buffers = shelf.read(kept)
@@ -72,14 +72,14 @@ def test_what_was_read_stays_when_it_is_removed_and_the_file_is_rewritten():
     assert [buffer.to_pybytes()[0] for buffer in buffers] == [0, 1, 2, 3]
 
 
-def test_without_objects_there_is_no_file():
+def test_an_empty_shelf_has_no_file():
     shelf = ResultShelf(Spool)
     shelf.remove([shelf.put(pa.py_buffer(content(1)))])
     assert shelf.file_bytes == 0
     assert shelf.read([shelf.put("again")]) == ["again"]
 
 
-def test_threads_put_read_and_remove_at_once():
+def test_threads_can_put_read_and_remove_at_the_same_time():
     shelf, wrong = ResultShelf(Spool, slack_bytes=MIB), []
 
     def work(number: int) -> None:
@@ -97,7 +97,7 @@ def test_threads_put_read_and_remove_at_once():
     assert not wrong
 
 
-def test_no_room_is_said(tmp_path):
+def test_a_full_disk_is_a_storage_error(tmp_path):
     folder = tmp_path / "small"
     folder.mkdir()
     with small_disk(folder, 1):
@@ -124,12 +124,12 @@ try:
     while len(mapped) < 64:
         mapped += shelf.read([shelf.put(pa.py_buffer(bytes(5 << 20)))])
 except StorageError as error:
-    print("told:", error)
+    print("refused:", error)
 """
 
 
-def test_small_objects_that_were_read_hold_no_descriptors():
-    """Each group that came out in pieces held one until its rows filled a row group: a runner died of EMFILE."""
+def test_small_objects_that_were_read_hold_no_file_descriptors():
+    """Each group that ran in pieces held a descriptor until its rows filled a row group: a runner died of EMFILE."""
     done = subprocess.run([sys.executable, "-c", MANY_READ], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("told: a temporary file"), done.stdout
+    assert done.stdout.startswith("refused: a temporary file"), done.stdout

@@ -1,4 +1,4 @@
-"""How many groups may be in flight."""
+"""The window: how many groups may be in flight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mops.storage.live_record import Live
 from mops.verdicts import Counts
 
 
-def test_it_is_halved_and_grows_by_a_tenth_for_each_batch_without_trouble() -> None:
+def test_the_window_is_halved_and_grows_by_a_tenth_for_each_batch_without_trouble() -> None:
     window = Window(100)
     assert window.size == 100
     assert [window.halve(), window.halve()] == [50, 25]
@@ -21,17 +21,17 @@ def test_it_is_halved_and_grows_by_a_tenth_for_each_batch_without_trouble() -> N
     assert sizes[-1] == 100
 
 
-def test_there_is_always_room_for_one() -> None:
+def test_the_window_has_always_room_for_one_group() -> None:
     window = Window(3)
     assert [window.halve(), window.halve(), window.halve()] == [1, 1, 1]
 
 
-def test_it_begins_where_the_attempt_before_should_have() -> None:
+def test_the_window_starts_at_the_size_that_the_attempt_before_calls_for() -> None:
     assert Window(200, 40).size == 40
     assert Window(20, 40).size == 20
 
 
-def test_another_most_is_followed_unless_memory_ran_out() -> None:
+def test_the_window_follows_its_limit_unless_memory_ran_out() -> None:
     window = Window(8)
     window.allow(50)
     assert window.size == 50
@@ -42,12 +42,14 @@ def test_another_most_is_followed_unless_memory_ran_out() -> None:
     assert window.size == 10
     resumed = Window(32, 320)
     resumed.allow(640)
-    assert resumed.size == 320, "what ran out of memory before begins with half, also where the most is measured"
+    assert resumed.size == 320, (
+        "the attempt before ran out of memory, so this one starts with half of any limit"
+    )
     resumed.batch_done()
     assert resumed.size == 352
 
 
-def test_one_that_has_grown_to_its_most_follows_a_larger_most() -> None:
+def test_a_window_that_has_grown_to_its_limit_follows_a_higher_limit() -> None:
     window = Window(11, 10)
     window.batch_done()
     assert window.size == 11
@@ -61,12 +63,12 @@ def test_one_that_has_grown_to_its_most_follows_a_larger_most() -> None:
         (900, 200, False, 100),
         (900, 1, False, 1),
         (900, 5, False, 2),  # whole groups
-        (800, 200, False, None),  # it had room: somebody killed it
+        (800, 200, False, None),  # there was room: something else killed it
         (900, 200, True, None),
-        (900, 0, False, None),  # it had not begun
+        (900, 0, False, None),  # nothing was in flight
     ],
 )
-def test_an_attempt_after_one_that_ran_out_of_memory_begins_with_half(
+def test_an_attempt_after_one_that_ran_out_of_memory_starts_with_half_the_window(
     memory: int, window: int, ended: bool, expected: int | None
 ) -> None:
     live = Live(0.0, "host", 1, Counts(), 0.0, memory, {}, limit_bytes=1000, window=window)
@@ -75,10 +77,10 @@ def test_an_attempt_after_one_that_ran_out_of_memory_begins_with_half(
 
 
 @pytest.mark.parametrize(("ended", "window", "expected"), [(False, 200, 100), (True, 200, None), (False, 0, None)])
-def test_an_attempt_after_one_whose_pod_ended_for_memory_begins_with_half(
+def test_an_attempt_after_one_whose_pod_was_oom_killed_starts_with_half_the_window(
     ended: bool, window: int, expected: int | None
 ) -> None:
-    """Its last sign of life may be ten seconds old: it had room then."""
+    """The last live record may be ten seconds old, from when there was room."""
     live = Live(0.0, "host", 1, Counts(), 0.0, 300, {}, limit_bytes=1000, window=window)
     assert start_after(live, ended=ended, oom=True) == expected
     assert start_after(None, ended=ended, oom=True) is None
