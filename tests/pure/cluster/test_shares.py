@@ -16,24 +16,24 @@ NORMAL, HIGH, LOW = (WEIGHTS[name] for name in ("normal", "high", "low"))
 
 
 def in_flight(slots: int, of: list[ShareRequest]) -> list[int]:
-    """Return what each job reckons for itself, from what it sees of the others."""
+    """Return what each job computes for itself from the requests of the others."""
     return [tasks_in_flight(slots, claim, of[:i] + of[i + 1 :]) for i, claim in enumerate(of)]
 
 
 @given(claims)
-def test_no_part_is_more_than_was_wanted_and_all_make_no_more_than_the_whole(of: list[ShareRequest]) -> None:
+def test_a_job_gets_no_more_than_it_wants_and_all_jobs_no_more_than_the_cluster(of: list[ShareRequest]) -> None:
     got = parts(of)
     assert all(0 < part <= claim.wants + 1e-9 for part, claim in zip(got, of, strict=True))
     assert sum(got) <= 1 + 1e-9
 
 
 @given(claims)
-def test_nothing_is_left_while_anybody_wants_it(of: list[ShareRequest]) -> None:
+def test_nothing_is_left_over_while_a_job_wants_more(of: list[ShareRequest]) -> None:
     assert sum(parts(of)) == pytest.approx(min(1.0, sum(claim.wants for claim in of)))
 
 
 @given(claims)
-def test_who_gets_less_than_he_wants_has_no_less_for_his_weight_than_anybody(of: list[ShareRequest]) -> None:
+def test_a_job_that_gets_less_than_it_wants_gets_as_much_per_weight_as_any_other(of: list[ShareRequest]) -> None:
     got = parts(of)
     for part, claim in zip(got, of, strict=True):
         if part < claim.wants - 1e-9:
@@ -41,14 +41,14 @@ def test_who_gets_less_than_he_wants_has_no_less_for_his_weight_than_anybody(of:
 
 
 @given(st.integers(1, 500), claims)
-def test_tasks_in_flight_are_two_for_each_slot_together_and_one_each_at_least(
+def test_all_jobs_together_have_two_tasks_in_flight_per_slot_and_each_at_least_one(
     slots: int, of: list[ShareRequest]
 ) -> None:
     tasks = in_flight(slots, of)
     assert min(tasks) >= 1
     assert sum(n for n in tasks if n > 1) <= TASKS_PER_SHARED_SLOT * slots
     wanted = min(slots, sum(max(math.floor(claim.wants * slots), 1) for claim in of))
-    assert sum(tasks) >= wanted, "a slot is idle that somebody could use"
+    assert sum(tasks) >= wanted, "a slot is idle that a job could use"
 
 
 @given(st.integers(1, 500), st.sampled_from([LOW, NORMAL, HIGH]), wants, st.integers(1, 10))
@@ -57,7 +57,7 @@ def test_equal_claims_have_equal_shares(slots: int, weight: int, wanted: float, 
 
 
 @given(st.integers(1, 500), claims)
-def test_one_more_job_gives_nobody_more(slots: int, of: list[ShareRequest]) -> None:
+def test_one_more_job_gives_no_other_job_more(slots: int, of: list[ShareRequest]) -> None:
     before = in_flight(slots, of)
     after = in_flight(slots, [*of, ShareRequest(NORMAL, 1.0)])[:-1]
     assert all(now <= then for now, then in zip(after, before, strict=True))
@@ -66,11 +66,11 @@ def test_one_more_job_gives_nobody_more(slots: int, of: list[ShareRequest]) -> N
 @pytest.mark.parametrize(
     ("slots", "others", "expected"),
     [
-        (8, [], Share(8, 2, None)),  # by itself: as before there were shares
+        (8, [], Share(8, 2, None)),  # alone
         (8, [ShareRequest(NORMAL, 1.0)], Share(4, 1, 8)),
         (8, [ShareRequest(HIGH, 1.0)], Share(2, 1, 3)),
         (8, [ShareRequest(LOW, 1.0)], Share(7, 1, 12)),
-        (8, [ShareRequest(NORMAL, 0.125)], Share(7, 1, 14)),  # what the other cannot use
+        (8, [ShareRequest(NORMAL, 0.125)], Share(7, 1, 14)),  # the other job uses less than its half
         (3, [ShareRequest(NORMAL, 1.0)], Share(2, 1, 3)),
         (2, [ShareRequest(NORMAL, 1.0)] * 9, Share(1, 1, 1)),
     ],
@@ -79,12 +79,12 @@ def test_shares_of_a_normal_job(slots: int, others: list[ShareRequest], expected
     assert share_of(slots, 2, ShareRequest(NORMAL, 1.0), others) == expected
 
 
-def test_a_share_has_its_part_of_the_workers_also_if_that_is_a_whole_number() -> None:
+def test_a_share_is_rounded_to_whole_slots_and_workers() -> None:
     assert share_of(12, 6, ShareRequest(NORMAL, 1.0), [ShareRequest(NORMAL, 1.0)] * 2) == Share(4, 2, 8)
     assert share_of(9, 9, ShareRequest(NORMAL, 1.0), [ShareRequest(HIGH, 1.0)]) == Share(2, 1, 3)
 
 
-def test_a_job_near_its_end_is_given_what_it_can_use() -> None:
+def test_a_job_near_its_end_gets_only_what_it_can_use() -> None:
     assert share_of(8, 2, ShareRequest(NORMAL, 2 / 8), [ShareRequest(HIGH, 1.0), ShareRequest(NORMAL, 1.0)]) == Share(
         2, 1, 2
     )

@@ -1,4 +1,4 @@
-"""Workers that went: what is heard of them, and who says why."""
+"""Workers that left the cluster, and the sources that say why."""
 
 from __future__ import annotations
 
@@ -46,66 +46,64 @@ def kills(n: int, age_s: float = 1e6, born: float = 0.0) -> OomKills:
     return OomKills(n, born, age_s)
 
 
-def judged(departures: WorkerLosses, clock: Clock) -> list[str]:
+def judged(losses: WorkerLosses, clock: Clock) -> list[str]:
     clock.now += JOIN_SECONDS
-    departures.judge()
-    return [loss.cause.said for loss in departures.take()]
+    losses.judge()
+    return [loss.cause.said for loss in losses.take()]
 
 
-def test_a_departure_is_judged_when_its_sources_have_had_a_moment(clock: Clock) -> None:
+def test_a_departure_is_judged_a_moment_later_when_its_sources_know(clock: Clock) -> None:
     nannies = NannyRestarts(clock)
-    departures = WorkerLosses([nannies], clock)
-    departures.hear(removed(ONE, "sim-job-1-1", held="sim-job-1-2"))
-    departures.judge()
-    assert departures.take() == []
+    losses = WorkerLosses([nannies], clock)
+    losses.hear(removed(ONE, "sim-job-1-1", held="sim-job-1-2"))
+    losses.judge()
+    assert losses.take() == []
     nannies.hear(restarted(ONE))
     clock.now += JOIN_SECONDS
-    departures.judge()
+    losses.judge()
     keys = frozenset({"sim-job-1-1", "sim-job-1-2"})
     restarts = KnownCause("its nanny restarted it at 600 MiB", memory=True)
-    assert departures.take() == [WorkerLoss(ONE, keys, restarts)]
-    assert departures.take() == []
-    assert departures.cause("sim-job-1-1", ONE, clock.now) == restarts
+    assert losses.take() == [WorkerLoss(ONE, keys, restarts)]
+    assert losses.take() == []
+    assert losses.cause("sim-job-1-1", ONE, clock.now) == restarts
 
 
-def test_workers_that_were_asked_to_go_and_other_events_are_none(clock: Clock) -> None:
-    departures = WorkerLosses([NannyRestarts(clock)], clock)
-    departures.hear(removed(ONE, expected=True))
-    departures.hear((0.0, {"action": "add-worker", "worker": ONE}))
-    assert judged(departures, clock) == []
+def test_workers_that_leave_as_expected_are_no_losses(clock: Clock) -> None:
+    losses = WorkerLosses([NannyRestarts(clock)], clock)
+    losses.hear(removed(ONE, expected=True))
+    losses.hear((0.0, {"action": "add-worker", "worker": ONE}))
+    assert judged(losses, clock) == []
 
 
-def test_another_worker_at_the_same_address_is_not_judged_by_the_first(clock: Clock) -> None:
+def test_another_worker_at_the_same_address_does_not_get_the_cause_of_the_first(clock: Clock) -> None:
     nannies = NannyRestarts(clock)
-    departures = WorkerLosses([nannies], clock)
+    losses = WorkerLosses([nannies], clock)
     nannies.hear(restarted(ONE))
     found = []
     for _ in range(2):
-        departures.hear(removed(ONE))
-        found += judged(departures, clock)
+        losses.hear(removed(ONE))
+        found += judged(losses, clock)
     assert found == ["its nanny restarted it at 600 MiB", ""]
     clock.now += NEAR_SECONDS + 1
-    assert departures.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == UNKNOWN, (
-        "of what has just gone nothing is known yet"
-    )
+    assert losses.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == UNKNOWN, "a new departure"
 
 
-def test_the_counter_of_a_container_tells_of_kills_at_that_time(clock: Clock) -> None:
+def test_an_oom_kill_counter_that_grew_at_that_time_is_the_cause(clock: Clock) -> None:
     seen = {host_of(ONE): kills(3), host_of(OTHER): kills(5)}
-    departures = WorkerLosses([OomKillCounters(lambda: dict(seen), clock)], clock)
-    departures.look()
+    losses = WorkerLosses([OomKillCounters(lambda: dict(seen), clock)], clock)
+    losses.look()
     seen[host_of(ONE)] = kills(5)
-    departures.hear(removed(ONE))
-    departures.hear(removed(OTHER))
-    assert judged(departures, clock) == ["kills for memory in its container at that time: 2", ""]
-    departures.hear(removed(ONE))
-    assert judged(departures, clock) != [""], "two that go together are both believed"
+    losses.hear(removed(ONE))
+    losses.hear(removed(OTHER))
+    assert judged(losses, clock) == ["kills for memory in its container at that time: 2", ""]
+    losses.hear(removed(ONE))
+    assert judged(losses, clock) != [""], "of two that leave together both count"
     clock.now += NEAR_SECONDS + 1
-    departures.hear(removed(ONE))
-    assert judged(departures, clock) == [""], "a child that the kernel killed long ago is no evidence"
+    losses.hear(removed(ONE))
+    assert judged(losses, clock) == [""], "a kill long ago explains nothing"
 
 
-def test_a_host_that_is_new_or_does_not_answer_says_nothing(clock: Clock) -> None:
+def test_a_host_that_is_new_or_does_not_answer_gives_no_cause(clock: Clock) -> None:
     answers = iter([{}, {"10.0.0.1": kills(9)}, {}, {"10.0.0.1": kills(10)}])
     counters = OomKillCounters(lambda: next(answers), clock)
     found = []
@@ -114,31 +112,31 @@ def test_a_host_that_is_new_or_does_not_answer_says_nothing(clock: Clock) -> Non
         counters.look()
         found.append(counters.cause(ONE, clock.now))
     one = KnownCause("kills for memory in its container at that time: 1", memory=True)
-    assert found == [None, UNKNOWN, None, one], "where its nanny answers there is no more to be known"
+    assert found == [None, UNKNOWN, None, one], "the nanny answers, so there is nothing to wait for"
 
 
-def test_those_who_ask_one_after_the_other_wait_once(clock: Clock) -> None:
-    """Each waited the whole time from its own turn on, with everybody else's results behind it."""
-    departures = WorkerLosses([NannyRestarts(clock)], clock)
-    departures.hear(removed(ONE))
-    assert judged(departures, clock) == [""]
+def test_callers_that_ask_one_after_the_other_wait_once(clock: Clock) -> None:
+    """Each waited the full time from its turn on, and the results of all others waited behind it."""
+    losses = WorkerLosses([NannyRestarts(clock)], clock)
+    losses.hear(removed(ONE))
+    assert judged(losses, clock) == [""]
     asked_at = clock.now
     clock.now += 100  # those before it have waited
-    assert departures.cause("sim-job-1-1", ONE, asked_at) == UNKNOWN
-    assert departures.cause("sim-job-1-2", OTHER, asked_at) == UNKNOWN, "its time is over already"
+    assert losses.cause("sim-job-1-1", ONE, asked_at) == UNKNOWN
+    assert losses.cause("sim-job-1-2", OTHER, asked_at) == UNKNOWN, "its time is over too"
 
 
-def test_nobody_waits_for_a_cause_once_it_is_given_up(clock: Clock) -> None:
-    departures = WorkerLosses([NannyRestarts(clock)], clock)
-    assert departures.cause("sim-job-1-1", ONE, clock.now, lambda: True) == UNKNOWN
+def test_a_caller_that_gives_up_does_not_wait(clock: Clock) -> None:
+    losses = WorkerLosses([NannyRestarts(clock)], clock)
+    assert losses.cause("sim-job-1-1", ONE, clock.now, lambda: True) == UNKNOWN
 
 
-def test_nobody_waits_long_for_what_nobody_knows() -> None:
+def test_a_cause_that_no_source_knows_is_unknown_after_the_patience() -> None:
     assert WorkerLosses([NannyRestarts()]).cause("sim-job-1-1", ONE, time.monotonic(), patience_s=0.05) == UNKNOWN
 
 
 class Late:
-    """A source that knows when it is told."""
+    """A source that knows a cause as soon as a test sets it."""
 
     known: LossCause | None = None
 
@@ -153,87 +151,85 @@ DELETED = KnownCause("pod worker-1 was deleted", removed=True)
 KILLED = KnownCause("the container of pod worker-1 was OOMKilled (exit code 137)", memory=True)
 
 
-def test_a_source_that_is_late_is_waited_for_a_while(clock: Clock) -> None:
+def test_a_source_that_is_late_gets_time(clock: Clock) -> None:
     late = Late()
-    departures = WorkerLosses([late], clock, late_s=POD_SECONDS)
-    departures.hear(removed(ONE, "sim-job-1-1"))
-    assert judged(departures, clock) == []
+    losses = WorkerLosses([late], clock, late_s=POD_SECONDS)
+    losses.hear(removed(ONE, "sim-job-1-1"))
+    assert judged(losses, clock) == []
     late.known = KILLED
-    assert judged(departures, clock) == [KILLED.said]
+    assert judged(losses, clock) == [KILLED.said]
     late.known = None
-    departures.hear(removed(ONE))
-    assert [judged(departures, clock) for _ in range(int(POD_SECONDS))][-2:] == [[], [""]]
+    losses.hear(removed(ONE))
+    assert [judged(losses, clock) for _ in range(int(POD_SECONDS))][-2:] == [[], [""]]
 
 
-def test_a_nanny_that_answers_ends_the_waiting_for_its_pod(clock: Clock) -> None:
-    departures = WorkerLosses(
-        [Late(), OomKillCounters(lambda: {"10.0.0.1": kills(0)}, clock)], clock, late_s=POD_SECONDS
-    )
-    departures.hear(removed(ONE))
-    assert judged(departures, clock) == [""]
+def test_a_nanny_that_answers_ends_the_wait_for_its_pod(clock: Clock) -> None:
+    losses = WorkerLosses([Late(), OomKillCounters(lambda: {"10.0.0.1": kills(0)}, clock)], clock, late_s=POD_SECONDS)
+    losses.hear(removed(ONE))
+    assert judged(losses, clock) == [""]
 
 
-def test_kills_before_a_nanny_fell_silent_count_where_the_pod_says_nothing(clock: Clock) -> None:
-    """A child that the kernel killed a moment before is not what ended the container."""
+def test_kills_before_a_nanny_stopped_answering_count_if_the_pod_gives_no_cause(clock: Clock) -> None:
+    """The kernel may have killed a child process just before, which did not end the container."""
     seen = {"10.0.0.1": kills(0)}
     late, counters = Late(), OomKillCounters(lambda: dict(seen), clock)
-    departures = WorkerLosses([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
-    departures.look()
+    losses = WorkerLosses([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
+    losses.look()
     seen["10.0.0.1"] = kills(1)
-    departures.look()
+    losses.look()
     seen.clear()
     clock.now += 1
-    departures.hear(removed(ONE))
-    assert judged(departures, clock) == []
+    losses.hear(removed(ONE))
+    assert judged(losses, clock) == []
     late.known = KILLED
-    assert judged(departures, clock) == [KILLED.said]
+    assert judged(losses, clock) == [KILLED.said]
     late.known = None
-    departures.hear(removed(ONE))
+    losses.hear(removed(ONE))
     clock.now += POD_SECONDS
-    assert judged(departures, clock) == ["kills for memory in its container at that time: 1"]
+    assert judged(losses, clock) == ["kills for memory in its container at that time: 1"]
 
 
-def test_a_nanny_in_a_container_that_was_started_again_has_not_outlived_its_worker(clock: Clock) -> None:
-    """It has the address of the one before, and what the pod's status says is yet to come."""
+def test_a_nanny_in_a_restarted_container_does_not_end_the_wait_for_the_pod(clock: Clock) -> None:
+    """The nanny has the address of the one before, and the status of the pod is not known yet."""
     seen = {"10.0.0.1": kills(0)}
     late, counters = Late(), OomKillCounters(lambda: dict(seen), clock)
-    departures = WorkerLosses([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
-    departures.look()
-    departures.hear(removed(ONE))
+    losses = WorkerLosses([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
+    losses.look()
+    losses.hear(removed(ONE))
     seen["10.0.0.1"] = kills(0, age_s=0.5, born=1e6)
-    assert judged(departures, clock) == []
+    assert judged(losses, clock) == []
     late.known = KILLED
-    assert judged(departures, clock) == [KILLED.said]
+    assert judged(losses, clock) == [KILLED.said]
 
 
-def test_a_container_that_was_started_again_counts_from_nothing(clock: Clock) -> None:
-    """Two kills before, one in the new one: less, and a kill all the same."""
+def test_the_counter_of_a_restarted_container_starts_at_zero(clock: Clock) -> None:
+    """The counter fell from two kills to one, in a new container. The one kill counts."""
     seen = {"10.0.0.1": kills(2)}
-    departures = WorkerLosses([OomKillCounters(lambda: dict(seen), clock)], clock)
-    departures.look()
+    losses = WorkerLosses([OomKillCounters(lambda: dict(seen), clock)], clock)
+    losses.look()
     seen["10.0.0.1"] = kills(1, age_s=5.0, born=1e6)
     clock.now += 10
-    departures.hear(removed(ONE))
-    assert judged(departures, clock) == ["kills for memory in its container at that time: 1"]
+    losses.hear(removed(ONE))
+    assert judged(losses, clock) == ["kills for memory in its container at that time: 1"]
 
 
-def test_a_kill_that_is_read_when_the_next_worker_is_there_counts(clock: Clock) -> None:
-    """Dask asks no nanny that has no worker, and a worker may need long to start."""
+def test_a_kill_that_is_read_after_the_next_worker_has_started_counts(clock: Clock) -> None:
+    """Dask cannot ask a nanny that has no worker, and a worker may take long to start."""
     seen = {"10.0.0.1": kills(0)}
     counters = OomKillCounters(lambda: dict(seen), clock)
-    departures = WorkerLosses([Late(), counters], clock, late_s=POD_SECONDS, likely=counters.likely)
-    departures.look()
+    losses = WorkerLosses([Late(), counters], clock, late_s=POD_SECONDS, likely=counters.likely)
+    losses.look()
     clock.now += 1
-    departures.hear(removed(ONE))
+    losses.hear(removed(ONE))
     seen.clear()
     for _ in range(int(POD_SECONDS) - 2):
-        assert judged(departures, clock) == []
+        assert judged(losses, clock) == []
     seen["10.0.0.1"] = kills(1)
-    assert judged(departures, clock) == ["kills for memory in its container at that time: 1"]
+    assert judged(losses, clock) == ["kills for memory in its container at that time: 1"]
 
 
-def test_a_look_that_takes_long_is_not_the_last(clock: Clock) -> None:
-    """What came meanwhile it may have missed."""
+def test_after_a_slow_look_there_is_another(clock: Clock) -> None:
+    """It may have missed what came in the meantime."""
     late = Late()
 
     def slow() -> dict[str, OomKills]:
@@ -242,36 +238,36 @@ def test_a_look_that_takes_long_is_not_the_last(clock: Clock) -> None:
         return {}
 
     class LookedAtFirst(Late):
-        """As a pod's status that was read before the nannies were asked."""
+        """A source that was asked before the slow one."""
 
         def look(self) -> None:
             self.known = late.known
 
-    departures = WorkerLosses([LookedAtFirst(), OomKillCounters(slow, clock)], clock, late_s=POD_SECONDS)
-    departures.hear(removed(ONE))
-    assert judged(departures, clock) == []
-    assert judged(departures, clock) == [KILLED.said]
+    losses = WorkerLosses([LookedAtFirst(), OomKillCounters(slow, clock)], clock, late_s=POD_SECONDS)
+    losses.hear(removed(ONE))
+    assert judged(losses, clock) == []
+    assert judged(losses, clock) == [KILLED.said]
 
 
-def test_a_worker_at_an_address_that_another_had_is_waited_for(clock: Clock) -> None:
-    """It got the cause of the one before, if that had gone seconds ago."""
+def test_a_new_departure_from_the_same_address_is_waited_for(clock: Clock) -> None:
+    """It got the cause of the worker before it, if that had left seconds ago."""
     late = Late()
-    departures = WorkerLosses([late], clock)
+    losses = WorkerLosses([late], clock)
     for late.known in (DELETED, KILLED):
-        departures.hear(removed(ONE))
-        assert departures.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == UNKNOWN
-        judged(departures, clock)
-        assert departures.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == late.known
+        losses.hear(removed(ONE))
+        assert losses.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == UNKNOWN
+        judged(losses, clock)
+        assert losses.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == late.known
         clock.now += 5
 
 
-def test_a_task_whose_worker_was_taken_away_is_not_to_blame(clock: Clock) -> None:
-    """Dask counts that death among the two for which it gives the task back."""
+def test_a_task_whose_worker_was_removed_is_not_to_blame(clock: Clock) -> None:
+    """Dask counts that death as one of the two after which it gives the task back."""
     late = Late()
-    departures = WorkerLosses([late], clock)
+    losses = WorkerLosses([late], clock)
     for late.known in (DELETED, KILLED):
-        departures.hear(removed(ONE, "sim-job-1-1"))
-        judged(departures, clock)
-    assert departures.cause("sim-job-1-1", ONE, clock.now) == DELETED
-    assert departures.cause("sim-job-1-1", ONE, clock.now) == KILLED, "once"
-    assert departures.cause("sim-job-1-2", ONE, clock.now) == KILLED, "another task"
+        losses.hear(removed(ONE, "sim-job-1-1"))
+        judged(losses, clock)
+    assert losses.cause("sim-job-1-1", ONE, clock.now) == DELETED
+    assert losses.cause("sim-job-1-1", ONE, clock.now) == KILLED, "once"
+    assert losses.cause("sim-job-1-2", ONE, clock.now) == KILLED, "another task"

@@ -1,4 +1,4 @@
-"""Where a runner's Job stands, from what Kubernetes 1.34 writes of it: every word, every reason."""
+"""The phase of a runner's Job, from what Kubernetes 1.34 writes: every word, every reason."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mops.k8s.pod_state import (
     Phase,
     container_port,
     ends_of,
+    is_ready,
     last_end,
     newest,
     pending,
@@ -53,7 +54,7 @@ def end(code: int, reason: str = "Error", message: str = "", at: str = "2026-11-
 
 
 def ended(phase: str, *ends: Object, name: str = "study-1-x7k2p") -> Object:
-    """A pod whose container has ended, perhaps twice."""
+    """Return a pod whose container has ended, once or twice."""
     states = dict(zip(("state", "lastState"), ({"terminated": one} for one in ends), strict=False))
     return pod(phase, name, containerStatuses=[{"name": "runner", "state": {}, "lastState": {}, **states}])
 
@@ -82,7 +83,7 @@ NODE_DEAD = {
 }
 ENDING = {**RUNS, "metadata": {**RUNS["metadata"], "deletionTimestamp": "2026-11-21T12:00:30Z"}}
 
-# A Job, its pods, the events; its word, and what is said.
+# A Job, its pods, the events; the phase's word and reason.
 TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
     "gone": (None, [], [], "gone", "its Kubernetes Job is not there any more"),
     "on a node that does not answer": (job(), [NODE_DEAD], [], "lost", "its node n7 does not answer"),
@@ -145,7 +146,7 @@ TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
         "failed",
         "the node has melted",
     ),
-    "a condition that is not so": (
+    "a condition that is false": (
         job(conditions=[condition("Failed", LIMIT, status="False")]),
         [RUNS],
         [],
@@ -156,16 +157,15 @@ TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
 
 
 @pytest.mark.parametrize(("one", "pods", "events", "word", "said"), TABLE.values(), ids=TABLE)
-def test_the_table(one: Object | None, pods: list[Object], events: list[Object], word: str, said: str) -> None:
+def test_each_phase(one: Object | None, pods: list[Object], events: list[Object], word: str, said: str) -> None:
     found = phase_of(one, pods, events, NOW)
     assert found.word == word
     assert said in found.reason
     assert bool(said) == bool(found.reason)
-    if word in ("stuck", "unschedulable", "failed", "suspended", "lost"):
-        assert found.hint, "who reads it has to know what to do"
+    assert bool(found.hint) == (word in ("stuck", "unschedulable", "failed", "suspended", "lost"))
 
 
-def test_the_table_has_every_word() -> None:
+def test_every_word_of_a_phase_is_in_the_table() -> None:
     words = (Phase.__doc__ or "").partition("reason\n")[0].split("``")[1::2]
     assert {word for *_, word, _ in TABLE.values()} == set(words)
     assert len(words) == 12
@@ -175,7 +175,7 @@ def test_every_reason_of_a_stuck_container_is_in_the_table() -> None:
     assert all(any(reason in str(case) for case in TABLE.values()) for reason in pod_state._STUCK)
 
 
-def test_over_is_what_never_goes_on_by_itself() -> None:
+def test_a_job_is_over_when_it_ended_failed_or_is_not_there() -> None:
     over = {
         phase_of(one, pods, events).word for one, pods, events, *_ in TABLE.values() if phase_of(one, pods, events).over
     }
@@ -186,11 +186,9 @@ def test_over_is_what_never_goes_on_by_itself() -> None:
 def test_pods_that_ended_before_are_counted() -> None:
     found = phase_of(job(failed=2), [RUNS])
     assert (found.restarts, found.pod) == (2, "study-1-x7k2p")
-    assert str(found) == "running, its pod ended 2 times before"
-    assert str(phase_of(job(failed=1), [RUNS])) == "running, its pod ended once before"
 
 
-def test_the_newest_pod_counts() -> None:
+def test_the_newest_pod_decides() -> None:
     young = pod("Running", "study-1-a", "2026-11-21T11:00:00Z")
     assert phase_of(job(failed=1), [young, OOM]).word == "running"
     assert phase_of(job(failed=1), [young, OOM]).pod == "study-1-a"
@@ -198,15 +196,15 @@ def test_the_newest_pod_counts() -> None:
     assert newest([{"metadata": {"name": "without a time"}}, young]) is young
 
 
-def test_a_job_without_labels_waits_in_no_queue() -> None:
+def test_a_suspended_job_without_labels_is_not_queued() -> None:
     suspended = job(True)
     del suspended["metadata"]["labels"]
     assert phase_of(suspended, []).word == "suspended"
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_has_ended_is_not_lost_however_long_it_stays(phase: str) -> None:
-    """A finalizer keeps its record: Kubernetes' own Job controller sets one."""
+def test_a_pod_that_has_ended_is_never_lost(phase: str) -> None:
+    """A finalizer keeps the pod's record. The Job controller of Kubernetes sets one."""
     assert phase_of(job(), [{**NODE_DEAD, "status": {"phase": phase}}], now=NOW).word == "retrying"
 
 
@@ -214,32 +212,28 @@ def test_a_pod_that_has_ended_is_not_lost_however_long_it_stays(phase: str) -> N
 def test_a_pod_is_lost_a_minute_after_its_grace_period(until: str, word: str) -> None:
     late = {**NODE_DEAD, "metadata": {**NODE_DEAD["metadata"], "deletionTimestamp": until}}
     assert phase_of(job(), [late], now=NOW).word == word
-    assert phase_of(job(), [{**late, "spec": {}}], now=NOW).word == "running", "on no node that could not answer"
+    assert phase_of(job(), [{**late, "spec": {}}], now=NOW).word == "running", "it is on no node"
 
 
-def test_who_waits_for_a_pod_has_nothing_to_do() -> None:
-    assert phase_of(job(), []) == Phase("pending")
-
-
-def test_of_a_suspended_job_the_pod_may_still_be_ending() -> None:
+def test_the_pod_of_a_suspended_job_may_still_be_ending() -> None:
     ending = {**RUNS, "metadata": {**RUNS["metadata"], "deletionTimestamp": "2026-11-21T10:07:00Z"}}
     assert phase_of(job(True), [ending]).reason == "its pod is ending"
 
 
-def test_a_suspended_job_is_never_to_be_let_go_by_hand() -> None:
-    """The hint was to patch `suspend`: where Kueue holds Jobs without a queue's label, that went past its quota."""
+def test_the_hint_for_a_suspended_job_names_a_queue_and_never_patches_it() -> None:
+    """The hint was to patch `suspend`. If Kueue holds Jobs that have no queue label, that bypassed its quota."""
     hint = phase_of(job(True), []).hint
     assert "patch" not in hint
     assert "--queue QUEUE" in hint
 
 
-def test_events_of_others_say_nothing() -> None:
+def test_events_of_other_objects_are_ignored() -> None:
     other = [event("FailedMount", "not mine", name="study-10-x"), event("FailedCreate", "not mine", "Job", "study-10")]
     assert phase_of(job(), [waits("ContainerCreating")], other).word == "starting"
     assert phase_of(job(), [], other).word == "pending"
 
 
-def test_the_last_event_counts_also_where_it_has_no_last_timestamp() -> None:
+def test_the_last_event_decides_even_without_a_last_timestamp() -> None:
     """Events of events.k8s.io have an eventTime instead."""
     old, new = event("FailedMount", "old", at="2026-11-21T10:00:02Z"), event("FailedMount", "new", at=None)
     new["eventTime"] = "2026-11-21T10:00:03.123456Z"
@@ -249,19 +243,19 @@ def test_the_last_event_counts_also_where_it_has_no_last_timestamp() -> None:
         event("FailedMount", "new", at="2026-11-21T10:00:03Z"),
         event("FailedMount", "old", at="2026-11-21T10:00:02Z"),
     )
-    old["eventTime"] = "2026-11-21T10:00:09.000000Z"  # begun later than it was last seen: what counts is the latter
+    old["eventTime"] = "2026-11-21T10:00:09.000000Z"  # later than lastTimestamp, which counts
     for events in ([new, old], [old, new]):
         assert phase_of(job(), [waits("ContainerCreating")], events).reason == "new"
     assert when({}) == ""
 
 
-def test_an_event_that_says_of_nothing_what_it_is_about_is_left_out() -> None:
+def test_an_event_without_an_involved_object_is_ignored() -> None:
     nameless = {"reason": "FailedMount", "message": "no"}
     assert phase_of(job(), [waits("ContainerCreating")], [nameless]).word == "starting"
 
 
-def test_a_pod_whose_fields_are_not_there_yet_is_starting() -> None:
-    """Kubelet fills a status piece by piece."""
+def test_a_pod_without_most_of_its_fields_is_starting() -> None:
+    """Kubelet fills in a status step by step."""
     bare = {"metadata": {"name": "study-1-x7k2p"}}
     assert pending(bare) == Phase("starting")
     assert phase_of(job(), [bare], now=NOW).word == "starting"
@@ -281,7 +275,7 @@ def test_a_pod_that_is_scheduled_but_not_ready_is_not_unschedulable() -> None:
     assert nowhere.hint == "ask for less (resources in the chart's values), or wait"
 
 
-def test_a_phase_in_words() -> None:
+def test_a_phase_is_printed_with_its_reason_and_restarts() -> None:
     assert str(Phase("running")) == "running"
     assert str(Phase("running", restarts=1)) == "running, its pod ended once before"
     assert str(Phase("retrying", "exit code 4", restarts=2)) == "retrying: exit code 4, its pod ended 2 times before"
@@ -289,7 +283,7 @@ def test_a_phase_in_words() -> None:
     assert str(pending(waits("InvalidImageName"))) == "stuck: InvalidImageName"
 
 
-def test_what_a_mount_lacks_is_asked_for() -> None:
+def test_the_hint_for_a_failed_mount_names_what_may_be_missing() -> None:
     stuck = pending(waits("ContainerCreating"), [event("FailedMount", "no secret")])
     assert stuck.hint == "is there a volume, a Secret or a ConfigMap missing that the chart's values name?"
 
@@ -297,28 +291,28 @@ def test_what_a_mount_lacks_is_asked_for() -> None:
 # How containers end
 
 
-def test_the_last_end_is_that_of_the_last_pod() -> None:
+def test_the_last_end_is_that_of_the_pod_that_ended_last() -> None:
     first = ended("Failed", end(4, at="2026-11-21T10:01:00Z"), name="study-1-a")
     assert last_end([OOM, first]) == "OOMKilled, exit code 137"
     assert last_end([]) == last_end([RUNS]) == last_end([pod()]) == ""
 
 
-def test_the_end_that_was_last_counts_wherever_it_stands() -> None:
+def test_the_latest_end_counts_in_any_order_of_pods() -> None:
     first, last = end(4, at="2026-11-21T10:01:00Z"), end(5, at="2026-11-21T10:02:00Z")
     timeless = {"exitCode": 6}
     for ends in ([first, last], [last, first]):
         pods = [ended("Failed", one, name=f"study-1-{i}") for i, one in enumerate([*ends, timeless])]
         assert last_end(pods) == last_end(pods[::-1]) == "exit code 5"
-    assert last_end([ended("Failed", {"finishedAt": "2026-11-21T10:02:00Z"})]) == "", "without a code it ended well"
+    assert last_end([ended("Failed", {"finishedAt": "2026-11-21T10:02:00Z"})]) == "", "no exit code means success"
     assert last_end([ended("Failed", timeless)]) == "exit code 6"
 
 
-def test_ends_of_every_container_of_ours_are_there() -> None:
+def test_the_ends_of_scheduler_and_worker_containers_are_read() -> None:
     statuses = [{"name": name, "state": {"terminated": end(code)}} for name, code in [("scheduler", 1), ("worker", 2)]]
     assert [one["exitCode"] for one in ends_of(pod("Failed", containerStatuses=statuses))] == [1, 2]
 
 
-def test_a_restarted_container_shows_how_it_ended_before() -> None:
+def test_a_restarted_container_has_the_end_of_the_one_before() -> None:
     again = pod(
         "Running",
         containerStatuses=[
@@ -329,8 +323,8 @@ def test_a_restarted_container_shows_how_it_ended_before() -> None:
     assert [one["exitCode"] for one in ends_of(ended("Failed", end(1), end(137)))] == [1, 137]
 
 
-def test_exit_code_0_is_no_failure_whatever_the_reason() -> None:
-    """cgroup v1: the kernel kills a child for memory, and the container that ends well later has reason OOMKilled."""
+def test_exit_code_0_is_a_success_even_with_reason_oomkilled() -> None:
+    """With cgroup v1, a container in which the kernel killed a child has the reason OOMKilled and may exit with 0."""
     assert last_end([ended("Succeeded", end(0, "OOMKilled"))]) == ""
     done = job(conditions=[condition("Complete")])
     assert phase_of(done, [ended("Succeeded", end(0, "OOMKilled"))]) == Phase("ended", pod="study-1-x7k2p")
@@ -347,13 +341,13 @@ def test_exit_code_0_is_no_failure_whatever_the_reason() -> None:
         ("the last error: was this\nbye", "exit code 4: bye"),
     ],
 )
-def test_an_end_is_told_by_its_error(message: str, said: str) -> None:
-    """The last of our three lines is the hint, which alone says nothing."""
+def test_the_reason_of_an_end_is_the_last_error_in_its_message(message: str, said: str) -> None:
+    """The last of the three lines of an error is the hint, which is not the reason."""
     assert last_end([ended("Failed", end(4, message=message))]) == said
 
 
-def test_other_containers_of_a_pod_are_not_looked_at() -> None:
-    """A service mesh puts its own beside ours."""
+def test_other_containers_of_a_pod_are_ignored() -> None:
+    """A service mesh adds containers to the pod."""
     statuses = [
         {"name": "proxy", "state": {"terminated": end(255, at="2026-11-21T10:09:00Z")}},
         {"name": "runner", "state": {"terminated": end(4)}},
@@ -375,49 +369,44 @@ def worker(ready: bool = True, restarts: int = 0, state: Object | None = None, *
     return {**found, "status": {"conditions": conditions, "containerStatuses": [kubelet], **status}}
 
 
-def test_a_worker_that_runs() -> None:
-    found = state_of(worker())
-    assert (str(found), found.ready, found.restarts, found.last_end, found.node) == ("running", True, 0, "", "node1")
+ENDING_WORKER = worker()
+ENDING_WORKER["metadata"]["deletionTimestamp"] = "2026-11-21T10:07:00Z"
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
 
 
-def test_a_worker_that_was_killed_runs_again_and_says_so() -> None:
-    found = state_of(worker(restarts=3))
-    assert (found.word, found.restarts, found.last_end) == ("running", 3, "OOMKilled, exit code 137")
+@pytest.mark.parametrize(
+    ("pod", "said", "restarts", "hinted"),
+    [
+        (worker(), "running", 0, False),
+        (worker(restarts=3), "running", 3, False),
+        (worker(ready=False), "starting", 0, False),
+        (
+            worker(ready=False, restarts=7, state=BACK_OFF),
+            "restarting: CrashLoopBackOff: back-off 5m0s restarting failed container",
+            7,
+            True,
+        ),
+        (UNSCHEDULED, f"unschedulable: {NO_ROOM}", 0, True),
+        (ENDING_WORKER, "ending", 0, False),
+        (worker(ready=False, phase="Failed", reason="Evicted"), "ended: Evicted", 0, False),
+    ],
+)
+def test_the_state_of_a_worker(pod: Object, said: str, restarts: int, hinted: bool) -> None:
+    found = state_of(pod)
+    assert (str(found), found.restarts, bool(found.hint)) == (said, restarts, hinted)
+    assert found.last_end == ("OOMKilled, exit code 137" if restarts else "")
+    assert found.ready == is_ready(pod)
+    assert found.node == pod["spec"].get("nodeName", "")
 
 
-def test_a_worker_that_is_not_ready_is_starting() -> None:
-    assert state_of(worker(ready=False)).word == "starting"
-
-
-def test_a_worker_that_never_comes_up() -> None:
-    back_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
-    found = state_of(worker(ready=False, restarts=7, state=back_off))
-    assert str(found) == "restarting: CrashLoopBackOff: back-off 5m0s restarting failed container"
-    assert found.hint
-
-
-def test_a_worker_that_waits_for_room_says_what_the_scheduler_says() -> None:
-    found = state_of(UNSCHEDULED)
-    assert (found.word, found.reason) == ("unschedulable", NO_ROOM)
-
-
-def test_a_worker_that_goes_or_is_gone() -> None:
-    going = worker()
-    going["metadata"]["deletionTimestamp"] = "2026-11-21T10:07:00Z"
-    assert state_of(going).word == "ending"
-    evicted = worker(ready=False, phase="Failed", reason="Evicted")
-    assert str(state_of(evicted)) == "ended: Evicted"
-
-
-def test_connections_go_to_a_pod_that_is_ready_and_stays() -> None:
-    going, young = worker(), worker()
-    going["metadata"]["deletionTimestamp"] = "2026-11-21T10:07:00Z"
+def test_connections_go_to_the_newest_pod_that_is_ready_and_not_ending() -> None:
+    young = worker()
     young["metadata"] |= {"name": "young", "creationTimestamp": "2026-11-21T11:00:00Z"}
-    assert serving([worker(), young, going]) is young
-    assert serving([going, worker(ready=False), pod()]) is None
+    assert serving([worker(), young, ENDING_WORKER]) is young
+    assert serving([ENDING_WORKER, worker(ready=False), pod()]) is None
 
 
-def test_a_port_of_a_service_leads_to_one_of_the_container() -> None:
+def test_a_port_of_a_service_leads_to_a_port_of_the_container() -> None:
     ports = [{"port": 8787, "targetPort": "http"}, {"port": 8786}, {"port": 80, "targetPort": 8000}]
     service = {"spec": {"ports": ports}}
     there = {

@@ -1,6 +1,6 @@
-"""Why pods ended, read from what Kubernetes says of them.
+"""Why pods ended, read from what Kubernetes writes about them.
 
-pods_seen.json has what a real one said (1.34, cgroup v1), of pods named for what became of them.
+pods_seen.json holds pods of a real Kubernetes (1.34, cgroup v1), each named for what happened to it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ MEMORY = (
             PodEnd("pod evicted was taken away (EvictionByEvictionAPI): Eviction API: evicting", removed=True),
         ),
         (SEEN["killed"], PodEnd("pod killed was deleted", removed=True)),
-        # A simulation has filled it: whoever does so again and again is to be found.
+        # A simulation has filled it, which must be found if it does so repeatedly.
         (SEEN["disk"], PodEnd('pod disk was Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "20Mi".')),
         (evicted(MEMORY), PodEnd(f"pod x was Evicted: {MEMORY.strip()}", removed=True)),
         (
@@ -89,7 +89,7 @@ MEMORY = (
         ({"metadata": {"name": "x"}}, None),
     ],
 )
-def test_a_pod_is_taken_away_by_others_or_for_what_ran_in_it(pod: Object, expected: PodEnd | None) -> None:
+def test_a_pod_was_removed_by_others_or_because_of_what_ran_in_it(pod: Object, expected: PodEnd | None) -> None:
     assert removal_of(pod) == expected
 
 
@@ -117,7 +117,7 @@ def event(reason: str, message: str, second: int = 0) -> Object:
         ),
     ],
 )
-def test_events_tell_what_a_pods_status_does_not(events: list[Object], expected: PodEnd | None) -> None:
+def test_events_explain_an_end_that_the_status_does_not_show(events: list[Object], expected: PodEnd | None) -> None:
     assert event_end("x", events) == expected
 
 
@@ -132,7 +132,7 @@ def healthy() -> Object:
 
 
 class Answers:
-    """Kubernetes, as far as it is asked."""
+    """Kubernetes, as far as these tests ask it: a list of pods for each look."""
 
     def __init__(self, *lists: list[Object] | ServiceError, events: list[Object] | None = None):
         self.lists, self._events, self.n_asked = iter(lists), events or [], 0
@@ -163,7 +163,7 @@ def asked(answers: Answers, clock: Clock) -> Pods:
 def causes(
     answers: Answers, clock: Clock, n: int, *, worker: str = WORKER, every_s: float = 2.0
 ) -> Iterator[PodEnd | None]:
-    """Yield what is known of a worker that goes at each look."""
+    """Yield, for each look, the cause that is known for a worker that leaves then."""
     pods = asked(answers, clock)
     for _ in range(n):
         clock.now += every_s
@@ -181,11 +181,11 @@ def test_a_worker_is_found_by_the_address_of_its_pod(clock: Clock) -> None:
     assert list(causes(answers, clock, 2, worker="tcp://10.245.0.65:8789")) == [None, None]
 
 
-def test_how_a_container_ended_before_is_no_news(clock: Clock) -> None:
+def test_an_end_that_was_there_at_the_first_look_explains_nothing(clock: Clock) -> None:
     again = [SEEN["restarted-worker"]]
     assert list(causes(Answers(again, again), clock, 2)) == [None, None]
     answers = Answers([healthy()], again)
-    assert list(causes(answers, clock, 2, every_s=PAUSE_SECONDS + 1)) == [None, None], "when was that?"
+    assert list(causes(answers, clock, 2, every_s=PAUSE_SECONDS + 1)) == [None, None], "the time of the end is unknown"
 
 
 def test_an_end_explains_a_departure_at_about_that_time_only(clock: Clock) -> None:
@@ -194,11 +194,11 @@ def test_an_end_explains_a_departure_at_about_that_time_only(clock: Clock) -> No
     clock.now += 10
     pods.look()
     seen_at = clock.now
-    told = [pods.cause(WORKER, seen_at + s) is not None for s in (-NEAR_SECONDS - 1, -NEAR_SECONDS, 0, 1, 3)]
-    assert told == [False, True, True, True, False]
+    known = [pods.cause(WORKER, seen_at + s) is not None for s in (-NEAR_SECONDS - 1, -NEAR_SECONDS, 0, 1, 3)]
+    assert known == [False, True, True, True, False]
 
 
-def test_a_pod_that_is_not_there_any_more_was_deleted_unless_an_event_says_more(clock: Clock) -> None:
+def test_a_pod_that_is_missing_was_deleted_unless_an_event_says_more(clock: Clock) -> None:
     assert list(causes(Answers([healthy()], []), clock, 2))[-1] == PodEnd(
         "pod mops-worker-7bc55dccfd-5gs4b was deleted", removed=True
     )
@@ -209,12 +209,12 @@ def test_a_pod_that_is_not_there_any_more_was_deleted_unless_an_event_says_more(
     assert "low on resource: pids" in found.said
 
 
-def test_what_a_pod_ended_with_counts_also_when_it_is_gone(clock: Clock) -> None:
+def test_the_end_of_a_pod_counts_after_the_pod_was_deleted(clock: Clock) -> None:
     answers = Answers([healthy()], [SEEN["restarted-worker"]], [])
     assert list(causes(answers, clock, 3))[-1] == PodEnd(OOM, memory=True)
 
 
-def test_the_newest_pod_of_an_address_is_meant() -> None:
+def test_of_two_pods_with_one_address_the_newest_counts() -> None:
     old = copy.deepcopy(SEEN["disk"])
     old["status"]["podIP"] = "10.245.0.64"
     old["metadata"]["creationTimestamp"] = "2026-11-20T00:00:00Z"
@@ -231,7 +231,7 @@ def test_ipv6_addresses_are_found_too(clock: Clock) -> None:
     assert next(causes(Answers([pod]), clock, 1, worker="tcp://[fd00::7]:8789")) is not None
 
 
-def test_a_kubernetes_that_refuses_is_said_once_and_left_alone_for_a_while(
+def test_a_kubernetes_that_refuses_is_logged_once_and_not_asked_for_a_while(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = ServiceError("you may not do this: pods is forbidden", where="https://10.97.0.1, namespace studies")
@@ -248,7 +248,7 @@ def test_a_kubernetes_that_refuses_is_said_once_and_left_alone_for_a_while(
 
 
 @pytest.mark.skipif(ACCOUNT.exists(), reason="this is a pod")
-def test_a_pod_without_a_token_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_service_account_token_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     Pods("app=worker").look()
     assert "the pod has no token of its service account" in caplog.text
 
@@ -262,18 +262,18 @@ def test_a_pod_without_a_token_says_so(caplog: pytest.LogCaptureFixture) -> None
         ("gone", ""),
     ],
 )
-def test_of_a_runner_it_is_known_whether_it_ended_for_memory(pod: str, expected: str, clock: Clock) -> None:
+def test_a_runner_that_was_oom_killed_is_recognized(pod: str, expected: str, clock: Clock) -> None:
     assert asked(Answers(), clock).runner_out_of_memory(pod) == expected
 
 
-@pytest.mark.parametrize(("workers", "told"), [({"a": "1", "b": "2"}, ["--workers", "a=1,b=2"]), ({}, [])])
-def test_a_runner_is_told_which_pods_are_its_workers(workers: dict[str, str], told: list[str]) -> None:
+@pytest.mark.parametrize(("workers", "options"), [({"a": "1", "b": "2"}, ["--workers", "a=1,b=2"]), ({}, [])])
+def test_a_runner_gets_the_labels_of_its_workers_as_an_option(workers: dict[str, str], options: list[str]) -> None:
     request = Request("job", 1, "mops", "studies", "abfs://a/b", "tcp://s:8786", workers=workers)
     spec = runner_job(RunnerPod(image="mops", service_account="mops-runner"), request)["spec"]["template"]["spec"]
-    assert spec["containers"][0]["args"] == ["mops", "jobs", "run", "job", "--pod", "--grace", "60", *told]
+    assert spec["containers"][0]["args"] == ["mops", "jobs", "run", "job", "--pod", "--grace", "60", *options]
 
 
-def test_events_of_the_container_before_are_passed_by() -> None:
+def test_events_of_the_container_before_are_ignored() -> None:
     liveness = event("Killing", "Container worker failed liveness probe, will be restarted", 3)
     assert event_end("x", [liveness], since="2026-11-21T22:33:04Z") is None
     assert event_end("x", [liveness], since="2026-11-21T22:33:01Z") is not None

@@ -1,4 +1,4 @@
-"""What is left of an order after any message and any death, and what its outcome holds."""
+"""What is left of a task after any message and any death, and what its result holds."""
 
 import socket
 
@@ -19,7 +19,7 @@ WRONG = {"reason": "error", "message": "ValueError: no", "traceback": "line 1"}
 
 
 def make(seeds=((10, 11), (20,)), targets=("t:first", "t:second"), retries=1, **request):
-    """Return the work of an order whose groups have the indices 5, 6, …"""
+    """Return the progress of a task whose groups have the indices 5, 6, …"""
     context = JobContext("job", "1", "bundle", "storage", "m", "baseline", targets, None, slots=1, retries=retries)
     groups = tuple(Group(5 + i, f"{i}" * 64, {"beta": i}, of_group) for i, of_group in enumerate(seeds))
     return TaskProgress(
@@ -33,7 +33,7 @@ def tables(place, replicate):
 
 
 class Child:
-    """Hands over to the work what a child would: through its own writer and a real socket."""
+    """Sends what a child process sends: with the same writer, through a real socket."""
 
     def __init__(self, work):
         self._work = work
@@ -71,15 +71,23 @@ def child():
 
 
 def asked(work):
-    """Return what the request names of each group: (place, replicates, given, targets)."""
+    """Return what the request asks of each group: (place, replicates, given, targets)."""
     request = work.request()
     return [
         (group["place"], [i for i, _ in group["sims"]], group["given"], group["targets"]) for group in request["groups"]
     ]
 
 
+def done(work):
+    """Mark every group as done, and return the result."""
+    empty = {"sims": [], "failures": [], "losses": [], "outputs": {}, "reference": None}
+    work.take({**empty, "done": list(range(len(work.request()["groups"])))}, None)
+    assert work.finished
+    return work.result("")
+
+
 class TestRequest:
-    def test_at_first_everything_is_asked_for(self):
+    def test_the_first_request_asks_for_everything(self):
         work = make(reference=KINDS)
         request = work.request()
         assert asked(work) == [(0, [0, 1], [], [0, 1]), (1, [0], [], [0, 1])]
@@ -89,7 +97,7 @@ class TestRequest:
         assert (request["kind"], request["reference"], request["given"]) == ("run", KINDS, False)
         assert (request["seconds"], request["bytes"]) == (60.0, 1000)
 
-    def test_what_was_handed_over_is_given_back_and_not_asked_for(self, child):
+    def test_replicates_that_arrived_are_given_back_and_not_asked_for(self, child):
         work = make()
         one = child(work)
         one.good(0, 1)
@@ -106,13 +114,13 @@ class TestRequest:
         assert asked(work)[0] == (0, [1], [], [])
         assert work.given() == []
 
-    def test_nothing_is_given_back_where_a_replicate_failed(self, child):
+    def test_nothing_is_given_back_for_a_group_with_a_failed_replicate(self, child):
         work = make()
         one = child(work)
         one.good(0, 0)
         one.flush()
         work.blame(Step(0, 1), TIMEOUT)
-        assert asked(work)[0] == (0, [], [], []), "there will be no losses: the child need not keep its replicates"
+        assert asked(work)[0] == (0, [], [], []), "the group is not scored: the child need not keep its replicates"
         assert work.given() == []
 
     def test_a_done_group_is_not_asked_for(self, child):
@@ -124,7 +132,7 @@ class TestRequest:
         assert asked(work) == [(1, [0], [], [0, 1])]
         assert (work.n_done, work.finished) == (1, False)
 
-    def test_the_budget_shrinks_by_what_is_used_but_never_below_nothing(self, child):
+    def test_the_budget_shrinks_by_what_is_used_down_to_zero(self, child):
         work = make()
         work.seconds = 45.0
         assert work.request()["seconds"] == 15.0
@@ -135,7 +143,7 @@ class TestRequest:
         work.seconds = 61.0
         assert (work.request()["seconds"], work.request()["bytes"]) == (0.0, 0)
 
-    def test_given_holds_each_replicates_own_rows_from_several_parts(self, child):
+    def test_given_replicates_have_their_rows_from_several_buffers(self, child):
         work = make(seeds=((10, 11, 12), (20, 21)))
         one = child(work)
         one.good(0, 2, 0)
@@ -148,19 +156,19 @@ class TestRequest:
 
 
 class TestBlame:
-    def test_a_crash_is_tried_again_and_then_a_failure_with_its_attempts(self):
+    def test_a_crash_is_retried_and_then_a_failure_with_its_attempts(self):
         work = make(retries=2)
         assert [work.blame(Step(0, 1), CRASHED) for _ in range(3)] == [True, True, False]
         assert asked(work)[0] == (0, [0], [], [])
         assert [row.attempts for row in done(work).failures if row.replicate == 1] == [3]
 
-    def test_a_timeout_is_not_tried_again(self):
+    def test_a_timeout_is_not_retried(self):
         work = make(retries=2)
         assert work.blame(Step(0, 1), TIMEOUT) is False
         failure = next(row for row in done(work).failures if row.replicate == 1)
         assert (failure.reason, failure.message, failure.attempts) == ("timeout", "longer than 1 s", 1)
 
-    def test_a_crash_counts_only_for_its_own_unit(self):
+    def test_a_crash_counts_only_for_the_simulation_that_crashed(self):
         work = make()
         assert work.blame(Step(0, 0), CRASHED)
         assert work.blame(Step(0, 1), CRASHED)
@@ -175,7 +183,7 @@ class TestBlame:
         one.flush()
         assert work.result("").failures[0].attempts == 2
 
-    def test_a_unit_that_was_handed_over_is_never_blamed(self, child):
+    def test_a_simulation_that_arrived_is_never_blamed(self, child):
         work = make()
         one = child(work)
         one.good(0, 0)
@@ -205,8 +213,8 @@ class TestBlame:
         assert [work.blame(Step(1, 1), CRASHED) for _ in range(2)] == [True, False]
         assert asked(work) == [(1, [], [0], [1]), (0, [0, 1], [], [0, 1])]
 
-    def test_groups_of_which_something_is_known_go_first(self, child):
-        """An order may end after one group, and what is known of another would be lost with it."""
+    def test_groups_that_have_begun_go_first(self, child):
+        """A task may end after one group, which would lose the results of another that is half done."""
         work = make()
         work.blame(Step(1, 0), TIMEOUT)
         assert [place for place, *_ in asked(work)] == [1, 0]
@@ -214,16 +222,8 @@ class TestBlame:
         assert [(place, sims) for place, sims, *_ in asked(work)] == [(0, [1, 0]), (1, [])]
 
 
-def done(work):
-    """Say that every group is done, and return the outcome."""
-    empty = {"sims": [], "failures": [], "losses": [], "outputs": {}, "reference": None}
-    work.take({**empty, "done": list(range(len(work.request()["groups"])))}, None)
-    assert work.finished
-    return work.result("")
-
-
-class TestOutcome:
-    def test_only_done_groups_are_in_it(self, child):
+class TestResult:
+    def test_only_done_groups_are_in_the_result(self, child):
         work = make()
         one = child(work)
         one.good(0, 0)
@@ -239,7 +239,7 @@ class TestOutcome:
             (6, "t:first", "loss", 0.1, 1)
         ]
 
-    def test_its_segments_name_groups_by_their_index(self, child):
+    def test_segments_name_groups_by_their_index(self, child):
         work = make()
         one = child(work)
         one.good(0, 0, 1)
@@ -252,7 +252,7 @@ class TestOutcome:
         }
         assert work.result("").reference == KINDS
 
-    def test_the_first_reference_stays(self, child):
+    def test_the_first_reference_schema_stays(self, child):
         work = make(reference=KINDS)
         one = child(work)
         one.out.reference = {"other": {}}
@@ -275,7 +275,7 @@ class TestOutcome:
             (5, "t:second", "loss", "-0.0", 2),
         ]
 
-    def test_a_failed_replicate_means_one_more_row_that_says_why_there_are_no_losses(self, child):
+    def test_a_failed_replicate_adds_a_row_with_the_reason_for_the_missing_losses(self, child):
         work = make()
         one = child(work)
         one.good(0, 0)
@@ -289,7 +289,7 @@ class TestOutcome:
         assert (losses.reason, losses.attempts) == ("error", 1)
         assert losses.message == "no losses: replicate 1 (seed 11) failed (error)"
 
-    def test_that_row_names_the_first_and_counts_the_others(self):
+    def test_the_row_for_missing_losses_names_the_first_failure_and_counts_the_others(self):
         work = make(seeds=((10, 11, 12),))
         for replicate in (2, 0, 1):
             work.blame(Step(0, replicate), TIMEOUT)
@@ -297,12 +297,12 @@ class TestOutcome:
         assert [row.replicate for row in rows] == [0, 1, 2, None]
         assert rows[-1].message == "no losses: replicate 0 (seed 10) and 2 more failed (timeout)"
 
-    def test_without_targets_there_is_no_such_row(self):
+    def test_without_targets_there_is_no_row_for_missing_losses(self):
         work = make(targets=())
         work.blame(Step(0, 0), TIMEOUT)
         assert [row.target for row in done(work).failures] == [None]
 
-    def test_a_failed_target_leaves_the_simulations_and_the_other_targets_losses(self, child):
+    def test_a_failed_target_does_not_affect_simulations_and_other_targets(self, child):
         work = make()
         one = child(work)
         one.good(0, 0, 1)
@@ -319,33 +319,33 @@ class TestOutcome:
 
 
 @pytest.mark.parametrize(
-    ("unit", "words"),
+    ("step", "text"),
     [
         (Step(0, 1), "replicate 1 (seed 11) of group 5 (param_id 000000000000)"),
         (Step(0, 3), "target t:second of group 5 (param_id 000000000000)"),
         (Step(1, 1), "target t:first of group 6 (param_id 111111111111)"),
     ],
 )
-def test_a_unit_is_described_by_what_people_know_of_it(unit, words):
-    assert make().describe(unit) == words
+def test_a_step_is_described_by_group_replicate_and_seed_or_by_target(step, text):
+    assert make().describe(step) == text
 
 
-class TestWantsMore:
-    """A child that leaves is followed by another only for what would be lost, or what has time and room left."""
+class TestShouldContinue:
+    """A new child process starts only for results that would be lost, or if time and room are left."""
 
-    def test_not_for_a_group_that_waits_for_an_order_of_its_own(self):
-        """What is begun of it comes with that order: a fresh child would have nothing to do for it here."""
+    def test_not_for_a_group_that_waits_to_run_alone(self):
+        """The task that runs the group alone continues what is begun. A new child process has nothing to do here."""
         work = make(seconds=0.0, retries=1)
         assert work.run_alone_later(Step(0, 1))
-        work.blame(Step(0, 0), TIMEOUT)  # it is begun, too
+        work.blame(Step(0, 0), TIMEOUT)  # the group has begun
         assert not work.should_continue
 
-    def test_for_a_group_that_is_half_done_though_the_time_is_over(self):
+    def test_for_a_half_done_group_even_after_the_time_is_over(self):
         work = make(seconds=0.0)
         work.blame(Step(0, 0), TIMEOUT)
         assert work.should_continue
 
-    def test_not_for_a_replicate_of_a_group_in_pieces_when_the_time_is_over(self):
+    def test_not_for_a_group_in_pieces_after_the_time_is_over(self):
         work = make(seeds=((10, 11),), seconds=0.0, replicates=(0, 1))
         work.blame(Step(0, 0), TIMEOUT)
         assert not work.should_continue
@@ -363,7 +363,7 @@ class TestWantsMore:
         ("oom", {"retries": 3, "alone": True}, 0, "time 1 of 4"),
     ],
 )
-def test_how_often_a_simulation_was_tried_and_may_be(reason, asked, n_deaths, says):
+def test_how_often_a_simulation_was_tried_and_the_limit(reason, asked, n_deaths, says):
     work = make(seeds=((10,),), **asked)
     for _ in range(n_deaths):
         work.blame(Step(0, 0), CRASHED)
