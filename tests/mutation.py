@@ -23,11 +23,7 @@ MODULES = {
     "study/ids_and_seeds.py": ["tests/pure/study/test_ids.py"],
     "study/ranges.py": ["tests/pure/study/test_ranges.py"],
     "study/column_families.py": ["tests/pure/study/test_column_families.py"],
-    "study/column_types.py": [
-        "tests/pure/study/test_column_types.py",
-        "tests/pure/study/test_stored_columns.py",
-        "tests/pure/study/test_columns_of_maps.py",
-    ],
+    "study/column_types.py": ["tests/pure/study/test_column_types.py"],
     "study/group_builder.py": ["tests/pure/study/test_group_builder.py"],
     "study/groups.py": ["tests/pure/study/test_group_builder.py"],
     "study/values.py": ["tests/pure/study/test_study.py"],

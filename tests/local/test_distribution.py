@@ -1,4 +1,4 @@
-"""What is installed: the distribution `mops-runner`, with the package and the command `mops`."""
+"""The distribution `mops-runner` with the package and the command `mops`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTALLS_MOPS = re.compile(r"""\b(?:pip|uv|pipx)\s+(?:install|add)\s(?:[^\n]*\s)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel as `make wheel` does, from a copy: a build leaves files beside its sources."""
+    """Build the wheel from a copy, because a build leaves files next to its sources."""
     made, source = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("source")
     names = subprocess.run(
         ["git", "ls-files", "pyproject.toml", "README.md", "LICENSE", "runner"],
@@ -36,8 +36,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return only
 
 
-def test_the_wheel_has_a_name_that_is_free_and_the_command_mops(wheel: Path) -> None:
-    """`mops` on PyPI is another project: `pip install mops` brought a stranger's program."""
+def test_the_wheel_is_called_mops_runner_and_has_the_command_mops(wheel: Path) -> None:
+    """`mops` on PyPI is another project: `pip install mops` installed that program."""
     assert re.fullmatch(r"mops_runner-[0-9.]+-py3-none-any\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as archive:
         (info,) = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
@@ -52,8 +52,8 @@ def test_the_wheel_has_every_module(wheel: Path) -> None:
     assert packed == {f"mops/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")} | {"mops/py.typed"}
 
 
-def test_no_text_installs_the_other_mops() -> None:
-    """Neither docs nor messages name the stranger's distribution where something is installed."""
+def test_no_text_installs_the_other_project_called_mops() -> None:
+    """No doc and no message says `pip install mops`, which installs the other project."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     texts = [
         ROOT / name for name in names.split("\0") if name.endswith((".md", ".py", ".toml", ".yaml", ".txt", ".tpl"))
@@ -69,6 +69,6 @@ def test_no_text_installs_the_other_mops() -> None:
 
 
 @pytest.mark.parametrize("line", ["pip install mops", "pip install 'mops[dedicated]'", "uv add mops==0.1"])
-def test_such_a_text_would_be_found(line: str) -> None:
-    """So that the search above cannot pass because it finds nothing at all."""
+def test_the_search_finds_every_form_of_the_command(line: str) -> None:
+    """The test above would pass if its pattern matched nothing."""
     assert INSTALLS_MOPS.search(line)

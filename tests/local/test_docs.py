@@ -1,7 +1,7 @@
-"""What the documentation shows is true: links lead somewhere, commands exist, README's blocks run.
+"""The documentation is correct: links lead to files, commands exist, and the blocks of the README run.
 
-A fenced block after `<!-- file: NAME -->` is written as that file, and after `<!-- not run: REASON -->` left alone;
-other `python` and `console` blocks are run in the order in which they stand, in one folder.
+The test writes a fenced block after `<!-- file: NAME -->` as that file and skips one after `<!-- not run: REASON -->`.
+It runs all other `python` and `console` blocks in order, in one folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGES = [
     *sorted((ROOT / "k8s").rglob("*.md")),
 ]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-COMMAND = re.compile(r"(?<![a-z] )\bmops((?: [a-z]+)+)")  # not where it is another command's argument
+COMMAND = re.compile(r"(?<![a-z] )\bmops((?: [a-z]+)+)")  # not an argument of another command
 BLOCK = re.compile(
     r"(?:<!-- (?P<note>[^>]*) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -56,8 +56,8 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_commands_that_are_named_exist(page: Path) -> None:
-    """In code only: in prose "mops runs" is a sentence."""
+def test_every_command_in_the_docs_exists(page: Path) -> None:
+    """Only code counts: in prose "mops runs" is a sentence."""
     code = re.findall(r"`[^`\n]+`|^(?:    |\$ ).*$", page.read_text(), re.MULTILINE)
     for line in code:
         for words in COMMAND.findall(line.partition(" #")[0]):
@@ -65,7 +65,7 @@ def test_commands_that_are_named_exist(page: Path) -> None:
 
 
 def exists(words: list[str]) -> bool:
-    """Tell whether these words begin with a command; what follows a command are its arguments."""
+    """Tell whether these words start with a command, which arguments may follow."""
     command = get_command(app)
     for word in words:
         subcommands = getattr(command, "commands", None)
@@ -84,8 +84,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_readme_runs(tmp_path: Path) -> None:
-    """As a newcomer types it, from the model to the losses."""
+def test_the_blocks_of_the_readme_run(tmp_path: Path) -> None:
+    """A newcomer gets from the model to the losses."""
     (tmp_path / "mops.toml").touch()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MODELOPS_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
@@ -102,7 +102,7 @@ def test_readme_runs(tmp_path: Path) -> None:
                 )
                 assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
                 ran += 1
-    assert ran >= 4, "README shows too little that runs, or its blocks were not found"
+    assert ran >= 4, "the README has fewer blocks that run"
 
 
 def blocks(page: str) -> Iterator[Block]:
@@ -114,6 +114,6 @@ def blocks(page: str) -> Iterator[Block]:
 def commands(block: Block) -> list[list[str]]:
     """Return the commands that run a block."""
     if block.language == "python":
-        # What a script ends with is what a reader would look at next: it must be there, and not empty.
+        # The tables at the end of the script must not be empty.
         return [[sys.executable, "-c", block.text + "\nassert daily.num_rows and losses.num_rows\n"]]
     return [line.removeprefix("$ ").split() for line in block.text.splitlines() if line.startswith("$ ")]

@@ -1,4 +1,4 @@
-"""A path that the system refuses is an error of ours, with the path and the reason, wherever a user gives it."""
+"""A path that the system refuses is a usage error of mops, wherever a user gives the path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BAD = {
     "a long path": "x/" * 3000 + "x",
     "a null character": "a\0b",
     "a circle of links": "circle/x",
-    "the home of nobody": "~nobody-has-this-name/x",
+    "an unknown home": "~nobody-has-this-name/x",
 }
 
 
@@ -68,13 +68,13 @@ GIVEN: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("given", GIVEN)
-def test_a_path_that_cannot_be_is_told_and_no_bug(folder: Path, given: str, bad: str) -> None:
+def test_an_invalid_path_is_a_usage_error_and_no_traceback(folder: Path, given: str, bad: str) -> None:
     """A name of 300 characters for the file of parameter sets ended in a raw OSError."""
     try:
         GIVEN[given](BAD[bad])
     except UsageError as error:
         said = str(error)
     else:
-        said = "nothing: it is a name like any other, in a folder that is not there"
-        assert bad == "the home of nobody"
+        said = ""  # a storage may have this name
+        assert bad == "an unknown home"
     assert all(len(line) < 500 for line in said.splitlines())

@@ -1,4 +1,4 @@
-"""docs/internals/architecture.md and its picture are the code's."""
+"""docs/internals/architecture.md and its picture agree with the code."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ INTERNALS = Path(__file__).parents[2] / "docs" / "internals"
 PACKAGE = Path(mops.__file__).parent
 
 
-def test_the_picture_is_what_the_code_gives() -> None:
+def test_the_picture_is_up_to_date() -> None:
     spec = importlib.util.spec_from_file_location("draw", INTERNALS / "draw.py")
     assert spec is not None
     assert spec.loader is not None
     draw = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(draw)
-    assert tuple(reversed(FLOORS)) == draw.FLOORS, "one order, from the lowest floor on here, to it there"
+    assert tuple(reversed(FLOORS)) == draw.FLOORS, "the floors of draw.py in reverse order"
     drawn = (INTERNALS / "architecture.svg").read_text()
-    assert drawn == draw.drawing(), "draw it anew: python docs/internals/draw.py"
+    assert drawn == draw.drawing(), "run: python docs/internals/draw.py"
 
 
-def test_every_file_and_folder_of_the_page_is_there() -> None:
+def test_every_file_and_folder_that_the_page_names_exists() -> None:
     named = set(re.findall(r"`([a-z0-9_]+(?:/[a-z0-9_]+)*(?:\.py|/))`", (INTERNALS / "architecture.md").read_text()))
     assert len(named) > 30
     there = (PACKAGE, INTERNALS.parents[1])
@@ -34,5 +34,5 @@ def test_every_file_and_folder_of_the_page_is_there() -> None:
 
 
 def _below(name: str) -> bool:
-    """Whether a file or folder of some package is called so: the table's text names those of its own row."""
+    """Whether any package has a file or folder of this name: rows of the table use short names."""
     return any(path.name == name.rstrip("/") for path in PACKAGE.rglob("*"))

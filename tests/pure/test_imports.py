@@ -1,4 +1,4 @@
-"""Imports go one way, down the floors of docs/internals/architecture.md."""
+"""Imports go only downwards through the floors of docs/internals/architecture.md."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import mops
 PACKAGE = Path(mops.__file__).parent
 MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 
-# What each floor imports of mops, besides itself: only lines above its own, so that no arrow runs upwards.
-# docs/internals/architecture.md shows it. `mops` is the package's own `__init__`: its version.
+# The floors that each floor imports, all of them in lines above its own. `mops` is `__init__.py`, for the version.
 FLOORS: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
@@ -69,7 +68,7 @@ HOMES = {
     "rich": ("cli/",),
 }
 
-# A child is paid for once for each slot: the standard library, numpy and pyarrow, and nothing of these.
+# Each slot has a child process, so a child imports the standard library, numpy and pyarrow, and none of these.
 NOT_IN_A_CHILD = (
     *(
         "distributed",
@@ -116,7 +115,7 @@ def test_a_heavy_library_has_one_home(library: str) -> None:
 
 
 @pytest.mark.parametrize("floor", FLOORS)
-def test_a_floor_names_what_it_imports_and_only_floors_below(floor: str) -> None:
+def test_the_table_has_what_each_floor_imports(floor: str) -> None:
     imported = {
         floor_named(name)
         for module in MODULES
@@ -124,13 +123,13 @@ def test_a_floor_names_what_it_imports_and_only_floors_below(floor: str) -> None
         for name in imports(module)
         if name.partition(".")[0] == "mops"
     }
-    assert imported - {floor} == FLOORS[floor], "the table is the code's"
+    assert imported - {floor} == FLOORS[floor], "the table differs from the code"
     order = list(FLOORS)
     assert FLOORS[floor] - {"mops"} <= set(order[: order.index(floor)])
 
 
-def test_no_modules_import_each_other() -> None:
-    """What two modules need of each other has a third home; `mops` itself imports lazily and is left out."""
+def test_there_are_no_circular_imports() -> None:
+    """What two modules need from each other belongs into a third. `mops` itself imports on first use."""
     left = {module: set(imported_modules(module)) for module in MODULES if module != "__init__.py"}
     while left:
         free = [module for module, needs in left.items() if not needs & left.keys() - {module}]
@@ -140,20 +139,19 @@ def test_no_modules_import_each_other() -> None:
 
 @pytest.mark.parametrize("folder", sorted({str(Path(module).parent) for module in MODULES}))
 def test_a_folder_has_at_most_fourteen_modules(folder: str) -> None:
-    """More cannot be taken in at a glance."""
     here = [module for module in MODULES if str(Path(module).parent) == folder and not module.endswith("__init__.py")]
     assert len(here) <= 14, here
 
 
-def test_a_child_loads_nothing_heavy() -> None:
-    """A real child interpreter, as the pool starts it, before the user's model is imported."""
+def test_a_child_process_imports_nothing_heavy() -> None:
+    """This runs a child process up to the import of the user's model."""
     program = f"import sys, mops.child.main; print(*[m for m in {NOT_IN_A_CHILD!r} if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split() == []
 
 
-def test_importing_mops_loads_nothing_heavy() -> None:
-    """`import mops` is what a child and a notebook do first; names come when they are used."""
+def test_importing_mops_imports_nothing_heavy() -> None:
+    """`import mops` imports the public names on first use."""
     program = "import sys; import mops; print(*[m for m in sys.modules if m.startswith('mops.') or m == 'distributed'])"
     ran = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.split() == []
@@ -185,7 +183,7 @@ def imported_modules(module: str) -> Iterator[str]:
 
 
 def imports(module: str) -> Iterator[str]:
-    """Yield the dotted names that a file imports, wherever in it the import stands; relative ones are forbidden."""
+    """Yield the dotted names that a file imports anywhere; relative imports are an error."""
     for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

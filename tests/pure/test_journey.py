@@ -1,4 +1,4 @@
-"""Every function and class that docs/journey.md names is there."""
+"""Every function and class that docs/journey.md names exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = sorted(set(re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_.]+)`", JOURNEY.read_tex
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith((".json", ".parquet", ".py", ".md"))])
-def test_what_the_journey_names_can_be_opened(name: str) -> None:
+def test_every_name_in_the_journey_exists(name: str) -> None:
     parts = f"mops.{name.removeprefix('mops.')}".split(".")
     for cut in range(len(parts), 0, -1):
         try:

@@ -1,4 +1,4 @@
-"""The environment, read once and checked at once."""
+"""Settings from environment variables: values, defaults and errors."""
 
 from __future__ import annotations
 
@@ -116,24 +116,24 @@ def test_every_variable_is_read() -> None:
         ("BATCH_SIZE", " Auto ", "batch_size", "auto"),
     ],
 )
-def test_values_are_read_as_people_write_them(name: str, given: str, field: str, value: float | str) -> None:
+def test_values_may_have_units_and_spaces(name: str, given: str, field: str, value: float | str) -> None:
     assert getattr(Settings.from_environment({PREFIX + name: given}), field) == value
 
 
-def test_the_processes_own_environment_is_read_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_read_at_the_time_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODELOPS_JOB_BATCH_SIZE", "7")
     assert Settings.from_environment().batch_size == 7
 
 
 @pytest.mark.parametrize("value", ["", " ", "\t\n"])
-def test_an_empty_variable_counts_as_unset_whatever_its_name(value: str) -> None:
+def test_an_empty_variable_counts_as_unset(value: str) -> None:
     environ = {"MODELOPS_JOB_BATCH_SIZE": value, "MODELOPS_STORAGE": value, "MODELOPS_JOB_NONE_SUCH": value}
     got = Settings.from_environment(environ)
     assert got == Settings()
     assert got.model_fields_set == set()
 
 
-def test_other_tools_variables_are_theirs() -> None:
+def test_variables_of_other_tools_are_ignored() -> None:
     environ = {"MODELOPS_BUNDLE_REF": "x", "MODELOPS_STORAGES": "x", "modelops_job_slots": "0", "PATH": "/bin"}
     assert Settings.from_environment(environ) == Settings()
 
@@ -150,12 +150,11 @@ def test_other_tools_variables_are_theirs() -> None:
         ("MODELOPS_JOB_STORAGE", "MODELOPS_STORAGE"),
         ("MODELOPS_JOB_METRICS_PORT", "MODELOPS_METRICS_PORT"),
         ("MODELOPS_JOB_CHECKPOINT_SECS", "MODELOPS_JOB_CHECKPOINT_SECONDS"),
-        ("MODELOPS_JOB_PERSIST", None),  # all names share their prefix: compared whole, it would be near others
+        ("MODELOPS_JOB_PERSIST", None),  # compared with their common prefix, it would be similar to others
         ("MODELOPS_JOB_", None),
     ],
 )
-def test_an_unknown_setting_is_refused_with_the_nearest_one(name: str, near: str | None) -> None:
-    """A setting that nothing reads is worse than none: its user believes it holds."""
+def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, near: str | None) -> None:
     advice = f"did you mean {near}?" if near else "this version has none of this name"
     assert problems(**{name: "1"}) == [(name, f"unknown setting; {advice}")]
 
@@ -187,18 +186,18 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one(name: str, near: str
         ("INSTALL_TIMEOUT", "0", "input should be greater than 0"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_what_would_be_right(name: str, value: str, right: str) -> None:
+def test_an_invalid_value_is_refused_with_the_valid_ones(name: str, value: str, right: str) -> None:
     assert problems(**{PREFIX + name: value}) == [(PREFIX + name, f"{value!r} is not valid: {right}")]
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
-def test_a_port_that_cannot_be_is_refused(port: str) -> None:
+def test_an_invalid_port_is_refused(port: str) -> None:
     ((name, message),) = problems(MODELOPS_METRICS_PORT=port)
     assert name == "MODELOPS_METRICS_PORT"
     assert message.startswith(f"{port!r} is not valid: input should be")
 
 
-def test_all_problems_are_told_at_once_with_every_setting_and_its_default() -> None:
+def test_all_problems_are_listed_at_once_with_every_setting_and_its_default() -> None:
     with pytest.raises(SettingsError) as raised:
         Settings.from_environment(
             {"MODELOPS_JOB_SLOTS": "x", "MODELOPS_JOB_RETRYS": "2", "MODELOPS_JOB_BATCH_SIZE": "0"}
@@ -228,7 +227,7 @@ def test_all_problems_are_told_at_once_with_every_setting_and_its_default() -> N
     assert raised.value.exit_code == 2
 
 
-def test_the_list_of_settings_says_where_each_value_comes_from_and_what_it_means() -> None:
+def test_the_list_of_settings_has_the_source_and_meaning_of_each_value() -> None:
     lines = Settings.from_environment({"MODELOPS_JOB_SLOTS": "2", "MODELOPS_JOB_RETRIES": "1"}).described()
     fields = list(Settings.model_fields)
     assert [line.name for line in lines] == [
@@ -241,56 +240,56 @@ def test_the_list_of_settings_says_where_each_value_comes_from_and_what_it_means
     assert all(line.meaning for line in lines)
 
 
-def test_json_gives_settings_back() -> None:
+def test_settings_are_the_same_after_a_round_trip_through_json() -> None:
     given = Settings(sim_timeout=2.5, storage="az://x", checkpoint_bytes=5 * 2**20, slots=4)
     assert Settings.model_validate(json.loads(json.dumps(given.to_json()))) == given
 
 
-def test_settings_neither_change_nor_take_unknown_names() -> None:
+def test_settings_are_frozen_and_refuse_unknown_names() -> None:
     with pytest.raises(ValidationError):
         Settings().batch_size = 3  # type: ignore[misc]
     with pytest.raises(ValidationError):
         Settings(batchsize=3)  # type: ignore[call-arg]
 
 
-def test_changes_since_an_earlier_attempt_are_named_by_variable() -> None:
+def test_changes_since_an_earlier_attempt_are_listed_by_variable() -> None:
     before = Settings(batch_size=7).to_json()
     assert Settings(batch_size=9).changes_since(before) == ["MODELOPS_JOB_BATCH_SIZE: 7 before, 9 now"]
     assert Settings(batch_size=7).changes_since(before) == []
 
 
 def test_settings_pass_through_an_environment_unchanged() -> None:
-    """A detached runner reads what was given as an object."""
+    """A detached runner gets the settings of the calling process as variables."""
     given = Settings(slots=2, checkpoint_bytes=3 << 20, checkpoint_seconds=0.5, sim_timeout=None, storage="abfs://a/b")
     assert Settings.from_environment(given.to_environment()) == given
     assert Settings().to_environment() == {}
 
 
 @pytest.mark.parametrize(("given", "n", "allowed"), [("7", 1000, 7), ("5%", 1000, 50), ("0.5%", 100, 0.5), ("0", 9, 0)])
-def test_failures_are_allowed_by_number_or_share(given: str, n: int, allowed: float) -> None:
+def test_max_failures_is_a_number_or_a_share(given: str, n: int, allowed: float) -> None:
     assert Settings(max_failures=given).failures_allowed(n) == allowed
 
 
 @pytest.mark.parametrize("given", ["-1", "five", "5 %", "1.5"])
-def test_failures_that_are_no_number_and_no_share(given: str) -> None:
+def test_any_other_max_failures_is_refused(given: str) -> None:
     with pytest.raises(SettingsError, match="write a number of simulations, like 100, or a share of them, like 5%"):
         Settings.from_environment({"MODELOPS_JOB_MAX_FAILURES": given})
 
 
-def test_what_the_command_line_gives_counts_more_than_a_variable() -> None:
+def test_an_option_overrides_a_variable() -> None:
     environ = {"MODELOPS_JOB_PRIORITY": "low", "MODELOPS_JOB_RETRIES": "3"}
     assert Settings.from_environment(environ, priority="high") == Settings(priority="high", retries=3)
     assert Settings.from_environment(environ, priority=None) == Settings(priority="low", retries=3)
     assert Settings.from_environment({}, priority="high").to_environment() == {"MODELOPS_JOB_PRIORITY": "high"}
 
 
-# every setting has a reader
+# Every setting is read somewhere
 
 
 def attributes_read(tree: ast.AST, name: str) -> set[str]:
     """Return the attributes that code reads of objects called ``name`` or ``_name``, and of new ``Settings``."""
 
-    def is_called_so(node: ast.AST) -> bool:
+    def has_that_name(node: ast.AST) -> bool:
         match node:
             case ast.Name(id=found) | ast.Attribute(attr=found):
                 return found in (name, f"_{name}")
@@ -299,12 +298,12 @@ def attributes_read(tree: ast.AST, name: str) -> set[str]:
         return False
 
     reads = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)]
-    return {node.attr for node in reads if is_called_so(node.value)}
+    return {node.attr for node in reads if has_that_name(node.value)}
 
 
 @functools.cache
 def settings_read() -> set[str]:
-    """Return what mops reads of settings; a method of ``Settings`` reads for the modules that call the method."""
+    """Return the settings that mops reads, directly or through a method of ``Settings``."""
     home = PACKAGE / "settings.py"
     read: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
@@ -315,17 +314,16 @@ def settings_read() -> set[str]:
 
 
 @pytest.mark.parametrize("field", Settings.model_fields)
-def test_a_setting_has_a_reader(field: str) -> None:
-    """A setting that nothing reads is worse than none: its user believes that it holds.
+def test_every_setting_is_read(field: str) -> None:
+    """Users believe that a setting has an effect, so a module other than ``settings.py`` must read each one.
 
-    The test looks for a read of the attribute in the syntax tree of a module other than ``settings.py``. Names in
-    comments, texts and assignments do not count, nor does the list that ``mops settings`` shows. A run of a study would
-    not do: no single run reads all settings. Modules call the object ``settings``; by another name, the test fails.
+    The test searches the syntax trees. Names in comments, texts and assignments do not count. Modules must call the
+    object ``settings``: under another name, the test does not find the read.
     """
     assert field in settings_read()
 
 
-def test_only_a_read_of_a_settings_object_counts_as_its_reader() -> None:
+def test_only_a_read_from_a_settings_object_counts() -> None:
     code = """
         # settings.in_a_comment
         "settings.in_a_text"

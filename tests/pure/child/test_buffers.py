@@ -1,4 +1,4 @@
-"""Tables on their way from a child to its worker and to a later child."""
+"""Tables on their way from a child process to its worker and to a later child process."""
 
 import gc
 import io
@@ -25,7 +25,7 @@ def ends():
 
 @pytest.fixture
 def hand_over(ends):
-    """Return a function that flushes a writer and gives the message and every simulation's tables."""
+    """Return a function that flushes a writer and returns the message and the tables of every simulation."""
 
     def hand_over(out):
         out.flush()
@@ -42,6 +42,10 @@ def writer(ends):
 
 def rows(n, start=0):
     return pa.table({"n": pa.array(range(start, start + n), pa.int64()), "s": [f"row {i}" for i in range(n)]})
+
+
+def n_descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 class TestRoundTrip:
@@ -105,7 +109,7 @@ class TestRoundTrip:
         assert found[0, 0]["a"] == rows(1000).slice(990, 3)
         assert found[0, 1]["a"] == chunked
 
-    def test_nan_and_null_stay_what_they_were(self, writer, hand_over):
+    def test_nan_and_null_are_kept(self, writer, hand_over):
         out = writer()
         out.finished(0, 0, {"a": pa.table({"x": [math.nan, None, math.inf]})})
         _, found = hand_over(out)
@@ -129,7 +133,7 @@ class TestRoundTrip:
 
 
 class TestKeep:
-    def test_of_a_done_group_only_what_is_kept_goes_out(self, writer, hand_over):
+    def test_of_a_done_group_only_kept_outputs_are_sent(self, writer, hand_over):
         out = writer(["b", "unknown"])
         out.finished(0, 0, {"a": rows(1), "b": rows(2)})
         out.done(0)
@@ -137,7 +141,7 @@ class TestKeep:
         assert found == {(0, 0): {"b": rows(2)}}
         assert message["sims"] == [[0, 0]]
 
-    def test_of_an_unfinished_group_everything_goes_out(self, writer, hand_over):
+    def test_of_an_unfinished_group_all_outputs_are_sent(self, writer, hand_over):
         out = writer(["b"])
         out.finished(0, 0, {"a": rows(1), "b": rows(2)})
         out.finished(1, 0, {"a": rows(3), "b": rows(4)})
@@ -145,7 +149,7 @@ class TestKeep:
         _, found = hand_over(out)
         assert {key: set(tables) for key, tables in found.items()} == {(0, 0): {"b"}, (1, 0): {"a", "b"}}
 
-    def test_a_simulation_of_which_nothing_is_kept_still_counts_as_good(self, writer, hand_over):
+    def test_a_simulation_without_kept_outputs_still_counts_as_good(self, writer, hand_over):
         out = writer(["unknown"])
         out.finished(0, 0, {"a": rows(1)})
         out.done(0)
@@ -164,7 +168,7 @@ class TestWriter:
             None,
         )
 
-    def test_what_was_handed_over_is_not_sent_again(self, writer, hand_over, ends):
+    def test_results_are_sent_once(self, writer, hand_over, ends):
         out = writer()
         out.finished(0, 0, {"a": rows(1)})
         out.failed(0, 1, None, {"reason": "error", "message": "no", "traceback": ""})
@@ -188,8 +192,8 @@ class TestWriter:
         ]
         assert message["tracebacks"] == ["line"]
 
-    def test_failures_count_and_send_a_traceback_once(self, writer, hand_over):
-        """Failures counted for nothing: a model that always raised filled one message with copies of one traceback."""
+    def test_failures_count_as_bytes_and_send_a_traceback_once(self, writer, hand_over):
+        """Failures did not count: a model that always raised filled one message with copies of one traceback."""
         out = writer()
         for replicate in range(1000):
             out.failed(0, replicate, None, {"reason": "error", "message": "no", "traceback": "x" * 8000})
@@ -199,14 +203,14 @@ class TestWriter:
         assert out.bytes_open == 0
         out.failed(0, 0, None, {"reason": "error", "message": "no", "traceback": "x" * 8000})
         message, _ = hand_over(out)
-        assert message["tracebacks"] == ["x" * 8000], "a later message says it again: messages are read one by one"
+        assert message["tracebacks"] == ["x" * 8000], "each message has its own tracebacks"
 
-    def test_losses_count(self, writer):
+    def test_losses_count_as_bytes(self, writer):
         out = writer()
         out.scored(0, 0, {f"name {i}": 1.0 for i in range(1000)})
         assert out.bytes_open >= 100_000
 
-    def test_it_counts_bytes_since_the_last_flush_and_in_total(self, writer, hand_over):
+    def test_bytes_are_counted_since_the_last_flush_and_in_total(self, writer, hand_over):
         out = writer()
         table = pa.table({"x": pa.array(range(100_000), pa.int64())})
         out.finished(0, 0, {"a": table})
@@ -215,15 +219,15 @@ class TestWriter:
         out.finished(0, 1, {"a": table.slice(0, 10_000)})
         assert (out.bytes_open, out.bytes_total) == (80_000, 880_000)
 
-    def test_it_counts_groups_that_are_done(self, writer):
+    def test_done_groups_are_counted(self, writer):
         out = writer()
         out.done(0)
         out.done(4)
         assert out.groups_done == 2
 
 
-def test_three_hundred_parts_leave_no_descriptor_behind(writer, hand_over):
-    before = len(list(Path("/proc/self/fd").iterdir()))
+def test_three_hundred_buffers_leave_no_open_descriptor(writer, hand_over):
+    before = n_descriptors()
     out = writer()
     kept = []
     for replicate in range(300):
@@ -232,32 +236,32 @@ def test_three_hundred_parts_leave_no_descriptor_behind(writer, hand_over):
     assert [table["n"][0].as_py() for table in kept] == list(range(300))
     kept.clear()
     gc.collect()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert n_descriptors() == before
 
 
-def test_a_thousand_parts_that_a_worker_keeps_cost_it_no_descriptor(writer, ends):
-    before = len(list(Path("/proc/self/fd").iterdir()))
+def test_a_thousand_buffers_that_a_worker_keeps_hold_no_descriptor(writer, ends):
+    before = n_descriptors()
     out, kept = writer(), []
     for replicate in range(1000):
         out.finished(0, replicate, {"a": rows(1, start=replicate)})
         out.flush()
         message, fd = ends[1].receive()
         kept.append(read_segment(result_buffers.take(fd, "test"), message["outputs"]["a"][0]))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert n_descriptors() == before
     assert [table["n"][0].as_py() for table in kept] == list(range(1000))
 
 
-def test_a_part_that_cannot_be_sent_leaves_no_descriptor_behind(writer, ends):
-    before = len(list(Path("/proc/self/fd").iterdir()))
+def test_a_buffer_that_cannot_be_sent_leaves_no_open_descriptor(writer, ends):
+    before = n_descriptors()
     ends[1].close()
     out = writer()
     out.finished(0, 0, {"a": rows(1)})
     with pytest.raises(BrokenPipeError):
         out.flush()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1  # the end that was closed
+    assert n_descriptors() == before - 1  # the end that was closed
 
 
-def test_an_empty_part_has_no_map_and_its_descriptor_is_closed():
+def test_an_empty_buffer_is_not_mapped_and_its_descriptor_is_closed():
     read, write = os.pipe()
     os.close(write)
     assert map_part(read) is None
@@ -266,14 +270,14 @@ def test_an_empty_part_has_no_map_and_its_descriptor_is_closed():
 
 
 class Short(io.FileIO):
-    """A file that takes little at once, as the kernel takes 2 GiB of more."""
+    """A file that writes at most 100 bytes at once, as the kernel writes at most 2 GiB."""
 
     def write(self, data):
         return super().write(memoryview(data)[:100])
 
 
-def test_what_the_kernel_does_not_take_at_once_is_not_lost(ends, monkeypatch):
-    """A column of more than 2 GiB was cut off: the rest of a short write was never written."""
+def test_a_write_that_the_kernel_shortens_is_continued(ends, monkeypatch):
+    """A column of more than 2 GiB was truncated: the rest of a short write was not written."""
 
     def fdopen(fd, mode, buffering=-1):
         return Short(fd, mode) if buffering == 0 else io.BufferedWriter(Short(fd, mode))

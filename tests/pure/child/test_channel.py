@@ -1,4 +1,4 @@
-"""Messages, descriptors and the progress page between a worker and a child."""
+"""Messages, file descriptors and the progress page between a worker and a child process."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ class TestChannel:
             ends[0].send(message)
         assert [ends[1].receive() for _ in sent] == [(message, None) for message in sent]
 
-    def test_numbers_arrive_as_they_were_sent(self, ends):
+    def test_numbers_arrive_exactly(self, ends):
         ends[0].send({"values": [2**64 - 1, 0.1 + 0.2, 1e22, -0.0, 1, 1.0]})
         assert repr(ends[1].receive()[0]["values"]) == repr([2**64 - 1, 0.1 + 0.2, 1e22, -0.0, 1, 1.0])
 
@@ -55,7 +55,7 @@ class TestChannel:
         assert ends[1].receive() == (message, None)
         sender.join()
 
-    def test_a_header_in_pieces_is_put_together(self):
+    def test_a_message_that_arrives_byte_by_byte_is_read(self):
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.sendall(frame(2)[:2])
@@ -86,12 +86,12 @@ class TestChannel:
         with pytest.raises(EOFError):
             ends[0].receive()
 
-    def test_sending_to_an_end_that_is_gone_is_a_broken_pipe(self, ends):
+    def test_sending_to_a_closed_end_is_a_broken_pipe(self, ends):
         ends[1].close()
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             ends[0].send({"n": 1})
 
-    def test_a_descriptor_rides_on_its_own_message(self, ends):
+    def test_a_descriptor_arrives_with_its_message(self, ends):
         fd = anonymous_file("test")
         os.write(fd, b"content")
         ends[0].send({"n": 1})
@@ -103,7 +103,7 @@ class TestChannel:
         assert os.pread(second[1], 100, 0) == b"content"
         os.close(second[1])
 
-    def test_a_descriptor_that_came_is_inherited_by_no_program(self, ends):
+    def test_a_received_descriptor_is_not_inherited(self, ends):
         with open(os.devnull) as file:  # noqa: PTH123
             ends[0].send({}, file.fileno())
         _, fd = ends[1].receive()
@@ -111,8 +111,8 @@ class TestChannel:
         os.close(fd)
         assert not inheritable
 
-    def test_a_descriptor_for_which_there_is_no_number_left_is_an_error_that_says_so(self, ends):
-        """What is left of the message would be taken for one without a descriptor."""
+    def test_a_descriptor_beyond_the_limit_of_open_files_is_an_error(self, ends):
+        """The rest of the message would look like a message without a descriptor."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         free = os.dup(0)
         os.close(free)
@@ -142,20 +142,16 @@ class TestIntact:
         ends[0].close()
         assert not ends[0].intact
 
-    def test_a_channel_whose_descriptor_was_closed_behind_its_back_is_not_intact(self, ends):
+    def test_a_channel_whose_descriptor_was_closed_is_not_intact(self, ends):
         os.close(ends[0].fileno())
         assert not ends[0].intact
 
-    def test_a_channel_whose_descriptor_became_another_file_is_not_intact(self, ends):
-        with open(os.devnull) as other:  # noqa: PTH123
-            os.dup2(other.fileno(), ends[0].fileno())
-        assert not ends[0].intact
-
-    def test_a_channel_whose_descriptor_became_another_socket_is_not_intact(self, ends):
+    def test_a_channel_whose_descriptor_became_another_file_or_socket_is_not_intact(self, ends):
         a, b = socket.socketpair()
-        with a, b:
-            os.dup2(a.fileno(), ends[0].fileno())
-        assert not ends[0].intact
+        with a, b, open(os.devnull) as file:  # noqa: PTH123
+            for end, other in zip(ends, (file, a), strict=True):
+                os.dup2(other.fileno(), end.fileno())
+                assert not end.intact
 
 
 class TestProgressPage:
@@ -167,17 +163,17 @@ class TestProgressPage:
         os.close(fd)
         return page, child
 
-    def test_a_new_page_says_that_nothing_runs_and_no_stop_is_asked(self, pages):
+    def test_on_a_new_page_nothing_runs_and_no_stop_is_requested(self, pages):
         assert [page.running() for page in pages] == [None, None]
         assert [page.stop_asked for page in pages] == [False, False]
 
-    @pytest.mark.parametrize("unit", [Step(0, 0), Step(3, 7), Step(2**31 - 1, 2**32 - 1)])
-    def test_the_parent_sees_what_the_child_runs_and_since_when(self, pages, unit):
+    @pytest.mark.parametrize("step", [Step(0, 0), Step(3, 7), Step(2**31 - 1, 2**32 - 1)])
+    def test_the_parent_sees_what_the_child_runs_and_since_when(self, pages, step):
         parent, child = pages
         before = time.monotonic()
-        child.begin(*unit)
+        child.begin(*step)
         found, since = parent.running()
-        assert found == unit
+        assert found == step
         assert before <= since <= time.monotonic()
 
     def test_the_parent_sees_that_the_child_is_idle_again(self, pages):
@@ -186,7 +182,7 @@ class TestProgressPage:
         child.idle()
         assert parent.running() is None
 
-    def test_the_child_sees_that_it_is_to_stop_whatever_it_runs(self, pages):
+    def test_the_child_sees_a_request_to_stop(self, pages):
         parent, child = pages
         child.begin(1, 2)
         parent.ask_to_stop()
@@ -195,7 +191,7 @@ class TestProgressPage:
         assert parent.running()[0] == Step(1, 3)
 
 
-def test_an_anonymous_file_has_no_path_and_is_inherited_by_no_program():
+def test_an_anonymous_file_has_no_path_and_is_not_inherited():
     fd = anonymous_file("mops-test")
     try:
         assert os.fstat(fd).st_nlink == 0

@@ -1,4 +1,4 @@
-"""The project around a study, and the code that a study means."""
+"""The project of a study, its registry, and the code that a study names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def study(**keys: Any) -> Study:
     return parse_study({"model": "models.sir", "parameter_sets": [{"beta": 0.3}], **keys}, where="study.json")
 
 
-def lay_registry(root: Path, text: str | bytes) -> Path:
+def write_registry(root: Path, text: str | bytes) -> Path:
     path = root / REGISTRY
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
@@ -35,7 +35,7 @@ def lay_registry(root: Path, text: str | bytes) -> Path:
 @pytest.mark.parametrize("marker", MARKERS)
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_the_root_is_the_nearest_folder_with_a_marker(tmp_path: Path, marker: str, is_folder: bool) -> None:
-    """A worktree's ``.git`` is a file."""
+    """In a worktree ``.git`` is a file."""
     inner = tmp_path / "outer" / "project"
     (inner / "studies" / "2024").mkdir(parents=True)
     (tmp_path / "outer" / "pyproject.toml").touch()
@@ -58,7 +58,7 @@ def test_without_a_marker_the_root_is_the_studys_folder(tmp_path: Path, monkeypa
     assert find_root("../study.json") == tmp_path
 
 
-def test_a_study_that_is_a_link_belongs_where_the_link_stands(tmp_path: Path) -> None:
+def test_a_study_that_is_a_link_belongs_to_the_project_of_the_link(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "mops.toml").touch()
     (tmp_path / "shared.json").write_text("{}")
@@ -69,7 +69,7 @@ def test_a_study_that_is_a_link_belongs_where_the_link_stands(tmp_path: Path) ->
 # --- the registry -----------------------------------------------------------------------------------------------------
 
 
-def test_a_registry_as_todays_tools_write_it_is_read_in_its_order() -> None:
+def test_a_registry_is_read_in_its_order() -> None:
     assert read_registry(REGISTERED) == Registry(
         models={"sir": "models.sir:SIR"},
         targets={
@@ -86,13 +86,13 @@ def test_a_project_may_have_no_registry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", "models:\ntargets:\n", "models: {}\ntargets: {}\nversion: 1\n"])
-def test_a_registry_may_register_nothing(tmp_path: Path, text: str) -> None:
-    lay_registry(tmp_path, text)
+def test_a_registry_may_be_empty(tmp_path: Path, text: str) -> None:
+    write_registry(tmp_path, text)
     assert read_registry(tmp_path) == EMPTY
 
 
 def test_a_class_name_completes_a_bare_module(tmp_path: Path) -> None:
-    lay_registry(tmp_path, "models: {sir: {entrypoint: models.sir, class_name: SIR}}")
+    write_registry(tmp_path, "models: {sir: {entrypoint: models.sir, class_name: SIR}}")
     registry = read_registry(tmp_path)
     assert registry
     assert registry.models == {"sir": "models.sir:SIR"}
@@ -101,12 +101,7 @@ def test_a_class_name_completes_a_bare_module(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "what", "at", "hint"),
     [
-        (
-            "models: [a\nx: }",
-            "the registry is not YAML: expected ',' or ']', but got ':'",
-            ", line 2, column 2",
-            None,
-        ),
+        ("models: [a\nx: }", "the registry is not YAML: expected ',' or ']', but got ':'", ", line 2, column 2", None),
         (b"models: \xff", "the registry is not UTF-8 text", ", byte 8", None),
         ("a\x00b", "the registry is not YAML", "", None),
         ("", "the registry is not a mapping with 'models' and 'targets'", "", None),
@@ -116,19 +111,14 @@ def test_a_class_name_completes_a_bare_module(tmp_path: Path) -> None:
         ("models: {sir: a.b:C}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
         ("models: {sir: {path: a.py}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
         ("models: {sir: {entrypoint: 3}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
-        (
-            "targets: {t: {entrypoint: 'a b:c'}}",
-            "'targets.t' in the registry: 'a b' is not a module",
-            "",
-            ENTRY_FORM,
-        ),
+        ("targets: {t: {entrypoint: 'a b:c'}}", "'targets.t' in the registry: 'a b' is not a module", "", ENTRY_FORM),
         ("targets: {t: {entrypoint: a.b}}", "'targets.t' in the registry: 'a.b' names no code in it", "", ENTRY_FORM),
     ],
 )
-def test_a_registry_that_is_none_is_refused_at_its_place(
+def test_an_invalid_registry_is_refused_with_the_place(
     tmp_path: Path, text: str | bytes, what: str, at: str, hint: str | None
 ) -> None:
-    path = lay_registry(tmp_path, text)
+    path = write_registry(tmp_path, text)
     with pytest.raises(ModelError) as raised:
         read_registry(tmp_path)
     assert raised.value.what == what
@@ -136,7 +126,7 @@ def test_a_registry_that_is_none_is_refused_at_its_place(
     assert raised.value.hint == hint
 
 
-def test_a_registry_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_an_unreadable_registry_is_refused(tmp_path: Path) -> None:
     (tmp_path / REGISTRY).mkdir(parents=True)
     with pytest.raises(ModelError, match="the registry cannot be read: Is a directory"):
         read_registry(tmp_path)
@@ -169,7 +159,7 @@ TWO = Registry({"sir": "models.sir:SIR", "seir": "models.sir:SEIR", "other": "mo
         ("models.sir", None, Registry({"a": "models.sir:SIR", "b": "models.sir:SIR"}, {}), "models.sir:SIR"),
     ],
 )
-def test_the_model_is_what_the_study_or_the_registry_says(
+def test_the_model_comes_from_the_study_or_the_registry(
     model: str, model_class: str | None, registry: Registry | None, expected: str
 ) -> None:
     metadata = {"model_class": model_class} if model_class is not None else {}
@@ -178,7 +168,7 @@ def test_the_model_is_what_the_study_or_the_registry_says(
     EntryPoint.parse(spec.model)
 
 
-def test_several_registered_models_that_could_be_meant_are_listed() -> None:
+def test_an_ambiguous_model_is_refused_with_the_candidates() -> None:
     with pytest.raises(ModelError) as raised:
         resolve(study(), Path("/project"), TWO)
     assert raised.value.what == "the registry has several models in 'models.sir': models.sir:SIR, models.sir:SEIR"
@@ -198,7 +188,7 @@ def test_several_registered_models_that_could_be_meant_are_listed() -> None:
         (None, Registry({}, {"a": "t:f", "b": "t:f"}), ("t:f",)),
     ],
 )
-def test_targets_are_the_studys_else_the_registered_ones(
+def test_targets_come_from_the_study_or_else_from_the_registry(
     targets: list[str] | None, registry: Registry | None, expected: tuple[str, ...]
 ) -> None:
     assert resolve(study(targets=targets), Path("/project"), registry).targets == expected
@@ -211,7 +201,7 @@ def test_the_registered_project_resolves() -> None:
 
 
 @pytest.mark.parametrize("outputs", [None, ["incidence", "final"]])
-def test_json_gives_a_spec_back(outputs: list[str] | None) -> None:
+def test_a_spec_is_the_same_after_a_round_trip_through_json(outputs: list[str] | None) -> None:
     spec = resolve(study(scenario="lockdown", outputs=outputs), Path("/project"), ONE)
     assert spec.scenario == "lockdown"
     assert spec.outputs == (None if outputs is None else tuple(outputs))
@@ -219,6 +209,6 @@ def test_json_gives_a_spec_back(outputs: list[str] | None) -> None:
 
 
 @pytest.mark.parametrize("bad", [{}, {"model": "a", "scenario": "b", "targets": None, "outputs": None}])
-def test_json_that_no_spec_wrote_is_refused(bad: dict[str, Any]) -> None:
+def test_json_of_an_invalid_spec_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError)):
         ModelSpec.from_json(bad)

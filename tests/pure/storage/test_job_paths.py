@@ -1,4 +1,4 @@
-"""Where everything of a job lies: other versions and other tools look there, so each path is pinned."""
+"""The paths of a job's objects. Other versions and tools read them, so the tests pin each one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mops.storage.paths import JobPaths, bundle_path, is_job_name, numbers_of, t
 PATHS = JobPaths("job")
 
 
-def test_every_object_of_a_job_has_its_place() -> None:
+def test_every_object_of_a_job_has_a_fixed_path() -> None:
     assert PATHS.root == "jobs/job"
     assert PATHS.record == "jobs/job/job.json"
     assert PATHS.study == "jobs/job/study.json"
@@ -44,30 +44,27 @@ def test_every_object_of_a_job_has_its_place() -> None:
         ("x.", "x%2E"),
     ],
 )
-def test_an_output_of_any_name_is_one_folder_and_its_parts_tell_the_name(output: str, segment: str) -> None:
+def test_an_output_of_any_name_has_one_folder_from_which_its_name_is_read(output: str, segment: str) -> None:
     path = PATHS.part("outputs", output, 2, 7)
     assert path == f"jobs/job/outputs/{segment}/2-7.parquet"
     assert table_of(path) == ("outputs", output)
-
-
-def test_a_part_of_losses_tells_its_table() -> None:
     assert table_of(PATHS.part("losses", None, 2, 7)) == ("losses", None)
 
 
-def test_only_outputs_have_names() -> None:
+def test_only_tables_of_outputs_have_names() -> None:
     for kind, output in (("outputs", None), ("losses", "daily"), ("logs", None)):
         with pytest.raises(AssertionError):
             PATHS.folder(kind, output)
 
 
 @pytest.mark.parametrize("name", ["a", "A-1", "x" * 63, "0.b_c"])
-def test_names_of_jobs(name: str) -> None:
+def test_a_valid_job_name_is_accepted(name: str) -> None:
     assert is_job_name(name)
     assert JobPaths(name).root == f"jobs/{name}"
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 64, "a b", "dot.", "job\n"])
-def test_a_name_that_no_job_can_have_is_refused(name: str) -> None:
+def test_an_invalid_job_name_is_refused(name: str) -> None:
     assert not is_job_name(name)
     with pytest.raises(JobError, match="no job can be named"):
         JobPaths(name)
@@ -84,7 +81,5 @@ def test_a_name_that_no_job_can_have_is_refused(name: str) -> None:
         ("jobs/job/losses/x2-7.parquet", None),
     ],
 )
-def test_the_path_of_a_part_a_text_or_events_tells_its_attempt_and_number(
-    path: str, numbers: tuple[int, int] | None
-) -> None:
+def test_attempt_and_number_are_read_from_a_path(path: str, numbers: tuple[int, int] | None) -> None:
     assert numbers_of(path) == numbers

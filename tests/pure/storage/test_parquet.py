@@ -1,4 +1,4 @@
-"""Parts and the table of groups, as Parquet."""
+"""Parts and the table of groups as Parquet files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NO_TYPE_YET = {
 
 @pytest.mark.parametrize("column", NO_TYPE_YET.values(), ids=NO_TYPE_YET)
 def test_a_part_of_nested_nulls_is_written(column: pa.Array) -> None:
-    """pyarrow's cast of a slice to the very type that it has made an invalid column of it: the runner ended."""
+    """pyarrow's cast of a slice to its own type made an invalid column, which killed the runner."""
     assert read(pa.table({"x": column}).slice(1)).equals(pa.table({"x": column[1:]}))
 
 
@@ -64,20 +64,20 @@ ONLY_IN_ARROW = {
 
 
 @pytest.mark.parametrize("column", ONLY_IN_ARROW.values(), ids=ONLY_IN_ARROW)
-def test_durations_and_zones_come_back_as_such(column: pa.Array) -> None:
-    """pyarrow dropped the Arrow schema of the file without a word: durations came back as integers, zones as UTC."""
+def test_durations_and_time_zones_are_kept(column: pa.Array) -> None:
+    """pyarrow dropped the Arrow schema of the file: durations came back as integers, time zones as UTC."""
     table = pa.table({"param_id": pa.array(["a", "b"]).dictionary_encode(), "x": column})
     assert read(table).equals(pa.table({"param_id": ["a", "b"], "x": column}))
 
 
-def test_groups_come_back_as_they_were(groups: list[Group]) -> None:
+def test_groups_are_the_same_after_they_were_stored(groups: list[Group]) -> None:
     table = whole(groups)
     assert [table.group(i) for i in range(len(table))] == groups
     assert table.n_simulations == 6
     assert [table.n_replicates(i) for i in range(3)] == [2, 3, 1]
 
 
-def test_parameters_have_typed_columns_for_reading(groups: list[Group]) -> None:
+def test_parameters_have_typed_columns(groups: list[Group]) -> None:
     columns = pq.read_table(encode_groups(asked(groups), Spool()).content.opened())
     assert columns["beta"].to_pylist() == [0.5, 0.25, None]
     assert columns["on"].to_pylist() == [None, None, True]
@@ -93,7 +93,7 @@ def test_a_parameter_named_like_an_identity_column_does_not_hide_it() -> None:
     assert columns["param.group"].to_pylist() == [5]
 
 
-def test_what_is_no_table_of_groups_is_a_corrupt_record() -> None:
+def test_an_invalid_table_of_groups_is_a_corrupt_record() -> None:
     with pytest.raises(CorruptRecord, match="table of groups"):
         read_groups(pa.BufferReader(b"not parquet"), "params.parquet")
 
@@ -110,7 +110,7 @@ def test_rows_get_the_identity_of_their_simulation(groups: list[Group]) -> None:
     }
 
 
-def test_a_part_is_plain_parquet_for_every_reader(groups: list[Group]) -> None:
+def test_any_reader_of_parquet_reads_a_part(groups: list[Group]) -> None:
     rows = whole(groups).identify(pa.table({"x": [1.5]}), [(0, 0)], [1])
     data = b"".join(encode(rows, Spool()).content)
     assert pq.read_schema(io.BytesIO(data)).field("param_id").type == pa.string()
@@ -118,7 +118,7 @@ def test_a_part_is_plain_parquet_for_every_reader(groups: list[Group]) -> None:
     assert pl.read_parquet(io.BytesIO(data)).schema["seed"] == pl.UInt64
 
 
-def test_a_part_without_rows_is_whole(groups: list[Group]) -> None:
+def test_a_part_without_rows_has_all_columns(groups: list[Group]) -> None:
     rows = whole(groups).identify(pa.table({"x": pa.array([], pa.float64())}), [(0, 0)], [0])
     assert read(rows).num_rows == 0
     assert read(rows).column_names == ["param_id", "group", "replicate", "seed", "x"]
@@ -141,7 +141,7 @@ def test_rows_are_encoded_as_soon_as_a_row_group_is_full() -> None:
     assert stored.num_row_groups == 3
 
 
-def test_rows_that_would_make_a_row_group_too_large_begin_the_next() -> None:
+def test_rows_that_would_make_a_row_group_too_large_start_the_next() -> None:
     table = pa.table({"x": np.random.default_rng(1).random(ROW_GROUP_BYTES // 8 * 3 // 4)})
     encoder = PartEncoder(table.schema, Spool())
     for _ in range(3):
@@ -168,11 +168,13 @@ def test_tables_without_rows_make_no_row_groups() -> None:
         (pa.float32(), pa.float64(), pa.float64()),
     ],
 )
-def test_widths_are_unified(first: pa.DataType, second: pa.DataType, expected: pa.DataType) -> None:
+def test_columns_of_several_types_are_read_as_the_wider_type(
+    first: pa.DataType, second: pa.DataType, expected: pa.DataType
+) -> None:
     schemas = [pa.schema([("x", first)]), pa.schema([("x", second)])]
     assert unified(schemas, "here").field("x").type == expected
 
 
-def test_parts_that_cannot_be_one_table_are_named() -> None:
+def test_parts_with_types_that_do_not_fit_are_a_corrupt_record() -> None:
     with pytest.raises(CorruptRecord, match="do not fit together"):
         unified([pa.schema([("x", pa.string())]), pa.schema([("x", pa.int64())])], "here")

@@ -1,4 +1,4 @@
-"""The lattice of families: the order in which values come does not matter, and what does not fit is said by name."""
+"""Families of column values: joining them in any order gives the same result, and errors name what does not fit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_family_joined_with_itself_or_nothing_is_itself(one: Family) -> None:
 
 
 @given(FAMILIES, FAMILIES)
-def test_what_does_not_fit_is_said(one: Family, other: Family) -> None:
+def test_families_that_do_not_fit_are_refused(one: Family, other: Family) -> None:
     if joined(one, other) == MIXED:
         assert refusal(one, other, "the type")
     assert said(one)
@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_said(one: Family, other: Family) -> None:
         ("decimal 60 0", "decimal 0 17", MIXED),  # more than 76 digits
         ("timestamp ms ns", "timestamp us us", "timestamp us us"),
         ("duration ms us", "duration us ns", "duration us us"),
-        ("timestamp ns ns", "timestamp us us", MIXED),  # what needs nanoseconds, and what they do not reach
+        ("timestamp ns ns", "timestamp us us", MIXED),  # one needs nanoseconds, the other is beyond their range
         ("timestamp ms ns", "zoned_timestamp ms ns", MIXED),
         ("other interval", "other fixed", MIXED),
         ("string", ["list", "string"], MIXED),
@@ -95,12 +95,12 @@ def test_what_does_not_fit_is_said(one: Family, other: Family) -> None:
         (["struct", {"a": "date"}], ["struct", {"a": "date", "b": "date"}], MIXED),
     ],
 )
-def test_what_holds_the_values_of_two_families(one: Family, other: Family, both: Family) -> None:
+def test_two_families_join_to_one_that_holds_both(one: Family, other: Family, both: Family) -> None:
     assert joined(one, other) == joined(other, one) == both
 
 
 @pytest.mark.parametrize(
-    ("family", "words"),
+    ("family", "text"),
     [
         ("number float large", "number"),
         ("decimal 3 2", "decimal"),
@@ -113,11 +113,11 @@ def test_what_holds_the_values_of_two_families(one: Family, other: Family, both:
         (["struct", {"a": "date", "b": ["list", "number"]}], "struct of a: date, b: list of number"),
     ],
 )
-def test_a_family_has_a_name_for_people(family: Family, words: str) -> None:
-    assert said(family) == words
+def test_a_family_has_a_readable_name(family: Family, text: str) -> None:
+    assert said(family) == text
 
 
-def test_columns_stay_in_the_order_in_which_they_were_known() -> None:
+def test_joined_columns_keep_their_order() -> None:
     known = {"b": "number", "a": NULL}
     assert list(join_columns(known, {"c": "date", "a": "time"}).items()) == [
         ("b", "number"),
@@ -131,12 +131,12 @@ def test_only_columns_that_do_not_fit_are_misfits() -> None:
 
 
 @given(st.dictionaries(st.sampled_from("xyz"), FAMILIES))
-def test_families_survive_their_journey_as_json(columns: dict[str, Family]) -> None:
+def test_families_are_the_same_after_a_round_trip_through_json(columns: dict[str, Family]) -> None:
     assert parse_families(json.loads(json.dumps({"out": columns}))) == {"out": columns}
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("xyz"), FAMILIES), max_size=5))
-def test_what_is_news_completes_what_is_known(several: list[dict[str, Family]]) -> None:
+def test_what_is_new_completes_what_is_known(several: list[dict[str, Family]]) -> None:
     known: dict[str, dict[str, Family]] = {}
     for columns in several:
         more = news(known, {"out": columns})
@@ -148,7 +148,7 @@ def test_what_is_news_completes_what_is_known(several: list[dict[str, Family]]) 
 
 
 @pytest.mark.parametrize(
-    ("known", "found", "words"),
+    ("known", "found", "text"),
     [
         ("number float", "number large", "holds an integer beyond 2^53 in a column that also holds floats"),
         ("number large", "number float", "holds a float in a column that also holds an integer beyond 2^53"),
@@ -177,13 +177,13 @@ def test_what_is_news_completes_what_is_known(several: list[dict[str, Family]]) 
         ),
     ],
 )
-def test_a_refusal_names_the_value_or_the_types(known: Family, found: Family, words: str) -> None:
+def test_a_refusal_names_the_value_or_the_types(known: Family, found: Family, text: str) -> None:
     assert misfits({"x": known}, {"x": found}) == ["x"]
-    assert words in refusal(known, found, "the type")
+    assert text in refusal(known, found, "the type")
 
 
 @pytest.mark.parametrize("wrong", ["text", {"out": "number"}, {"in": {}, "out": ["number"]}])
-def test_what_maps_no_outputs_to_columns_is_refused(wrong: object) -> None:
+def test_stored_families_must_map_outputs_to_columns(wrong: object) -> None:
     with pytest.raises(TypeError, match="does not map outputs to columns"):
         parse_families(wrong)
 
@@ -212,6 +212,6 @@ def test_what_maps_no_outputs_to_columns_is_refused(wrong: object) -> None:
         ["list", ["struct", {"a": "number", "b": "nested"}]],
     ],
 )
-def test_what_is_no_family_is_refused(wrong: object) -> None:
+def test_a_stored_family_that_is_invalid_is_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match="no family of types"):
         parse_families({"out": {"right": "number", "x": wrong}})

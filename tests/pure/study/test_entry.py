@@ -1,4 +1,4 @@
-"""How a study names code."""
+"""Entry points: how a study names code."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_form_is_read(text: str, module: str | None, path: str | None, nam
         ("C:\\models\\sir.py:run", "'\\\\models\\\\sir.py:run' after the colon is not a Python name", FORMS),
     ],
 )
-def test_anything_else_is_refused_with_the_forms(text: str, what: str, hint: str | None) -> None:
+def test_anything_else_is_refused_and_the_hint_lists_the_forms(text: str, what: str, hint: str | None) -> None:
     with pytest.raises(ModelError) as raised:
         EntryPoint.parse(text)
     assert raised.value.what == what

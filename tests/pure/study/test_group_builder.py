@@ -1,4 +1,4 @@
-"""Groups of a study as pieces of Arrow: which there are, and that they are the same however they are looked at."""
+"""The groups of a study, which are kept as pieces of Arrow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stored(study: Study) -> GroupTable:
 
 
 def by_hand(sets: list[dict[str, Any]], n_replicates: int) -> list[Group]:
-    """Return the groups as STUDY.md has them, made the plain way."""
+    """Return the groups of a study, built without Arrow."""
     found: dict[str, tuple[dict[str, Any], dict[int, None]]] = {}
     for entry in sets:
         identity, own = param_id(entry["params"]), entry.get("seed")
@@ -47,7 +47,7 @@ entries = st.fixed_dictionaries(
 
 @settings(deadline=None)
 @given(st.lists(entries, min_size=1, max_size=30), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4))
-def test_groups_are_those_of_the_contract_however_they_are_divided(
+def test_groups_are_the_same_for_any_size_of_the_pieces(
     sets: list[dict[str, Any]], n_replicates: int, piece_groups: int, piece_simulations: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -65,39 +65,38 @@ def test_groups_are_those_of_the_contract_however_they_are_divided(
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> GroupTable:
-    """1,000 groups in pieces of 7, of which few are kept."""
+    """Return a table of 1,000 groups in pieces of 7."""
     monkeypatch.setattr(groups_module, "PIECE_GROUPS", 7)
     return stored(parse([{"x": i} for i in range(1000)], 2))
 
 
-def test_identity_spans_pieces_in_any_order(table: GroupTable) -> None:
-    simulations = [(999, 1), (0, 0), (500, 1), (0, 1), (6, 0), (7, 0)]
-    ids, groups, replicates, seeds = table.identity(simulations, [2, 1, 0, 3, 1, 1])
-    rows = [pair for pair, n in zip(simulations, [2, 1, 0, 3, 1, 1], strict=True) for _ in range(n)]
+@pytest.mark.parametrize(
+    ("simulations", "n_rows"),
+    [
+        ([(999, 1), (0, 0), (500, 1), (0, 1), (6, 0), (7, 0)], [2, 1, 0, 3, 1, 1]),
+        ([(13, 1), (10, 0), (13, 0)], [1, 2, 1]),
+    ],
+    ids=["several pieces", "one piece"],
+)
+def test_rows_get_the_identity_of_their_simulation_in_any_order(
+    table: GroupTable, simulations: list[tuple[int, int]], n_rows: list[int]
+) -> None:
+    ids, groups, replicates, seeds = table.identity(simulations, n_rows)
+    rows = [pair for pair, n in zip(simulations, n_rows, strict=True) for _ in range(n)]
     assert list(zip(groups.to_pylist(), replicates.to_pylist(), strict=True)) == rows
     assert ids.to_pylist() == [param_id({"x": group}) for group, _ in rows]
     assert seeds.to_pylist() == [replicate_seed(param_id({"x": group}), replicate) for group, replicate in rows]
 
 
-def test_identity_within_one_piece_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups_module, "PIECE_GROUPS", 5)
-    table = stored(parse([{"x": i} for i in range(10)], 2))
-    ids, groups, replicates, seeds = table.identity([(9, 1), (6, 0), (9, 0)], [1, 2, 1])
-    assert (groups.to_pylist(), replicates.to_pylist()) == ([9, 6, 6, 9], [1, 0, 0, 0])
-    nine, six = param_id({"x": 9}), param_id({"x": 6})
-    assert ids.to_pylist() == [nine, six, six, nine]
-    assert seeds.to_pylist() == [replicate_seed(one, i) for one, i in ((nine, 1), (six, 0), (six, 0), (nine, 0))]
-
-
 @pytest.mark.parametrize("piece_groups", [1, 2])
-def test_a_seed_of_64_bits_stands_in_the_rows_as_it_is(monkeypatch: pytest.MonkeyPatch, piece_groups: int) -> None:
+def test_a_seed_of_64_bits_is_exact_in_the_rows(monkeypatch: pytest.MonkeyPatch, piece_groups: int) -> None:
     monkeypatch.setattr(groups_module, "PIECE_GROUPS", piece_groups)
     table = stored(parse([{"params": {"x": i}, "seed": 2**64 - 1 - i} for i in range(2)]))
     *_, seeds = table.identity([(1, 0), (0, 0)], [1, 1])
     assert seeds.to_pylist() == [2**64 - 2, 2**64 - 1]
 
 
-def test_a_table_is_identified_by_columns_in_front_of_its_own(table: GroupTable) -> None:
+def test_the_identity_columns_come_before_the_columns_of_the_output(table: GroupTable) -> None:
     found = table.identify(pa.table({"y": [0.5, 1.5]}), [(8, 1), (0, 0)], [1, 1])
     assert found.column_names == ["param_id", "group", "replicate", "seed", "y"]
     assert [found.schema.field(i).nullable for i in range(5)] == [False] * 4 + [True]
@@ -111,36 +110,36 @@ def test_a_table_is_identified_by_columns_in_front_of_its_own(table: GroupTable)
     assert table.identify(pa.table({"y": []}), [], []).schema.types[:4] == found.schema.types[:4]
 
 
-def test_a_part_of_a_group_has_the_seeds_of_its_replicates_and_no_other(table: GroupTable) -> None:
+def test_a_part_of_a_group_has_only_the_seeds_of_its_replicates(table: GroupTable) -> None:
     identity = param_id({"x": 500})
     assert table.part(500, [1]) == GroupPart(500, identity, {"x": 500}, 2, {1: replicate_seed(identity, 1)})
 
 
-def test_ids_come_in_the_order_that_was_asked_for(table: GroupTable) -> None:
+def test_ids_come_in_the_requested_order(table: GroupTable) -> None:
     assert table.param_ids([999, 3, 999]).to_pylist() == [param_id({"x": i}) for i in (999, 3, 999)]
     assert table.param_ids([]).to_pylist() == []
 
 
-def test_groups_of_any_indices_come_in_their_order(table: GroupTable) -> None:
+def test_groups_come_in_the_requested_order(table: GroupTable) -> None:
     indices = (5, 6, 7, 8, 3, 999, 0)
     assert [group.index for group in table.groups(indices)] == list(indices)
     assert table.groups(()) == ()
 
 
 @pytest.mark.parametrize("index", [-1, 1000])
-def test_a_group_that_is_not_there_is_an_index_error(table: GroupTable, index: int) -> None:
+def test_a_missing_group_is_an_index_error(table: GroupTable, index: int) -> None:
     with pytest.raises(IndexError, match="among 1000"):
         table.group(index)
 
 
-def test_threads_may_look_at_once(table: GroupTable) -> None:
-    """The runner's loop, its fetching thread and its checkpointing thread share the table."""
+def test_threads_may_read_at_the_same_time(table: GroupTable) -> None:
+    """The main loop and the threads that fetch and commit results share the table."""
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(table.group, list(range(1000)) * 3))
     assert [group.index for group in found] == list(range(1000)) * 3
 
 
-def test_few_pieces_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_few_pieces_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups_module, "PIECE_GROUPS", 10)
     asked = parse([{"x": i} for i in range(1000)]).groups
     loads = []
@@ -154,7 +153,7 @@ def test_few_pieces_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.lists(st.integers(1, 3_000_000), max_size=30))
-def test_pieces_are_bounded_and_whole(counts: list[int]) -> None:
+def test_pieces_are_bounded_and_cover_all_groups(counts: list[int]) -> None:
     bounds = bounds_of(np.array(counts, np.int64))
     assert (bounds[0], bounds[-1]) == (0, len(counts))
     for first, last in pairwise(bounds):
@@ -163,7 +162,7 @@ def test_pieces_are_bounded_and_whole(counts: list[int]) -> None:
 
 
 def test_replicates_that_share_a_seed_are_one_simulation() -> None:
-    """Derived seeds have 32 bits: of 100,000 replicates of one set, two meet in two cases of three."""
+    """Derived seeds have 32 bits: in two of three studies with 100,000 replicates, two replicates share one."""
     study = parse([{"x": 0}, {"x": 1}], 100_000)
     for group in study.groups.groups((0, 1)):
         assert len(set(group.seeds)) == len(group.seeds) == study.groups.n_replicates(group.index)

@@ -1,4 +1,4 @@
-"""Sets of group numbers as intervals, held against Python's own sets."""
+"""Sets of group numbers as intervals, compared with sets of Python."""
 
 from __future__ import annotations
 
@@ -45,23 +45,24 @@ def test_intervals_may_overlap_touch_or_be_empty(given: list[tuple[int, int]]) -
 
 
 @given(numbers, numbers)
-def test_union_and_overlap_are_those_of_sets(one: set[int], other: set[int]) -> None:
-    union = Ranges.of(one) | Ranges.of(other)
+def test_union_intersection_and_overlap_are_those_of_sets(one: set[int], other: set[int]) -> None:
+    union, shared = Ranges.of(one) | Ranges.of(other), Ranges.of(one) & Ranges.of(other)
     assert is_normal(union)
-    assert set(union) == one | other
+    assert is_normal(shared)
+    assert (set(union), set(shared)) == (one | other, one & other)
     assert Ranges.of(one).overlaps(Ranges.of(other)) == bool(one & other)
 
 
 @given(numbers, st.integers(0, 70))
 def test_the_complement_is_what_is_missing_from_a_range(given: set[int], total: int) -> None:
-    """A total below a number of the set once gave wrong intervals: a resumed job looks at no more than its groups."""
+    """A total below a number of the set once gave wrong intervals."""
     complement = Ranges.of(given).complement(total)
     assert is_normal(complement)
     assert set(complement) == set(range(total)) - given
 
 
 @given(numbers)
-def test_json_gives_the_set_back(given: set[int]) -> None:
+def test_a_set_is_the_same_after_a_round_trip_through_json(given: set[int]) -> None:
     ranges = Ranges.of(given)
     assert Ranges.from_json(json.loads(json.dumps(ranges.to_json()))) == ranges
 
@@ -69,7 +70,7 @@ def test_json_gives_the_set_back(given: set[int]) -> None:
 @pytest.mark.parametrize(
     "bad", [None, 3, [3], [[1]], [[1, 2, 3]], ["ab"], [["1", "2"]], [[1.5, 2.5]], [[2, 1]], [[1, 1]], [[None, 1]]]
 )
-def test_json_that_no_set_wrote_is_refused(bad: Any) -> None:
+def test_invalid_json_is_refused(bad: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         Ranges.from_json(bad)
 
@@ -79,10 +80,3 @@ def test_a_million_numbers_in_a_row_are_one_interval() -> None:
     assert ranges.intervals == ((0, 1_000_000),)
     assert 999_999 in ranges
     assert 1_000_000 not in ranges
-
-
-@given(numbers, numbers)
-def test_what_two_sets_share(one: set[int], other: set[int]) -> None:
-    shared = Ranges.of(one) & Ranges.of(other)
-    assert is_normal(shared)
-    assert set(shared) == one & other

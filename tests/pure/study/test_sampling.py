@@ -1,4 +1,4 @@
-"""What a space may say, and the sets that are drawn from it."""
+"""What a space may contain, and the parameter sets that are drawn from it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_form_of_a_parameter_is_read() -> None:
     }
 
 
-# An entry of the space, the path below it, and what is said.
+# An entry of the space, the path below it, and the message.
 WRONG: list[tuple[Any, str, str]] = [
     (None, "", f"null is no parameter; {FORMS}"),
     ([1, 2], "", f"a list is no parameter; {FORMS}"),
@@ -64,11 +64,7 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"min": 1, "max": 10**400}, ".max", f"{10**400} is too large"),
     ({"min": 2, "max": 2}, "", "'min' is 2 and 'max' 2; 'min' is to be less (one value: write it)"),
     ({"min": -1e307, "max": 1.7e308}, ".max", "1.7e+308 is too large"),
-    (
-        {"min": 0, "max": 1, "scale": "log"},
-        ".min",
-        "0 has no logarithm; 'min' is to be above 0 where 'scale' is 'log'",
-    ),
+    ({"min": 0, "max": 1, "scale": "log"}, ".min", "0 has no logarithm; 'min' is to be above 0 where 'scale' is 'log'"),
     ({"min": 0, "max": 1, "scale": "ln"}, ".scale", "'ln' is not 'linear' or 'log'"),
     ({"min": 0, "max": 1, "type": "integer"}, ".type", "'integer' is not 'float' or 'int'"),
     ({"min": 0.5, "max": 3, "type": "int"}, ".min", "0.5 is not an integer of at most 2^53, and 'type' is 'int'"),
@@ -86,7 +82,7 @@ def test_a_wrong_entry_is_refused_at_its_path(entry: Any, path: str, message: st
 
 
 @pytest.mark.parametrize(("data", "called"), [([], "an empty list"), ({}, "an object"), (3, "3")])
-def test_what_is_no_space_is_refused(data: object, called: str) -> None:
+def test_a_file_that_holds_no_space_is_refused(data: object, called: str) -> None:
     with pytest.raises(StudyError) as raised:
         parse_space(data, where="space.json")
     assert str(raised.value.problems[0]) == (
@@ -95,13 +91,13 @@ def test_what_is_no_space_is_refused(data: object, called: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["sobol", "lhs"])
-def test_the_same_seed_gives_the_same_sets_and_another_one_others(method: str) -> None:
+def test_the_same_seed_gives_the_same_sets_and_another_seed_different_ones(method: str) -> None:
     assert sets(SPACE, method, 64, seed=7) == sets(SPACE, method, 64, seed=7)
     assert sets(SPACE, method, 64, seed=7) != sets(SPACE, method, 64, seed=8)
 
 
-def test_sets_stay_what_they_were() -> None:
-    """A study that is sampled again in a year is to be the same study."""
+def test_sets_are_the_same_in_every_version() -> None:
+    """A study that is sampled again in a year must be the same study."""
     space = {"beta": {"min": 0, "max": 1}, "n": {"min": 1, "max": 9, "type": "int"}}
     assert sets(space, "sobol", 2, seed=1) == [
         {"beta": 0.28616916202008724, "n": 2},
@@ -111,7 +107,7 @@ def test_sets_stay_what_they_were() -> None:
 
 
 @pytest.mark.parametrize("method", ["sobol", "lhs"])
-def test_values_are_where_and_what_the_space_says(method: str) -> None:
+def test_values_have_the_range_and_type_of_the_space(method: str) -> None:
     drawn = sets(SPACE, method, 512)
     assert [list(each) for each in drawn] == [list(SPACE)] * 512
     assert all(0.1 <= each["beta"] <= 0.5 and 1e-4 <= each["rate"] <= 1 for each in drawn)
@@ -123,7 +119,7 @@ def test_values_are_where_and_what_the_space_says(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["sobol", "lhs"])
 def test_values_cover_their_range_evenly(method: str) -> None:
-    """512 sets have one value in each 512th of a range, of logarithms where the scale is one."""
+    """512 sets have one value in each 512th of a range, in logarithms if the scale is logarithmic."""
     drawn = sets(SPACE, method, 512)
     beta = np.array([(each["beta"] - 0.1) / 0.4 for each in drawn])
     rate = np.array([1 + math.log10(each["rate"]) / 4 for each in drawn])
@@ -149,7 +145,7 @@ def test_a_grid_has_every_combination_and_the_last_varies_fastest() -> None:
     assert len({tuple(each.values()) for each in grid}) == len(grid)
 
 
-def test_points_of_integers_are_integers_and_none_twice() -> None:
+def test_grid_points_of_integers_are_integers_and_differ() -> None:
     drawn = sets({"n": {"min": 1, "max": 1000, "type": "int", "scale": "log", "points": 7}}, "grid")
     assert [each["n"] for each in drawn] == [1, 3, 10, 32, 100, 316, 1000]
     few = sets({"n": {"min": 1, "max": 3, "type": "int", "points": 50}}, "grid")
@@ -164,12 +160,12 @@ def test_the_largest_grid_is_as_large_as_a_study_may_be(monkeypatch: pytest.Monk
         sets({"a": {"values": [1, 2, 3, 4, 5]}}, "grid")
 
 
-def test_numbers_among_floats_are_floats() -> None:
-    """One column of a file has one type: the sets are to be the same in every format."""
+def test_integers_next_to_floats_become_floats() -> None:
+    """A column of a file has one type, and the sets must be the same in every format."""
     assert [repr(each["x"]) for each in sets({"x": {"values": [1, 2.5]}}, "grid")] == ["1.0", "2.5"]
 
 
-def test_a_grid_without_points_says_where() -> None:
+def test_a_grid_without_points_is_refused_with_their_paths() -> None:
     with pytest.raises(StudyError, match="cannot be sampled by 'grid'") as raised:
         sets({"a": {"min": 0, "max": 1}, "b": {"min": 0, "max": 1, "scale": "linear"}, "c": 1}, "grid")
     assert [str(problem) for problem in raised.value.problems] == [
@@ -177,7 +173,7 @@ def test_a_grid_without_points_says_where() -> None:
     ]
 
 
-def test_a_grid_too_large_says_how_large() -> None:
+def test_a_grid_that_is_too_large_is_refused_with_its_size() -> None:
     space = {name: {"min": 0, "max": 1, "points": 1000} for name in "abc"}
     with pytest.raises(StudyError) as raised:
         sets(space, "grid")
@@ -187,13 +183,13 @@ def test_a_grid_too_large_says_how_large() -> None:
 
 
 @pytest.mark.parametrize("n", [None, 0, -1, 10_000_001])
-def test_a_number_of_sets_that_cannot_be(n: int | None) -> None:
+def test_an_invalid_number_of_sets_is_refused(n: int | None) -> None:
     with pytest.raises(UsageError) as raised:
         sets(SPACE, "sobol", n)
     assert raised.value.where == "-n"
 
 
-def test_a_space_in_which_nothing_varies_has_no_sample() -> None:
+def test_a_space_in_which_nothing_varies_is_refused() -> None:
     with pytest.raises(StudyError) as raised:
         sets({"a": 1, "b": {"values": ["x"]}}, "lhs", 5)
     assert str(raised.value.problems[0]) == "$: nothing varies; give ranges, or lists of values"
@@ -215,7 +211,7 @@ def test_a_space_in_which_nothing_varies_has_no_sample() -> None:
         ),
     ],
 )
-def test_what_may_not_be_meant_is_mentioned(space: dict[str, Any], method: str, n: int, notes: list[str]) -> None:
+def test_unbalanced_or_equal_sets_are_noted(space: dict[str, Any], method: str, n: int, notes: list[str]) -> None:
     parsed = parse_space(space, where="space.json")
     table = draw(parsed, Method(method), n=n, seed=0, where="space.json")
     assert notes_on(table, parsed, Method(method)) == notes
@@ -226,7 +222,7 @@ def test_a_million_sets_are_drawn() -> None:
     assert draw(parsed, Method.SOBOL, n=1 << 20, seed=0, where="space.json").num_rows == 1 << 20
 
 
-def test_without_scipy_it_is_said_where_to_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scipy_the_error_says_where_to_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.stats.qmc", None)
     space = parse_space({"beta": {"min": 0, "max": 1}}, where="space.json")
     with pytest.raises(UsageError, match="drawing parameter sets needs scipy") as raised:
