@@ -42,9 +42,7 @@ def test_the_window_follows_its_limit_unless_memory_ran_out() -> None:
     assert window.size == 10
     resumed = Window(32, 320)
     resumed.allow(640)
-    assert resumed.size == 320, (
-        "the attempt before ran out of memory, so this one starts with half of any limit"
-    )
+    assert resumed.size == 320, "the attempt before ran out of memory, so this one starts with half of any limit"
     resumed.batch_done()
     assert resumed.size == 352
 
