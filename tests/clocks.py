@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Clock:
-    """Returns ``now`` where :func:`time.monotonic` or :func:`time.time` would be called."""
+    """Returns ``now`` in place of :func:`time.monotonic` or :func:`time.time`."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now

@@ -10,25 +10,32 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says how busy the machine is.
+from clocks import Clock
+
+# Examples have no deadline: on a busy machine they are slow.
 settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("nightly", settings.get_profile("ci"), max_examples=2_000)
-# The same examples for each change of a module, so that a change decides whether a test fails: tests/mutation.py.
+# tests/mutation.py needs the same examples for each change.
 settings.register_profile("mutation", settings.get_profile("ci"), max_examples=30, derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _nobody_is_connected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Whoever runs the tests may be connected to a cluster service: no test is to run anything there."""
+def _no_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tests off the service to which the developer may be connected."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
 
 
 @pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
 def cgroup_of() -> Iterator[Callable[[int], Path]]:
-    """Make real memory cgroups, version 1 or 2, of a limit in bytes; a process joins one by its ``cgroup.procs``."""
+    """Return a function that makes a memory cgroup with a limit in bytes. A process joins by its ``cgroup.procs``."""
     if os.geteuid() != 0:
         pytest.skip("only root can make a cgroup")
     made: list[Path] = []
@@ -41,7 +48,7 @@ def cgroup_of() -> Iterator[Callable[[int], Path]]:
             made.append(folder)
             (folder / ("memory.limit_in_bytes" if v1.is_dir() else "memory.max")).write_text(str(limit_bytes))
         except OSError as refused:
-            pytest.skip(f"this machine lets nobody make a memory cgroup: {refused}")
+            pytest.skip(f"no memory cgroup can be made here: {refused}")
         return folder
 
     yield make

@@ -1,4 +1,4 @@
-"""What tests that run programs share: variables and a port for one, and how one ended."""
+"""Environment, port and result of a program that a test runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def environment() -> dict[str, str]:
-    """Return this process's variables without mops' own, and without those of its tests."""
+    """Return the variables of this process without those of mops and of its tests."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("MODELOPS_", "MOPS_"))}
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -24,7 +24,7 @@ def free_port() -> int:
 
 @dataclass
 class Ran:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -36,5 +36,5 @@ class Ran:
 
     @property
     def name(self) -> str:
-        """The job's name, as a script reads it."""
+        """The name of the job: stdout, as a script reads it."""
         return self.out.strip()

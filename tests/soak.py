@@ -1,4 +1,4 @@
-"""How long and how random tests with kills are: short and always the same, or full and at random (``make soak``)."""
+"""Tests with kills are short and always the same, or long and random (``make soak``)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ SOAKING = os.environ.get("MOPS_SOAK", "") not in ("", "0")
 
 
 def repeats(full: int) -> int:
-    """Return how often a test kills: a third of its full number, unless tests soak."""
+    """Return the number of kills of a test: the full number, or a third of it without ``make soak``."""
     return full if SOAKING else math.ceil(full / 3)
 
 
 def generator(fixed_seed: int) -> random.Random:
-    """Return a generator of the fixed seed; while tests soak, of another one each time, which is printed.
+    """Return a generator with the fixed seed, or with ``make soak`` with a random one, which is printed.
 
-    ``MOPS_SOAK_SEED`` repeats a run: pytest shows what a failed test printed.
+    ``MOPS_SOAK_SEED`` repeats a run. Pytest shows what a failed test printed.
     """
     seed = fixed_seed
     if SOAKING:

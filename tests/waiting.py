@@ -1,4 +1,4 @@
-"""Waiting for what must happen: looking again and again, with patience, and with an error that says what was seen."""
+"""Polls for a condition that a test needs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 def until(
     what: Callable[[], T], patience_s: float = 60.0, *, look_every_s: float = 0.02, said: Callable[[], str] = lambda: ""
 ) -> T:
-    """Return ``what()`` as soon as it is true; fail with ``said()`` if it never is.
+    """Return ``what()`` as soon as it is true. After ``patience_s`` fail, with the text of ``said()``.
 
-    Between two looks there is twice the time of the last one too, which the process under test may need itself.
+    Between two calls is at least twice the time of the last call, so that the process under test has time to run.
     """
     deadline = time.monotonic() + patience_s
     while True:
         began = time.monotonic()
         if found := what():
             return found
-        assert time.monotonic() < deadline, f"waited {patience_s:g} s in vain\n{said()}"
+        assert time.monotonic() < deadline, f"waited {patience_s:g} s for nothing\n{said()}"
         time.sleep(min(max(look_every_s, 2 * (time.monotonic() - began)), 1.0))

@@ -1,14 +1,13 @@
-"""A runner without threads: its cluster is simulated, and a test says what happens next, one step at a time.
+"""A runner with a simulated cluster and without threads. The test decides what happens, step by step.
 
-The runner, the plan, the dispatch and their books are the real ones. Stand-ins are Dask (futures that a test finishes,
-loses or cuts off), the threads (calls that a test makes one by one) and the checkpointer (it keeps what it is given).
+The main loop, the plan and the tasks in flight are real. Simulated are Dask (a test finishes or loses the futures), the
+threads (a test makes their calls one by one) and the committer (it keeps the results in memory).
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,45 +38,40 @@ from mops.verdicts import Counts
 KINDS: Any = {"out": {"x": "number"}}
 
 
-class SteppedLanes:
-    """Lanes whose calls a test makes: those that have one thread in their order, fetches in any."""
+class SteppedThreads:
+    """Stands in for TaskThreads: a test makes the calls, fetches in any order, others in theirs."""
 
     def __init__(self, put: Callable[[object], None]):
         self.put = put
-        self.waiting: dict[ThreadName, deque[Callable[[], object]]] = {
-            "fetch": deque(),
-            "deliver": deque(),
-            "give": deque(),
-            "ask": deque(),
-            "connect": deque(),
-        }
+        names: list[ThreadName] = ["fetch", "deliver", "give", "ask", "connect"]
+        self.waiting: dict[ThreadName, deque[Callable[[], object]]] = {name: deque() for name in names}
 
-    def call(self, lane: ThreadName, work: Callable[[], object]) -> None:
-        self.waiting[lane].append(work)
+    def call(self, thread: ThreadName, work: Callable[[], object]) -> None:
+        self.waiting[thread].append(work)
 
-    def step(self, lane: ThreadName, place: int = 0) -> None:
+    def step(self, thread: ThreadName, place: int = 0) -> None:
         """Make one call."""
-        work = self.waiting[lane][place]
-        del self.waiting[lane][place]
+        work = self.waiting[thread][place]
+        del self.waiting[thread][place]
         try:
             work()
         except Exception as error:  # as mops.attempt.task_threads does
-            self.put(ThreadFault(error, lane))
+            self.put(ThreadFault(error, thread))
 
     @property
     def due(self) -> list[ThreadName]:
-        return [lane for lane, calls in self.waiting.items() if calls]
+        return [thread for thread, calls in self.waiting.items() if calls]
 
-    def finish(self, lane: ThreadName) -> None:
-        while self.waiting[lane]:
-            self.step(lane)
+    def finish(self, thread: ThreadName) -> None:
+        while self.waiting[thread]:
+            self.step(thread)
 
     def close(self) -> None:
-        """As the real one."""
+        """Do nothing: there are no threads to end."""
 
 
 class SimFuture:
-    """A task as Dask's client has it."""
+    """A task as the client of Dask has it."""
 
     def __init__(self, client: SimClient, key: str, request: TaskRequest | None = None, avoid: tuple[str, ...] = ()):
         self.client, self.key, self.request, self.avoid = client, key, request, avoid
@@ -96,7 +90,7 @@ class SimFuture:
             call(self)
 
     def become(self, status: str) -> None:
-        """Finish, or end otherwise."""
+        """Change the status, and tell those who wait."""
         self.status = status
         calls, self._callbacks = self._callbacks, []
         self._called += calls
@@ -104,7 +98,7 @@ class SimFuture:
             call(self)
 
     def come_again(self) -> None:
-        """Have those who waited told once more."""
+        """Tell those who have been told once more."""
         self.status = "finished"
         for call in self._called:
             call(self)
@@ -117,7 +111,7 @@ class SimFuture:
 
 
 class SimClient:
-    """A connection; once it is lost, Dask's attributes are missing."""
+    """A client of Dask, which raises AttributeError once its connection is lost."""
 
     def __init__(self) -> None:
         self.status = "running"
@@ -131,7 +125,7 @@ class SimClient:
 
     def submit(self, function: Any, request: TaskRequest, *given: Any, key: str, pure: bool) -> SimFuture:
         self.must_be_open()
-        assert key not in self.futures, "an order was sent twice"
+        assert key not in self.futures, "a task was sent twice"
         self.futures[key] = SimFuture(self, key, request)
         return self.futures[key]
 
@@ -153,12 +147,12 @@ class SimClient:
         return {"one": True, "two": True}
 
     def sync(self, call: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
-        """As Dask's."""
+        """Run a coroutine."""
         return asyncio.run(call(*arguments))
 
 
 class SimCluster:
-    """A cluster that does what a test says."""
+    """A cluster that a test controls."""
 
     def __init__(self, slots: int, workers: int):
         self.client: Any = SimClient()
@@ -223,7 +217,7 @@ class SimCluster:
         return UNKNOWN
 
     def cut(self) -> None:
-        """Lose the connection: Dask cancels all futures at once."""
+        """Lose the connection: Dask cancels all futures."""
         self.client.status = "connecting"
         futures, self.client.futures = list(self.client.futures.values()), {}
         for future in futures:
@@ -237,7 +231,7 @@ class SimCluster:
         self.graces.append(grace_s)
 
     def done(self) -> None:
-        """As the real one."""
+        """Do nothing: there are no threads to end."""
 
     @property
     def running(self) -> list[SimFuture]:
@@ -247,7 +241,7 @@ class SimCluster:
 
 @dataclass
 class Kept:
-    """What the checkpointer was given."""
+    """Stands in for the committer: keeps the groups and the failures."""
 
     groups: GroupTable
     n_targets: int
@@ -263,7 +257,7 @@ class Kept:
 
 
 class RunnerLab:
-    """A runner and its simulated surroundings.
+    """A runner on a simulated cluster.
 
     Parameters
     ----------
@@ -301,11 +295,11 @@ class RunnerLab:
         log.claim("person")
         context = JobContext("job", "1", "00" * 32, str(folder), "model:run", "baseline", names, None, slots=None)
         self.cluster = SimCluster(slots, workers)
-        self.lanes: SteppedLanes
+        self.threads: SteppedThreads
 
-        def lanes(put: Callable[[object], None]) -> Any:
-            self.lanes = SteppedLanes(put)
-            return self.lanes
+        def stepped(put: Callable[[object], None]) -> Any:
+            self.threads = SteppedThreads(put)
+            return self.threads
 
         given = {"checkpoint_seconds": 30.0, "batch_size": 50} | settings
         job = ClaimedJob(files, record, groups, log, context, Settings.model_validate(given))
@@ -314,7 +308,7 @@ class RunnerLab:
             job,
             TextLogBuffer(),
             on_progress=on_progress,
-            threads=threads or lanes,
+            threads=threads or stepped,
         )
         self.kept = Kept(groups, len(names))
         self.runner._committer = self.kept  # type: ignore[assignment]
@@ -325,54 +319,57 @@ class RunnerLab:
         return self.runner._plan.over
 
     def turn(self) -> None:
-        """Let the loop send what it wants, and take one event if there is any."""
+        """Run the loop once: send tasks, and handle one event if there is one."""
         self.n_turns += 1
         self.runner._step(wait_s=0.0)
 
     def answer(self, future: SimFuture, n: int | None = None, *, postponed: bool = False) -> None:
-        """Have a task come back with the first ``n`` of what it was asked for; None: all of it."""
-        future.result = outcome_of(future.request, n, postponed=postponed, worker=self.worker_of(future))
+        """Finish a task with its first ``n`` groups or replicates; None: with all of them."""
+        future.result = result_of(future.request, n, postponed=postponed, worker=self.worker_of(future))
         future.become("finished")
 
     def worker_of(self, future: SimFuture) -> str:
         return self.cluster.all_workers[future.request.number % len(self.cluster.all_workers)]  # type: ignore[union-attr]
 
     def kill(self, future: SimFuture) -> None:
-        """Have a task's workers die of it."""
+        """Let a task kill its workers."""
         last: Any = SimpleNamespace(address="tcp://gone:1")
         future.error = KilledWorker(future.key, last, 2)
         future.become("error")
 
     def fail(self, future: SimFuture, error: BaseException, worker: str) -> None:
-        """Have a task raise on a worker."""
+        """Let a task raise on a worker."""
         future.error, future.worker = error, worker
         future.become("error")
 
     def settle(self) -> None:
-        """Make every call that waits, and take every event."""
+        """Make every call that waits, and handle every event."""
         before = None
-        while before != (state := (self.lanes.due, self.runner._events.qsize(), len(self.cluster.running))) or state[0]:
+        while (
+            before != (state := (self.threads.due, self.runner._events.qsize(), len(self.cluster.running))) or state[0]
+        ):
             before = state
-            for lane in self.lanes.due:
-                while self.lanes.waiting[lane]:
-                    self.lanes.step(lane)
+            for thread in self.threads.due:
+                self.threads.finish(thread)
             while self.runner._events.qsize():
                 self.turn()
             self.turn()
 
-    def finish(self, limit: int = 20_000) -> None:
-        """Have all go well from now on, until the plan is over."""
-        for _ in itertools.count():
-            if self.over:
-                return
+    def finish(self) -> None:
+        """Finish every task from now on, until the plan is over."""
+        self.drive(self.answer, limit=20_000)
+
+    def drive(self, happens: Callable[[SimFuture], object], limit: int = 5_000) -> None:
+        """Let something happen to each task in flight, again and again, until the plan is over."""
+        while not self.over:
             assert self.n_turns < limit, "the job does not end"
             self.settle()
             for future in self.cluster.running:
-                self.answer(future)
+                happens(future)
 
 
-def outcome_of(request: TaskRequest | None, n: int | None, *, postponed: bool = False, worker: str = "w") -> TaskResult:
-    """Return what a worker gives that has run the first ``n`` of what an order asks for."""
+def result_of(request: TaskRequest | None, n: int | None, *, postponed: bool = False, worker: str = "w") -> TaskResult:
+    """Return the result of a worker that ran the first ``n`` groups or replicates of a task."""
     assert request is not None
     if request.replicates is None:
         all_of = [group.index for group in request.groups]
@@ -391,8 +388,3 @@ def outcome_of(request: TaskRequest | None, n: int | None, *, postponed: bool = 
         postponed=late,
         worker=worker,
     )
-
-
-def commits_of(lab: RunnerLab) -> Counter[int]:
-    """Count in how many commits each group is."""
-    return Counter(lab.kept.done)

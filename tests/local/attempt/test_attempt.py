@@ -1,4 +1,4 @@
-"""Signals to a runner, in a process of its own: only what is asked of it is a stand-in. And what is installed, when."""
+"""Signals to the process of a runner, and when dependencies are installed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import os, time
 from mops.attempt.attempt import as_command, stopping_on_signals
 
 
-class Asked:
+class Runner:
     def stop(self, grace_s, *, to_go_on):
         os.write(1, f"stop {grace_s:g}{' to go on' if to_go_on else ''}\\n".encode())
 
 
-with as_command(), stopping_on_signals(Asked(), "job", 10.0):
+with as_command(), stopping_on_signals(Runner(), "job", 10.0):
     os.write(1, b"ready\\n")  # print() may be interrupted by a handler that prints
-    while True:  # as when a commit waits for a storage that does not answer
+    while True:  # like a commit that waits for a storage
         time.sleep(0.05)
 """
 
@@ -31,10 +31,10 @@ with as_command(), stopping_on_signals(Asked(), "job", 10.0):
 @pytest.mark.parametrize(
     ("number", "how", "code"), [(signal.SIGINT, "", 130), (signal.SIGTERM, " to go on", 143)], ids=["ctrl-c", "sigterm"]
 )
-def test_a_signal_asks_for_a_good_end_then_for_a_quick_one_then_ends_the_process(
+def test_the_first_signal_stops_the_runner_the_second_at_once_and_the_third_kills_it(
     number: int, how: str, code: int
 ) -> None:
-    """Ctrl-C ends the job; after SIGTERM it goes on."""
+    """Ctrl-C cancels the job. SIGTERM leaves it to the next runner."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -57,7 +57,7 @@ def test_a_signal_asks_for_a_good_end_then_for_a_quick_one_then_ends_the_process
         ("never", "tcp://host:8786", None),
     ],
 )
-def test_dependencies_are_installed_on_a_cluster_unless_it_is_said_otherwise(
+def test_dependencies_are_installed_on_a_cluster_or_as_the_setting_says(
     install: str, scheduler: str | None, seconds: float | None
 ) -> None:
     given = Settings.model_validate({"install": install, "install_timeout": 90, "scheduler": scheduler})

@@ -1,4 +1,4 @@
-"""What an open checkpoint holds, and when it closes."""
+"""Rows of an open checkpoint, when it closes, and what the committer stores."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import gc
 import io
 import logging
 import pickle
-import time
 import tracemalloc
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from mops.study.groups import GroupTable
 from mops.study.ids_and_seeds import canonical_json, param_id
 from mops.task import FAILURES, Failure, Loss, ResultBuffer, Segment, TaskResult, counts_of_result
 from mops.verdicts import Counts
+from waiting import until
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_rows_of_groups_that_are_not_done_are_dropped(groups: GroupTable) -> Non
     assert list(checkpoint.ranges) == [1]
 
 
-def test_each_part_is_given_up_when_its_rows_are_encoded(groups: GroupTable) -> None:
+def test_a_buffer_is_freed_when_its_rows_are_encoded(groups: GroupTable) -> None:
     held: list[int] = []
     alive: list[int] = []
 
@@ -90,7 +91,7 @@ def test_each_part_is_given_up_when_its_rows_are_encoded(groups: GroupTable) -> 
             super().write(data)
 
     def large(simulation: tuple[int, int]) -> ResultBuffer:
-        """Return a part with a large output and a small one, which waits for others."""
+        """Return a buffer with a large output and a small one, which waits for others."""
         made, small = part([simulation], list(range(ROW_GROUP_BYTES // 8))), part([simulation], [1], "small")
         content = np.concatenate([np.frombuffer(one.buffer, np.uint8) for one in (made, small)])
         alive.append(1)
@@ -108,7 +109,7 @@ def test_each_part_is_given_up_when_its_rows_are_encoded(groups: GroupTable) -> 
     assert [row["x"] for row in rows_of(checkpoint)["outputs", "small"]] == [1, 1, 1]
 
 
-def test_outputs_that_the_study_does_not_keep_are_dropped(groups: GroupTable) -> None:
+def test_outputs_that_the_study_does_not_name_are_dropped(groups: GroupTable) -> None:
     checkpoint = OpenCheckpoint(groups, ("other",), Spool, StoredTypes())
     taken = result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])])
     checkpoint.add(taken, counts_of_result(taken, groups, 0))
@@ -129,13 +130,13 @@ def test_losses_and_failures_are_tables_with_identity(groups: GroupTable) -> Non
     assert (second["replicate"], second["seed"], second["target"]) == (None, None, "*")
 
 
-def test_each_target_of_a_group_without_losses_has_failed(groups: GroupTable) -> None:
+def test_each_target_of_a_group_without_losses_counts_as_failed(groups: GroupTable) -> None:
     taken = result({0, 1, 2}, failures=[failure(1, 0), failure(1, None, "*"), failure(2, None, "t:f")])
     assert counts_of_result(taken, groups, 3) == Counts(5, 1, 5, 4, {"error": 2})
 
 
-def test_types_that_change_to_and_fro_make_one_part(groups: GroupTable) -> None:
-    """400 simulations with columns sometimes of integers and sometimes of floats made 386 files."""
+def test_types_that_alternate_make_one_part(groups: GroupTable) -> None:
+    """A column of integers or floats, by chance, made 386 files for 400 simulations."""
     checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
     kinds = [pa.int8(), pa.null(), pa.int64(), pa.float32(), pa.float64(), pa.int32(), pa.null(), pa.uint8()]
     columns = [pa.nulls(1, kind) if pa.types.is_null(kind) else pa.array([i], kind) for i, kind in enumerate(kinds)]
@@ -154,43 +155,38 @@ LIMITS = Limits(seconds=30, bytes=1000, groups=10)
 
 
 @pytest.mark.parametrize(
-    ("groups_in", "size", "age", "since_last", "due"),
+    ("seconds", "groups_in", "size", "age", "since_last", "due"),
     [
-        (0, 0, 99, 99, False),  # nothing to commit
-        (1, 10, 5, 99, False),
-        (1, 10, 31, 99, True),  # old
-        (1, 2000, 1, 99, True),  # large
-        (10, 10, 1, 99, True),  # a batch
-        (10, 10, 1, 0.5, False),  # at most once a second
+        (30, 0, 0, 99, 99, False),  # nothing to commit
+        (30, 1, 10, 5, 99, False),
+        (30, 1, 10, 31, 99, True),  # old
+        (30, 1, 2000, 1, 99, True),  # large
+        (30, 10, 10, 1, 99, True),  # a batch
+        (30, 10, 10, 1, 0.5, False),  # at most once a second
+        (0, 1, 10, 0.0, 0.0, True),  # each group as it finishes
     ],
 )
 def test_a_checkpoint_closes_by_age_bytes_or_groups(
-    groups: GroupTable, groups_in: int, size: int, age: float, since_last: float, due: bool
+    groups: GroupTable, seconds: float, groups_in: int, size: int, age: float, since_last: float, due: bool
 ) -> None:
     checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
     checkpoint._done = list(range(groups_in))
     checkpoint.bytes = size
-    assert LIMITS.due(checkpoint, age, since_last) is due
+    assert replace(LIMITS, seconds=seconds).due(checkpoint, age, since_last) is due
 
 
-def test_with_zero_seconds_each_group_is_committed_as_it_finishes(groups: GroupTable) -> None:
-    checkpoint = OpenCheckpoint(groups, None, Spool, StoredTypes())
-    checkpoint._done = [0]
-    assert Limits(0, 1000, 10).due(checkpoint, 0.0, 0.0)
+class CommitterLab:
+    """The committer of a job, and its events."""
 
-
-class Committing:
-    """A checkpointer of a job of its own, and what it says."""
-
-    def __init__(self, folder: Path, groups: GroupTable, limits: Limits):
+    def __init__(self, folder: Path, groups: GroupTable, limits: Limits, *, text: Sequence[str] = ("",) * 9):
         self.events: list[object] = []
-        files, paths = Files.open(str(folder)), JobPaths("a-job")
-        self.log = JobLog(files, paths, host="here")
+        self.files, self.paths = Files.open(str(folder)), JobPaths("a-job")
+        self.log = JobLog(self.files, self.paths, host="here")
         self.log.claim("person")
-        self.backlog, self.text = PendingResults(), [""]
-        self.writer = Committer(
-            files,
-            paths,
+        self.pending, texts = PendingResults(), iter(text)
+        self.committer = Committer(
+            self.files,
+            self.paths,
             self.log,
             groups,
             limits,
@@ -199,106 +195,86 @@ class Committing:
             outputs=None,
             on_event=self.events.append,
             on_tick=lambda *_: None,
-            take_text=lambda: self.text.pop(),
+            take_text=lambda: next(texts),
             families=JobFamilies({}),
-            backlog=self.backlog,
+            backlog=self.pending,
         )
+
+    def put(self, *groups: int, n_rows: int = 2) -> None:
+        """Hand over the result of a task with these groups, and rows of the first."""
+        buffer = part([(groups[0], 0), (groups[0], 1)], list(range(n_rows)))
+        self.committer.put(result({*groups}, parts=[buffer]))
 
 
 @pytest.mark.parametrize("seconds", [3600.0, 0.0], ids=["in the open checkpoint", "in an earlier commit"])
-def test_a_group_that_comes_twice_ends_the_checkpointer_before_its_rows_are_doubled(
+def test_a_group_that_comes_twice_is_an_error_before_its_rows_are_doubled(
     groups: GroupTable, tmp_path: Path, seconds: float
 ) -> None:
-    """They were twice in a part, or in two parts, and every check of the job found it sound."""
-    one = Committing(tmp_path, groups, Limits(seconds, bytes=1 << 20, groups=100))
-    one.text = [""] * 9
-    one.writer.put(result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
-    one.writer.put(result({1}, parts=[part([(1, 0), (1, 1)], [1, 2])]))
-    deadline = time.monotonic() + 60
-    while len(one.events) < (1 if seconds else 2):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    one.writer.put(result({1, 2}, parts=[part([(1, 0), (1, 1)], [1, 2])]))
-    one.writer.finish()
-    assert isinstance(one.events[-1], InternalError)
-    assert "came twice: groups 1" in str(one.events[-1])
-    assert set(one.log.view.committed) == ({0} if seconds else {0, 1})
+    """The rows were twice in a part, or in two parts, and every check of the job found it sound."""
+    lab = CommitterLab(tmp_path, groups, Limits(seconds, bytes=1 << 20, groups=100))
+    lab.put(0)
+    lab.put(1)
+    until(lambda: len(lab.events) >= (1 if seconds else 2))
+    lab.put(1, 2)
+    lab.committer.finish()
+    assert isinstance(lab.events[-1], InternalError)
+    assert "came twice: groups 1" in str(lab.events[-1])
+    assert set(lab.log.view.committed) == ({0} if seconds else {0, 1})
 
 
-def test_what_is_said_after_the_last_commit_is_stored_too(
+def test_log_lines_after_the_last_commit_are_stored_too(
     groups: GroupTable, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = Committing(tmp_path, groups, Limits(3600.0, bytes=1 << 20, groups=100))
-    one.text = ["at the end\n", "with the commit\n"]  # taken from its end
+    limits = Limits(3600.0, bytes=1 << 20, groups=100)
+    lab = CommitterLab(tmp_path, groups, limits, text=["with the commit\n", "at the end\n"])
     with caplog.at_level(logging.DEBUG, "mops.attempt.checkpoint.committer"):
-        one.writer.put(result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
-        one.writer.finish()
-    texts = sorted((tmp_path / JobPaths("a-job").text(1, 1)).parent.iterdir())
+        lab.put(0)
+        lab.committer.finish()
+    texts = sorted((tmp_path / lab.paths.text(1, 1)).parent.iterdir())
     assert [path.read_text() for path in texts] == ["with the commit\n", "at the end\n"]
     assert [record.message for record in caplog.records] == ["committed 1 groups in 1 parts"]
 
 
-def test_what_ends_the_writer_is_an_event(groups: GroupTable, tmp_path: Path) -> None:
-    """A thread that ends in silence leaves its runner waiting for commits."""
-    one = Committing(tmp_path, groups, LIMITS)
-    one.text = []  # pop() raises IndexError at the first commit
-    one.writer.put(result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
-    one.writer.finish()
-    assert [type(event) for event in one.events] == [IndexError]
+def test_an_error_that_ends_the_committing_thread_is_an_event(groups: GroupTable, tmp_path: Path) -> None:
+    """The runner would wait for commits without end."""
+    lab = CommitterLab(tmp_path, groups, LIMITS, text=[])  # next() raises StopIteration at the first commit
+    lab.put(0)
+    lab.committer.finish()
+    assert [type(event) for event in lab.events] == [StopIteration]
 
 
-def test_an_attempt_that_commits_nothing_says_nothing_at_its_end_when_it_is_abandoned(
-    groups: GroupTable, tmp_path: Path
-) -> None:
+def test_a_committer_that_is_abandoned_commits_and_reports_nothing_more(groups: GroupTable, tmp_path: Path) -> None:
     ticks: list[bool] = []
-    one = Committing(tmp_path, groups, Limits(seconds=3600, bytes=1 << 20, groups=100))
-    one.text = [""] * 9
-    one.writer._on_tick = lambda _bytes, last: ticks.append(last)
-    one.writer._tells = True  # as if it had good groups before: nothing is committed by itself
-    one.writer.put(result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])]))
-    one.writer.abandon()
-    assert one.events == []
+    lab = CommitterLab(tmp_path, groups, Limits(seconds=3600, bytes=1 << 20, groups=100))
+    lab.committer._on_tick = lambda _bytes, last: ticks.append(last)
+    lab.committer._tells = True  # as after the first good group, which is committed at once
+    lab.put(0)
+    lab.committer.abandon()
+    assert lab.events == []
     assert not any(ticks)
-    assert not one.log.view.committed
+    assert not lab.log.view.committed
 
 
-def test_what_has_its_bytes_is_stored_before_its_checkpoint_may_close(
+def test_full_parts_are_stored_before_the_checkpoint_closes(
     groups: GroupTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mops.attempt.checkpoint.open_checkpoint.LEAST_SECONDS", 3600.0)
-    files, paths, events = Files.open(str(tmp_path)), JobPaths("a-job"), []
-    log = JobLog(files, paths, host="here")
-    log.claim("person")
-    writer = Committer(
-        files,
-        paths,
-        log,
-        groups,
-        Limits(seconds=3600, bytes=1000, groups=100),
-        attempt=1,
-        n_targets=0,
-        outputs=None,
-        on_event=events.append,
-        on_tick=lambda *_: None,
-        take_text=lambda: "",
-        backlog=(backlog := PendingResults()),
-        families=JobFamilies(None),
-    )
+    lab = CommitterLab(tmp_path, groups, Limits(seconds=3600, bytes=1000, groups=100))
     for group in range(4):
-        writer.put(result({group}, parts=[part([(group, 0), (group, 1)], list(range(400)))]))
-    writer.finish()
-    # The first group of a job is committed by itself; then none may be until the end.
-    assert [event.groups for event in events] == [1, 3]
-    assert log.view.stored == {("outputs", "out"): Stored(4, 1600, backlog.written_bytes)}
-    (stored,) = read_whole(files, paths).parts.values()
+        lab.put(group, n_rows=400)
+    lab.committer.finish()
+    # The first group of a job is committed at once, the others at the end.
+    assert [event.groups for event in lab.events] == [1, 3]
+    assert lab.log.view.stored == {("outputs", "out"): Stored(4, 1600, lab.pending.written_bytes)}
+    (stored,) = read_whole(lab.files, lab.paths).parts.values()
     assert [part.rows for part in stored] == [400] * 4
-    assert backlog.written_bytes == sum(part.bytes for part in stored)
-    assert (backlog.bytes, backlog.lag_s) == (0, 0.0)
+    assert lab.pending.written_bytes == sum(part.bytes for part in stored)
+    assert (lab.pending.bytes, lab.pending.lag_s) == (0, 0.0)
     assert sorted({*pq.read_table(tmp_path / part.path)["group"].to_pylist()}.pop() for part in stored) == [0, 1, 2, 3]
 
 
-def test_failures_count_and_wait_on_disk_and_each_row_has_its_traceback() -> None:
-    """Failures counted for nothing: a model that always raised, with 1,000 replicates, took 2 GB in one checkpoint."""
+def test_failures_count_as_bytes_and_wait_on_disk_with_their_tracebacks() -> None:
+    """Failures did not count: a model that always raised, with 1,000 replicates, used 2 GB in one checkpoint."""
     builder, n_groups, n_replicates = GroupBuilder(n_replicates=1000), 6, 1000
     for i in range(n_groups):
         builder.add([canonical_json({"a": i})], [None], [i])
@@ -319,12 +295,12 @@ def test_failures_count_and_wait_on_disk_and_each_row_has_its_traceback() -> Non
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held < 5 << 20, "48 MB of texts came by"
-    assert 3_000_000 < checkpoint.bytes < 10_000_000, "each row counts, its traceback once"
+    assert held < 5 << 20, "of 48 MB of texts"
+    assert 3_000_000 < checkpoint.bytes < 10_000_000, "each row counts, a traceback once"
     ((_, _, file),) = list(checkpoint.take_files())
     assert file.bytes < 2_000_000
     table = pq.read_table(io.BytesIO(b"".join(file.content)))
-    assert table.schema.equals(FAILURES), "foreign readers find plain strings"
+    assert table.schema.equals(FAILURES), "strings are plain for other readers"
     assert table.num_rows == n_groups * n_replicates
     assert {text[:10] for text in table["traceback"].unique().to_pylist()} == {f"in group {i}" for i in range(3)}
     assert table["message"].to_pylist()[:2] == ["no 0", "no 1"]

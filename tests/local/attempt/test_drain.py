@@ -1,4 +1,4 @@
-"""The drain check finds what is left of committed groups, on real clusters with real leaks, and harms no job."""
+"""The drain check finds what is left of committed groups, on real clusters with real leaks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_buffer_that_the_worker_keeps_is_named(client: Client, caplog: pytest.
     del buffer
 
 
-def test_other_keys_and_other_jobs_are_not_looked_at(client: Client) -> None:
+def test_keys_of_other_jobs_are_ignored(client: Client) -> None:
     future = client.submit(int, 7, key="sim-other-1", pure=False)
     future.result()
     assert drain.check(client, "job", "1", 1, [KEY], patience_s=0.5)
@@ -109,7 +109,7 @@ made = buffers.anonymous_file
 
 def keeping(name):
     fd = made(name)
-    kept.append(os.dup(fd))  # a buffer that outlives its delivery
+    kept.append(os.dup(fd))  # so the buffer outlives its delivery
     return fd
 
 
@@ -129,7 +129,7 @@ def run(folder: Path, model: str) -> mops.Job:
     return mops.submit(study, settings=Settings(batch_size=6, slots=1))
 
 
-def test_a_child_that_keeps_its_buffers_is_named_and_the_job_succeeds(
+def test_a_child_process_that_keeps_its_buffers_is_named_and_the_job_succeeds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = run(tmp_path, LEAKY_MODEL)
@@ -138,7 +138,7 @@ def test_a_child_that_keeps_its_buffers_is_named_and_the_job_succeeds(
     assert re.search(rf"a buffer of sim-{job.name}-\d+-1 in child", warning)
 
 
-def test_a_clean_job_warns_of_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_clean_job_logs_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "mops")
     job = run(tmp_path, MODEL)
     assert job.status().state == "succeeded"

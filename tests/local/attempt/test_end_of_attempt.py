@@ -1,4 +1,4 @@
-"""How an attempt ends: what the stops that were asked for leave behind, and what happens behind the loop."""
+"""How an attempt ends after stops, and after faults that come when the main loop is over."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from mops.storage.paths import JobPaths
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """End the loop with the grace period of a stop, as with a cluster that no longer answers."""
+    """Let the loop end right after the grace period of a stop, as if the cluster did not answer."""
     monkeypatch.setattr("mops.attempt.main_loop._STOP_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize(("error", "state"), [(ZeroDivisionError("ours"), None), (UsageError("no output"), "failed")])
-def test_a_fault_of_a_delivery_that_takes_longer_than_a_stop_is_raised(
+@pytest.mark.parametrize(
+    ("error", "state"), [(ZeroDivisionError("a defect"), None), (UsageError("no output"), "failed")]
+)
+def test_a_fault_of_a_delivery_is_raised_even_if_it_comes_after_a_stop(
     tmp_path: Path, error: Exception, state: str | None
 ) -> None:
-    """The loop was over when it came: the attempt ended as cancelled, without a word of the fault."""
+    """The loop was over when the fault came, and the attempt ended as cancelled without an error."""
     lab = RunnerLab(tmp_path, [1], threads=TaskThreads)
     delivering, may_fail = threading.Event(), threading.Event()
 
@@ -48,12 +50,12 @@ def test_a_fault_of_a_delivery_that_takes_longer_than_a_stop_is_raised(
     assert JobLog(Files.open(str(tmp_path)), JobPaths("job")).read().state == state
 
 
-def test_a_reconnection_that_fails_behind_the_loop_is_no_fault(tmp_path: Path) -> None:
-    """A stop ends the wait for the cluster, which is an error there."""
+def test_a_reconnection_that_fails_after_a_stop_is_no_fault(tmp_path: Path) -> None:
+    """A stop ends the wait for the cluster with an error."""
     lab = RunnerLab(tmp_path, [1])
     lab.runner.stop(0.0)
-    lab.lanes.call("connect", lambda: (_ for _ in ()).throw(ClusterError("out of reach")))
-    lab.lanes.step("connect")
+    lab.threads.call("connect", lambda: (_ for _ in ()).throw(ClusterError("out of reach")))
+    lab.threads.step("connect")
     assert lab.runner.run() == "cancelled"
 
 
@@ -65,8 +67,8 @@ def test_sigterm_alone_leaves_the_job_to_the_next_runner(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("sigterm_first", [False, True])
-def test_a_cancel_wins_over_sigterm_whichever_comes_first(tmp_path: Path, sigterm_first: bool) -> None:
-    """SIGTERM behind Ctrl-C left the job without an end: the next pod went on with what a person had cancelled."""
+def test_a_cancel_wins_over_sigterm_in_any_order(tmp_path: Path, sigterm_first: bool) -> None:
+    """SIGTERM after Ctrl-C left the job without an end: the next pod continued a job that a person had cancelled."""
     lab = RunnerLab(tmp_path, [1] * 8)
     for to_go_on in (sigterm_first, not sigterm_first):
         lab.runner.stop(0.0, to_go_on=to_go_on)
@@ -77,13 +79,13 @@ def test_a_cancel_wins_over_sigterm_whichever_comes_first(tmp_path: Path, sigter
 def test_a_cancel_in_the_log_wins_over_a_sigterm_that_came_before_it_was_read(tmp_path: Path) -> None:
     lab = RunnerLab(tmp_path, [1] * 8)
     lab.runner.stop(0.0, to_go_on=True)
-    JobLog(Files.open(str(tmp_path)), JobPaths("job")).cancel("somebody")
+    JobLog(Files.open(str(tmp_path)), JobPaths("job")).cancel("person")
     lab.runner._job.log.poll()  # as the committing thread does every few seconds
     assert lab.runner.run() == "cancelled"
 
 
 def test_a_later_stop_gives_simulations_no_more_time(tmp_path: Path) -> None:
-    """A SIGTERM behind a cancel gave them a pod's whole grace period once more."""
+    """A SIGTERM after a cancel gave them the whole grace period of the pod once more."""
     lab = RunnerLab(tmp_path, [1] * 8)
     for grace_s in (10.0, 80.0, 0.0):
         lab.runner.stop(grace_s)

@@ -1,8 +1,7 @@
-"""Whatever happens to answers, connections and workers, and in whatever order: every task is settled once, every group
-enters one commit, and the job ends.
+"""Events in any order: every task is settled once, every group is committed once, and the job ends.
 
-An example is a list of numbers, each of which is one thing that happens (:data:`ACTIONS`), with what it happens to.
-When they are over all goes well, and the job has to end.
+An example is a list of numbers. Each number is an action (one of :data:`ACTIONS`) and the task, worker or thread that
+the action is about. After the last action all tasks finish, and the job must end.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from mops.errors import ClusterError
 
 _names = itertools.count()
 LEAST_RAISES = 3
-"""Without so many tasks that raise, or a hundred that are lost, no attempt may be given up."""
+"""An attempt may end early only after so many tasks have raised, or a hundred are lost."""
 
 
-class Orders:
-    """A runner to which things happen."""
+class EventOrder:
+    """Applies actions to a runner."""
 
     def __init__(self, replicates: list[int], *, targets: bool, workers: int, fuse: bool, long: bool):
         seconds = 30.0 if fuse else 0.0
@@ -34,8 +33,8 @@ class Orders:
         self.n_raised = self.n_lost = 0
         self.has_stopped = False
 
-    def happens(self, code: int) -> None:
-        """Let one thing happen."""
+    def apply(self, code: int) -> None:
+        """Apply one action."""
         action, which = ACTIONS[code % len(ACTIONS)], code // len(ACTIONS)
         action(self, which)
         assert self.lab.runner._plan.in_flight <= 5
@@ -50,14 +49,14 @@ class Orders:
     def turn(self, which: int) -> None:
         self.lab.turn()
 
-    def lane(self, which: int) -> None:
-        if due := self.lab.lanes.due:
-            lane = due[which % len(due)]
-            place = which // len(due) % len(self.lab.lanes.waiting[lane]) if lane == "fetch" else 0
-            self.lab.lanes.step(lane, place)
+    def thread(self, which: int) -> None:
+        if due := self.lab.threads.due:
+            thread = due[which % len(due)]
+            place = which // len(due) % len(self.lab.threads.waiting[thread]) if thread == "fetch" else 0
+            self.lab.threads.step(thread, place)
 
     def settle(self, which: int) -> None:
-        """Let all that waits happen: what comes next meets a job that is further on."""
+        """Handle all that waits, so that the next action meets a job that is further on."""
         self.lab.settle()
 
     def answer(self, which: int) -> None:
@@ -69,20 +68,20 @@ class Orders:
             self.lab.answer(future, which % 3, postponed=which % 2 == 0)
 
     def answer_empty(self, which: int) -> None:
-        """Have a task come back empty: targets, if any are in flight, which are rarer than all else."""
+        """Finish a task without results, preferably one with targets only, which is rare."""
         running = self.lab.cluster.running
-        targets = [future for future in running if future.request is not None and future.request.replicates == ()]
+        targets = [future for future in running if future.request.replicates == ()]
         if found := targets or running:
             self.lab.answer(found[which % len(found)], 0)
 
     def answer_and_lose(self, which: int) -> None:
-        """Have a worker go between a task's end and its fetching: Dask computes it again."""
+        """Lose the worker between the end of a task and the fetch: Dask computes the task again."""
         if future := self.some(which):
             self.lab.answer(future)
             future.status = "pending"
 
     def answer_twice(self, which: int) -> None:
-        """Have an old answer come once more, or a late one of a connection that is gone."""
+        """Repeat an old callback, or deliver a late one of a lost connection."""
         if self.all_futures:
             future = self.all_futures[which % len(self.all_futures)]
             if future.result is not None:
@@ -107,7 +106,7 @@ class Orders:
         self.lab.cluster.cut()
 
     def half_cut(self, which: int) -> None:
-        """Lose the connection, with Dask's futures as they are: it has not come to cancel them."""
+        """Lose the connection before Dask has cancelled the futures."""
         self.lab.cluster.client.status = "connecting"
 
     def come_and_go(self, which: int) -> None:
@@ -124,23 +123,23 @@ class Orders:
             self.lab.runner.stop(0.0)
 
 
-ACTIONS: list[Callable[[Orders, int], None]] = [
-    *(3 * [Orders.turn]),
-    *(4 * [Orders.lane]),
-    *(4 * [Orders.settle]),
-    *(4 * [Orders.answer]),
-    Orders.answer_empty,
-    Orders.answer_in_part,
-    Orders.answer_empty,
-    Orders.answer_and_lose,
-    Orders.answer_twice,
-    Orders.lose,
-    Orders.kill,
-    Orders.fail,
-    Orders.cut,
-    Orders.half_cut,
-    Orders.come_and_go,
-    Orders.stop,
+ACTIONS: list[Callable[[EventOrder, int], None]] = [
+    *(3 * [EventOrder.turn]),
+    *(4 * [EventOrder.thread]),
+    *(4 * [EventOrder.settle]),
+    *(4 * [EventOrder.answer]),
+    EventOrder.answer_empty,
+    EventOrder.answer_in_part,
+    EventOrder.answer_empty,
+    EventOrder.answer_and_lose,
+    EventOrder.answer_twice,
+    EventOrder.lose,
+    EventOrder.kill,
+    EventOrder.fail,
+    EventOrder.cut,
+    EventOrder.half_cut,
+    EventOrder.come_and_go,
+    EventOrder.stop,
 ]
 
 
@@ -156,17 +155,17 @@ ACTIONS: list[Callable[[Orders, int], None]] = [
 def test_every_task_is_settled_once_and_the_job_ends(
     replicates: list[int], targets: bool, workers: int, fuse: bool, long: bool, codes: list[int]
 ) -> None:
-    requests = Orders(replicates, targets=targets, workers=workers, fuse=fuse, long=long)
-    lab = requests.lab
+    events = EventOrder(replicates, targets=targets, workers=workers, fuse=fuse, long=long)
+    lab = events.lab
     try:
         for code in codes:
-            requests.happens(code)
+            events.apply(code)
         lab.finish()
     except ClusterError:
-        assert requests.n_raised >= LEAST_RAISES or requests.n_lost > 100
+        assert events.n_raised >= LEAST_RAISES or events.n_lost > 100
         return
-    # That no group came twice, the lab looks at each delivery; that no task did, the plan.
-    if not requests.has_stopped:
+    # The lab checks that no group is committed twice, and the plan that no task is settled twice.
+    if not events.has_stopped:
         assert sorted(lab.kept.done) == list(range(len(replicates)))
     assert lab.runner._plan.tasks_in_flight == {}
     assert lab.runner._tasks_in_flight._flights == {}

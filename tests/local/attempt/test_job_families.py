@@ -1,4 +1,4 @@
-"""Any tables, from any tasks and attempts in any order: what is accepted reads as one dataset, with its values."""
+"""Tables of any types from tasks in any order: all accepted tables read as one dataset with their values."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def kinds(draw: st.DrawFn, theme: str, depth: int) -> tuple[pa.DataType, st.Sear
 
 @st.composite
 def studies(draw: st.DrawFn) -> list[pa.Table]:
-    """Draw what each group returns."""
+    """Draw the table that each group returns."""
     theme = draw(st.sampled_from(list(LEAVES)))
     depth = draw(st.sampled_from([0, 0, 1, 2]))
     few = draw(st.lists(columns(theme, depth), min_size=1, max_size=5))
@@ -122,7 +122,7 @@ GROUPS = group_table()
 
 @dataclass
 class Job:
-    """A job whose runner's and children's code is real, and whose tasks and deaths a test chooses."""
+    """A job with the real code of runner and child process. The test chooses tasks and deaths."""
 
     results: Sequence[pa.Table]
     folder: Path
@@ -155,7 +155,7 @@ class Job:
         self.begin_checkpoint()
 
     def run(self, known: Families | None, groups: Sequence[int]) -> TaskResult:
-        """Run an order that was sent when this was known, in a real child's code."""
+        """Run groups with the code of a child process that knows these families."""
         ours, theirs = (Channel(end) for end in socket.socketpair())
         out, reference, failures = BufferWriter(ours, None, "test"), OutputSchema(known) if known else None, []
         first = None
@@ -183,7 +183,7 @@ class Job:
         return TaskResult(("sim-1",), frozenset(groups), 1.0, first or known, parts=parts, failures=failures)
 
     def take(self, result: TaskResult) -> frozenset[int]:
-        """Take an outcome; return the groups that run again."""
+        """Take a result; return the groups that run again."""
         if self.reference is None:
             self.reference = result.reference
             assert self.reference is not None
@@ -212,7 +212,7 @@ def drive(job: Job, data: st.DataObject) -> None:
             again = job.take(job.run(known, groups))
             for group in again:
                 runs[group] += 1
-                assert runs[group] < 12, "it runs again for ever"
+                assert runs[group] < 12, "it runs again without end"
             waiting = [*sorted(again), *waiting]
             event = data.draw(st.sampled_from(["", "", "commit", "death"]))
             if event == "commit":
@@ -234,7 +234,7 @@ def same(found: Any, wanted: Any) -> bool:
 
 @settings(max_examples=max(200, settings().max_examples))
 @given(studies(), st.data())
-def test_what_is_accepted_reads_as_one_dataset_and_the_rest_is_refused_by_name(
+def test_accepted_tables_read_as_one_dataset_and_the_others_are_refused_by_name(
     results: list[pa.Table], data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -262,13 +262,19 @@ def test_what_is_accepted_reads_as_one_dataset_and_the_rest_is_refused_by_name(
             assert join_columns(families, families_in(pq.read_table(path).select(["x"]))) == families
 
 
-def test_what_another_task_has_fixed_meanwhile_runs_again_and_is_refused(tmp_path: Path) -> None:
-    job = Job([pa.table({"x": column}) for column in ([None], [0.5], ["a"], [1], [2**60])], tmp_path)
+def job_of(folder: Path, *values: object) -> Job:
+    """Return a job whose groups return one value each, and whose first group has run."""
+    job = Job([pa.table({"x": [value]}) for value in values], folder)
     job.begin_attempt()
     job.take(job.run(None, [0]))
+    return job
+
+
+def test_a_value_that_no_longer_fits_runs_again_and_is_refused(tmp_path: Path) -> None:
+    job = job_of(tmp_path, None, 0.5, "a", 1, 2**60)
     known = job.families.known
     numbers, others = job.run(known, [1]), job.run(known, [2, 3, 4])
-    assert len(others.failures) == 2, "in a task of its own the text came first"
+    assert len(others.failures) == 2, "in its task the text came first"
     assert job.take(others) == frozenset()
     assert job.take(numbers) == {1}
     assert job.take(job.run(job.families.known, [1])) == frozenset()
@@ -277,11 +283,9 @@ def test_what_another_task_has_fixed_meanwhile_runs_again_and_is_refused(tmp_pat
     assert job.refused.keys() == {1, 3, 4}
 
 
-def test_what_failed_only_because_of_a_value_that_is_not_taken_runs_again(tmp_path: Path) -> None:
-    """A number was refused beside a text that itself was refused then: the job's column held numbers only."""
-    job = Job([pa.table({"x": column}) for column in ([None], [0.5], ["a"], [1])], tmp_path)
-    job.begin_attempt()
-    job.take(job.run(None, [0]))
+def test_a_group_that_failed_only_because_of_a_refused_value_runs_again(tmp_path: Path) -> None:
+    """A number failed because of a text in its task, but the text failed too: the column of the job holds numbers."""
+    job = job_of(tmp_path, None, 0.5, "a", 1)
     known = job.families.known
     job.take(job.run(known, [1]))
     assert job.take(job.run(known, [2, 3])) == {2, 3}
@@ -290,10 +294,8 @@ def test_what_failed_only_because_of_a_value_that_is_not_taken_runs_again(tmp_pa
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_attempt_that_committed_nothing_has_fixed_nothing(tmp_path: Path, committed: bool) -> None:
-    job = Job([pa.table({"x": column}) for column in ([None], [0.5], ["a"])], tmp_path)
-    job.begin_attempt()
-    job.take(job.run(None, [0]))
+def test_only_committed_results_fix_the_type_of_a_column(tmp_path: Path, committed: bool) -> None:
+    job = job_of(tmp_path, None, 0.5, "a")
     job.commit()
     job.take(job.run(job.families.known, [1]))
     if committed:
@@ -303,10 +305,8 @@ def test_an_attempt_that_committed_nothing_has_fixed_nothing(tmp_path: Path, com
     assert bool(job.failed) is committed
 
 
-def test_of_a_part_with_a_value_that_does_not_fit_the_other_groups_are_taken(tmp_path: Path) -> None:
-    job = Job([pa.table({"x": column}) for column in ([0], [0.5], [1], [2**60], [2])], tmp_path)
-    job.begin_attempt()
-    job.take(job.run(None, [0]))
+def test_one_value_that_does_not_fit_does_not_affect_other_groups_of_the_task(tmp_path: Path) -> None:
+    job = job_of(tmp_path, 0, 0.5, 1, 2**60, 2)
     known = job.families.known
     job.take(job.run(known, [1]))
     assert job.take(job.run(known, [2, 3, 4])) == {3}
@@ -314,10 +314,8 @@ def test_of_a_part_with_a_value_that_does_not_fit_the_other_groups_are_taken(tmp
     assert job.committed == {0, 1, 2, 4}
 
 
-def test_a_piece_of_a_group_is_taken_as_a_whole_or_not(tmp_path: Path) -> None:
-    job = Job([pa.table({"x": column}) for column in ([None], [0.5], ["a"])], tmp_path)
-    job.begin_attempt()
-    job.take(job.run(None, [0]))
+def test_a_piece_of_a_group_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
+    job = job_of(tmp_path, None, 0.5, "a")
     known = job.families.known
     job.take(job.run(known, [1]))
     result = job.run(known, [2])

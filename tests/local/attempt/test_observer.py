@@ -1,12 +1,10 @@
-"""What is kept of a running job: when a sample is due, how many objects they make, and that nothing piles up."""
+"""Samples and live records of a running job: when they are due, how large they are, and that memory is bounded."""
 
 from __future__ import annotations
 
 import json
 import logging
 from pathlib import Path
-
-import pytest
 
 from clocks import Clock
 from mops.attempt.reporting import observer as observe
@@ -33,7 +31,7 @@ def sample(n: int = 0) -> Sample:
     return sample_of(snapshot(n), 1.0, 1 << 20, 100)
 
 
-def test_three_days_are_a_sample_every_nine_seconds_and_an_object_a_minute() -> None:
+def test_a_sample_is_taken_every_nine_seconds_and_stored_about_once_a_minute() -> None:
     samples, taken, objects, most = Samples(0.0), 0, [], 0
     for now in range(0, 3 * 86_400, TICK_SECONDS):
         if samples.due(now):
@@ -48,7 +46,7 @@ def test_three_days_are_a_sample_every_nine_seconds_and_an_object_a_minute() -> 
     assert most <= 8
 
 
-def test_samples_that_wait_for_a_slow_storage_are_bounded_and_the_newest_are_kept() -> None:
+def test_with_a_slow_storage_only_the_newest_samples_are_kept() -> None:
     samples = Samples(0.0)
     for n in range(1000):
         samples.add(9.0 * n, sample(n))
@@ -57,34 +55,29 @@ def test_samples_that_wait_for_a_slow_storage_are_bounded_and_the_newest_are_kep
     assert kept[-1].simulations_good == 999
 
 
-def test_the_rate_of_a_sample_is_that_since_the_one_before() -> None:
+def test_the_rate_of_a_sample_is_measured_since_the_sample_before() -> None:
     samples = Samples(0.0)
     assert [samples.rate(0.0, 100), samples.rate(10.0, 150), samples.rate(20.0, 150)] == [0.0, 5.0, 0.0]
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def test_a_sign_of_life_comes_at_once_with_the_first_results_and_every_nine_seconds(
+def test_the_live_record_is_written_at_once_with_the_first_results_and_every_nine_seconds(
     tmp_path: Path, clock: Clock
 ) -> None:
     files = Files.open(str(tmp_path))
     observer = Observer(files, PATHS, 1, {}, snapshot, list, clock=clock)
-    signs, last = [], 0.0
+    written_at, last = [], 0.0
     for second in range(0, 40, TICK_SECONDS):
         clock.now = 1000.0 + second
         observer.tick(0)
         found = read_live(files, PATHS, 1)
         assert found is not None
         if found.at != last:
-            signs.append(second)
+            written_at.append(second)
         last = found.at
-    assert signs == [0, 3, 12, 21, 30, 39]
+    assert written_at == [0, 3, 12, 21, 30, 39]
 
 
-def test_the_end_writes_what_is_left_and_a_last_sign_of_life(tmp_path: Path, clock: Clock) -> None:
+def test_the_last_tick_writes_the_samples_that_wait_and_a_live_record(tmp_path: Path, clock: Clock) -> None:
     files = Files.open(str(tmp_path))
     observer = Observer(
         files, PATHS, 2, {"slots": 2}, lambda: snapshot(int(clock.now)), lambda: ["a line"], clock=clock
@@ -104,7 +97,7 @@ def test_the_end_writes_what_is_left_and_a_last_sign_of_life(tmp_path: Path, clo
     assert live.settings == {"slots": 2}
 
 
-def test_an_object_of_samples_is_small_and_json_that_anyone_reads(tmp_path: Path, clock: Clock) -> None:
+def test_an_object_of_samples_is_small_json(tmp_path: Path, clock: Clock) -> None:
     files = Files.open(str(tmp_path))
     observer = Observer(files, PATHS, 1, {}, snapshot, list, clock=clock)
     for second in range(0, 64, TICK_SECONDS):
@@ -118,7 +111,7 @@ def test_an_object_of_samples_is_small_and_json_that_anyone_reads(tmp_path: Path
     assert len(record["samples"]) == 8
 
 
-def test_the_last_lines_of_the_log_are_kept_when_it_is_taken_and_are_few_and_short() -> None:
+def test_the_last_lines_of_the_log_are_kept_few_and_short() -> None:
     buffer = TextLogBuffer()
     buffer.add("".join(f"line {n}\n" for n in range(100)) + "\n")
     buffer.emit(logging.LogRecord("mops", logging.WARNING, "", 0, "x" * 5000, None, None))

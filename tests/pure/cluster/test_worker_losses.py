@@ -6,8 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from clocks import Clock
 from mops.cluster.worker_losses import (
     JOIN_SECONDS,
@@ -35,11 +33,6 @@ def removed(worker: str, *keys: str, expected: bool = False, held: str = "") -> 
 
 def restarted(worker: str) -> tuple[float, Mapping[str, Any]]:
     return 0.0, {"worker": worker, "pid": 7, "rss": 600 << 20}
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock(100.0)
 
 
 def kills(n: int, age_s: float = 1e6, born: float = 0.0) -> OomKills:

@@ -44,14 +44,8 @@ EARLIER = ", and the kernel had killed a process in it for memory before"
     [
         ("under-init", PodEnd("the container of pod x was OOMKilled (exit code 137)", memory=True)),
         ("restarted-worker", PodEnd("the container of pod x was OOMKilled (exit code 137)", memory=True)),
-        (
-            "child-code-3",
-            PodEnd(f"the container of pod x ended with exit code 3{EARLIER}"),
-        ),
-        (
-            "child-code-0",
-            PodEnd(f"the container of pod x ended with exit code 0{EARLIER}"),
-        ),
+        ("child-code-3", PodEnd(f"the container of pod x ended with exit code 3{EARLIER}")),
+        ("child-code-0", PodEnd(f"the container of pod x ended with exit code 0{EARLIER}")),
         ("crash", PodEnd("the container of pod x ended with exit code 3")),
     ],
 )
@@ -149,11 +143,6 @@ class Answers:
 
     def events(self, _: str) -> list[Object]:
         return self._events
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock(100.0)
 
 
 def asked(answers: Answers, clock: Clock) -> Pods:
