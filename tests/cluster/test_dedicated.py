@@ -1,4 +1,4 @@
-"""A job's own Dask cluster: what is drawn, who makes it, what is said where there can be none. Without a cluster."""
+"""A job's dedicated Dask cluster: its objects, who creates it, and what a refusal says. Without a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mops.k8s import dedicated, dedicated_lifecycle, names
 from mops.k8s.chart import Dedicated, RunnerPod
 from mops.k8s.chart import ServiceConfig as Described
 from mops.k8s.dedicated import Size
-from mops.k8s.runner_job import OWN_CLUSTER, OWN_CLUSTER_FILES, Request, runner_job
+from mops.k8s.runner_job import DEDICATED_FILES, DEDICATED_FOLDER, Request, runner_job
 from mops.service.profile import Profile
 from mops.service.service import Service
 from mops.storage.job_options import PodOptions
@@ -227,22 +227,22 @@ def test_a_clusters_name_fits_what_the_operator_and_services_allow(job: str) -> 
 
 def test_a_job_carries_what_its_pods_are_to_make(described: Described) -> None:
     objects = drawn(described)
-    job = runner_job(described.runner, request(own_cluster=objects))
+    job = runner_job(described.runner, request(dedicated=objects))
     pod = job["spec"]["template"]
     (container,) = pod["spec"]["containers"]
-    assert container["args"][-2:] == ["--own-cluster", OWN_CLUSTER]
-    assert {"name": "own-cluster", "mountPath": OWN_CLUSTER, "readOnly": True} in container["volumeMounts"]
+    assert container["args"][-2:] == ["--dedicated", DEDICATED_FOLDER]
+    assert {"name": "own-cluster", "mountPath": DEDICATED_FOLDER, "readOnly": True} in container["volumeMounts"]
     (volume,) = pod["spec"]["volumes"]
-    assert [item["path"] for item in volume["downwardAPI"]["items"]] == list(OWN_CLUSTER_FILES)
+    assert [item["path"] for item in volume["downwardAPI"]["items"]] == list(DEDICATED_FILES)
     assert json.loads(pod["metadata"]["annotations"]["mops/dask-objects"]) == objects
-    assert job["metadata"]["annotations"][names.OWN_CLUSTER] == "dask-sir-7f3a2c"
+    assert job["metadata"]["annotations"][names.DEDICATED_CLUSTER] == "dask-sir-7f3a2c"
 
 
 def test_a_job_on_the_shared_cluster_says_nothing_of_it(described: Described) -> None:
     assert "cluster" not in json.dumps(runner_job(described.runner, request()))
 
 
-def request(own_cluster: Sequence[Object] = ()) -> Request:
+def request(dedicated: Sequence[Object] = ()) -> Request:
     return Request(
         job="sir",
         number=1,
@@ -250,7 +250,7 @@ def request(own_cluster: Sequence[Object] = ()) -> Request:
         namespace="studies",
         storage="abfs://studies/mops",
         scheduler="tcp://there:8786",
-        own_cluster=own_cluster,
+        dedicated=dedicated,
     )
 
 
@@ -259,7 +259,7 @@ def request(own_cluster: Sequence[Object] = ()) -> Request:
 
 def service(described: Described, kubernetes: Kubernetes, size: Size | None = Size(1, 1)) -> Service:  # noqa: B008
     profile = Profile(namespace="studies", service=described)
-    return Service(profile, kubernetes, described.runner, own_cluster=size)  # type: ignore[arg-type]
+    return Service(profile, kubernetes, described.runner, dedicated_size=size)  # type: ignore[arg-type]
 
 
 def test_a_chart_without_them_says_what_its_operator_has_to_set(described: Described) -> None:
@@ -272,12 +272,12 @@ def test_a_chart_without_them_says_what_its_operator_has_to_set(described: Descr
 def test_runners_without_a_token_say_so(described: Described) -> None:
     pod = RunnerPod.model_validate({"image": "mops:1", "serviceAccount": "mops-runner"})
     with pytest.raises(UsageError, match="token"):
-        service(described.model_copy(update={"runner": pod}), Kubernetes()).check_own_clusters()
+        service(described.model_copy(update={"runner": pod}), Kubernetes()).check_dedicated()
 
 
 def test_a_kubernetes_without_the_operator_says_what_to_install(described: Described) -> None:
     with pytest.raises(ServiceError, match="knows no Dask clusters") as refused:
-        service(described, Kubernetes(serves=False)).check_own_clusters()
+        service(described, Kubernetes(serves=False)).check_dedicated()
     assert "dask-kubernetes-operator" in str(refused.value)
 
 
@@ -294,7 +294,7 @@ def test_the_runner_is_sent_to_the_clusters_scheduler(described: Described) -> N
     (job,) = kubernetes.jobs({})
     (container,) = job["spec"]["template"]["spec"]["containers"]
     env = {one["name"]: one["value"] for one in container["env"]}
-    name = job["metadata"]["annotations"][names.OWN_CLUSTER]
+    name = job["metadata"]["annotations"][names.DEDICATED_CLUSTER]
     assert env["MODELOPS_SCHEDULER"] == f"tcp://{name}-scheduler.studies.svc:8786"
     assert name.startswith("dask-sir-")
 
@@ -325,7 +325,7 @@ def test_options_come_before_the_profile(
     found = service(described, Kubernetes(), None)
     found.profile = found.profile.model_copy(update={"dedicated": profile})
     given = found.given(PodOptions(dedicated=dedicated, workers=workers))
-    assert given.own_cluster == (Size.parse(size) if size else None)
+    assert given.dedicated_size == (Size.parse(size) if size else None)
 
 
 def test_the_shared_workers_are_not_a_modellers_to_count(described: Described) -> None:
@@ -366,7 +366,7 @@ def kubernetes(monkeypatch: pytest.MonkeyPatch) -> Kubernetes:
 
 
 def test_a_cluster_is_owned_by_the_job_and_its_scaler_by_the_cluster(shown: Path, kubernetes: Kubernetes) -> None:
-    with dedicated_lifecycle.had(shown):
+    with dedicated_lifecycle.dedicated_cluster(shown):
         cluster, scaler = kubernetes.objects.values()
     job = {"apiVersion": "batch/v1", "kind": "Job", "name": "sir-1", "uid": "uid-of-job"}
     assert cluster["metadata"]["ownerReferences"] == [job]
@@ -394,7 +394,7 @@ def test_a_cluster_goes_where_the_job_is_over_and_stays_for_the_next_pod(
     """Superseded in a pod is exit code 0, which the command line makes of it."""
 
     def run() -> None:
-        with dedicated_lifecycle.had(shown):
+        with dedicated_lifecycle.dedicated_cluster(shown):
             if end is not None:
                 raise end
 
@@ -408,7 +408,7 @@ def test_a_cluster_goes_where_the_job_is_over_and_stays_for_the_next_pod(
 
 def test_the_next_pod_finds_the_cluster(shown: Path, kubernetes: Kubernetes) -> None:
     for _ in range(2):
-        with pytest.raises(ClusterError), dedicated_lifecycle.had(shown):
+        with pytest.raises(ClusterError), dedicated_lifecycle.dedicated_cluster(shown):
             raise ClusterError("the scheduler is gone")
     assert kubernetes.n_created == 2
 
@@ -425,7 +425,7 @@ def test_what_is_left_of_a_cluster_is_not_taken_for_ours(
         left["metadata"]["ownerReferences"] = [{"uid": "another"}]
     kubernetes.objects["DaskCluster", "dask-sir-7f3a2c"] = left
     monkeypatch.setattr(dedicated_lifecycle.time, "sleep", lambda _: kubernetes.delete(left))
-    with dedicated_lifecycle.had(shown):
+    with dedicated_lifecycle.dedicated_cluster(shown):
         assert kubernetes.n_created == 2
 
 
@@ -435,7 +435,10 @@ def test_crds_without_an_operator_are_told_apart(shown: Path, monkeypatch: pytes
     monkeypatch.setattr(dedicated_lifecycle, "connect", lambda namespace: idle)
     monkeypatch.setattr(dedicated_lifecycle, "_LOOK_S", 0.01)
     monkeypatch.setattr(dedicated_lifecycle, "_TAKEN_S", 0.05)
-    with pytest.raises(MopsError, match="no operator takes DaskCluster") as refused, dedicated_lifecycle.had(shown):
+    with (
+        pytest.raises(MopsError, match="no operator takes DaskCluster") as refused,
+        dedicated_lifecycle.dedicated_cluster(shown),
+    ):
         raise AssertionError("the job must not begin")
     assert refused.value.exit_code == 4
 
@@ -447,11 +450,11 @@ def test_a_cluster_that_cannot_be_removed_does_not_fail_the_job(
         raise ServiceError("out of reach")
 
     monkeypatch.setattr(kubernetes, "delete", refuse)
-    with dedicated_lifecycle.had(shown):
+    with dedicated_lifecycle.dedicated_cluster(shown):
         pass
     assert "stays until it was idle for long: out of reach" in caplog.text
 
 
 def test_a_job_without_a_cluster_of_its_own_needs_no_kubernetes() -> None:
-    with dedicated_lifecycle.had(None):
+    with dedicated_lifecycle.dedicated_cluster(None):
         pass

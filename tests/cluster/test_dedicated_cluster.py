@@ -1,4 +1,4 @@
-"""A job's own Dask cluster on a real Kubernetes with the real operator: made, used, scaled, gone."""
+"""A job's dedicated Dask cluster on a real Kubernetes with the real operator: made, used, scaled, gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def bare(cluster: dict[str, str]) -> Iterator[Service]:
-    """Have a service whose jobs may have clusters of their own, where no operator has ever been."""
+    """Have a service whose jobs may have dedicated clusters, where no operator has ever been."""
     values = {"dedicated": {"enabled": True, "workers": 1}}
     with installed("dedicated", cluster, **values) as found:
         remove_operator(found)
@@ -52,13 +52,13 @@ def clusters(service: Service, job: str) -> list[dict[str, Any]]:
 
 
 def pods(service: Service, job: str, component: str) -> list[str]:
-    """Return the pods of a job's own cluster that do not go, by their operator's label."""
+    """Return the pods of a job's dedicated cluster that do not go, by their operator's label."""
     found = service.objects("pods", f"mops/job={job},dask.org/component={component}")
     return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
 
 def what_is_left(service: Service, job: str) -> list[str]:
-    """Return the names of everything of a job's own cluster."""
+    """Return the names of everything of a job's dedicated cluster."""
     kinds = "daskclusters,daskworkergroups,daskautoscalers,deployments,services,pods"
     found = json.loads(service.kubectl("get", kinds, "-o", "json"))["items"]
     return [

@@ -178,7 +178,7 @@ def _placed(
     """
     if service is not None:
         service = service.given(pod)
-        return service, replace(pod, dedicated=service.own_cluster is not None)
+        return service, replace(pod, dedicated=service.dedicated_size is not None)
     if refused := (asked or pod).of_a_service:
         raise UsageError(
             f"this machine is to run the job, and has no {', '.join(refused)}",

@@ -11,6 +11,7 @@ from mops.errors import NewerFormat, UsageError
 FORMAT = 1
 
 Object = dict[str, Any]
+"""A Kubernetes object, as Kubernetes writes it in JSON."""
 
 
 class ChartModel(BaseModel):

@@ -16,7 +16,7 @@ from mops.k8s import names
 from mops.k8s.chart import Object, ServiceConfig
 from mops.k8s.pod_state import is_ready
 
-Draw: TypeAlias = Callable[..., Object]
+BuildSpec: TypeAlias = Callable[..., Object]
 """``make_cluster_spec`` of dask-kubernetes."""
 
 API_VERSION = "kubernetes.dask.org/v1"
@@ -71,8 +71,8 @@ class Size:
         return cls(least, most)
 
 
-def spec_builder() -> Draw:
-    """Return what draws a cluster.
+def spec_builder() -> BuildSpec:
+    """Return the function that builds a DaskCluster.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def scheduler_address(name: str, namespace: str) -> str:
 
 
 def objects(
-    draw: Draw, service: ServiceConfig, name: str, namespace: str, size: Size, labels: Mapping[str, str]
+    build_spec: BuildSpec, service: ServiceConfig, name: str, namespace: str, size: Size, labels: Mapping[str, str]
 ) -> list[Object]:
     """Return a DaskCluster, its NetworkPolicy if the chart has some, and a DaskAutoscaler if its size is adaptive.
 
@@ -105,14 +105,14 @@ def objects(
     labels
         For people, and for who looks for what belongs to a job, which is named among them.
     """
-    drawn = draw(
+    spec = build_spec(
         name=name,
         image=service.runner.image,
         n_workers=size.least,
         worker_command="dask worker",  # its default is a program that Dask has no more
         idle_timeout=IDLE_S,
     )
-    made = [of_the_chart(drawn, service, namespace, labels)]
+    made = [of_the_chart(spec, service, namespace, labels)]
     if service.dedicated.network_policy:
         made.append(_network_policy(name, namespace, labels[names.JOB], egress=service.dedicated.egress))
     if size.adaptive:

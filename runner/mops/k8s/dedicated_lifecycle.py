@@ -1,8 +1,8 @@
-"""A job's own Dask cluster, seen from its runner's pod: there when the job begins, gone when it has ended.
+"""Creates a job's dedicated Dask cluster from its runner's pod, and removes it when the job has ended.
 
-The submitter has drawn it (:mod:`mops.k8s.dedicated`) and put it into the runner's Job (:mod:`mops.k8s.runner_job`),
-whose pods read it here. The Job owns it, so that it goes with the Job whatever becomes of the runner. See
-docs/internals/kubernetes.md.
+The submitter builds the cluster's objects (k8s/dedicated.py) and puts them into the runner's Job (k8s/runner_job.py);
+the Job's pods read them here. The Job owns the cluster, so that Kubernetes removes it with the Job if the runner does
+not. See docs/internals/kubernetes.md.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mops.errors import ServiceError
 from mops.k8s import connect
+from mops.k8s.chart import Object
 from mops.k8s.runner_job import ends_job
 from mops.waiting import polls
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
 
 logger = logging.getLogger(__name__)
-
-Object = dict[str, Any]
 
 _LOOK_S = 1.0
 _GOING_S = 300.0  # as long as workers may take to end
@@ -49,7 +48,7 @@ class DedicatedCluster:
 
     @classmethod
     def read(cls, folder: Path) -> DedicatedCluster:
-        """Read what the runner's pod shows (:data:`mops.k8s.runner_job.OWN_CLUSTER_FILES`)."""
+        """Read what the runner's pod shows (:data:`mops.k8s.runner_job.DEDICATED_FILES`)."""
         name, uid = ((folder / file).read_text().strip() for file in ("job-name", "job-uid"))
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
         return cls(json.loads((folder / "objects.json").read_text()), owner)
@@ -73,10 +72,10 @@ class DedicatedCluster:
             Kubernetes refuses, or no operator takes it.
         """
         cluster, *more = self.objects
-        made = _had(kubernetes, cluster, self.owner)
+        made = _find_or_create(kubernetes, cluster, self.owner)
         owner = {key: made[key] for key in ("apiVersion", "kind")} | {key: made["metadata"][key] for key in _IDENTITY}
         for one in more:
-            _had(kubernetes, one, owner)
+            _find_or_create(kubernetes, one, owner)
         _waited_for(lambda: _taken(kubernetes.present(cluster)), _TAKEN_S, self._not_taken(kubernetes.where))
         logger.info("the Dask cluster %s is this job's own", self.name)
 
@@ -96,7 +95,7 @@ class DedicatedCluster:
 _IDENTITY = ("name", "uid")
 
 
-def _had(kubernetes: Kubernetes, manifest: Object, owner: Object) -> Object:
+def _find_or_create(kubernetes: Kubernetes, manifest: Object, owner: Object) -> Object:
     """Return the object of a manifest that belongs to an owner: found, or created.
 
     One of its name that goes, or that belongs to an owner that is gone, is waited for until it is not there any more,
@@ -139,15 +138,15 @@ def _waited_for(look: Callable[[], bool], patience_s: float, otherwise: ServiceE
 
 
 @contextmanager
-def had(folder: Path | None) -> Iterator[None]:
-    """Have a job's own cluster in the body; remove it where the way that the body ends is the end of the Job.
+def dedicated_cluster(folder: Path | None) -> Iterator[None]:
+    """Run the body with a job's dedicated cluster; remove the cluster if the body's end is the end of the Job.
 
-    Otherwise another pod comes, and finds it. If none does, the operator removes it when it was idle for long.
+    Otherwise the Job's next pod finds the cluster. If there is none, the operator removes it after :data:`IDLE_S`.
 
     Parameters
     ----------
     folder
-        What the runner's pod shows; None: the job has no cluster of its own.
+        The files of :data:`mops.k8s.runner_job.DEDICATED_FILES`; None: the job has no dedicated cluster.
     """
     if folder is None:
         yield

@@ -17,8 +17,8 @@ UID_OF_JOB = "batch.kubernetes.io/controller-uid"
 DASK_CLUSTER = "dask.org/cluster-name"  # of the operator of dask-kubernetes
 DASK_COMPONENT = "dask.org/component"
 STORAGE = "mops/storage"
-OWN_CLUSTER = "mops/dask-cluster"
-"""An annotation of a runner's Job: the name of the Dask cluster that is its own."""
+DEDICATED_CLUSTER = "mops/dask-cluster"
+"""An annotation of a runner's Job: the name of its dedicated Dask cluster."""
 
 RUNNER = "runner"
 CLIENT = "client"
@@ -35,7 +35,7 @@ def runner_name(job: str, number: int) -> str:
 
 
 def cluster_name(job: str, token: str) -> str:
-    """Return the name of a job's own Dask cluster.
+    """Return the name of a job's dedicated Dask cluster.
 
     Parameters
     ----------

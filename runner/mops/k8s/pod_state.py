@@ -13,52 +13,62 @@ from mops.k8s.runner_job import CONTAINER
 
 
 @dataclass(frozen=True)
-class PodState:
-    """A pod of the service.
+class ObjectState:
+    """The state of a pod or a Job.
 
     Parameters
     ----------
-    word
-        ``running``, ``starting``, ``restarting``, ``ending``, ``unschedulable``, ``stuck`` or ``ended``.
     reason
-        Why it does not run, for people; empty: the word says it.
+        Why the object is in this state; empty: the word says enough.
     hint
-        What to do about it; empty: nothing.
-    ready
-        Whether it passes its probes.
-    restarts
-        Of its container.
-    last_end
-        How its container ended last; empty: it has not, or ended well.
+        What the user can do; empty: nothing.
     """
 
-    name: str
     word: str
     reason: str = ""
     hint: str = ""
-    ready: bool = False
-    restarts: int = 0
-    last_end: str = ""
-    node: str = ""
 
     def __str__(self) -> str:
         return f"{self.word}{f': {self.reason}' if self.reason else ''}"
 
 
+@dataclass(frozen=True)
+class PodState(ObjectState):
+    """The state of a pod of the service.
+
+    The word is ``running``, ``starting``, ``restarting``, ``ending``, ``unschedulable``, ``stuck`` or ``ended``.
+
+    Parameters
+    ----------
+    ready
+        Whether the pod passes its probes.
+    restarts
+        How often its container was restarted.
+    last_end
+        How its container ended last; empty: it has not ended, or ended with exit code 0.
+    """
+
+    name: str = ""
+    ready: bool = False
+    restarts: int = 0
+    last_end: str = ""
+    node: str = ""
+
+
 def state_of(pod: Object, events: Sequence[Object] = ()) -> PodState:
-    """Return what a pod is up to.
+    """Return the state of a pod.
 
     Parameters
     ----------
     events
-        Of the namespace.
+        The events of the namespace.
     """
-    word, reason, hint = _standing(pod, events)
+    state = _object_state(pod, events)
     return PodState(
+        word=state.word,
+        reason=state.reason,
+        hint=state.hint,
         name=pod["metadata"]["name"],
-        word=word,
-        reason=reason,
-        hint=hint,
         ready=is_ready(pod),
         restarts=sum(int(one.get("restartCount") or 0) for one in pod.get("status", {}).get("containerStatuses") or ()),
         last_end=last_end([pod]),
@@ -66,24 +76,24 @@ def state_of(pod: Object, events: Sequence[Object] = ()) -> PodState:
     )
 
 
-def _standing(pod: Object, events: Sequence[Object]) -> tuple[str, str, str]:
+def _object_state(pod: Object, events: Sequence[Object]) -> ObjectState:
     if pod["metadata"].get("deletionTimestamp"):
-        return "ending", "", ""
+        return ObjectState("ending")
     match pod.get("status", {}).get("phase"):
         case "Running" if waits := waiting(pod):
             reason, message = waits[0]
-            return "restarting", f"{reason}: {message}" if message else reason, "look: kubectl logs --previous"
+            text = f"{reason}: {message}" if message else reason
+            return ObjectState("restarting", text, "look: kubectl logs --previous")
         case "Running":
-            return ("running" if is_ready(pod) else "starting"), "", ""
+            return ObjectState("running" if is_ready(pod) else "starting")
         case "Succeeded" | "Failed":
-            return "ended", pod["status"].get("reason") or "", ""
-    found = pending(pod, events)
-    return found.word, found.reason, found.hint
+            return ObjectState("ended", pod["status"].get("reason") or "")
+    return pending(pod, events)
 
 
 def is_running(pod: Object) -> bool:
-    """Tell whether there is nothing to be said about a pod."""
-    return _standing(pod, ())[0] == "running"
+    """Tell whether a pod runs and passes its probes."""
+    return _object_state(pod, ()).word == "running"
 
 
 def is_ready(pod: Object) -> bool:
@@ -109,44 +119,6 @@ def _named_port(pod: Object, name: str, port: int) -> int:
     return next((int(one["containerPort"]) for one in ports if one.get("name") == name), port)
 
 
-@dataclass(frozen=True)
-class Phase:
-    """Where it stands.
-
-    Parameters
-    ----------
-    word
-        ``queued``, ``suspended``, ``pending``, ``unschedulable``, ``stuck`` (its container cannot be made),
-        ``starting``, ``running``, ``lost`` (its node does not answer), ``retrying``, ``ended``, ``failed`` or ``gone``.
-    reason
-        Why, for people; empty: the word says it.
-    hint
-        What to do about it; empty: nothing.
-    pod
-        The newest pod; empty: there is none.
-    restarts
-        Pods that ended before their time.
-    """
-
-    word: str
-    reason: str = ""
-    hint: str = ""
-    pod: str = ""
-    restarts: int = 0
-
-    def __str__(self) -> str:
-        times = "once" if self.restarts == 1 else f"{self.restarts} times"
-        restarts = f", its pod ended {times} before" if self.restarts and not self.over else ""
-        return f"{self.word}{f': {self.reason}' if self.reason else ''}{restarts}"
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing runs any more, or ever will by itself."""
-        return self.word in ("ended", "failed", "gone")
-
-
-GONE = Phase("gone", "its Kubernetes Job is not there any more")
-
 _STUCK = {
     "ErrImagePull": "does the image exist, and may the node pull it (imagePullSecrets)?",
     "ImagePullBackOff": "does the image exist, and may the node pull it (imagePullSecrets)?",
@@ -168,26 +140,23 @@ def _created(one: Object) -> tuple[str, str]:
     return one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]
 
 
-POD_LOST_HINT = "start another runner: mops jobs resume JOB; if the node comes back, the runner there stops by itself"
-
-POD_REFUSED_HINT = "look: kubectl describe job; is a quota used up, or an admission policy in the way?"
-
-
-def pending(pod: Object, events: Sequence[Object] = ()) -> Phase:
+def pending(pod: Object, events: Sequence[Object] = ()) -> ObjectState:
     """Return where a pod stands that has not begun to run."""
     status = pod.get("status", {})
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return Phase(
+            return ObjectState(
                 "unschedulable", condition.get("message", ""), "ask for less (resources in the chart's values), or wait"
             )
     for reason, message in waiting(pod):
         if reason in _STUCK:
-            return Phase("stuck", f"{reason}: {message}" if message else reason, _STUCK[reason])
+            return ObjectState("stuck", f"{reason}: {message}" if message else reason, _STUCK[reason])
     mount = words_of_events(events, "Pod", pod["metadata"]["name"], ("FailedMount", "FailedAttachVolume"))
     if mount:
-        return Phase("stuck", mount, "is there a volume, a Secret or a ConfigMap missing that the chart's values name?")
-    return Phase("starting")
+        return ObjectState(
+            "stuck", mount, "is there a volume, a Secret or a ConfigMap missing that the chart's values name?"
+        )
+    return ObjectState("starting")
 
 
 def waiting(pod: Object) -> list[tuple[str, str]]:

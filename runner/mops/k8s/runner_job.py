@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mops.k8s import names
-from mops.k8s.chart import RunnerPod
+from mops.k8s.chart import Object, RunnerPod
 
 CONTAINER = "runner"
 FATAL = (1, 2)
@@ -17,11 +17,11 @@ FATAL = (1, 2)
 COUNTED = (4, 137)
 """Storage or cluster out of reach, and SIGKILL, which is also how memory ends a runner."""
 
-OWN_CLUSTER = "/etc/mops/own-cluster"
-"""Where a runner reads of the Dask cluster that is to be its own: the files of :data:`OWN_CLUSTER_FILES`."""
+DEDICATED_FOLDER = "/etc/mops/own-cluster"
+"""Where a runner reads which dedicated Dask cluster to make: the files of :data:`DEDICATED_FILES`."""
 
 _OBJECTS = "mops/dask-objects"
-OWN_CLUSTER_FILES = {
+DEDICATED_FILES = {
     "objects.json": f"metadata.annotations['{_OBJECTS}']",
     "job-name": f"metadata.labels['{names.POD_OF_JOB}']",
     "job-uid": f"metadata.labels['{names.UID_OF_JOB}']",
@@ -46,8 +46,8 @@ class Request:
         knows what its Job has claimed, and none undoes what others did to the job meanwhile.
     labels
         For people: whose it is, which study.
-    own_cluster
-        What makes the Dask cluster that is this job's own, the DaskCluster first; none: it runs on ``scheduler``'s.
+    dedicated
+        The objects of the job's dedicated Dask cluster, the DaskCluster first; empty: the job uses the shared cluster.
     workers
         Labels of the pods of its Dask workers.
     """
@@ -61,7 +61,7 @@ class Request:
     environment: Mapping[str, str] = field(default_factory=dict)
     asked: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    own_cluster: Sequence[Mapping[str, Any]] = ()
+    dedicated: Sequence[Object] = ()
     workers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -70,7 +70,7 @@ def ends_job(code: int) -> bool:
     return code == 0 or code in FATAL
 
 
-def runner_job(pod: RunnerPod, request: Request) -> dict[str, Any]:
+def runner_job(pod: RunnerPod, request: Request) -> Object:
     """Return the manifest of a runner's Job."""
     labels = {
         names.NAME: "mops",
@@ -107,14 +107,14 @@ def runner_job(pod: RunnerPod, request: Request) -> dict[str, Any]:
 
 
 def _cluster_name(request: Request) -> dict[str, str]:
-    return {names.OWN_CLUSTER: request.own_cluster[0]["metadata"]["name"]} if request.own_cluster else {}
+    return {names.DEDICATED_CLUSTER: request.dedicated[0]["metadata"]["name"]} if request.dedicated else {}
 
 
 def _cluster_objects(request: Request) -> dict[str, str]:
-    return {_OBJECTS: json.dumps(list(request.own_cluster))} if request.own_cluster else {}
+    return {_OBJECTS: json.dumps(list(request.dedicated))} if request.dedicated else {}
 
 
-def _failure_rules() -> list[dict[str, Any]]:
+def _failure_rules() -> list[Object]:
     """Return what the end of a pod means, in the order in which Kubernetes asks: the first that fits counts."""
     return [
         # Evicted, drained, preempted: not the job's fault, whatever its exit code.
@@ -124,11 +124,11 @@ def _failure_rules() -> list[dict[str, Any]]:
     ]
 
 
-def _exits(codes: tuple[int, ...]) -> dict[str, Any]:
+def _exits(codes: tuple[int, ...]) -> Object:
     return {"containerName": CONTAINER, "operator": "In", "values": list(codes)}
 
 
-def _pod_spec(pod: RunnerPod, request: Request) -> dict[str, Any]:
+def _pod_spec(pod: RunnerPod, request: Request) -> Object:
     return _given(
         restartPolicy="Never",  # a failure policy asks for it
         serviceAccountName=pod.service_account,
@@ -142,26 +142,26 @@ def _pod_spec(pod: RunnerPod, request: Request) -> dict[str, Any]:
         affinity=pod.affinity,
         securityContext=pod.pod_security,
         containers=[_container(pod, request)],
-        volumes=[*pod.volumes, *([_own_cluster_volume()] if request.own_cluster else [])],
+        volumes=[*pod.volumes, *([_dedicated_volume()] if request.dedicated else [])],
     )
 
 
-def _own_cluster_volume() -> dict[str, Any]:
+def _dedicated_volume() -> Object:
     """Return a pod's own fields as a volume: the uid of its Job exists only when the Job does."""
-    items = [{"path": name, "fieldRef": {"fieldPath": path}} for name, path in OWN_CLUSTER_FILES.items()]
+    items = [{"path": name, "fieldRef": {"fieldPath": path}} for name, path in DEDICATED_FILES.items()]
     return {"name": "own-cluster", "downwardAPI": {"items": items}}
 
 
-def _container(pod: RunnerPod, request: Request) -> dict[str, Any]:
+def _container(pod: RunnerPod, request: Request) -> Object:
     asked = ["--asked", request.asked] if request.asked else []
-    own = ["--own-cluster", OWN_CLUSTER] if request.own_cluster else []
-    mounts = [{"name": "own-cluster", "mountPath": OWN_CLUSTER, "readOnly": True}] if request.own_cluster else []
+    dedicated = ["--dedicated", DEDICATED_FOLDER] if request.dedicated else []
+    mounts = [{"name": "own-cluster", "mountPath": DEDICATED_FOLDER, "readOnly": True}] if request.dedicated else []
     workers = ["--workers", names.selector(request.workers)] if request.workers else []
     return _given(
         name=CONTAINER,
         image=pod.image,
         imagePullPolicy=pod.image_pull_policy,
-        args=["mops", "jobs", "run", request.job, "--pod", "--grace", str(pod.grace_s), *asked, *own, *workers],
+        args=["mops", "jobs", "run", request.job, "--pod", "--grace", str(pod.grace_s), *asked, *dedicated, *workers],
         env=_environment(pod, request),
         envFrom=pod.env_from,
         resources=pod.resources,
@@ -173,7 +173,7 @@ def _container(pod: RunnerPod, request: Request) -> dict[str, Any]:
     )
 
 
-def _environment(pod: RunnerPod, request: Request) -> list[dict[str, Any]]:
+def _environment(pod: RunnerPod, request: Request) -> list[Object]:
     """Return the container's variables; the chart's own come first, so that the submitter's settings count."""
     places = {"MODELOPS_STORAGE": request.storage, "MODELOPS_SCHEDULER": request.scheduler}
     for port in pod.ports:
@@ -186,6 +186,6 @@ def _environment(pod: RunnerPod, request: Request) -> list[dict[str, Any]]:
     ]
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def _given(**fields: Any) -> Object:
     """Return the fields that say something."""
     return {name: value for name, value in fields.items() if value not in (None, {}, [])}

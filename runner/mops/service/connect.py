@@ -34,7 +34,7 @@ def connect(
     kubeconfig: str | None,
     release: str | None,
     *,
-    own_clusters: bool = False,
+    dedicated: bool = False,
 ) -> Profile:
     """Find a cluster service, check that this person may use it, and return its profile.
 
@@ -44,13 +44,13 @@ def connect(
         As for kubectl; None: the current ones.
     release
         The chart's release; None: it is called mops.
-    own_clusters
-        Whether this person's jobs are to have Dask clusters of their own.
+    dedicated
+        Whether this person's jobs run on dedicated Dask clusters by default.
 
     Raises
     ------
     UsageError
-        There is no such kubeconfig, context or release; or the service gives jobs no clusters of their own.
+        There is no such kubeconfig, context or release; or the service has no dedicated clusters.
     ServiceError
         The cluster is out of reach, has no such service, or this person may not use it.
     """
@@ -70,11 +70,11 @@ def connect(
         namespace=kubernetes.namespace,
         context=kubernetes.context,  # named also where it was the current one: another may be, later
         kubeconfig=kubeconfig,
-        dedicated=own_clusters,
+        dedicated=dedicated,
         service=service,
     )
-    if own_clusters:
-        Service(profile, kubernetes, service.runner).check_own_clusters()
+    if dedicated:
+        Service(profile, kubernetes, service.runner).check_dedicated()
     return profile
 
 

@@ -67,7 +67,7 @@ class ServiceOverview:
     workers
         As far as one of both tells.
     runners
-        How many jobs' runners are at each word of :class:`mops.k8s.pod_state.Phase`.
+        How many jobs' runners are at each word of :class:`mops.k8s.job_phase.Phase`.
     faults
         Why something is missing.
     """

@@ -22,8 +22,8 @@ from mops.errors import JobError, MopsError, ServiceError, UsageError
 from mops.k8s import chart, dedicated, names
 from mops.k8s import connect as connect_kubernetes
 from mops.k8s.chart import CONFIG_KEY, Object, RunnerPod
-from mops.k8s.job_phase import phase_of
-from mops.k8s.pod_state import GONE, Phase, PodState, is_running, newest, state_of
+from mops.k8s.job_phase import GONE, Phase, phase_of
+from mops.k8s.pod_state import PodState, is_running, newest, state_of
 from mops.k8s.runner_job import Request, runner_job
 from mops.service import profile as profiles
 from mops.service.profile import Profile
@@ -74,8 +74,8 @@ class Service:
         What its runners are made with.
     study
         The study's name, for a label of the Jobs.
-    own_cluster
-        The size of the Dask cluster that its jobs have for themselves; None: they run on the one that all share.
+    dedicated_size
+        The size of the job's dedicated Dask cluster; None: the job runs on the shared cluster.
     results
         URL of the storage whose jobs are meant: jobs of two storages may have the same name. None: the service's.
     """
@@ -84,7 +84,7 @@ class Service:
     kubernetes: Kubernetes
     pod: RunnerPod
     study: str = ""
-    own_cluster: dedicated.Size | None = None
+    dedicated_size: dedicated.Size | None = None
     results: str | None = None
 
     @classmethod
@@ -161,18 +161,20 @@ class Service:
             resources = self.pod.resources
             both = {part: {**resources.get(part, {}), "memory": options.memory} for part in ("requests", "limits")}
             changes["resources"] = {**resources, **both}
-        return replace(self, pod=self.pod.model_copy(update=changes), own_cluster=self._size(options))
+        return replace(self, pod=self.pod.model_copy(update=changes), dedicated_size=self._size(options))
 
     def _size(self, options: PodOptions) -> dedicated.Size | None:
-        """Return the size of the job's own Dask cluster; None: it runs on the shared one."""
-        own = self.profile.dedicated if options.dedicated is None else options.dedicated
-        if options.workers and not own:
+        """Return the size of the job's dedicated Dask cluster; None: the job runs on the shared cluster."""
+        wanted = self.profile.dedicated if options.dedicated is None else options.dedicated
+        if wanted:
+            return dedicated.Size.parse(options.workers or str(self.profile.service.dedicated.workers))
+        if options.workers:
             raise UsageError(
                 "--workers is for a Dask cluster of the job's own",
                 where="the command line",
                 hint="add --dedicated; the workers that all share are the operator's to scale",
             )
-        return dedicated.Size.parse(options.workers or str(self.profile.service.dedicated.workers)) if own else None
+        return None
 
     @property
     def storage(self) -> str:
@@ -188,21 +190,21 @@ class Service:
         Raises
         ------
         UsageError
-            The runner would not see this storage; or there can be no cluster of its own here.
+            The runner would not see this storage; or a dedicated cluster is not possible here.
         ServiceError
             This person may not start Jobs, or Kubernetes is out of reach.
         """
         self._check_storage(files)
         if not self.kubernetes.may("create", "jobs", "batch"):
             raise forbidden(["create jobs.batch"], self.kubernetes.where)
-        draw = None
-        if self.own_cluster is not None:
-            self.check_own_clusters()
-            draw = dedicated.spec_builder()
-        yield lambda environment, asked: self._start(files, job, environment, asked, draw)
+        build_spec = None
+        if self.dedicated_size is not None:
+            self.check_dedicated()
+            build_spec = dedicated.spec_builder()
+        yield lambda environment, asked: self._start(files, job, environment, asked, build_spec)
 
-    def check_own_clusters(self) -> None:
-        """Look whether a job can have a Dask cluster of its own here.
+    def check_dedicated(self) -> None:
+        """Refuse dedicated Dask clusters if this service or its Kubernetes does not support them.
 
         Raises
         ------
@@ -212,9 +214,9 @@ class Service:
             Kubernetes has none.
         """
         if not self.profile.service.dedicated.enabled:
-            raise _no_own_cluster("this service gives jobs no Dask clusters of their own", "dedicated.enabled")
+            raise _no_dedicated_cluster("this service gives jobs no Dask clusters of their own", "dedicated.enabled")
         if not self.pod.mount_token:
-            raise _no_own_cluster(
+            raise _no_dedicated_cluster(
                 "this service's runners have no token with which to make Dask clusters",
                 "runner.automountServiceAccountToken",
             )
@@ -240,17 +242,17 @@ class Service:
     def _for_people(self) -> dict[str, str]:
         return {names.OWNER: _user(), names.STUDY: self.study}
 
-    def _worker_labels(self, own_cluster: str | None) -> dict[str, str]:
-        """Return the labels of the pods of Dask workers: of a job's own cluster, or of the one that all share."""
-        if own_cluster is None:
+    def _worker_labels(self, cluster: str | None) -> dict[str, str]:
+        """Return the labels of the pods of Dask workers: of a dedicated cluster, or (None) of the shared one."""
+        if cluster is None:
             return self.profile.service.worker.selector
-        return {names.DASK_CLUSTER: own_cluster, names.DASK_COMPONENT: names.WORKER}
+        return {names.DASK_CLUSTER: cluster, names.DASK_COMPONENT: names.WORKER}
 
     def _start(
-        self, files: Files, job: str, environment: Mapping[str, str], asked: str, draw: dedicated.Draw | None
+        self, files: Files, job: str, environment: Mapping[str, str], asked: str, build_spec: dedicated.BuildSpec | None
     ) -> KubernetesRunner:
-        own_cluster = self._drawn(draw, job) if draw else []
-        name = own_cluster[0]["metadata"]["name"] if own_cluster else None
+        cluster = self._dedicated_objects(build_spec, job) if build_spec else []
+        cluster_name = cluster[0]["metadata"]["name"] if cluster else None
         of_job = names.of_job(job)
         there = [one["metadata"]["name"] for one in self.kubernetes.jobs(of_job)]
         # A pod on a node that does not answer outlives its Job: it must not be taken for one of the next Job's.
@@ -262,36 +264,37 @@ class Service:
             release=self.profile.service.release,
             namespace=self.profile.namespace,
             storage=files.url,
-            scheduler=self._scheduler(name),
+            scheduler=self._scheduler(cluster_name),
             environment=settings,
             asked=asked,
             labels=self._for_people,
-            own_cluster=own_cluster,
-            workers=self._worker_labels(name),
+            dedicated=cluster,
+            workers=self._worker_labels(cluster_name),
         )
         self.kubernetes.create(runner_job(self.pod, request))
         return KubernetesRunner(job, names.runner_name(job, request.number), request.namespace)
 
-    def _drawn(self, draw: dedicated.Draw, job: str) -> list[Object]:
-        assert self.own_cluster is not None
+    def _dedicated_objects(self, build_spec: dedicated.BuildSpec, job: str) -> list[Object]:
+        assert self.dedicated_size is not None
         name = names.cluster_name(job, secrets.token_hex(3))
-        wanted = {names.JOB: job} | names.labels(self._for_people)
-        return dedicated.objects(draw, self.profile.service, name, self.profile.namespace, self.own_cluster, wanted)
+        labels = {names.JOB: job} | names.labels(self._for_people)
+        service, namespace = self.profile.service, self.profile.namespace
+        return dedicated.objects(build_spec, service, name, namespace, self.dedicated_size, labels)
 
-    def _scheduler(self, own_cluster: str | None) -> str:
-        if own_cluster is None:
+    def _scheduler(self, cluster: str | None) -> str:
+        if cluster is None:
             return self.profile.service.scheduler
-        return dedicated.scheduler_address(own_cluster, self.profile.namespace)
+        return dedicated.scheduler_address(cluster, self.profile.namespace)
 
-    def own_cluster_state(self, job: str) -> str:
-        """Return where the Dask cluster stands that is a job's own; empty: it has none."""
-        name = self._own_cluster(job)
+    def dedicated_state(self, job: str) -> str:
+        """Return the state of a job's dedicated Dask cluster; empty: it has none."""
+        name = self._dedicated_name(job)
         return dedicated.state(name, self.kubernetes.pods({names.DASK_CLUSTER: name})) if name else ""
 
-    def _own_cluster(self, job: str) -> str | None:
-        """Return the name of the cluster that is a job's own; None: it has none."""
+    def _dedicated_name(self, job: str) -> str | None:
+        """Return the name of a job's dedicated cluster; None: it has none."""
         runner = newest(self._jobs(names.of_job(job))) or {"metadata": {}}
-        name: str | None = runner["metadata"].get("annotations", {}).get(names.OWN_CLUSTER)
+        name: str | None = runner["metadata"].get("annotations", {}).get(names.DEDICATED_CLUSTER)
         return name
 
     def phase(self, job: str) -> Phase:
@@ -359,7 +362,7 @@ class Service:
 
     def worker_logs(self, job: str, tail: int | None = None) -> Iterator[tuple[str, str]]:
         """Yield what a job's own workers printed, or else the shared ones, pod by pod: its name, a line."""
-        for pod in self.kubernetes.pods(self._worker_labels(self._own_cluster(job))):
+        for pod in self.kubernetes.pods(self._worker_labels(self._dedicated_name(job))):
             name = pod["metadata"]["name"]
             for line in self.kubernetes.log_lines(name, tail=tail):
                 yield name, line
@@ -431,7 +434,7 @@ def _user() -> str:
         return ""
 
 
-def _no_own_cluster(what: str, value: str) -> UsageError:
+def _no_dedicated_cluster(what: str, value: str) -> UsageError:
     hint = (
         f"leave --dedicated out; or have its operator set {value} in the chart's values, then run 'mops connect' again"
     )

@@ -17,17 +17,15 @@ from mops.errors import JobError, ModelError, NewerFormat, OptionsError, Service
 from mops.jobs import submit
 from mops.jobs.job import Job
 from mops.k8s import names
-from mops.k8s.chart import CONFIG_KEY
+from mops.k8s.chart import CONFIG_KEY, Object
 from mops.k8s.chart import ServiceConfig as Described
-from mops.k8s.pod_state import GONE
+from mops.k8s.job_phase import GONE
 from mops.service.profile import Profile
 from mops.service.service import Service
 from mops.settings import Settings
 from mops.storage.job_options import JobOptions, PodOptions
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
 from mops.storage.paths import JobPaths
-
-Object = dict[str, Any]
 
 MODEL = """
 def run(params, seed):
@@ -148,7 +146,7 @@ def test_what_a_resume_names_is_the_jobs_from_then_on(service: Service, study: P
     assert job.record.options.pod == ASKED, "what was submitted is never rewritten"
 
 
-def test_a_job_leaves_its_own_cluster_with_the_size_of_it(service: Service, study: Path) -> None:
+def test_a_job_leaves_its_dedicated_cluster_with_the_size_of_it(service: Service, study: Path) -> None:
     job = submitted(service, study)
     resume(job, service, pod=PodOptions(dedicated=False))
     assert made(service, "waves-2") == ALL | {"workers": []}
@@ -162,7 +160,7 @@ def test_a_job_stays_where_its_submitters_profile_had_it_run(service: Service, s
     job = submitted(service, study, PodOptions())
     service.profile = service.profile.model_copy(update={"dedicated": False})
     resume(job, service)
-    assert names.OWN_CLUSTER in in_memory(service).objects["Job", "waves-2"]["metadata"]["annotations"]
+    assert names.DEDICATED_CLUSTER in in_memory(service).objects["Job", "waves-2"]["metadata"]["annotations"]
 
 
 def test_a_retrys_job_has_the_options_of_the_one_it_comes_from(service: Service, study: Path, storage: str) -> None:

@@ -12,10 +12,8 @@ import pytest
 
 from mops.errors import NewerFormat, UsageError
 from mops.k8s import chart
-from mops.k8s.chart import ServiceConfig
+from mops.k8s.chart import Object, ServiceConfig
 from mops.service.profile import Profile, load, path, reach, remove, save
-
-Object = dict[str, Any]
 
 # As the chart writes it, no more than it must.
 SERVICE: Object = {

@@ -13,11 +13,12 @@ from mops.cluster.connect import connect_to_look
 from mops.cluster.doctor import ConnectedWorker, Scheduler, Worker, connected
 from mops.cluster.doctor import versions as own_versions
 from mops.errors import ClusterError, MopsError, ServiceError
-from mops.k8s.pod_state import Phase, PodState
+from mops.k8s.job_phase import Phase
+from mops.k8s.pod_state import PodState
 from mops.service.overview import Dask, ServiceOverview, WorkerView, joined, overview_of
 
 NEW, OLD = {"mops": "2", "Python": "3.13"}, {"mops": "1", "Python": "3.11"}
-A, B = PodState("worker-a", "running", ready=True), PodState("worker-b", "unschedulable", "no room")
+A, B = PodState("running", name="worker-a", ready=True), PodState("unschedulable", "no room", name="worker-b")
 DASK_A = ConnectedWorker("worker-a", "tcp://10.0.0.1:1", 2, 100, 50)
 WORKER = Worker("tcp://10.0.0.1:1", "worker-a", 2, 100, 200, 40, False, False, "65536", NEW)
 
@@ -67,7 +68,7 @@ class Partly:
 
     def pods(self, component: str) -> list[PodState]:
         self._ask("pods")
-        return [A, B] if component == "worker" else [PodState("scheduler", "running")]
+        return [A, B] if component == "worker" else [PodState("running", name="scheduler")]
 
     def phases(self) -> dict[str, Phase]:
         self._ask("jobs")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mops.k8s import pod_state
-from mops.k8s.job_phase import phase_of
+from mops.k8s.chart import Object
+from mops.k8s.job_phase import GONE, Phase, phase_of
 from mops.k8s.pod_state import (
-    GONE,
-    Phase,
+    ObjectState,
     container_port,
     ends_of,
     is_ready,
@@ -24,7 +24,6 @@ from mops.k8s.pod_state import (
     when,
 )
 
-Object = dict[str, Any]
 LIMIT = "BackoffLimitExceeded"
 
 
@@ -166,7 +165,7 @@ def test_each_phase(one: Object | None, pods: list[Object], events: list[Object]
 
 
 def test_every_word_of_a_phase_is_in_the_table() -> None:
-    words = (Phase.__doc__ or "").partition("reason\n")[0].split("``")[1::2]
+    words = (Phase.__doc__ or "").partition("Parameters\n")[0].split("``")[1::2]
     assert {word for *_, word, _ in TABLE.values()} == set(words)
     assert len(words) == 12
 
@@ -257,11 +256,11 @@ def test_an_event_without_an_involved_object_is_ignored() -> None:
 def test_a_pod_without_most_of_its_fields_is_starting() -> None:
     """Kubelet fills in a status step by step."""
     bare = {"metadata": {"name": "study-1-x7k2p"}}
-    assert pending(bare) == Phase("starting")
+    assert pending(bare) == ObjectState("starting")
     assert phase_of(job(), [bare], now=NOW).word == "starting"
     ending = {"metadata": {**bare["metadata"], "deletionTimestamp": "2026-11-21T11:00:00Z"}}
     assert phase_of(job(), [ending], now=NOW).word == "starting"
-    assert pending({**bare, "status": {"containerStatuses": [{"name": "runner"}]}}) == Phase("starting")
+    assert pending({**bare, "status": {"containerStatuses": [{"name": "runner"}]}}) == ObjectState("starting")
     assert waiting({"status": {"containerStatuses": [{"state": {"waiting": {"message": "m"}}}]}}) == [("", "m")]
     assert waiting(waits("ErrImagePull")) == [("ErrImagePull", "")]
     assert ends_of(bare) == []

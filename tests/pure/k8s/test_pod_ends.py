@@ -10,13 +10,13 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from clocks import Clock
 from mops.errors import ServiceError
-from mops.k8s.chart import RunnerPod
+from mops.k8s.chart import Object, RunnerPod
 from mops.k8s.client import Kubernetes
 from mops.k8s.pod_ends import (
     ACCOUNT,
@@ -31,8 +31,6 @@ from mops.k8s.pod_ends import (
 )
 from mops.k8s.pod_state import ends_of
 from mops.k8s.runner_job import Request, runner_job
-
-Object = dict[str, Any]
 
 SEEN: dict[str, Object] = json.loads(Path(__file__).with_name("pods_seen.json").read_text())
 

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
+from click import Context
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.main import get_command
 
 from mops.attempt.attempt import simulations_grace
+from mops.cli.main import app
 from mops.jobs import prepare
 from mops.k8s import names
 from mops.k8s.chart import RunnerPod
@@ -53,6 +56,16 @@ def test_the_example_is_the_manifest_that_submit_makes() -> None:
 def test_the_example_has_comments() -> None:
     comments = [line for line in EXAMPLE.read_text().splitlines() if line.lstrip().startswith("#")]
     assert len(comments) > 15
+
+
+def test_the_command_line_takes_every_option_of_the_manifest() -> None:
+    """Both ends changed names apart: the pod ended with exit code 2."""
+    dedicated = [{"kind": "DaskCluster", "metadata": {"name": "dask-sir-7f3a2c"}}]
+    _, *arguments = container_of(job(asked="3-abc", dedicated=dedicated, workers={"a": "b"}))["args"]
+    group, verb, *rest = arguments
+    command = get_command(app).get_command(Context(get_command(app)), group).commands[verb]
+    parsed = command.make_context(verb, rest).params
+    assert [name for name in ("asked", "pod", "grace", "dedicated", "workers") if not parsed[name]] == []
 
 
 # How it ends

@@ -13,7 +13,7 @@ from mops.cli import connected_service, terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.jobs.listing import STATES, Listed, list_jobs
 from mops.jobs.location import locate
-from mops.k8s.pod_state import Phase
+from mops.k8s.job_phase import Phase
 from mops.storage.files import Files
 
 

@@ -12,7 +12,7 @@ from mops.cli.options import JobArgument, StorageOption
 from mops.errors import MopsError, Superseded
 from mops.jobs.job import open_job
 from mops.jobs.submit import run as run_job
-from mops.k8s.dedicated_lifecycle import had
+from mops.k8s.dedicated_lifecycle import dedicated_cluster
 from mops.k8s.pod_ends import Pods
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.starting import NothingToRun, Overtaken
@@ -40,9 +40,9 @@ def run(
         float | None,
         typer.Option(metavar="SECONDS", min=1, help="The time from SIGTERM to the kill: what a pod's grace period is."),
     ] = None,
-    own_cluster: Annotated[
+    dedicated: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Run it on a Dask cluster of its own; there the pod says which one."),
+        typer.Option(metavar="FOLDER", help="Make the dedicated Dask cluster that this folder describes."),
     ] = None,
     workers: Annotated[
         str | None,
@@ -55,7 +55,7 @@ def run(
     pod partial, cancelled and superseded are 0, too: the state is in the storage. There a model that cannot be imported
     ends the job as failed.
     """
-    with had(own_cluster):
+    with dedicated_cluster(dedicated):
         try:
             _run(job, storage, asked, pod, Pods(workers) if workers else None, grace)
         except (Superseded, Overtaken, typer.Exit) as ended:

@@ -11,7 +11,7 @@ from mops.cli import connected_service, job_text, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.job import Job, open_job
 from mops.jobs.status import Status
-from mops.k8s.pod_state import Phase
+from mops.k8s.job_phase import Phase
 from mops.service.service import Service
 from mops.storage.live_record import Live
 
@@ -27,12 +27,12 @@ def status(
     now = found.status()
     service = _service(found, now, local=local)
     phase = service.phase(job) if service else None
-    own = service.own_cluster_state(job) if service and phase and not phase.over else ""
+    cluster = service.dedicated_state(job) if service and phase and not phase.over else ""
     if as_json:
-        more = {"kubernetes": asdict(phase) | {"dask_cluster": own}} if phase else {}
+        more = {"kubernetes": asdict(phase) | {"dask_cluster": cluster}} if phase else {}
         terminal.data_json(asdict(now) | {"reasons": [asdict(reason) for reason in found.reasons()]} | more)
     else:
-        terminal.data_fields(_fields(found, now, phase, own))
+        terminal.data_fields(_fields(found, now, phase, cluster))
 
 
 def _service(job: Job, now: Status, *, local: bool) -> Service | None:
@@ -40,21 +40,21 @@ def _service(job: Job, now: Status, *, local: bool) -> Service | None:
     return None if now.state in ("succeeded", "partial") else connected_service.service_with(job.files, local=local)
 
 
-def _kubernetes(phase: Phase, own_cluster: str) -> Iterator[tuple[str, str]]:
+def _kubernetes(phase: Phase, dask_cluster: str) -> Iterator[tuple[str, str]]:
     yield "Kubernetes", str(phase)
     if phase.pod:
         yield "", f"pod {phase.pod}"
     if phase.hint:
         yield "", phase.hint
-    if own_cluster:
-        yield "Dask cluster", own_cluster
+    if dask_cluster:
+        yield "Dask cluster", dask_cluster
 
 
-def _fields(job: Job, now: Status, phase: Phase | None, own_cluster: str) -> Iterator[tuple[str, str]]:
+def _fields(job: Job, now: Status, phase: Phase | None, dask_cluster: str) -> Iterator[tuple[str, str]]:
     yield "job", now.job
     yield "state", now.state
     if phase is not None:
-        yield from _kubernetes(phase, own_cluster)
+        yield from _kubernetes(phase, dask_cluster)
     yield "submitted", now.created
     if now.parent is not None:
         yield "derived from", now.parent

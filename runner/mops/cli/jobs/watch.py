@@ -21,7 +21,7 @@ from mops.cli import connected_service, job_text, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.job import Job, open_job
 from mops.jobs.status import Status
-from mops.k8s.pod_state import Phase
+from mops.k8s.job_phase import Phase
 from mops.service.service import Service
 from mops.storage.live_record import Live
 from mops.verdicts import Counts

@@ -37,7 +37,7 @@ def connect(
         terminal.say("jobs run on this machine again" if removed else "there was no service connected")
         return
     where = str(kubeconfig.absolute()) if kubeconfig else None
-    profile = find_service(namespace, context, where, release, own_clusters=dedicated)
+    profile = find_service(namespace, context, where, release, dedicated=dedicated)
     saved = profiles.save(profile)
     service = profile.service
     terminal.data_fields(
