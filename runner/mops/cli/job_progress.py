@@ -15,10 +15,10 @@ from mops.attempt.reporting.progress import Snapshot
 from mops.cli import job_text, terminal
 from mops.jobs.detached import DetachedRunner
 from mops.jobs.job import Job
+from mops.jobs.launch import StartedRunner
 from mops.jobs.prepare import PreparedStudy
 from mops.jobs.results import Reason
 from mops.jobs.status import Status
-from mops.jobs.submit import StartedRunner
 from mops.settings import PREFIX
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from mops.cli import terminal
+from mops.cli.job_progress import JobDisplay
 from mops.cli.options import (
     DetachOption,
     EnvOption,
@@ -21,6 +22,7 @@ from mops.cli.options import (
     StorageOption,
 )
 from mops.errors import UsageError
+from mops.jobs.launch import RunOptions
 from mops.jobs.location import locate
 from mops.service.service import Service
 from mops.settings import Settings
@@ -88,20 +90,23 @@ class StartOptions:
             workers=self.workers,
         )
 
-    def to_arguments(self) -> dict[str, Any]:
-        """Return the arguments that :mod:`mops.jobs.submit`'s functions share; settings are read and checked."""
-        return {
-            "env": read_variables(self.env or []),
-            "python": self.python,
-            "pod": self.pod,
-            "settings": Settings.from_environment(priority=self.priority),
-            "detach": self.detach,
-            "local": self.local,
-        }
-
     def service(self) -> Service | None:
         """Return the service that the job runs on, as :func:`service_of`; None: this machine."""
         return service_of(local=self.local, detach=self.detach, pod=self.pod)
+
+    def run_options(self, service: Service | None, display: JobDisplay) -> RunOptions:
+        """Return what :mod:`mops.jobs.submit`'s functions share; the environment's settings are read and checked."""
+        return RunOptions(
+            env=read_variables(self.env or []),
+            python=self.python,
+            pod=self.pod,
+            settings=Settings.from_environment(priority=self.priority),
+            detach=self.detach,
+            local=self.local,
+            service=service,
+            on_progress=display.progress,
+            on_detach=display.detached,
+        )
 
 
 def with_start_options(command: Callable[..., None]) -> Callable[..., None]:

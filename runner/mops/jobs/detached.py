@@ -93,7 +93,7 @@ def _state_folder() -> Path:
 def ready(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], DetachedRunner]]:
     """Have everything but the job, which the body creates; yield what starts its runner.
 
-    This is a :data:`mops.jobs.submit.Launcher`.
+    This is a :data:`mops.jobs.launch.Launcher`.
 
     Raises
     ------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,12 +25,11 @@ from mops.storage.joblog.view import LogView
 from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
 from mops.storage.samples import as_table, read_samples
-from mops.study.column_families import Columns
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
 
 
-def open_job(name: str, storage: str | None = None, *, local: bool = False) -> Job:
+def open_job(name: str, storage: str | Path | None = None, *, local: bool = False) -> Job:
     """Open a job.
 
     Parameters
@@ -168,10 +168,11 @@ class Job:
         url = self.files.url
         whole = [some.part for some in rows if not some.without]
         mixed = [some for some in rows if some.without]
+        n_mixed = dataset_of(self.files, self.name, mixed, pa.schema([])).count_rows()
         return Table(
             kind=kind,
             name=name or kind,
-            rows=sum(part.rows for part in whole) + self._dataset(mixed, pa.schema([])).count_rows(),
+            rows=sum(part.rows for part in whole) + n_mixed,
             bytes=sum(some.part.bytes for some in rows),
             folder=f"{url}/{self._paths.folder(kind, name)}",
             paths=tuple(f"{url}/{part.path}" for part in whole),
@@ -199,20 +200,11 @@ class Job:
         sources = self._sources_of(output)
         families = families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
         rows = parts(sources, "outputs", output)
-        return self._dataset(rows, pa.schema(IDENTITY_FIELDS), families.get(output))
-
-    def _dataset(
-        self,
-        rows: Sequence[PartRows],
-        empty: pa.Schema,
-        families: Columns | None = None,
-        dictionaries: Sequence[str] = (),
-    ) -> ds.Dataset:
-        return dataset_of(self.files, self.name, rows, empty, families, dictionaries)
+        return dataset_of(self.files, self.name, rows, pa.schema(IDENTITY_FIELDS), families.get(output))
 
     def losses(self, *, params: bool = False) -> pa.Table:
         """Return param_id, group, target, name, loss and n_replicates; with ``params`` the parameters too."""
-        losses = self._dataset(self._rows("losses"), LOSSES).to_table()
+        losses = dataset_of(self.files, self.name, self._rows("losses"), LOSSES).to_table()
         if not params:
             return losses
         typed = self.params().drop_columns(["group", "seeds", "params"])
@@ -228,8 +220,9 @@ class Job:
             may have the same one.
         """
         columns = [name for name in FAILURES.names if texts or name not in ("message", "traceback")]
-        rows = self._dataset(self._rows("failures"), FAILURES, dictionaries=("traceback",))
-        table = rows.to_table(columns=columns).unify_dictionaries()
+        rows = self._rows("failures")
+        dataset = dataset_of(self.files, self.name, rows, FAILURES, dictionaries=("traceback",))
+        table = dataset.to_table(columns=columns).unify_dictionaries()
         return table.take(pc.sort_indices(table, [("group", "ascending"), ("replicate", "ascending")]))
 
     def reasons(self) -> list[Reason]:
@@ -240,8 +233,9 @@ class Job:
         """
         sources = self._sources()
         counts = self.record.taken_over_counts + sources[-1].log.view.counts
-        rows = self._dataset(parts(sources, "failures") if counts.failed else [], FAILURES)
-        pieces = rows.to_batches(columns=["reason", "message"], batch_size=CHUNK_ROWS, fragment_readahead=1)
+        rows = parts(sources, "failures") if counts.failed else []
+        dataset = dataset_of(self.files, self.name, rows, FAILURES)
+        pieces = dataset.to_batches(columns=["reason", "message"], batch_size=CHUNK_ROWS, fragment_readahead=1)
         return count_reasons(pieces)
 
     def samples(self, newest: int | None = None) -> pa.Table:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from mops.errors import UsageError
 from mops.project.project import find_root
 from mops.service import profile as profiles
 from mops.service.profile import Profile
@@ -76,14 +77,14 @@ class Location:
 
 
 def locate(
-    storage: str | None = None,
+    storage: str | Path | None = None,
     *,
     local: bool = False,
     profile: Profile | None = None,
     settings: Settings | None = None,
     environ: MutableMapping[str, str] = os.environ,
 ) -> Location:
-    """Apply the rule.
+    """Return where a command works.
 
     Parameters
     ----------
@@ -99,7 +100,8 @@ def locate(
     Raises
     ------
     UsageError
-        The saved profile cannot be read. Also with ``local``: the commands that mops prints depend on the profile.
+        ``storage`` is neither a folder nor a URL. Or the saved profile cannot be read; with ``local`` too, because the
+        commands that mops prints depend on the profile.
     SettingsError
         The environment's settings are not valid.
     """
@@ -110,12 +112,32 @@ def locate(
     here = Location(None, passed_by if saved else "", None, "default")
     found = here if passed_by or saved is None else replace(here, profile=saved)
     if storage:
-        return replace(found, storage=storage, storage_source="command line")
+        return replace(
+            found, storage=path_text(storage, "storage", "pass a folder or a URL"), storage_source="command line"
+        )
     if settings.storage:
         return replace(found, storage=settings.storage, storage_source="environment")
     if found.profile is not None:
         return replace(found, storage=profiles.storage_of(found.profile), storage_source="service")
     return found
+
+
+def path_text(path: str | os.PathLike[str], argument: str, hint: str) -> str:
+    """Return a path or a URL of a Python caller as text.
+
+    Parameters
+    ----------
+    argument
+        The argument's name.
+
+    Raises
+    ------
+    UsageError
+        It is something else.
+    """
+    if isinstance(path, (str, os.PathLike)):
+        return os.fspath(path)
+    raise UsageError(f"{argument} is a {type(path).__name__}, not a path", where=argument, hint=hint)
 
 
 def described(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from mops.errors import UsageError, path_refused
+from mops.jobs.location import path_text
 from mops.project.bundle import Bundle, pack
 from mops.project.bundle_cache import cache_folder, unpack
 from mops.project.project import ModelSpec, find_root, read_registry, resolve
@@ -25,6 +26,8 @@ from mops.task import JobContext
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 _NAME_LIMIT = 60
+
+_STUDY_HINT = "write the study to a JSON file and pass its path, like mops.submit('study.json')"
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     BundleError, ModelError, UsageError
         The project cannot be packed, or does not say which model is meant.
     """
-    path = Path(study)
+    path = Path(path_text(study, "study", _STUDY_HINT))
     text = read_text(path, "study")
     data = read_json(text, where=str(path), apart="parameter_sets")
     parsed = parse_study(data, where=str(path), folder=path.parent)
@@ -86,7 +89,7 @@ def trim_memory() -> None:
 
 def _project(folder: str | Path) -> Path:
     try:
-        root = Path(os.path.realpath(folder))
+        root = Path(os.path.realpath(path_text(folder, "project", "pass the folder that holds the model")))
         is_there = root.is_dir()
     except (OSError, ValueError) as bad:
         raise path_refused(folder, "the project folder", bad) from bad

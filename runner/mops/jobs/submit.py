@@ -1,22 +1,20 @@
-"""Starts jobs: submit, resume, retry, and the command that a detached runner runs."""
+"""Starts jobs: submit, resume, retry; and run, the program of a runner that another process started."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeAlias
+from typing import Unpack
 
 from mops.attempt.attempt import Attempt, job_context, simulations_grace
 from mops.attempt.reporting.progress import Snapshot
 from mops.cluster.worker_losses import Pods
-from mops.errors import BundleError, JobError, OptionsError, Problem, UsageError
-from mops.jobs import derived_jobs, detached
-from mops.jobs.detached import DetachedRunner
+from mops.errors import BundleError, JobError
+from mops.jobs import derived_jobs
 from mops.jobs.job import Job
-from mops.jobs.location import Location, locate
+from mops.jobs.launch import Launch, RunOptions, shows_run_options
 from mops.jobs.prepare import (
     PreparedStudy,
     checked_name,
@@ -31,265 +29,143 @@ from mops.jobs.prepare import (
 from mops.jobs.status import job_state
 from mops.project.bundle import differing_files, pack
 from mops.project.bundle_cache import cache_folder, unpack
-from mops.service.service import KubernetesRunner, Service
+from mops.service.service import Service
 from mops.settings import PREFIX, Settings
-from mops.storage.files import Files
-from mops.storage.job_options import JobOptions, PodOptions
 from mops.storage.job_records import JobRecord, create_derived, create_job, load_bundle, load_job
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked, By
+from mops.storage.joblog.records import Asked
 from mops.storage.joblog.starting import check_start
 from mops.storage.joblog.view import LogView
-from mops.storage.kept_options import KeptOptions, keep_options, read_options
+from mops.storage.kept_options import keep_options, read_options
 from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
+from mops.task import JobContext
 from mops.worker.environment.options import ChildEnvironment, child_environment
-from mops.worker.environment.variables import Variables
-
-StartedRunner: TypeAlias = DetachedRunner | KubernetesRunner
-"""A runner that runs somewhere else than in this process."""
-
-Launcher: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Mapping[str, str], str], StartedRunner]]]
-"""Starts runners somewhere else, for a storage and a job. Within its context the job is created; then what it has given
-is called with the settings as variables, and the request that the runner carries out
-(:class:`mops.storage.joblog.records.Asked`, as text)."""
 
 _FILES_SHOWN = 5
 
 
+@shows_run_options
 def submit(
     study: str | Path,
     *,
     project: str | Path | None = None,
-    storage: str | None = None,
+    storage: str | Path | None = None,
     name: str | None = None,
-    env: Variables | None = None,
-    python: str | Path | None = None,
-    pod: PodOptions | None = None,
-    settings: Settings | None = None,
-    detach: bool = False,
-    local: bool = False,
-    service: Service | None = None,
     on_start: Callable[[PreparedStudy, Job], None] = lambda *_: None,
-    on_progress: Callable[[Snapshot], None] = lambda _: None,
-    on_detach: Callable[[Job, StartedRunner], None] = lambda *_: None,
+    **options: Unpack[RunOptions],
 ) -> Job:
-    """Run a study on an embedded cluster and return its job when it has ended.
+    """Run a study and return its job when the job has ended.
 
     Parameters
     ----------
     study
-        Path of a study.json (docs: STUDY).
+        Path of a study.json.
     project
-        The folder with the model; None: found from the study's place.
+        The folder with the model; None: mops finds it from the place of the study.
     storage
-        URL or folder for the results; None: ``MODELOPS_STORAGE``, else ``mops-storage`` in the project.
+        URL or folder for the results; None: ``MODELOPS_STORAGE``, else the connected service's storage, else
+        ``mops-storage`` in the project.
     name
-        The job's name (lower-case letters, digits and single hyphens); None: made from the study's.
-    env
-        Variables for the model. A value is kept with the job; None: it is taken from the environment of whoever
-        runs or resumes the job, and never kept.
-    python
-        The interpreter that runs simulations, if it is to be another one: it needs numpy and pyarrow, and what the
-        model imports, but not mops.
-    pod
-        What the runner's pod has in place of what the service's chart says. Like ``env`` and ``python`` it is kept with
-        the job.
-    settings
-        None: from the environment.
-    detach
-        Return as soon as a runner of its own has begun, which outlives this process.
-    local
-        Run on this machine even when connected to a service.
-    service
-        Return as soon as this cluster service has taken the runner's Job; None: the connected one, if
-        :mod:`mops.jobs.location` says so.
+        The job's name (lower-case letters, digits and single hyphens); None: mops makes one from the study's name.
     on_start
-        Called when the job exists and before it runs.
-    on_progress
-        Called about four times a second, while this process runs the job.
-    on_detach
-        Called when the runner has begun that is detached, or Kubernetes has taken it.
+        Called with the prepared study and the job, when the job exists and before it runs.
+    env : mapping of str to str or None
+        Variables for the model. mops keeps a value with the job. It never keeps a variable whose value is None: the
+        runner takes the value from its own environment.
+    python : str or Path
+        The interpreter that runs simulations. It needs numpy, pyarrow and what the model imports, but not mops.
+    pod : PodOptions
+        What the runner's pod gets instead of what the service's chart says. mops keeps ``env``, ``python`` and ``pod``
+        with the job.
+    settings : Settings
+        None: from the environment.
+    detach : bool
+        Return as soon as a detached runner has claimed the job. The runner keeps running when this process ends.
+    local : bool
+        Run on this machine even when connected to a service.
+    service : Service
+        The service that runs the job; None: the connected one, if there is one. The call returns as soon as
+        Kubernetes has accepted the runner's Job.
+    on_progress : callable
+        Called with a ``Snapshot`` about four times a second while this process runs the job. If it raises, mops
+        warns once (RuntimeWarning) and the job continues.
+    on_detach : callable
+        Called with the job and its runner when another process runs the job.
 
     Raises
     ------
     UsageError
-        The study, the settings, the project, the model or what it is to be started with; nothing was written.
+        The study, the settings, the project, the model or an option is wrong; nothing was written.
     StorageError
-        The storage is out of reach, or full; ``mops.resume(mops.open_job(name))`` goes on.
+        The storage is out of reach or full. ``mops.resume(mops.open_job(name))`` continues the job.
     RunnerEnded
-        The detached runner ended before it had begun; the job is there to be resumed.
+        The detached runner ended before it claimed the job; the job can be resumed.
+
+    Examples
+    --------
+    >>> job = mops.submit("study.json", name="waves", env={"MODE": "fast"})
+    >>> job.status().state
+    'succeeded'
     """
-    settings = settings or Settings.from_environment()
-    location, service = _located(service, settings, storage, here=local or detach)
-    service, pod = _placed(service, pod or PodOptions())
-    given = _given(env, python, service, settings)
-    prepared = prepare(study, project, location.storage)
+    launch = Launch.of(options, storage=storage)
+    prepared = prepare(study, project, launch.location.storage)
     name = checked_name(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
-    files = location.open(prepared.root)
-    files.brief().list(JobPaths(name).root)  # out of reach? said before the model is imported, and within seconds
+    files = launch.location.open(prepared.root)
+    files.brief().list(JobPaths(name).root)  # a storage out of reach shows within seconds, before the model's import
     job = Job(files, name)
-    options = JobOptions(dict(env or {}), given.python, pod)
-    record = replace(make_record(name, prepared), options=options, study=study_name(Path(study)))
-    context = context_for(
-        prepared, given.of(job_context(name, prepared.bundle.digest, files.url, prepared.spec, settings))
-    )
+    record = replace(make_record(name, prepared), options=launch.options, study=study_name(Path(study)))
+    shared = job_context(name, prepared.bundle.digest, files.url, prepared.spec, launch.settings)
+    context = context_for(prepared, launch.child.of(shared))
     pending = [prepared]
     del prepared
 
     def create() -> None:
-        # Taken out, so that the study is not held as objects while the job runs: the runner reads its groups as Arrow.
+        # Popped, so that the study's objects are freed while the job runs: the runner reads its groups as Arrow.
         study = pending.pop()
         create_job(files, record, study.bundle, study.text, study.study.groups)
         on_start(study, job)
         del study
         trim_memory()
 
-    asked = Asked.behind(0)
-    _carry_out(Attempt(files, record, context, settings, create, on_progress, asked=asked), detach, service, on_detach)
+    launch.start(files, record, context, create, Asked.behind(0))
     return job
 
 
-def _located(
-    service: Service | None, settings: Settings, storage: str | None = None, *, here: bool, results: str | None = None
-) -> tuple[Location, Service | None]:
-    """Return where a job runs, and the service for it: the connected one if none is named, unless ``here``."""
-    location = locate(storage, local=here, profile=service.profile if service else None, settings=settings)
-    if service is None and location.profile is not None:
-        service = Service.current(location.profile)
-        location = locate(storage, profile=service.profile, settings=settings)
-    return location, replace(service, results=results) if service else None
-
-
-def _placed(
-    service: Service | None, pod: PodOptions, asked: PodOptions | None = None
-) -> tuple[Service | None, PodOptions]:
-    """Return the service with a job's options, and the options with the kind of its Dask cluster.
-
-    Parameters
-    ----------
-    asked
-        Those of ``pod`` that this command names; None: all.
-
-    Raises
-    ------
-    UsageError
-        This machine runs the job, and the command names such options; or as :meth:`Service.given`.
-    """
-    if service is not None:
-        service = service.given(pod)
-        return service, replace(pod, dedicated=service.dedicated_size is not None)
-    if refused := (asked or pod).of_a_service:
-        raise UsageError(
-            f"this machine is to run the job, and has no {', '.join(refused)}",
-            where="the options of the runner's pod",
-            hint="leave them out, or name the service that runs the job",
-        )
-    return None, pod
-
-
-def _given(
-    env: Variables | None,
-    python: str | Path | None,
-    service: Service | None,
-    settings: Settings,
-    where: str | None = None,
-) -> ChildEnvironment:
-    """Check what simulations are to be started with, as far as this machine can tell.
-
-    Raises
-    ------
-    OptionsError
-        What :func:`mops.worker.environment.options.child_environment` finds; or an interpreter of this machine for
-        pods.
-    """
-    if service is None:
-        return child_environment(env, python, where=where, install=settings.install)
-    if python is not None:
-        problem = Problem("--python", f"{python} is of this machine, and pods have their image's interpreter")
-        raise OptionsError([problem], where=where, hint="put what the model needs into a requirements.txt beside it")
-    # A variable without a value is one of the pods' own, from the operator's Secret: here only its name is checked.
-    return child_environment(env, None, where=where, install=settings.install, environ=None)
-
-
-def _elsewhere(detach: bool, service: Service | None) -> Launcher | None:
-    """Return what starts the runner; None: this process runs the job."""
-    if service is not None:
-        return service.ready
-    return detached.ready if detach else None
-
-
-def _carry_out(
-    attempt: Attempt,
-    detach: bool,
-    service: Service | None,
-    on_detach: Callable[[Job, StartedRunner], None],
-) -> None:
-    """Run an attempt here, or start a runner for it."""
-    service = replace(service, study=attempt.record.study) if service else None
-    elsewhere = _elsewhere(detach, service)
-    if elsewhere is None:
-        attempt.run()
-        return
-    files, name = attempt.files, attempt.record.job
-    with elsewhere(files, name) as start:
-        attempt.create_only(other_packages=service is not None)
-        runner = start(attempt.settings.to_environment(), str(attempt.asked))
-    on_detach(Job(files, name), runner)
-
-
+@shows_run_options
 def resume(
     job: Job,
     *,
-    env: Variables | None = None,
-    python: str | Path | None = None,
-    pod: PodOptions | None = None,
-    settings: Settings | None = None,
     take_over: bool = False,
-    detach: bool = False,
-    local: bool = False,
-    service: Service | None = None,
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
-    on_progress: Callable[[Snapshot], None] = lambda _: None,
-    on_detach: Callable[[Job, StartedRunner], None] = lambda *_: None,
+    **options: Unpack[RunOptions],
 ) -> Job:
-    """Go on with a job from what is committed; return it when it has ended.
+    """Continue a job from what is committed, and return it when it has ended.
 
     Parameters
     ----------
     job
-        The job, not complete.
-    env, python, pod
-        As for :func:`submit`: in place of what is kept with the job, now and from now on; of ``env`` and ``pod``
-        only what is named.
-    settings
-        None: from the environment, read afresh.
+        A job that is not complete.
     take_over
-        Also if a runner is at the job: it meets the new attempt's claim, stops, and commits nothing more.
-    detach
-        Return as soon as a runner of its own has begun, which outlives this process.
-    local, service
-        As for :func:`submit`.
+        Replace a runner that runs the job: it stops at the new attempt's claim and commits nothing more.
     on_start
-        Called before anything runs, with a line for each setting or option that the attempt before had otherwise.
-    on_progress
-        Called about four times a second, while this process runs the job.
-    on_detach
-        Called when the runner has begun that is detached, or Kubernetes has taken it.
+        Called with the job before anything runs, and with a line for each setting or option that has changed since
+        the last attempt.
+    **options
+        As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what is kept with the job, now and in later
+        attempts; of ``env`` and ``pod`` only what they name. ``settings`` are not kept: None reads the environment.
 
     Raises
     ------
     JobError
-        The job is complete: there is nothing to resume. Or a runner is at it.
+        The job is complete, or a runner runs it.
     Overtaken
-        Somebody has cancelled the job, or another runner has begun or ended, since this was called.
+        Another person or runner has cancelled, ended or started the job since this call began.
     RunnerEnded
-        The detached runner ended before it had begun.
+        The detached runner ended before it claimed the job.
     OptionsError
-        A variable that the job takes from this environment is not set in it, or its interpreter is not what it was.
+        A variable that the job takes from the environment is not set, or its interpreter has changed.
     """
-    settings = settings or Settings.from_environment()
-    _, service = _located(service, settings, here=local or detach, results=job.files.url)
     record = load_job(job.files, job.name)
     view = JobLog(job.files, JobPaths(job.name)).read()
     if view.complete:
@@ -300,203 +176,53 @@ def resume(
         )
     if not take_over:
         job.require_no_runner(f"stop it with: mops jobs cancel {job.name}; or supersede it with --take-over")
-    next_run = _next_run(job, record, env, python, pod, service, settings)
-    service, changes = next_run.service, [*_changes(job, record, view, settings, service), *next_run.changes]
+    kept = read_options(job.files, record)
+    launch = Launch.of(options, job=job, kept=kept.options)
+    service = launch.service
+    changes = [*_changes(job, record, view, launch.settings, service), *launch.changes]
     replaces = service is not None and service.refuse_another(job.name, take_over=take_over)
 
     def begin() -> None:
-        keep_options(job.files, record, next_run.kept, next_run.options)
+        keep_options(job.files, record, kept, launch.options)
         if service is not None and replaces:
-            service.remove_runner(job.name)  # when nothing can be refused any more: else nobody would be at the job
+            service.remove_runner(job.name)  # only now, when no check can refuse the new runner any more
         on_start(job, changes)
 
-    attempt = _attempt(job, record, next_run.given, settings, begin, on_progress, Asked.behind(view.k))
-    _carry_out(attempt, detach, service, on_detach)
+    context = _context(job, record, launch.child, launch.settings)
+    launch.start(job.files, record, context, begin, Asked.behind(view.k))
     return job
 
 
-@dataclass(frozen=True)
-class _NextRun:
-    """How a job that exists is started once more.
-
-    Parameters
-    ----------
-    kept, options
-        What is kept with the job, and what is in effect from now on.
-    changes
-        A line for each option that this command has changed.
-    given
-        The checked variables and interpreter.
-    """
-
-    kept: KeptOptions
-    options: JobOptions
-    changes: list[str]
-    service: Service | None
-    given: ChildEnvironment
-
-
-def _next_run(
-    job: Job,
-    record: JobRecord,
-    env: Variables | None,
-    python: str | Path | None,
-    pod: PodOptions | None,
-    service: Service | None,
-    settings: Settings,
-) -> _NextRun:
-    """Put what a command names in place of what is kept with a job, and check the whole."""
-    kept = read_options(job.files, record)
-    asked = JobOptions(dict(env or {}), str(python) if python is not None else None, pod or PodOptions())
-    options = kept.options.overridden(asked)
-    if service is not None:
-        options = replace(options, python=asked.python)  # a kept one is of a machine: it is set aside, not refused
-    where = f"job {job.name}"
-    given = _given(options.env, options.python, service, settings, where=where)
-    options = replace(options, python=given.python)
-    changes = options.changes_since(kept.options)
-    service, placed = _placed(service, options.pod, asked.pod)
-    return _NextRun(kept, replace(options, pod=placed), changes, service, given)
-
-
-def _changes(job: Job, record: JobRecord, view: LogView, settings: Settings, service: Service | None) -> list[str]:
-    """Return a line for each setting that the job's last attempt had otherwise, and one for the project's files.
-
-    Places are the service's own matter.
-    """
-    before = read_live(job.files, JobPaths(job.name), view.attempt)
-    changes = settings.changes_since(before.settings) if before else []
-    return [
-        *(change for change in changes if service is None or change.startswith(PREFIX)),
-        *_project_changes(job, record),
-    ]
-
-
-def _project_changes(job: Job, record: JobRecord) -> list[str]:
-    """Say which files of the project differ from those of the job, which run all the same; nothing if none does."""
-    if not record.project:
-        return []
-    root, results = Path(record.project), job.files.url
-    try:
-        bundle = pack(root, None if "://" in results else Path(results))
-    except BundleError:  # it is not on this machine, or is no project any more
-        return []
-    if bundle.digest == record.bundle:
-        return []
-    then = unpack(record.bundle, lambda: load_bundle(job.files, record.bundle), cache_folder())
-    differing = list(differing_files(bundle, then))
-    shown = ", ".join(f"{name} ({how})" for name, how in differing[:_FILES_SHOWN])
-    more = len(differing) - _FILES_SHOWN
-    listed = f"{shown} and {more} more" if more > 0 else shown
-    return [f"the project has changed since the submit, and the job runs its files of then: {listed}"]
-
-
-def _attempt(
-    job: Job,
-    record: JobRecord,
-    given: ChildEnvironment,
-    settings: Settings,
-    create: Callable[[], None],
-    on_progress: Callable[[Snapshot], None],
-    asked: Asked | None,
-    by: By = "person",
-) -> Attempt:
-    """Return an attempt of a job whose bundle is stored."""
-    unpack(record.bundle, lambda: load_bundle(job.files, record.bundle), cache_folder())
-    context = given.of(job_context(job.name, record.bundle, job.files.url, record.spec, settings))
-    return Attempt(job.files, record, context, settings, create, on_progress, by, asked)
-
-
-def run(
-    job: Job,
-    *,
-    asked: Asked | None = None,
-    settings: Settings | None = None,
-    on_progress: Callable[[Snapshot], None] = lambda _: None,
-    pods: Pods | None = None,
-    unwatched: bool = False,
-    grace_s: float | None = None,
-) -> str:
-    """Run a job that exists and return its state: what a runner does that nobody watches.
-
-    Parameters
-    ----------
-    asked
-        The request that this runner carries out: of a person, so that it goes on with a job that was cancelled or
-        failed before. Once it has been carried out, and with None, such a job stays as it is.
-    settings
-        None: from the environment.
-    pods
-        Tells why pods ended, where this process runs in one; None: nobody can.
-    unwatched
-        Nobody waits for this process's first words, either: a model that cannot be imported, or whose dependencies
-        cannot be installed, ends the job as failed, unless another runner is at it.
-    grace_s
-        The time from SIGTERM to the kill, of which some is kept for the last commit; None: nobody kills this process.
-
-    Raises
-    ------
-    Settled
-        There is nothing to run.
-    Overtaken
-        The request is void: somebody has cancelled, ended or claimed the job since.
-    """
-    settings = settings or Settings.from_environment()
-    view = JobLog(job.files, JobPaths(job.name)).read()
-    by = check_start(view, "person" if asked else "auto", asked, job=job.name, where=job.files.url)
-    record = job.record
-    options = read_options(job.files, record).options
-    given = _given(options.env, options.python, None, settings, where=f"job {job.name}")
-    attempt = _attempt(job, record, given, settings, lambda: None, on_progress, asked, by)
-    alone = unwatched and job_state(job.files, job.name, view)[0] != "running"
-    attempt = replace(attempt, grace_s=simulations_grace(grace_s))
-    # A restarted pod has the same request, and knows by its nonce that this claim is its own.
-    unseen = Asked(view.k, asked.nonce) if asked else Asked.behind(view.k)
-    return replace(attempt, pods=pods, unseen=unseen if alone else None).run()
-
-
+@shows_run_options
 def retry(
     job: Job,
     verdicts: str | Iterable[str],
     *,
     name: str | None = None,
-    env: Variables | None = None,
-    python: str | Path | None = None,
-    pod: PodOptions | None = None,
-    settings: Settings | None = None,
-    detach: bool = False,
-    local: bool = False,
-    service: Service | None = None,
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
-    on_progress: Callable[[Snapshot], None] = lambda _: None,
-    on_detach: Callable[[Job, StartedRunner], None] = lambda *_: None,
+    **options: Unpack[RunOptions],
 ) -> Job:
-    """Run the parameter sets with some failures again, in a new job that takes over all others.
+    """Run the parameter sets with some failures again, in a new job that takes over all other results.
 
     Parameters
     ----------
     job
-        The job, complete. It stays as it is.
+        A complete job. The retry does not change it.
     verdicts
-        The failures meant, by their ``reason``: names, ``"oom,timeout"``, or ``"all"``.
+        The failures to retry, by their ``reason``: names, ``"oom,timeout"``, or ``"all"``.
     name
-        The new job's name; None: made from the job's.
-    env, python, pod
-        As for :func:`submit`: in the new job, in place of what is kept with the old one; of ``env`` and ``pod`` only
-        what is named.
-    settings
-        None: from the environment, read afresh.
-    detach
-        Return as soon as a runner of its own has begun, which outlives this process.
-    local, service
-        As for :func:`submit`.
+        The new job's name; None: mops makes one from the job's name.
     on_start
-        Called when the new job exists and before it runs, with a line for each setting or option that the old one had
-        otherwise.
-    on_progress
-        Called about four times a second, while this process runs the job.
-    on_detach
-        Called when the runner has begun that is detached, or Kubernetes has taken it.
+        Called with the new job when it exists and before it runs, and with a line for each setting or option that
+        differs from the old job's.
+    **options
+        As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what is kept with the old job; of ``env`` and
+        ``pod`` only what they name. ``settings`` are not kept: None reads the environment.
+
+    Returns
+    -------
+    Job
+        The new job.
 
     Raises
     ------
@@ -507,22 +233,130 @@ def retry(
     StorageError, RunnerEnded
         As for :func:`submit`.
     """
-    settings = settings or Settings.from_environment()
-    _, service = _located(service, settings, here=local or detach, results=job.files.url)
     record, view = job.record, JobLog(job.files, JobPaths(job.name)).read()
     parent = derived_jobs.parent(job, record, view, derived_jobs.wanted(verdicts))
     now = datetime.now(UTC)
     name = checked_name(name) if name else retry_name(job.name, now)
-    next_run = _next_run(job, record, env, python, pod, service, settings)
+    launch = Launch.of(options, job=job, kept=read_options(job.files, record).options)
+    changes = [*_changes(job, record, view, launch.settings, launch.service), *launch.changes]
     created = now.isoformat(timespec="seconds")
-    derived = replace(record, job=name, created=created, parent=parent, options=next_run.options)
-    service, changes = next_run.service, [*_changes(job, record, view, settings, service), *next_run.changes]
+    derived = replace(record, job=name, created=created, parent=parent, options=launch.options)
     child = Job(job.files, name)
 
     def create() -> None:
         create_derived(job.files, derived, parent)
         on_start(child, changes)
 
-    attempt = _attempt(child, derived, next_run.given, settings, create, on_progress, Asked.behind(0))
-    _carry_out(attempt, detach, service, on_detach)
+    context = _context(child, derived, launch.child, launch.settings)
+    launch.start(job.files, derived, context, create, Asked.behind(0))
     return child
+
+
+@dataclass(frozen=True)
+class RunnerProcess:
+    """What surrounds a runner's process that another process started.
+
+    Parameters
+    ----------
+    pods
+        Tells why pods of workers ended, if this process runs in a pod; None: nothing tells.
+    unwatched
+        Whether no one reads what this process prints first. Then a model that cannot be imported, or whose
+        dependencies cannot be installed, ends the job as failed, unless another runner runs it.
+    grace_s
+        Seconds from SIGTERM to the kill, of which some are kept for the last commit; None: nothing kills this process.
+    """
+
+    pods: Pods | None = None
+    unwatched: bool = False
+    grace_s: float | None = None
+
+
+def run(
+    job: Job,
+    *,
+    asked: Asked | None = None,
+    settings: Settings | None = None,
+    on_progress: Callable[[Snapshot], None] = lambda _: None,
+    process: RunnerProcess | None = None,
+) -> str:
+    """Run a job that exists and return its state. Detached runners and pods run this.
+
+    Parameters
+    ----------
+    asked
+        A person's request, which this runner carries out: it may continue a job that was cancelled or has failed. A
+        request counts once. Without one, a job that was cancelled or has failed stays as it is.
+    settings
+        None: from the environment.
+    process
+        None: a person's own program runs the job.
+
+    Raises
+    ------
+    NothingToRun
+        There is nothing to run.
+    Overtaken
+        The request is void: someone has cancelled, ended or claimed the job since.
+    """
+    settings, process = settings or Settings.from_environment(), process or RunnerProcess()
+    view = JobLog(job.files, JobPaths(job.name)).read()
+    by = check_start(view, "person" if asked else "auto", asked, job=job.name, where=job.files.url)
+    record = job.record
+    options = read_options(job.files, record).options
+    child = child_environment(options.env, options.python, where=f"job {job.name}", install=settings.install)
+    unseen = None
+    if process.unwatched and job_state(job.files, job.name, view)[0] != "running":
+        # A restarted pod has the same request, and knows by its nonce that this claim is its own.
+        unseen = Asked(view.k, asked.nonce) if asked else Asked.behind(view.k)
+    attempt = Attempt(
+        files=job.files,
+        record=record,
+        context=_context(job, record, child, settings),
+        settings=settings,
+        on_progress=on_progress,
+        by=by,
+        asked=asked,
+        pods=process.pods,
+        unseen=unseen,
+        grace_s=simulations_grace(process.grace_s),
+    )
+    return attempt.run()
+
+
+def _context(job: Job, record: JobRecord, child: ChildEnvironment, settings: Settings) -> JobContext:
+    """Return what the tasks of a stored job share, and unpack its bundle here."""
+    unpack(record.bundle, lambda: load_bundle(job.files, record.bundle), cache_folder())
+    return child.of(job_context(job.name, record.bundle, job.files.url, record.spec, settings))
+
+
+def _changes(job: Job, record: JobRecord, view: LogView, settings: Settings, service: Service | None) -> list[str]:
+    """Return a line for each setting that has changed since the job's last attempt, and one for the project's files.
+
+    On a service, storage and scheduler are the service's, and their changes are left out.
+    """
+    before = read_live(job.files, JobPaths(job.name), view.attempt)
+    changes = settings.changes_since(before.settings) if before else []
+    return [
+        *(change for change in changes if service is None or change.startswith(PREFIX)),
+        *_project_changes(job, record),
+    ]
+
+
+def _project_changes(job: Job, record: JobRecord) -> list[str]:
+    """Return a line that names the files of the project that differ from the job's; nothing if none differs."""
+    if not record.project:
+        return []
+    root, results = Path(record.project), job.files.url
+    try:
+        bundle = pack(root, None if "://" in results else Path(results))
+    except BundleError:  # the project is not on this machine, or is no longer one
+        return []
+    if bundle.digest == record.bundle:
+        return []
+    then = unpack(record.bundle, lambda: load_bundle(job.files, record.bundle), cache_folder())
+    differing = list(differing_files(bundle, then))
+    shown = ", ".join(f"{name} ({how})" for name, how in differing[:_FILES_SHOWN])
+    more = len(differing) - _FILES_SHOWN
+    listed = f"{shown} and {more} more" if more > 0 else shown
+    return [f"the project has changed since the submit, and the job runs its files of then: {listed}"]

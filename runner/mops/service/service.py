@@ -185,7 +185,7 @@ class Service:
     def ready(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], KubernetesRunner]]:
         """Have everything but the job, which the body creates; yield what starts its runner.
 
-        This is a :data:`mops.jobs.submit.Launcher`.
+        This is a :data:`mops.jobs.launch.Launcher`.
 
         Raises
         ------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
+import traceback
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -174,7 +176,9 @@ class Progress:
 
 
 class ProgressCallback:
-    """Calls who follows the progress. An error there is logged once, and harms no job; an interrupt is a stop.
+    """Calls the user's ``on_progress``. Its first error is logged and becomes a RuntimeWarning, and the job continues.
+
+    A KeyboardInterrupt there stops the runner.
 
     Parameters
     ----------
@@ -192,8 +196,11 @@ class ProgressCallback:
             self._on_progress(snapshot)
         except KeyboardInterrupt:
             self._stop()
-        except Exception:
-            if not self._failed:
-                message = "%s: on_progress raised an error; the job goes on, and the next ones are not told"
-                logger.warning(message, self._job, exc_info=True)
+        except Exception as error:
+            if self._failed:
+                return
             self._failed = True
+            logger.warning("%s: on_progress raised an error; later ones are not logged", self._job, exc_info=True)
+            # While a job runs, mops logs to the job's log only: a warning is what the caller sees.
+            text = "".join(traceback.format_exception(error))
+            warnings.warn(f"job {self._job!r} continues, but on_progress raised:\n{text}", RuntimeWarning, stacklevel=1)

@@ -35,11 +35,8 @@ def resume(
         resume_job(
             found,
             take_over=take_over,
-            **start.to_arguments(),
-            service=service,
             on_start=shown.resumed,
-            on_progress=shown.progress,
-            on_detach=shown.detached,
+            **start.run_options(service, shown),
         )
         if not start.detach and service is None:
             shown.ended(found)

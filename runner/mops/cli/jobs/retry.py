@@ -40,11 +40,8 @@ def retry(
             found,
             verdict,
             name=name,
-            **start.to_arguments(),
-            service=service,
             on_start=shown.derived,
-            on_progress=shown.progress,
-            on_detach=shown.detached,
+            **start.run_options(service, shown),
         )
         if not start.detach and service is None:
             shown.ended(child)

@@ -11,6 +11,7 @@ from mops.cli import job_progress, terminal
 from mops.cli.options import JobArgument, StorageOption
 from mops.errors import MopsError, Superseded
 from mops.jobs.job import open_job
+from mops.jobs.submit import RunnerProcess
 from mops.jobs.submit import run as run_job
 from mops.k8s.dedicated_lifecycle import dedicated_cluster
 from mops.k8s.pod_ends import Pods
@@ -55,9 +56,10 @@ def run(
     pod partial, cancelled and superseded are 0, too: the state is in the storage. There a model that cannot be imported
     ends the job as failed.
     """
+    process = RunnerProcess(Pods(workers) if workers else None, unwatched=pod, grace_s=grace)
     with dedicated_cluster(dedicated):
         try:
-            _run(job, storage, asked, pod, Pods(workers) if workers else None, grace)
+            _run(job, storage, asked, process)
         except (Superseded, Overtaken, typer.Exit) as ended:
             if not pod or ended.exit_code not in DONE:
                 raise
@@ -65,13 +67,11 @@ def run(
                 terminal.error(ended)
 
 
-def _run(
-    job: str, storage: str | None, asked: Asked | None, pod: bool, pods: Pods | None, grace_s: float | None
-) -> None:
+def _run(job: str, storage: str | None, asked: Asked | None, process: RunnerProcess) -> None:
     with job_progress.displayed(as_json=False) as shown:
         found = open_job(job, storage)
         try:
-            run_job(found, asked=asked, on_progress=shown.progress, pods=pods, unwatched=pod, grace_s=grace_s)
+            run_job(found, asked=asked, on_progress=shown.progress, process=process)
         except NothingToRun as settled:
             terminal.say(f"job {job} has ended ({settled.state}): there is nothing to run")
             raise typer.Exit(terminal.EXIT_CODES[settled.state]) from None

@@ -35,11 +35,8 @@ def submit(
             project=project,
             name=name,
             storage=start.storage,
-            **start.to_arguments(),
-            service=service,
             on_start=shown.started,
-            on_progress=shown.progress,
-            on_detach=shown.detached,
+            **start.run_options(service, shown),
         )
         if not start.detach and service is None:
             shown.ended(job)

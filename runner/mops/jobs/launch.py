@@ -1,0 +1,230 @@
+"""Decides where a job runs and with which options, and starts its runner there.
+
+A runner runs in this process, in a detached process (jobs/detached.py), or in a pod of a service (service/service.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias, TypedDict, TypeVar
+
+from mops.attempt.attempt import Attempt
+from mops.attempt.reporting.progress import Snapshot
+from mops.errors import OptionsError, Problem, UsageError
+from mops.jobs import detached
+from mops.jobs.detached import DetachedRunner
+from mops.jobs.job import Job
+from mops.jobs.location import Location, locate
+from mops.service.service import KubernetesRunner, Service
+from mops.settings import Settings
+from mops.storage.files import Files
+from mops.storage.job_options import JobOptions, PodOptions
+from mops.storage.job_records import JobRecord
+from mops.storage.joblog.records import Asked
+from mops.task import JobContext
+from mops.worker.environment.options import ChildEnvironment, child_environment
+from mops.worker.environment.variables import Variables
+
+StartedRunner: TypeAlias = DetachedRunner | KubernetesRunner
+"""A runner in another process."""
+
+Launcher: TypeAlias = Callable[[Files, str], AbstractContextManager[Callable[[Mapping[str, str], str], StartedRunner]]]
+"""Starts runners in other processes: called with the storage and the job's name. Its context yields a function that
+starts the runner, once the body has created the job. That function takes the settings as environment variables, and the
+request that the runner carries out (:class:`mops.storage.joblog.records.Asked`, as text)."""
+
+
+F = TypeVar("F", bound=Callable[..., Job])
+
+
+class RunOptions(TypedDict, total=False):
+    """Keyword arguments that submit, resume and retry share; :func:`mops.jobs.submit.submit` describes each."""
+
+    env: Variables | None
+    python: str | Path | None
+    pod: PodOptions | None
+    settings: Settings | None
+    detach: bool
+    local: bool
+    service: Service | None
+    on_progress: Callable[[Snapshot], None]
+    on_detach: Callable[[Job, StartedRunner], None]
+
+
+def shows_run_options(function: F) -> F:
+    """Show the names of :class:`RunOptions` in a function's signature: for ``help``, and completion in notebooks."""
+    signature = inspect.signature(function)
+    *named, _ = signature.parameters.values()
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind.__forward_arg__)
+        for name, kind in RunOptions.__annotations__.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*named, *shared])  # type: ignore[attr-defined]
+    return function
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Where a job runs, and with which checked options.
+
+    Parameters
+    ----------
+    service
+        The service whose pods run the job; None: this machine runs it.
+    detach
+        Whether a detached process runs it.
+    options
+        The job's options from now on.
+    changes
+        A line for each option that differs from what the job had before.
+    child
+        The checked variables and interpreter.
+    """
+
+    settings: Settings
+    location: Location
+    service: Service | None
+    detach: bool
+    options: JobOptions
+    changes: list[str]
+    child: ChildEnvironment
+    on_progress: Callable[[Snapshot], None]
+    on_detach: Callable[[Job, StartedRunner], None]
+
+    @classmethod
+    def of(
+        cls,
+        given: RunOptions,
+        *,
+        storage: str | Path | None = None,
+        job: Job | None = None,
+        kept: JobOptions | None = None,
+    ) -> Launch:
+        """Return how a job runs: with the options given now, and otherwise with those kept with the job.
+
+        Parameters
+        ----------
+        storage
+            The storage of a new job, as the user gave it.
+        job, kept
+            The existing job, and the options kept with it; None: the job is new.
+
+        Raises
+        ------
+        TypeError
+            An option is unknown.
+        UsageError
+            The options contradict each other, or fit neither this machine nor the service.
+        ServiceError
+            The service is out of reach.
+        """
+        if unknown := sorted(given.keys() - RunOptions.__annotations__.keys()):
+            raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}")
+        settings = given.get("settings") or Settings.from_environment()
+        location, service = _located(given, settings, storage)
+        if service is not None:
+            service = replace(service, results=job.files.url if job else None)
+        python = given.get("python")
+        named = JobOptions(
+            dict(given.get("env") or {}), None if python is None else str(python), given.get("pod") or PodOptions()
+        )
+        before = kept or JobOptions()
+        options = before.overridden(named)
+        if service is not None:
+            options = replace(options, python=named.python)  # an interpreter kept with the job is of one machine
+        service, pod = _with_pod(service, options.pod, named.pod)
+        child = _checked_environment(options, service, settings, where=f"job {job.name}" if job else None)
+        options = replace(options, python=child.python)
+        return cls(
+            settings=settings,
+            location=location,
+            service=service,
+            detach=given.get("detach") or False,
+            options=replace(options, pod=pod),
+            changes=options.changes_since(before),
+            child=child,
+            on_progress=given.get("on_progress") or (lambda _: None),
+            on_detach=given.get("on_detach") or (lambda *_: None),
+        )
+
+    def start(
+        self, files: Files, record: JobRecord, context: JobContext, create: Callable[[], None], asked: Asked
+    ) -> None:
+        """Run an attempt in this process and return when it has ended, or start a runner for it elsewhere.
+
+        Parameters
+        ----------
+        create
+            Writes what the attempt needs, once the model is imported.
+        asked
+            The request that the attempt carries out.
+        """
+        attempt = Attempt(files, record, context, self.settings, create, self.on_progress, asked=asked)
+        if self.service is None and not self.detach:
+            attempt.run()
+            return
+        launcher: Launcher = replace(self.service, study=record.study).ready if self.service else detached.ready
+        with launcher(files, record.job) as start_runner:
+            attempt.create_only(other_packages=self.service is not None)
+            runner = start_runner(self.settings.to_environment(), str(asked))
+        self.on_detach(Job(files, record.job), runner)
+
+
+def _located(given: RunOptions, settings: Settings, storage: str | Path | None) -> tuple[Location, Service | None]:
+    """Return where a job runs, and the service for it: the one given, else the connected one, unless it runs here."""
+    service = given.get("service")
+    here = bool(given.get("local") or given.get("detach"))
+    location = locate(storage, local=here, profile=service.profile if service else None, settings=settings)
+    if service is None and location.profile is not None:
+        service = Service.current(location.profile)
+        location = locate(storage, profile=service.profile, settings=settings)
+    return location, service
+
+
+def _with_pod(service: Service | None, pod: PodOptions, named: PodOptions) -> tuple[Service | None, PodOptions]:
+    """Return the service with a job's pod options, and the options with the kind of its Dask cluster.
+
+    Parameters
+    ----------
+    named
+        The options of ``pod`` that this command names.
+
+    Raises
+    ------
+    UsageError
+        This machine runs the job, and the command names pod options; or as :meth:`Service.given`.
+    """
+    if service is not None:
+        service = service.given(pod)
+        return service, replace(pod, dedicated=service.dedicated_size is not None)
+    if refused := named.of_a_service:
+        raise UsageError(
+            f"this machine is to run the job, and has no {', '.join(refused)}",
+            where="the options of the runner's pod",
+            hint="leave them out, or name the service that runs the job",
+        )
+    return None, pod
+
+
+def _checked_environment(
+    options: JobOptions, service: Service | None, settings: Settings, where: str | None
+) -> ChildEnvironment:
+    """Check variables and interpreter, as far as this machine can tell.
+
+    Raises
+    ------
+    OptionsError
+        As :func:`mops.worker.environment.options.child_environment`; or an interpreter of this machine is named for
+        pods.
+    """
+    if service is None:
+        return child_environment(options.env, options.python, where=where, install=settings.install)
+    if options.python is not None:
+        problem = Problem("--python", f"{options.python} is of this machine, and pods have their image's interpreter")
+        raise OptionsError([problem], where=where, hint="put what the model needs into a requirements.txt beside it")
+    # Pods take a variable without a value from the operator's Secret: only its name can be checked here.
+    return child_environment(options.env, None, where=where, install=settings.install, environ=None)

@@ -1,0 +1,29 @@
+"""A study run by `mops.submit`, as a notebook does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mops
+from mops.attempt.reporting.progress import Snapshot
+from mops.settings import Settings
+
+
+def test_a_path_names_the_storage_and_an_error_in_on_progress_reaches_the_caller(tmp_path: Path) -> None:
+    """A Path raised an AttributeError; what on_progress raised was in the job's log only."""
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text("def run(params, seed):\n    return {'y': [params['x']]}\n")
+    (tmp_path / "study.json").write_text('{"model": "model:run", "parameter_sets": [{"x": 1}, {"x": 2}]}')
+
+    def broken(_: Snapshot) -> None:
+        raise ZeroDivisionError("a bar without a width")
+
+    storage, settings = tmp_path / "storage", Settings(slots=1)
+    with pytest.warns(RuntimeWarning, match=r"job 'waves' continues(.|\n)*in broken(.|\n)*a bar without a width"):
+        job = mops.submit(
+            tmp_path / "study.json", storage=storage, name="waves", settings=settings, local=True, on_progress=broken
+        )
+    assert job.status().state == "succeeded"
+    assert mops.open_job("waves", storage).outputs("output").count_rows() == 2

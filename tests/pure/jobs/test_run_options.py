@@ -1,0 +1,47 @@
+"""What submit, resume and retry accept in Python."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mops
+from mops.errors import UsageError
+from mops.jobs.launch import RunOptions
+
+
+def test_a_study_that_is_no_path_is_refused_with_what_is_accepted(tmp_path: Path) -> None:
+    """A dict raised a bare TypeError."""
+    study: Any = {"model": "model:run", "parameter_sets": [{"x": 1}]}
+    with pytest.raises(UsageError, match=r"study is a dict, not a path(.|\n)*mops\.submit\('study\.json'\)"):
+        mops.submit(study, storage=tmp_path)
+
+
+@pytest.mark.parametrize("argument", ["storage", "project"])
+def test_a_folder_that_is_no_path_is_refused(tmp_path: Path, argument: str) -> None:
+    (tmp_path / "study.json").write_text('{"model": "model:run", "parameter_sets": [{"x": 1}]}')
+    folders: Any = {"storage": tmp_path / "storage"} | {argument: {"a": 1}}
+    with pytest.raises(UsageError, match=f"{argument} is a dict, not a path"):
+        mops.submit(tmp_path / "study.json", **folders)
+
+
+def test_an_unknown_option_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    misspelt: Any = {"setings": None}
+    with pytest.raises(TypeError, match="unexpected keyword argument: setings"):
+        mops.submit(tmp_path / "no such study.json", **misspelt)
+
+
+@pytest.mark.parametrize("function", [mops.submit, mops.resume, mops.retry])
+def test_the_shared_options_are_in_the_signature(function: Any) -> None:
+    """Notebooks complete the names that they find there."""
+    parameters = inspect.signature(function).parameters
+    assert set(RunOptions.__annotations__) < set(parameters)
+    assert all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+
+
+def test_the_docstring_of_submit_describes_each_parameter() -> None:
+    described = inspect.getdoc(mops.submit) or ""
+    assert [name for name in inspect.signature(mops.submit).parameters if f"\n{name}" not in described] == []
