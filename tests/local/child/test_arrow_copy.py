@@ -1,4 +1,4 @@
-"""What a model returns is copied, validated, and of types that Parquet can hold, before its next simulation starts."""
+"""Returned tables are copied and validated before the next simulation, and have types that Parquet can hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Make = Callable[[np.ndarray], Any]
 
 
 class ArrowArray:
-    """An array or a batch of which nothing is known but that it can be exported."""
+    """An array or a batch that can only be exported."""
 
     def __init__(self, exported: Any):
         self._exported = exported
@@ -34,7 +34,7 @@ class ArrowArray:
 
 
 class Tensor:
-    """An array as torch and jax have them: it can be made one of numpy's."""
+    """An array like those of torch and jax, which numpy can convert."""
 
     def __init__(self, values: np.ndarray):
         self._values = values
@@ -45,7 +45,7 @@ class Tensor:
 
 
 def over(memory: np.ndarray) -> pa.Array:
-    """Return an Arrow array in numpy's memory."""
+    """Return an Arrow array in the memory of numpy."""
     array = pa.array(memory)
     assert array.buffers()[1].address == memory.__array_interface__["data"][0]
     return array
@@ -85,8 +85,8 @@ SHARING: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("make", SHARING.values(), ids=SHARING)
-def test_a_workspace_that_is_filled_again_changes_no_earlier_result(make: Make) -> None:
-    """A model that returned tables over one array got the last simulation's values in every row."""
+def test_a_model_may_overwrite_its_memory_after_it_returned_a_table(make: Make) -> None:
+    """A model that returned tables over one array got the values of the last simulation in every row."""
     memory = np.array([1.0, 2.0, 3.0])
     found = [as_tables(make(memory), 1)["output"] for _ in range(2)]
     memory[:] = 9
@@ -101,7 +101,7 @@ NESTED = {
 
 
 @pytest.mark.parametrize("make", NESTED.values(), ids=NESTED)
-def test_a_workspace_within_nested_columns_is_copied_too(make: Callable[[pa.Array], pa.Array]) -> None:
+def test_memory_of_nested_columns_is_copied(make: Callable[[pa.Array], pa.Array]) -> None:
     memory = np.array([1.0, 2.0, 3.0])
     wanted = make(pa.array([1.0, 2.0, 3.0])).to_pylist()
     found = as_tables(pa.table({"x": make(over(memory))}), 1)["output"]
@@ -109,7 +109,7 @@ def test_a_workspace_within_nested_columns_is_copied_too(make: Callable[[pa.Arra
     assert found["x"].to_pylist() == wanted
 
 
-def test_a_reader_may_fill_its_memory_again_for_each_batch() -> None:
+def test_a_reader_may_overwrite_its_memory_for_each_batch() -> None:
     memory = np.zeros(2)
 
     def batches() -> Any:
@@ -126,8 +126,8 @@ def test_a_reader_may_fill_its_memory_again_for_each_batch() -> None:
     "column", [pa.array(np.zeros(100_000)), pa.array(["text " * 10] * 10_000), pa.array([[1] * 10] * 10_000)], ids=str
 )
 @pytest.mark.parametrize("library", [pa.table, pl.from_arrow])
-def test_a_slice_keeps_its_own_rows_only(library: Any, column: pa.Array) -> None:
-    """Of a slice of three rows the memory of the whole table would stay, for every simulation that waits."""
+def test_a_slice_keeps_only_the_memory_of_its_rows(library: Any, column: pa.Array) -> None:
+    """A slice of three rows would keep the memory of the whole table."""
     found = as_tables(library(pa.table({"x": column})).slice(50, 3), 1)["output"]
     assert found["x"].to_pylist() == column[50:53].to_pylist()
     assert sum(buffer.size for chunk in found["x"].chunks for buffer in chunk.buffers() if buffer) < 10_000
@@ -177,8 +177,8 @@ PARQUET_HOLDS_NONE_OF = {
 
 @pytest.mark.parametrize("column", PARQUET_HOLDS_NONE_OF.values(), ids=PARQUET_HOLDS_NONE_OF)
 @pytest.mark.parametrize("form", [pa.table, dict])
-def test_a_type_that_parquet_cannot_hold_fails_by_name(form: Any, column: pa.Array) -> None:
-    """Such a table passed the child and ended the runner at the checkpoint, in every resume too."""
+def test_a_type_that_parquet_cannot_hold_is_refused_with_its_column(form: Any, column: pa.Array) -> None:
+    """Tables of these types passed the child process and killed the runner at the checkpoint, in every attempt."""
     for _ in range(2):
         with pytest.raises(InvalidOutput, match=r"output 'daily'.*column 'odd'"):
             as_tables({"daily": form({"odd": column})}, 1)
@@ -235,21 +235,21 @@ def test_every_other_type_keeps_its_values_on_disk(form: Any, column: pa.Array, 
         assert repr(on_disk(found)["x"].to_pylist()) == repr(wanted[rows])
 
 
-def test_a_column_that_must_not_be_null_may_hold_nulls() -> None:
-    """Parquet's writer refused the nulls, in the runner."""
+def test_a_column_that_is_declared_not_null_may_hold_nulls() -> None:
+    """The Parquet writer refused the nulls, in the runner."""
     schema = pa.schema([pa.field("x", pa.int64(), nullable=False)])
     table = pa.Table.from_arrays([pa.array([1, None])], schema=schema)
     assert on_disk(as_tables(table, 1)["output"])["x"].to_pylist() == [1, None]
 
 
 @pytest.mark.parametrize("column", [pa.array([2**60], pa.timestamp("s")), pa.array([86_400_000 * 2**32], pa.date64())])
-def test_a_time_that_parquet_cannot_hold_fails_by_name(column: pa.Array) -> None:
-    """Parquet's writer multiplies seconds by 1,000: it failed in the runner."""
+def test_a_time_that_parquet_cannot_hold_is_refused_with_its_column(column: pa.Array) -> None:
+    """The Parquet writer multiplies seconds by 1,000, which failed in the runner."""
     with pytest.raises(InvalidOutput, match="column 'when'"):
         as_tables({"when": column}, 1)
 
 
-# --- what native code may have written
+# --- invalid data of native code
 
 
 def with_offsets(*offsets: int) -> pa.Array:
@@ -286,7 +286,7 @@ INVALID = {
 
 @pytest.mark.parametrize("column", INVALID.values(), ids=INVALID)
 @pytest.mark.parametrize("form", [pa.table, dict, lambda columns: pa.table(columns).to_batches()[0]])
-def test_invalid_arrow_data_fail_by_name(form: Any, column: pa.Array) -> None:
-    """Written by native code they ended the runner with a segmentation fault."""
+def test_invalid_arrow_data_are_refused_with_their_column(form: Any, column: pa.Array) -> None:
+    """Invalid data of native code killed the runner with a segmentation fault."""
     with pytest.raises(InvalidOutput, match=r"output 'daily'.*column 'bad'.*invalid"):
         as_tables({"daily": form({"good": pa.nulls(len(column)), "bad": column})}, 1)

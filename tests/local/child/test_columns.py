@@ -38,7 +38,7 @@ def kind_of_stored(values: Any) -> pa.DataType:
 
 
 class Tensor:
-    """An array as torch and jax have them: it can be made one of numpy's, of any kind."""
+    """An array like those of torch and jax, which numpy can convert."""
 
     def __init__(self, values: Any, error: type[Exception] | None = None):
         self._values, self._error = np.asanyarray(values), error
@@ -54,7 +54,7 @@ class Tensor:
 
 
 class Items:
-    """A sequence that does not say that it is one: it has a length and items."""
+    """A sequence that only has a length and items."""
 
     def __init__(self, *values: Any):
         self._values = values
@@ -67,7 +67,7 @@ class Items:
 
 
 class Labelled:
-    """An array with coordinates, as xarray has them."""
+    """An array with coordinates like those of xarray."""
 
     def __array__(self) -> np.ndarray:
         return np.zeros(2)
@@ -274,12 +274,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("values", "says"), REFUSED.values(), ids=REFUSED)
-def test_a_value_that_would_change_fails_by_name(values: Any, says: str) -> None:
+def test_a_value_that_would_change_is_refused_with_its_column(values: Any, says: str) -> None:
     with pytest.raises(InvalidOutput, match=rf"output 'daily'.*column 'x': .*{says}"):
         as_tables({"daily": {"good": [0], "x": values}}, 1)
 
 
-def test_an_array_with_coordinates_is_refused_and_not_stripped_of_them() -> None:
+def test_an_array_with_coordinates_is_refused() -> None:
     with pytest.raises(InvalidOutput, match="'x': Labelled"):
         as_tables({"x": Labelled()}, 1)
 
@@ -289,7 +289,7 @@ def test_numbers_without_dimensions_are_one_row() -> None:
     assert as_tables(result, 1)["output"].to_pylist() == [{"a": 1.5, "b": 2.5, "c": None, "d": 3}]
 
 
-def test_a_list_that_is_changed_later_changes_nothing() -> None:
+def test_a_list_is_copied() -> None:
     numbers, inner = [1, 2], [3]
     found = as_tables({"a": numbers, "b": [inner, inner]}, 1)["output"]
     numbers.append(4)
@@ -298,42 +298,42 @@ def test_a_list_that_is_changed_later_changes_nothing() -> None:
 
 
 class TestIndexes:
-    """Mesa's frames lost Step and AgentID, sums of groups their keys."""
+    """Frames of Mesa lost Step and AgentID, and sums of groups their keys."""
 
     def columns(self, result: Any) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = as_tables(result, 1)["output"].to_pydict()
         return found
 
-    def test_each_named_level_is_a_column_in_front(self) -> None:
+    def test_each_named_level_is_a_column_before_the_others(self) -> None:
         index = pd.MultiIndex.from_tuples([(0, 7), (0, 8), (1, 7)], names=["Step", "AgentID"])
         frame = pd.DataFrame({"wealth": [1, 2, 3]}, index=index)
         assert self.columns(frame) == {"Step": [0, 0, 1], "AgentID": [7, 8, 7], "wealth": [1, 2, 3]}
         assert list(self.columns(frame)) == ["Step", "AgentID", "wealth"]
 
-    def test_the_keys_of_groups_stay(self) -> None:
+    def test_the_keys_of_groups_are_kept(self) -> None:
         frame = pd.DataFrame({"k": ["a", "b", "a"], "x": [1, 2, 3]})
         assert self.columns(frame.groupby("k").sum()) == {"k": ["a", "b"], "x": [4, 2]}
 
-    def test_bins_that_are_keys_stay(self) -> None:
+    def test_bins_that_are_keys_are_kept(self) -> None:
         frame = pd.DataFrame({"age": [5, 15], "x": [1, 2]})
         found = self.columns(frame.groupby(pd.cut(frame["age"], [0, 10, 20]), observed=True)[["x"]].sum())
         assert found == {"age": ["(0, 10]", "(10, 20]"], "x": [1, 2]}
 
-    def test_dates_stay_without_a_name_too(self) -> None:
+    def test_dates_without_a_name_are_kept(self) -> None:
         frame = pd.DataFrame({"x": [1, 2]}, index=pd.to_datetime(["2024-01-01", "2024-01-20"]))
         found = self.columns(frame.resample("MS").sum())
         assert found == {"index": [dt.datetime(2024, 1, 1)], "x": [3]}
 
     @pytest.mark.parametrize("index", [[3, 1], np.array([3, 1], "u1"), pd.Index([3, 1], dtype=object)], ids=str)
-    def test_row_numbers_without_a_name_are_no_column(self, index: Any) -> None:
-        """They are what is left of a frame that was filtered or sorted."""
+    def test_row_numbers_without_a_name_are_dropped(self, index: Any) -> None:
+        """Filtering or sorting a frame leaves such an index."""
         assert self.columns(pd.DataFrame({"x": [1, 2]}, index=index)) == {"x": [1, 2]}
 
     def test_row_numbers_with_a_name_are_a_column(self) -> None:
         frame = pd.DataFrame({"x": [1, 2]}, index=pd.RangeIndex(2, name="step"))
         assert self.columns(frame) == {"step": [0, 1], "x": [1, 2]}
 
-    def test_text_without_a_name_is_the_column_index(self) -> None:
+    def test_text_labels_without_a_name_are_the_column_index(self) -> None:
         frame = pd.DataFrame({"x": [1, 2]}, index=["mean", "max"])
         assert self.columns(frame) == {"index": ["mean", "max"], "x": [1, 2]}
 
@@ -345,10 +345,10 @@ class TestIndexes:
             "x": [1, 2],
         }
 
-    def test_an_empty_frame_has_no_labels(self) -> None:
+    def test_the_index_of_an_empty_frame_is_dropped(self) -> None:
         assert self.columns(pd.DataFrame(columns=["x"])) == {"x": []}
 
-    def test_a_level_named_like_a_column_is_refused(self) -> None:
+    def test_a_level_with_the_name_of_a_column_is_refused(self) -> None:
         frame = pd.DataFrame({"day": [1], "x": [2]}).set_index("day", drop=False)
         with pytest.raises(InvalidOutput, match="columns of the same name: 'day', 'day', 'x'"):
             as_tables(frame, 1)
@@ -357,17 +357,17 @@ class TestIndexes:
         frame = pd.DataFrame({"x": [2]}, index=pd.Index([1], name="seed"))
         assert self.columns(frame) == {"x": [2]}
 
-    def test_the_labels_of_series_stay(self) -> None:
+    def test_the_labels_of_series_are_kept(self) -> None:
         groups = pd.DataFrame({"k": ["a", "b", "a"], "x": [1, 2, 3]}).groupby("k")["x"]
         assert self.columns({"sum": groups.sum(), "n": groups.size()}) == {"k": ["a", "b"], "sum": [4, 2], "n": [2, 1]}
 
     def test_series_with_different_labels_are_refused(self) -> None:
-        """Side by side by position they would be wrong, and pandas would align them."""
+        """Pandas would align the two. By position they would be wrong."""
         one, other = pd.Series([1, 2], index=["a", "b"]), pd.Series([1, 2], index=["b", "a"])
         with pytest.raises(InvalidOutput, match=r"column 'other': its pandas index is not that of column 'one'"):
             as_tables({"one": one, "other": other}, 1)
 
-    def test_series_of_equal_row_numbers_go_together(self) -> None:
+    def test_series_with_equal_row_numbers_make_one_table(self) -> None:
         one, other = pd.Series([1, 2]), pd.Series([3, 4], index=pd.Index([0, 1]))
         assert self.columns({"one": one, "other": other, "third": [5, 6]})["other"] == [3, 4]
 
@@ -385,21 +385,21 @@ class TestNamesOfPandas:
         assert self.names(frame) == ["k", "x_min", "x_max"]
 
     @pytest.mark.parametrize("names", [["x", "x"], [1, "1"], [("x", "y"), "x_y"]], ids=str)
-    def test_two_columns_of_one_name_are_refused(self, names: Any) -> None:
+    def test_two_columns_with_one_name_are_refused(self, names: Any) -> None:
         frame = pd.DataFrame([[1, 2]])
         frame.columns = pd.Index(names, tupleize_cols=False)
         with pytest.raises(InvalidOutput, match="columns of the same name"):
             as_tables(frame, 1)
 
-    def test_a_frame_of_a_class_of_the_users_is_a_frame(self) -> None:
+    def test_a_subclass_of_a_frame_is_a_frame(self) -> None:
         class Results(pd.DataFrame):
-            """As geopandas has one."""
+            """Like the class of geopandas."""
 
         assert as_tables(Results({"x": [1]}, index=pd.Index([5], name="k")), 1)["output"].column_names == ["k", "x"]
 
 
 @pytest.mark.parametrize("make", [pl.DataFrame, lambda series: series], ids=["frame", "series"])
 def test_python_objects_of_polars_are_refused(make: Any) -> None:
-    """What polars exports of them are their addresses."""
+    """Polars exports the addresses of the objects."""
     with pytest.raises(InvalidOutput, match="column 'x': it holds Python objects"):
         as_tables({"daily": make({"x": pl.Series([object()], dtype=pl.Object)})}, 1)

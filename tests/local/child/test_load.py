@@ -1,4 +1,4 @@
-"""Models and targets in every form that STUDY.md names are found, and each is called in one way."""
+"""Models and targets are found in every form that the documentation names, and are called with the right arguments."""
 
 import math
 import sys
@@ -59,68 +59,67 @@ def target(write):
     return load
 
 
+OBJECT = """
+class Callable:
+    def __call__(self, params, seed): return params, seed
+f = Callable()
+"""
+BOUND_METHOD = """
+class Model:
+    def run(self, params, seed): return params, seed
+f = Model().run
+"""
+HIDDEN_ARGUMENTS = """
+def timed(function):
+    def inner(*args, **kwargs): return function(*args, **kwargs)
+    return inner
+@timed
+def f(params, seed): return params, seed
+"""
+PARTIAL = """
+from functools import partial
+def g(days, params, seed, scenario): return days, params, seed, scenario
+"""
+OTHER_ARGUMENTS = """
+from functools import wraps
+def of_params(function):
+    @wraps(function)
+    def inner(params, seed): return function(**params, seed=seed)
+    return inner
+@of_params
+def f(beta, seed): return beta, seed
+"""
+CALLED = {
+    "params and seed": ("def f(params, seed): return params, seed", "baseline", (PARAMS, 7)),
+    "the scenario": (
+        "def f(params, seed, scenario): return params, seed, scenario",
+        "lockdown",
+        (PARAMS, 7, "lockdown"),
+    ),
+    "the scenario under any name": ("def f(params, seed, which): return which", "lockdown", "lockdown"),
+    "a scenario with a default": ("def f(params, seed, scenario='none'): return scenario", "lockdown", "lockdown"),
+    "defaults": ("def f(params, seed, days=60, *, log=False): return days, log", "baseline", (60, False)),
+    "a default after the scenario": (
+        "def f(p, seed, scenario, days=6): return scenario, days",
+        "lockdown",
+        ("lockdown", 6),
+    ),
+    "any names": ("def f(theta, s, which='x'): return theta, s", "baseline", (PARAMS, 7)),
+    "an object": (OBJECT, "baseline", (PARAMS, 7)),
+    "a bound method": (BOUND_METHOD, "baseline", (PARAMS, 7)),
+    "a decorator that hides the arguments": (HIDDEN_ARGUMENTS, "baseline", (PARAMS, 7)),
+    "a decorator with other arguments": (OTHER_ARGUMENTS, "baseline", (0.3, 7)),
+    "a partial function": (f"{PARTIAL}f = partial(g, 60)", "lockdown", (60, PARAMS, 7, "lockdown")),
+    "a partial scenario": (f"{PARTIAL}f = partial(g, 60, scenario='mine')", "baseline", (60, PARAMS, 7, "mine")),
+}
+
+
 class TestFunctions:
-    def test_a_function_of_two_gets_params_and_seed(self, model):
-        run = model("def f(params, seed): return params, seed", "the_model:f")
-        assert run(PARAMS, 7) == (PARAMS, 7)
+    @pytest.mark.parametrize(("code", "scenario", "expected"), CALLED.values(), ids=CALLED)
+    def test_a_function_gets_params_and_seed_and_the_scenario_if_it_takes_one(self, write, code, scenario, expected):
+        assert load_model("the_model:f", scenario, write(code), ["beta"])(PARAMS, 7) == expected
 
-    def test_a_function_of_three_gets_the_scenario_too(self, model):
-        run = model("def f(params, seed, scenario): return params, seed, scenario", "the_model:f", "lockdown")
-        assert run(PARAMS, 7) == (PARAMS, 7, "lockdown")
-
-    def test_a_scenario_with_a_default_is_still_the_scenario(self, model):
-        run = model("def f(params, seed, scenario='none'): return scenario", "the_model:f", "lockdown")
-        assert run(PARAMS, 7) == "lockdown"
-
-    def test_further_arguments_with_defaults_keep_them(self, model):
-        run = model("def f(params, seed, n_days=60, *, verbose=False): return n_days, verbose", "the_model:f")
-        assert run(PARAMS, 7) == (60, False)
-
-    def test_further_arguments_after_the_scenario_keep_their_defaults(self, model):
-        run = model("def f(params, seed, scenario, n_days=60): return scenario, n_days", "the_model:f", "lockdown")
-        assert run(PARAMS, 7) == ("lockdown", 60)
-
-    def test_the_third_argument_may_have_any_name_if_it_has_no_default(self, model):
-        run = model("def f(params, seed, which): return which", "the_model:f", "lockdown")
-        assert run(PARAMS, 7) == "lockdown"
-
-    def test_an_object_that_can_be_called_is_a_function(self, model):
-        code = """
-            class Callable:
-                def __call__(self, params, seed): return params, seed
-            made = Callable()
-        """
-        assert model(code, "the_model:made")(PARAMS, 7) == (PARAMS, 7)
-
-    def test_a_bound_method_is_a_function(self, model):
-        code = """
-            class Model:
-                def run(self, params, seed): return params, seed
-            run = Model().run
-        """
-        assert model(code, "the_model:run")(PARAMS, 7) == (PARAMS, 7)
-
-    def test_a_decorated_function_that_hides_its_arguments_gets_params_and_seed(self, model):
-        code = """
-            def timed(function):
-                def inner(*args, **kwargs): return function(*args, **kwargs)
-                return inner
-            @timed
-            def f(params, seed): return params, seed
-        """
-        assert model(code, "the_model:f")(PARAMS, 7) == (PARAMS, 7)
-
-    def test_a_partial_function_is_a_function(self, model):
-        code = """
-            from functools import partial
-            def g(days, params, seed, scenario): return days, params, seed, scenario
-            f = partial(g, 60)
-            fixed = partial(g, 60, scenario="mine")
-        """
-        assert model(code, "the_model:f", "lockdown")(PARAMS, 7) == (60, PARAMS, 7, "lockdown")
-        assert model(code, "the_model:fixed")(PARAMS, 7) == (60, PARAMS, 7, "mine")
-
-    def test_what_does_not_tell_its_arguments_is_refused(self, model):
+    def test_a_callable_without_a_signature_is_refused(self, model):
         with pytest.raises(CannotLoad, match="does not tell its arguments; wrap it in a function"):
             model("f = min", "the_model:f")
 
@@ -156,33 +155,17 @@ class TestFunctions:
         ],
     )
     def test_arguments_that_are_not_params_and_seed_are_refused(self, write, code, says):
-        """It got the dict for beta, the seed for gamma and the scenario for the seed, and might compute with them."""
+        """The model got the dict for beta, the seed for gamma and the scenario for the seed, and computed with them."""
         with pytest.raises(CannotLoad, match=says):
             load_model("the_model:f", "baseline", write(code), ["beta", "gamma"])
 
-    def test_a_name_that_only_a_later_set_has_fails_its_simulations(self, model):
+    def test_a_parameter_name_that_only_a_later_set_has_fails_its_simulations(self, model):
         run = model("def f(beta, seed): return seed", "the_model:f")
         assert run({"rate": 1}, 7) == 7
         with pytest.raises(CannotLoad, match="argument 'beta', which is a parameter"):
             run({"beta": 1}, 7)
 
-    def test_names_of_its_own_for_the_dict_and_the_seed_are_fine(self, write):
-        code = "def f(theta, s, which='x'): return theta, s"
-        assert load_model("the_model:f", "baseline", write(code), ["beta"])(PARAMS, 7) == (PARAMS, 7)
-
-    def test_a_decorator_that_changes_the_arguments_is_called_by_its_own(self, write):
-        code = """
-            from functools import wraps
-            def of_params(function):
-                @wraps(function)
-                def inner(params, seed): return function(**params, seed=seed)
-                return inner
-            @of_params
-            def f(beta, seed): return beta, seed
-        """
-        assert load_model("the_model:f", "baseline", write(code), ["beta"])(PARAMS, 7) == (0.3, 7)
-
-    def test_what_cannot_be_called_is_refused_by_its_type(self, model):
+    def test_an_object_that_cannot_be_called_is_refused_with_its_type(self, model):
         with pytest.raises(CannotLoad, match="is a int, neither a function nor a class"):
             model("f = 3", "the_model:f")
 
@@ -192,7 +175,7 @@ class TestFunctions:
 
 
 class TestClasses:
-    def test_simulate_gets_params_and_seed(self, model):
+    def test_the_method_simulate_gets_params_and_seed(self, model):
         code = """
             class Model:
                 def simulate(self, params, seed): return params, seed
@@ -218,7 +201,7 @@ class TestClasses:
     @pytest.mark.parametrize(
         "method", ["simulate(self, params, seed)", "simulate_scenario(self, scenario, params, seed)"]
     )
-    def test_every_simulation_has_an_instance_of_its_own(self, model, method):
+    def test_every_simulation_has_a_new_instance(self, model, method):
         code = f"""
             class Model:
                 def __init__(self): self.calls = 0
@@ -230,7 +213,7 @@ class TestClasses:
         assert [run(PARAMS, seed) for seed in range(3)] == [1, 1, 1]
 
     @pytest.mark.parametrize("needs", ["days", "*, days"])
-    def test_a_class_that_cannot_be_made_without_arguments_is_refused(self, model, needs):
+    def test_a_class_whose_constructor_needs_arguments_is_refused(self, model, needs):
         code = f"""
             class Model:
                 def __init__(self, {needs}, scale=1): pass
@@ -239,7 +222,7 @@ class TestClasses:
         with pytest.raises(CannotLoad, match="needs 'days' to be made"):
             model(code, "the_model:Model")
 
-    def test_a_class_without_a_constructor_of_its_own_is_made(self, model):
+    def test_a_named_tuple_can_be_a_model(self, model):
         code = """
             from typing import NamedTuple
             class Model(NamedTuple):
@@ -254,7 +237,7 @@ class TestClasses:
 
 
 class TestBareModules:
-    def test_its_one_class_is_the_model(self, model):
+    def test_the_only_class_is_the_model(self, model):
         code = """
             class _Hidden:
                 def simulate(self, params, seed): pass
@@ -266,14 +249,14 @@ class TestBareModules:
         assert model(code)(PARAMS, 7) == 7
 
     @pytest.mark.parametrize("name", ["run", "simulate", "model"])
-    def test_its_one_function_of_a_known_name_is_the_model(self, model, name):
+    def test_the_only_function_with_a_known_name_is_the_model(self, model, name):
         assert model(f"def {name}(params, seed): return seed\ndef helper(a, b): pass")(PARAMS, 7) == 7
 
     def test_an_imported_class_is_no_candidate(self, model, write):
         write("class Base:\n    def simulate(self, params, seed): return seed", "the_base.py")
         assert model("from the_base import Base\nclass Model(Base): pass")(PARAMS, 7) == 7
 
-    def test_two_classes_are_refused_by_name(self, model):
+    def test_two_classes_are_refused_with_their_names(self, model):
         code = """
             class First:
                 def simulate(self, params, seed): pass
@@ -282,22 +265,22 @@ class TestBareModules:
         with pytest.raises(CannotLoad, match=r"name one: 'the_model:First', 'the_model:Second'"):
             model(code)
 
-    def test_two_functions_are_refused_by_name(self, model):
+    def test_two_functions_are_refused_with_their_names(self, model):
         with pytest.raises(CannotLoad, match=r"'the_model:run', 'the_model:simulate'"):
             model("def simulate(params, seed): pass\ndef run(params, seed): pass")
 
-    def test_none_is_refused_by_what_was_looked_for(self, model):
+    def test_a_module_without_a_model_is_refused_with_the_known_names(self, model):
         with pytest.raises(CannotLoad, match="run, simulate, model"):
             model("def helper(params, seed): pass")
 
 
-class TestPlaces:
+class TestModulesAndFiles:
     def test_a_module_in_a_package(self, model, write):
         write("", "package/__init__.py")
         root = write("def f(params, seed): return seed", "package/inner.py")
         assert load_model("package.inner:f", "baseline", root)(PARAMS, 7) == 7
 
-    def test_a_file_by_its_path_with_a_dataclass_in_it(self, write):
+    def test_a_file_with_a_dataclass(self, write):
         code = """
             from __future__ import annotations
             from dataclasses import dataclass
@@ -317,15 +300,15 @@ class TestPlaces:
         found = [load_model(f"{folder}/same.py:f", "baseline", root)(PARAMS, 7) for folder in ("a", "b")]
         assert found == ["a", "b"]
 
-    def test_a_file_that_is_not_there_is_refused(self, tmp_path):
+    def test_a_missing_file_is_refused(self, tmp_path):
         with pytest.raises(CannotLoad, match=r"no file 'models/sir.py' in the bundle"):
             load_model("models/sir.py:run", "baseline", tmp_path)
 
-    def test_a_name_that_is_not_there_is_refused_by_those_that_are(self, model):
+    def test_a_missing_name_is_refused_with_the_names_that_exist(self, model):
         with pytest.raises(CannotLoad, match="no 'rum'; it has: run, walk"):
             model("def run(p, s): pass\ndef walk(p, s): pass\n_hidden = 1", "the_model:rum")
 
-    def test_an_error_of_the_users_module_is_passed_on(self, model):
+    def test_an_error_in_the_module_is_raised(self, model):
         with pytest.raises(ZeroDivisionError):
             model("1 / 0")
 
@@ -361,7 +344,7 @@ class TestTargets:
         assert found(PARAMS, REPLICATES) == {"low": 1.0, "high": 2.5}
 
     @pytest.mark.parametrize("value", ["np.float32(1.5)", "np.array(1.5)", "np.int64(1) + 0.5", "1.5"])
-    def test_numbers_of_numpy_are_numbers(self, target, value):
+    def test_a_number_of_numpy_is_a_loss(self, target, value):
         loss = target(f"import numpy as np\ndef target(params, replicates): return {value}")(PARAMS, REPLICATES)["loss"]
         assert (loss, type(loss)) == (1.5, float)
 
@@ -379,18 +362,18 @@ class TestTargets:
             "1j": "a complex",
         }.items(),
     )
-    def test_what_is_no_finite_number_is_refused(self, target, value, says):
+    def test_a_loss_that_is_not_a_finite_number_is_refused(self, target, value, says):
         found = target(f"def target(params, replicates): return {value}")
         with pytest.raises(InvalidOutput, match=says):
             found(PARAMS, REPLICATES)
 
     @pytest.mark.parametrize("name", ["''", "'a\\nb'", "'caf\\udce9'"])
-    def test_a_loss_needs_a_name_that_can_be_written(self, target, name):
+    def test_an_invalid_name_of_a_loss_is_refused(self, target, name):
         found = target(f"def target(params, replicates): return {{{name}: 1.0}}")
         with pytest.raises(InvalidOutput, match="cannot name a loss"):
             found(PARAMS, REPLICATES)
 
-    def test_two_losses_of_one_name_are_refused(self, target):
+    def test_two_losses_with_one_name_are_refused(self, target):
         found = target("def target(params, replicates): return {1: 1.0, '1': 2.0}")
         with pytest.raises(InvalidOutput, match="two losses named '1'"):
             found(PARAMS, REPLICATES)
@@ -404,7 +387,7 @@ class TestTargets:
             ("other = 3", "no 'target'; it has: other"),
         ],
     )
-    def test_what_is_no_target_is_refused(self, target, code, says):
+    def test_code_that_is_not_a_target_is_refused(self, target, code, says):
         with pytest.raises(CannotLoad, match=says):
             target(code)
 
@@ -434,17 +417,17 @@ class TestFactories:
     def result(self, target, result):
         return target(FACTORY.replace("{result}", result))(PARAMS, REPLICATES)
 
-    def test_it_is_evaluated_on_polars_frames_and_gives_its_loss(self, target):
+    def test_the_target_gets_polars_frames_and_returns_a_result_with_a_loss(self, target):
         assert self.result(target, "types.SimpleNamespace(loss=sum(sums))") == {"loss": 8.0}
 
-    def test_its_result_may_be_the_loss(self, target):
+    def test_the_result_may_be_the_loss(self, target):
         assert self.result(target, "sum(sums)") == {"loss": 8.0}
 
-    def test_the_loss_is_preferred_to_likelihoods(self, target):
+    def test_the_loss_has_priority_over_likelihoods(self, target):
         assert self.result(target, "types.SimpleNamespace(loss=2.0, loglik_per_rep=[0.0])") == {"loss": 2.0}
 
     @pytest.mark.parametrize("no_loss", ["", "loss=None, "])
-    def test_likelihoods_are_averaged_where_there_is_no_loss(self, target, no_loss):
+    def test_without_a_loss_likelihoods_are_averaged(self, target, no_loss):
         found = self.result(target, f"types.SimpleNamespace({no_loss}loglik_per_rep=[math.log(0.1), math.log(0.3)])")
         assert found["loss"] == pytest.approx(-math.log(0.2))
 

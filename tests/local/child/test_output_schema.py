@@ -1,4 +1,4 @@
-"""What every result of a job must fit, and how that becomes narrower as values come."""
+"""The schema that every result of a job must fit, which becomes narrower with the values that come."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_null_fits_every_family() -> None:
     assert found.to_pylist() == [{"day": None, "value": 1.0, "place": None}]
 
 
-def test_columns_come_back_in_the_references_order() -> None:
+def test_columns_are_put_into_the_order_of_the_reference() -> None:
     reference = OutputSchema(KNOWN)
     for _ in range(2):
         found = check(reference, place=["a"], value=[1.0], day=[1])
@@ -51,12 +51,12 @@ def test_missing_and_extra_outputs_are_all_named() -> None:
         OutputSchema(KNOWN).check({"weekly": pa.table({"n": [1]})})
 
 
-def test_other_families_are_named_with_column_and_both_types() -> None:
+def test_a_column_of_another_family_is_refused_with_its_name_and_both_types() -> None:
     with pytest.raises(InvalidOutput, match=r"'value' is string, not a number.*'place' is bool, not a string"):
         check(day=[1], value=["a"], place=[True])
 
 
-def test_another_family_is_refused_also_after_many_that_fit() -> None:
+def test_a_column_of_another_family_is_refused_after_many_that_fit() -> None:
     reference = OutputSchema(KNOWN)
     for _ in range(3):
         check(reference, **COLUMNS)
@@ -65,7 +65,7 @@ def test_another_family_is_refused_also_after_many_that_fit() -> None:
 
 
 def test_the_first_value_fixes_the_family_of_a_column() -> None:
-    """A number and a string after a null were both taken: the job said succeeded and could not be read."""
+    """After a null, both a number and a string were accepted: the job succeeded and could not be read."""
     reference = one("null")
     check(reference, x=[None])
     check(reference, x=[1])
@@ -74,14 +74,14 @@ def test_the_first_value_fixes_the_family_of_a_column() -> None:
     check(reference, x=pa.nulls(2, pa.string()))  # a type without values says nothing
 
 
-def test_a_table_without_rows_fixes_nothing() -> None:
+def test_a_table_without_rows_fixes_no_family() -> None:
     reference = one("null")
     check(reference, x=pa.array([], pa.string()))
     assert check(reference, x=[0.5])["x"].to_pylist() == [0.5]
 
 
 @pytest.mark.parametrize("first_is_handed_over", [False, True])
-def test_integers_that_no_float_holds_are_refused_beside_floats(first_is_handed_over: bool) -> None:
+def test_large_integers_and_floats_do_not_fit_into_one_column(first_is_handed_over: bool) -> None:
     reference = one("number")
     check(reference, x=[2**53 + 1])
     if first_is_handed_over:
@@ -92,21 +92,21 @@ def test_integers_that_no_float_holds_are_refused_beside_floats(first_is_handed_
     check(reference, x=[2**60])
 
 
-def test_what_is_refused_fixes_nothing() -> None:
+def test_a_refused_table_fixes_no_family() -> None:
     reference = OutputSchema({"daily": {"x": "null", "y": "number"}})
     with pytest.raises(InvalidOutput, match="column 'y'"):
         check(reference, x=["text"], y=["wrong"])
     check(reference, x=[1], y=[1])
 
 
-def test_values_are_looked_at_where_an_earlier_task_has_fixed_more() -> None:
+def test_values_are_checked_if_an_earlier_task_has_fixed_the_family() -> None:
     reference = one("number float")
     check(reference, x=[2**53])
     with pytest.raises(InvalidOutput, match=r"an integer beyond 2\^53 in a column that also holds floats"):
         check(reference, x=[2**53 + 1])
 
 
-def test_floats_and_small_integers_need_no_look_where_they_are_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_not_read_if_the_type_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mops.study.output_schema.families_in", lambda _: pytest.fail("looked at values"))
     for column in ([0.5], pa.array([1], pa.int64()), ["a"]):
         reference = one("string" if column == ["a"] else "number")

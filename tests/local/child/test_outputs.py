@@ -1,4 +1,4 @@
-"""A model's result, in every form that STUDY.md names, as Arrow tables; and the schema that all results must fit."""
+"""The result of a model, in every form that the documentation names, becomes Arrow tables."""
 
 import math
 
@@ -21,7 +21,7 @@ ODD = 2**63 + 1
 
 
 class OnlyAStream:
-    """A table of which nothing is known but that it streams."""
+    """A table that can only be streamed."""
 
     def __init__(self, table):
         self._table = table
@@ -31,7 +31,7 @@ class OnlyAStream:
 
 
 def forget(patch):
-    """Have nothing known of results that came before."""
+    """Forget earlier results."""
     patch.setattr(outputs, "_good_schemas", {})
     patch.setattr(outputs, "_arrays_known", {})
 
@@ -61,34 +61,34 @@ FRAMES = {
 
 @pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES.keys())
 class TestEveryFormOfTable:
-    def test_alone_it_is_the_output_named_output(self, make):
+    def test_a_table_alone_is_the_output_named_output(self, make):
         found = as_tables(make(COLUMNS), 1)
         assert {name: table.to_pydict() for name, table in found.items()} == {"output": COLUMNS}
 
-    def test_under_a_name_it_is_the_output_of_that_name(self, make):
+    def test_a_table_under_a_name_is_the_output_of_that_name(self, make):
         found = as_tables({"daily": make(COLUMNS), "other": make({"n": [1]})}, 1)
         assert found["daily"].to_pydict() == COLUMNS
         assert found["other"].to_pydict() == {"n": [1]}
 
-    def test_strings_have_one_encoding_and_pandas_leaves_no_notes(self, make):
+    def test_strings_have_one_encoding_and_there_is_no_metadata(self, make):
         schema = as_tables(make(COLUMNS), 1)["output"].schema
         assert schema.types == [pa.int64(), pa.float64(), pa.string()]
         assert not schema.metadata
 
-    def test_a_second_result_of_the_same_form_gives_the_same(self, make):
+    def test_a_second_result_of_the_same_form_gives_the_same_table(self, make):
         first = as_tables(make(COLUMNS), 1)
         assert as_tables(make(COLUMNS), 2)["output"].equals(first["output"], check_metadata=True)
 
-    def test_nan_stays_nan_and_infinity_infinity(self, make):
+    def test_nan_and_infinity_are_kept(self, make):
         column = as_tables(make({"day": [0, 1, 2], "value": [math.nan, math.inf, 1.0]}), 1)["output"]["value"]
         assert column.null_count == 0
         assert math.isnan(column[0].as_py())
         assert column[1].as_py() == math.inf
 
-    def test_its_own_seed_column_is_left_out(self, make):
+    def test_a_column_with_the_seed_is_left_out(self, make):
         assert as_tables(make({"seed": [7, 7], "n": [1, 2]}), 7)["output"].to_pydict() == {"n": [1, 2]}
 
-    def test_a_column_named_like_an_identity_is_refused(self, make):
+    def test_a_column_with_the_name_of_an_identity_column_is_refused(self, make):
         with pytest.raises(InvalidOutput, match="'replicate'"):
             as_tables(make({"replicate": [0], "n": [1]}), 7)
 
@@ -98,45 +98,22 @@ class TestMappings:
         result = {"i": 1, "f": 0.5, "s": "over", "b": True, "none": None}
         assert as_tables(result, 1)["output"].to_pylist() == [result]
 
-    def test_numpy_scalars_are_one_row_of_their_own_types(self):
+    def test_numpy_scalars_are_one_row_and_keep_their_types(self):
         result = {"i": np.int32(1), "f": np.float32(0.5), "s": np.str_("over"), "b": np.bool_(True)}
         found = as_tables(result, 1)["output"]
         assert found.to_pylist() == [{"i": 1, "f": 0.5, "s": "over", "b": True}]
         assert found.schema.types == [pa.int32(), pa.float32(), pa.string(), pa.bool_()]
 
-    def test_a_scalar_nan_stays_nan(self):
+    def test_a_scalar_nan_is_kept(self):
         column = as_tables({"x": math.nan, "y": np.float64("nan")}, 1)["output"]
         assert [column[name].null_count for name in ("x", "y")] == [0, 0]
 
-    def test_scalars_under_an_output_name_are_one_row_of_it(self):
+    def test_scalars_under_a_name_are_one_row_of_that_output(self):
         assert as_tables({"final": {"n": 1, "s": "a"}}, 1)["final"].to_pylist() == [{"n": 1, "s": "a"}]
 
     def test_tables_of_different_libraries_may_be_mixed(self):
         found = as_tables({"a": pl.DataFrame({"n": [1]}), "b": {"n": [2]}, "c": pd.DataFrame({"n": [3]})}, 1)
         assert {name: table["n"].to_pylist() for name, table in found.items()} == {"a": [1], "b": [2], "c": [3]}
-
-    def test_nulls_of_series_stay_null(self):
-        columns = {
-            "i": pl.Series([1, None]),
-            "s": pl.Series(["a", None]),
-            "p": pd.Series([1, None], dtype="Int64"),
-            "o": pd.Series(["a", None]),
-        }
-        assert as_tables(columns, 1)["output"].to_pylist()[1] == dict.fromkeys(columns)
-
-    def test_a_series_of_integers_with_nulls_keeps_large_values(self):
-        found = as_tables({"i": pl.Series([2**60 + 1, None])}, 1)["output"]
-        assert found["i"].to_pylist() == [2**60 + 1, None]
-
-    @pytest.mark.parametrize("make", [dict, pd.DataFrame, lambda columns: {"x": pd.Series(columns["x"], copy=False)}])
-    def test_a_model_may_write_to_its_own_memory_again(self, make):
-        memory = np.array([1.0, 2.0])
-        result = make({"x": memory})
-        found = as_tables(result, 1)["output"]
-        memory[:] = 9
-        if isinstance(result, pd.DataFrame):
-            result.iloc[:, 0] = 9
-        assert found["x"].to_pylist() == [1.0, 2.0]
 
     @pytest.mark.parametrize("name", ["", "a/b", ".hidden", 3, "a\nb", "a\0b", "caf\udce9"])
     def test_an_output_name_that_cannot_be_a_folder_is_refused(self, name):
@@ -145,26 +122,14 @@ class TestMappings:
 
 
 class TestTypes:
-    @pytest.mark.parametrize(
-        "kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.large_string())], ids=str
-    )
-    def test_every_encoding_of_strings_becomes_string(self, kind):
-        plain = pa.table({"s": ["a", "b", None, "a"]})
-        found = as_tables(plain.cast(pa.schema([("s", kind)])), 1)["output"]
-        assert found.equals(plain)
-
     def test_categories_of_polars_and_pandas_become_string(self):
         frames = [pl.DataFrame({"s": ["a", "b"]}, schema={"s": pl.Categorical}), pd.DataFrame({"s": ["a", "b"]})]
         frames[1]["s"] = frames[1]["s"].astype("category")
         for frame in frames:
             assert as_tables(frame, 1)["output"].equals(pa.table({"s": ["a", "b"]}))
 
-    def test_missing_strings_of_pandas_are_null(self):
-        found = as_tables(pd.DataFrame({"s": ["a", None]}), 1)["output"]
-        assert found["s"].to_pylist() == ["a", None]
-
     @pytest.mark.parametrize("make", [pl.DataFrame, pa.table, pd.DataFrame, dict])
-    def test_zero_rows_are_a_good_result(self, make):
+    def test_a_table_without_rows_is_valid(self, make):
         columns = {"day": np.array([], dtype=np.int64), "value": np.array([], dtype=np.float64)}
         found = as_tables(make(columns), 1)["output"]
         assert (found.num_rows, found.schema.types) == (0, [pa.int64(), pa.float64()])
@@ -182,7 +147,7 @@ class TestSeedColumn:
         table = pa.table({"seed": pa.array([ODD], pa.uint64()), "n": [1]})
         assert as_tables(table, ODD)["output"].column_names == ["n"]
 
-    def test_it_is_left_out_of_a_table_without_rows_too(self):
+    def test_it_is_left_out_of_a_table_without_rows(self):
         table = pa.table({"seed": pa.array([], pa.int64()), "n": pa.array([], pa.int64())})
         assert as_tables(table, 7)["output"].column_names == ["n"]
 
@@ -191,33 +156,33 @@ class TestSeedColumn:
         [[7, 8], [7, None], ["7", "7"], [[7], [7]], [{"a": 7}, {"a": 7}]],
         ids=["other", "null", "text", "list", "struct"],
     )
-    def test_a_seed_column_that_holds_anything_else_is_refused(self, column):
+    def test_a_seed_column_with_other_values_is_refused(self, column):
         with pytest.raises(InvalidOutput, match=r"column 'seed'.*seed, 7"):
             as_tables({"seed": column, "n": [1, 2]}, 7)
 
-    def test_a_table_with_nothing_but_the_seed_is_refused(self):
+    def test_a_table_with_only_the_seed_is_refused(self):
         with pytest.raises(InvalidOutput, match="no column but 'seed'"):
             as_tables({"seed": [7]}, 7)
 
     @pytest.mark.parametrize("name", ["param_id", "group", "replicate"])
-    def test_other_identity_names_are_refused_even_beside_a_good_seed(self, name):
+    def test_other_identity_columns_are_refused(self, name):
         with pytest.raises(InvalidOutput, match=f"column '{name}'"):
             as_tables({"seed": [7], name: [0], "n": [1]}, 7)
 
-    def test_it_is_looked_at_again_in_every_result(self):
+    def test_it_is_checked_in_every_result(self):
         table = pa.table({"seed": [7], "n": [1]})
         assert as_tables(table, 7)["output"].column_names == ["n"]
         with pytest.raises(InvalidOutput, match="seed"):
             as_tables(table, 8)
 
-    def test_it_is_looked_at_when_earlier_results_had_none(self):
+    def test_it_is_checked_if_earlier_results_had_none(self):
         as_tables(pa.table({"n": [1]}), 7)
         with pytest.raises(InvalidOutput, match="seed"):
             as_tables(pa.table({"seed": [7], "n": [1]}), 8)
         assert as_tables(pa.table({"seed": [8], "n": [1]}), 8)["output"].column_names == ["n"]
 
 
-NONSENSE = {
+NO_TABLES = {
     "nothing": (lambda: None, "NoneType"),
     "a number": (lambda: 3.5, "float"),
     "text": (lambda: "over", "str"),
@@ -242,18 +207,18 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize(("make", "says"), NONSENSE.values(), ids=NONSENSE.keys())
-def test_nonsense_is_refused_by_a_message_that_says_what_it_was(make, says):
+@pytest.mark.parametrize(("make", "says"), NO_TABLES.values(), ids=NO_TABLES.keys())
+def test_a_result_that_is_no_table_is_refused_with_its_type(make, says):
     with pytest.raises(InvalidOutput) as refused:
         as_tables(make(), 1)
     assert says in str(refused.value)
 
 
-# --- what was found out about one result and is used for the next
+# --- what is remembered of a result for the next one
 
 
 def fresh_tables(result):
-    """Return a result's tables, or what is said of it, as if it were the first."""
+    """Return the tables of a result, or the error, as if it were the first."""
     with pytest.MonkeyPatch.context() as patch:
         forget(patch)
         return tables_or_refusal(result)
@@ -286,7 +251,7 @@ def results_in_turn(draw):
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(results_in_turn())
-def test_a_result_is_read_in_the_same_way_whatever_came_before_it(results):
+def test_earlier_results_do_not_change_how_a_result_is_read(results):
     for result in results:
         found, as_first = tables_or_refusal(result), fresh_tables(result)
         assert found == as_first
@@ -294,13 +259,6 @@ def test_a_result_is_read_in_the_same_way_whatever_came_before_it(results):
             assert found["output"].schema.equals(as_first["output"].schema, check_metadata=True)
 
 
-def test_names_that_are_the_same_as_text_are_refused():
+def test_column_names_that_are_equal_as_text_are_refused():
     with pytest.raises(InvalidOutput, match="columns of the same name: 3, '3'"):
         as_tables({3: np.zeros(2), "3": np.ones(2)}, 1)
-
-
-def test_a_model_may_go_on_writing_to_the_arrays_that_it_has_returned():
-    column = np.zeros(3)
-    found = [as_tables({"a": column}, seed)["output"] for seed in (1, 2)]
-    column[:] = 1
-    assert [table["a"].to_pylist() for table in found] == [[0, 0, 0], [0, 0, 0]]

@@ -1,7 +1,7 @@
-"""Tables in and out: what a model returned is what stands in the Parquet file, whatever became of the model's memory.
+"""A Parquet file holds exactly what a model returned, even if the model overwrites its memory.
 
-Each example takes a few results of one study through what a job does with them: read in the child, handed over to the
-worker, encoded by the runner, read from the file. The memory that a result lay in is overwritten before the next one.
+Each example takes a few results of one study all the way: read in the child process, sent to the worker, encoded by the
+runner, read from the file. The memory of a result is overwritten before the next one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAMES = TEXT.filter(lambda name: name and "\0" not in name and name not in IDENT
 
 @dataclass(frozen=True)
 class Kind:
-    """A type of column: what its cells hold, and the encodings in which a library may hand it over."""
+    """A type of column, its values, and the encodings that libraries use for it."""
 
     type: pa.DataType
     cells: st.SearchStrategy[Any]
@@ -101,12 +101,12 @@ ENCODED = [
 ]
 
 Foreign = tuple[Any, Callable[[], None]]
-"""A result, and what overwrites the memory that it lies in."""
+"""A result, and a function that overwrites its memory."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form in which tables are returned, and the columns that it can hold."""
+    """A form of tables that a model may return, and the types of column that it can hold."""
 
     make: Callable[[Columns], Foreign]
     kinds: list[Kind]
@@ -115,7 +115,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of one result, and how they are cut."""
+    """The columns of one result, and how they are sliced and chunked."""
 
     arrays: dict[str, pa.Array]
     encodings: dict[str, pa.DataType]
@@ -128,7 +128,7 @@ class Columns:
         return {name: array.slice(self.before, n).to_pylist() for name, array in self.arrays.items()}
 
     def in_workspace(self) -> tuple[pa.Table, Callable[[], None]]:
-        """Return the rows as Arrow in memory that can be overwritten: chunks, and a slice of a longer table."""
+        """Return the rows as a slice of a chunked Arrow table, and a function that overwrites its memory."""
         table = pa.table({name: array.cast(self.encodings[name]) for name, array in self.arrays.items()})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as stream:
@@ -139,7 +139,7 @@ class Columns:
 
 
 class OnlyAStream:
-    """A table of which nothing is known but that it streams."""
+    """A table that can only be streamed."""
 
     def __init__(self, table: pa.Table):
         self._table = table
@@ -161,7 +161,7 @@ def series_of(table: pa.Table, make: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def of_numpy(wrap: Callable[[np.ndarray], Any]) -> Callable[[Columns], Foreign]:
-    """Return arrays that are a part of longer ones, every other of them."""
+    """Return arrays with every other value of longer arrays."""
 
     def made(columns: Columns) -> Foreign:
         spread = {
@@ -201,7 +201,7 @@ def lists(columns: Columns) -> Foreign:
     return memory, overwrite
 
 
-IN_LISTS = [kind for kind in PLAIN if kind.type != pa.uint64()]  # Python's integers become those of 64 bits with a sign
+IN_LISTS = [kind for kind in PLAIN if kind.type != pa.uint64()]  # integers in lists become int64
 FORMS = {
     "a table": Form(of_arrow(lambda table: table), ENCODED),
     "a reader": Form(of_arrow(lambda table: table.to_reader()), ENCODED),
@@ -257,7 +257,7 @@ def on_disk(table: pa.Table) -> pa.Table:
 
 
 def committed(arrived: list[pa.Table]) -> list[pa.Table]:
-    """Return the rows of a checkpoint's one part, by the group that each table is given."""
+    """Return the tables as they are stored in one part, one group each."""
     known: dict[str, Any] = {}
     for table in arrived:
         known = join_columns(known, families_in(table))
@@ -272,14 +272,14 @@ def committed(arrived: list[pa.Table]) -> list[pa.Table]:
 
 
 def same(table: pa.Table, wanted: dict[str, list[Any]]) -> bool:
-    """Compare as written: NaN is itself, 1 is not 1.0, and 0.0 is not -0.0."""
+    """Compare as text: NaN equals NaN, 1 differs from 1.0, and 0.0 from -0.0."""
     return repr(table.to_pydict()) == repr(wanted)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=-(-EXAMPLES // len(FORMS)))
 @given(draw=st.data())
-def test_what_goes_in_comes_out(form: str, draw: st.DataObject) -> None:
+def test_stored_tables_are_equal_to_returned_tables(form: str, draw: st.DataObject) -> None:
     found = draw.draw(results(FORMS[form]))
     reference = None
     with channels() as (ours, theirs):

@@ -1,4 +1,4 @@
-"""Values that models return, through real children and a whole job: they arrive unchanged, or fail by name."""
+"""Values that models return go through real child processes and a whole job: they arrive unchanged or are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pool_lab import PoolLab, values
 import mops
 from mops.settings import Settings
 
-# Fills one workspace again and again, and returns it in the form that the parameter names.
+# Overwrites one array in each simulation, and returns it in the form that the parameter names.
 REUSED = """
     import numpy as np
     import pyarrow as pa
@@ -35,8 +35,8 @@ REUSED = """
 """
 
 
-def test_a_model_may_fill_one_workspace_for_all_its_simulations(lab: PoolLab) -> None:
-    """Every row had the values of the last simulation, and so had every replicate that a target saw."""
+def test_a_model_may_overwrite_one_array_in_all_its_simulations(lab: PoolLab) -> None:
+    """Every row, and every replicate of a target, had the values of the last simulation."""
     sets = [{"form": form} for form in ("numpy", "table", "slice", "array", "reader")]
     pool = lab.pool(textwrap.dedent(REUSED), targets=("model:seen",))
     result = lab.run(pool, sets, n_replicates=3)
@@ -49,41 +49,29 @@ def test_a_model_may_fill_one_workspace_for_all_its_simulations(lab: PoolLab) ->
     assert len(set(losses.values())) == 15  # seeds differ
 
 
-# What used to end the runner: with a type that Parquet cannot hold, or with data that crash their reader.
+# Values that used to kill the runner: a type that Parquet cannot hold, data that crash their reader, a time too large.
 ODD = """
     import numpy as np
     import pyarrow as pa
 
-    def text(offsets, data=b"abc"):
-        return pa.Array.from_buffers(
-            pa.string(), len(offsets) - 1, [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(data)]
-        )
-
+    offsets = pa.py_buffer(np.array([0, 2**30, 3], np.int32))
     ODD = {
         "empty struct": lambda: pa.array([{}], pa.struct([])),
-        "union": lambda: pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]),
-        "interval": lambda: pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
-        "offsets": lambda: text([0, 2**30, 3]),
-        "no text": lambda: text([0, 2], b"\\xff\\xfe"),
-        "categories": lambda: pa.DictionaryArray.from_arrays(pa.array([2**30]), ["a"], safe=False),
+        "offsets": lambda: pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"abc")]),
         "seconds": lambda: pa.array([2**60], pa.timestamp("s")),
     }
-    GOOD = {
-        "runs": lambda: pa.RunEndEncodedArray.from_arrays([1], ["a"]),
-        "categories of text": lambda: pa.DictionaryArray.from_arrays(pa.array([0]), pa.array(["a"])),
-    }
+    GOOD = {"runs": lambda: pa.RunEndEncodedArray.from_arrays([1], ["a"])}
 
     def run(params, seed):
         made = (ODD | GOOD).get(params["what"], lambda: pa.array(["a"]))
         return pa.table({"x": made()})
 """
-ODD_SETS = ["empty struct", "union", "interval", "offsets", "no text", "categories", "seconds"]
-GOOD_SETS = ["runs", "categories of text", *(f"plain {i}" for i in range(5))]
+ODD_SETS, GOOD_SETS = ["empty struct", "offsets", "seconds"], ["runs", "anything else"]
 
 
 @pytest.mark.timeout(120)
-def test_no_value_ends_the_runner(tmp_path: Path) -> None:
-    """One such parameter set of 60 ended the job as interrupted, and every resume of it."""
+def test_no_value_kills_the_runner(tmp_path: Path) -> None:
+    """One parameter set of 60 interrupted the job, in every attempt."""
     (tmp_path / "mops.toml").touch()
     (tmp_path / "model.py").write_text(textwrap.dedent(ODD))
     sets = [{"what": what} for what in ("plain", *ODD_SETS, *GOOD_SETS)]
