@@ -1,6 +1,6 @@
 """A model that misbehaves in the way that its parameter `what` names (see WAYS at the end).
 
-`when` (optional) is the seed at which it does so; with any other seed it behaves.
+With the optional parameter `when`, it misbehaves only with this seed.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ def good():
 
 
 class LockedError(Exception):
-    """An exception that no pickle carries: it holds a lock."""
+    """An exception that cannot be pickled, because it holds a lock."""
 
     def __init__(self, message):
         super().__init__(message)
@@ -38,7 +38,7 @@ class LockedError(Exception):
 
 
 class TwoArgumentsError(Exception):
-    """An exception that pickles but cannot be unpickled: its constructor wants more than `args` holds."""
+    """An exception that cannot be unpickled, because its constructor needs more than `args` holds."""
 
     def __init__(self, code, detail):
         super().__init__(f"{code}: {detail}")
@@ -83,7 +83,7 @@ def raises_group():
 def raises_unprintable():
     class UnprintableError(Exception):
         def __str__(self):
-            raise RuntimeError("not even its text can be had")
+            raise RuntimeError("its text cannot be read")
 
     raise UnprintableError
 
@@ -100,7 +100,7 @@ def memory_error():
     raise MemoryError
 
 
-# --- ways out ---
+# --- exits ---
 
 
 def system_exit():
@@ -123,11 +123,11 @@ def abort():
     os.abort()
 
 
-# --- talk ---
+# --- output ---
 
 
 def prints():
-    """Write to stdout and stderr by every way there is: Python, the descriptor, a child process."""
+    """Write to stdout and stderr from Python, to the descriptor and from a subprocess."""
     print("printed by Python")
     print("printed by Python to stderr", file=sys.stderr)
     os.write(1, b"written to descriptor 1\n")
@@ -137,24 +137,17 @@ def prints():
 
 
 def prints_bytes():
-    """Write what is not UTF-8, without an end of line."""
+    """Write bytes that are not UTF-8, without an end of line."""
     os.write(1, b"\xff\xfe not text")
     return good()
 
 
-def prints_much():
-    """Write 5 MB, more than any pipe holds."""
-    for _ in range(50_000):
-        print("x" * 99)
-    return good()
-
-
 def reads_stdin():
-    """Ask the user, who is not there."""
+    """Read from standard input, which is empty."""
     return {"answer": input("continue? ")}
 
 
-# --- nonsense as a result ---
+# --- results ---
 
 
 def returns_none():
@@ -194,25 +187,25 @@ def returns_other_kind():
 
 
 def returns_integers():
-    """A good result: where others return floats, these are integers."""
+    """Return a valid table with integers in place of floats."""
     return {"day": [0, 1, 2], "value": [0, 1, 2]}
 
 
 def returns_nan():
-    """A good result: NaN and infinities are numbers that a model may return."""
+    """Return a valid table with NaN and infinities."""
     return {"day": [0, 1, 2, 3], "value": [math.nan, math.inf, -math.inf, 1.0]}
 
 
 def returns_nothing_in_rows():
-    """A good result: the columns are there, the rows are none."""
+    """Return a valid table without rows."""
     return {"day": np.array([], dtype=np.int64), "value": np.array([], dtype=np.float64)}
 
 
-# --- no end ---
+# --- simulations that never end ---
 
 
 def endless():
-    """Loop in Python: other threads of the process still get their turn."""
+    """Loop in Python, which lets other threads of the process run."""
     while True:
         pass
 
@@ -223,18 +216,18 @@ def endless_asleep():
 
 
 def endless_holding_gil():
-    """Stay in C without giving up the GIL: no other thread of the process runs again."""
+    """Hold the GIL in C, so that no other thread of the process runs again."""
     while True:
         ctypes.PyDLL(None).pause()
 
 
 def endless_regex():
-    """Match catastrophically: `re` holds the GIL, and this takes longer than the universe has."""
+    """Match a regular expression that takes exponential time and holds the GIL."""
     return {"matched": re.match(r"(a+)+$", "a" * 64 + "b") is not None}
 
 
 def endless_ignoring_sigterm():
-    """Loop, deaf to polite requests."""
+    """Ignore SIGTERM."""
     import signal
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -242,28 +235,17 @@ def endless_ignoring_sigterm():
         time.sleep(0.1)
 
 
-# --- what is left behind ---
-
-
-def leaves_subprocess():
-    """Return while a process of its own goes on (for a minute: nobody should have to hunt it)."""
-    child = subprocess.Popen(["sleep", "60"])
-    return {"pid": child.pid}
+# --- threads and descriptors ---
 
 
 def leaves_thread():
-    """Return while a thread of its own goes on and keeps the interpreter from ending."""
+    """Return while a thread still runs and keeps the interpreter from exiting."""
     threading.Thread(target=time.sleep, args=(60,)).start()
     return good()
 
 
-def changes_directory():
-    os.chdir("/")
-    return good()
-
-
 def closes_descriptors():
-    """Close every descriptor above stderr, the runner's own among them."""
+    """Close every descriptor above stderr, including those of mops."""
     os.closerange(3, 256)
     return good()
 
@@ -290,7 +272,6 @@ WAYS = {
         abort,
         prints,
         prints_bytes,
-        prints_much,
         reads_stdin,
         returns_none,
         returns_five_wide_list,
@@ -309,9 +290,7 @@ WAYS = {
         endless_holding_gil,
         endless_regex,
         endless_ignoring_sigterm,
-        leaves_subprocess,
         leaves_thread,
-        changes_directory,
         closes_descriptors,
     )
 }
