@@ -107,7 +107,7 @@ class Concurrency:
             report = memory_report(loss, n_tasks, before, self.window.halve())
             logger.warning("%s: %s", self._job.name, report)
         elif n_tasks:
-            why = f": {loss.cause.said}" if loss.cause.said else ""
+            why = f": {loss.cause.text}" if loss.cause.text else ""
             logger.info("%s: worker %s is gone%s; %d tasks run again", self._job.name, loss.worker, why, n_tasks)
 
     def _first_window(self, pods: Pods | None) -> Window:

@@ -95,7 +95,7 @@ def quarantine_result(request: TaskRequest, why: str, cause: LossCause, attempts
         What says that it cannot be run.
     """
     (group,), targets = request.groups, request.context.targets
-    signals = "; ".join(filter(None, (signal, cause.said)))
+    signals = "; ".join(filter(None, (signal, cause.text)))
     said = ("oom" if cause.memory else "lost", f"quarantined: {why}", "", attempts, signals)
     if request.replicates == ():
         failures = [Failure(group.index, None, None, target, *said) for target in targets]
@@ -125,7 +125,7 @@ def lost_report(event: TaskLost, n_times: int, *, quarantined: bool) -> Report:
     task = event.task
     if event.died:
         what = f"{described(task)} ended its workers: {event.why}"
-        meaning = event.cause.said or "they were killed, or the simulation ended them"
+        meaning = event.cause.text or "they were killed, or the simulation ended them"
     else:
         what, meaning = f"{described(task)} gives no result: {event.why}", "other tasks run well on its workers"
     if quarantined:
@@ -178,7 +178,7 @@ def memory_report(loss: WorkerLoss, n_tasks: int, before: int, now: int) -> Repo
         Parameter sets in flight.
     """
     return Report(
-        f"a worker ran out of memory: {loss.cause.said}",
+        f"a worker ran out of memory: {loss.cause.text}",
         f"tasks of this job that run again: {n_tasks}",
         f"on {loss.worker}",
         f"parameter sets in flight: {now} now, {before} before, and a tenth more after each batch without trouble",

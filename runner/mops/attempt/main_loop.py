@@ -189,7 +189,7 @@ class Runner:
                 self._committer.finish()
                 failure = self._ended_by(self._take_last_events) or failure
                 self._check_drained(self._batches.rest())
-                self._run_in_background(self._cluster.done)  # after the look at what its children hold
+                self._run_in_background(self._cluster.finish)  # after the look at what its children hold
             except BaseException as error:
                 self._cluster.stop(0.0)
                 if isinstance(error, Exception) and not isinstance(error, MopsError):  # a defect of mops
@@ -225,12 +225,12 @@ class Runner:
     def _follow_cluster(self) -> None:
         """Update the slots; if the connection is lost, reconnect in a thread, while commits and a stop go on."""
         if self._reconnecting:
-            self._capacity.rest()
-        elif self._cluster.alive:
-            share, per_worker = self._capacity.look(self._plan.wanted_slots), self._concurrency.per_worker
+            self._capacity.reset_timeout()
+        elif self._cluster.is_connected:
+            share, per_worker = self._capacity.share(self._plan.wanted_slots), self._concurrency.per_worker
             self._plan.workers, self._plan.tasks = share.workers, share.tasks
             self._plan.slots = share.slots if per_worker is None else min(share.slots, per_worker * share.workers)
-            for loss in self._cluster.departed():
+            for loss in self._cluster.worker_losses():
                 self._worker_lost(loss)
         else:
             n = len(self._plan.tasks_in_flight)

@@ -19,12 +19,12 @@ from dask.base import annotate
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from mops.attempt.task_threads import FetchLimit, TaskThreads
-from mops.cluster.base import DEATHS, FETCH_SECONDS, GONE, Cluster, RunsAgain
+from mops.cluster.base import CONNECTION_ERRORS, DEATHS, FETCH_SECONDS, Cluster, RunsAgain
 from mops.cluster.worker_losses import UNKNOWN, LossCause
 from mops.task import ResultBuffer, Task, TaskRequest, TaskResult
 from mops.worker.run_task import run_task
 
-_NOT_GIVEN = (*GONE, KeyError, RuntimeError)
+_NOT_GIVEN = (*CONNECTION_ERRORS, KeyError, RuntimeError)
 """What Dask raises where data cannot be given, also as the scheduler's error: for a worker that has just left."""
 
 
@@ -183,9 +183,11 @@ class TasksInFlight:
 
     def _stands(self, flight: _Flight) -> bool:
         """Tell whether the connection stands on which a task was sent."""
-        return self._cluster.client is flight.client and self._cluster.alive
+        return self._cluster.client is flight.client and self._cluster.is_connected
 
-    def _failed(self, flight: _Flight, error: Exception, losses: tuple[type[Exception], ...] = GONE) -> None:
+    def _failed(
+        self, flight: _Flight, error: Exception, losses: tuple[type[Exception], ...] = CONNECTION_ERRORS
+    ) -> None:
         """Settle a task for which Dask could not be asked.
 
         While a connection does not stand, whatever Dask raises is the loss of it: of a client that connects again by
@@ -209,8 +211,8 @@ class TasksInFlight:
     def _submit(self, flight: _Flight) -> None:
         request, client = flight.request, flight.client
         try:
-            with annotate(**self._cluster.notes(flight.task, flight.avoid)):
-                carried = self._cluster.carried(request)
+            with annotate(**self._cluster.annotations(flight.task, flight.avoid)):
+                carried = self._cluster.to_dask(request)
                 future = client.submit(run_task, carried, *flight.futures, key=request.key, pure=False)
             flight.futures.insert(0, future)
             self._wait_for(flight)
@@ -298,17 +300,17 @@ class TasksInFlight:
             raise CancelledError(future.key)
         if isinstance(error, KilledWorker):
             return self._killed(flight, error)
-        return TaskRaised(flight.task, error, self._cluster.raised_on(str(future.key)))
+        return TaskRaised(flight.task, error, self._cluster.worker_that_raised(str(future.key)))
 
     def _killed(self, flight: _Flight, error: KilledWorker) -> TaskLost:
         task, key = flight.task, flight.futures[0].key
         # Workers died of another job's tasks where this one still waited to be alone (mops.worker.run_task).
         if task.alone and len(flight.client.get_metadata([key], {})) < DEATHS:
             return TaskLost(task, "its workers died before it ran")
-        cause = self._cluster.cause(str(key), error.last_worker.address, flight.asked_at, lambda: self._closing)
+        cause = self._cluster.loss_cause(str(key), error.last_worker.address, flight.asked_at, lambda: self._closing)
         died = f"{'a worker' if task.suspect else f'{DEATHS} workers'} died while running it"
         if cause.removed:
-            return TaskLost(task, f"{died}, and it is not to blame: {cause.said}")
+            return TaskLost(task, f"{died}, and it is not to blame: {cause.text}")
         return TaskLost(task, died, blamed=True, cause=cause)
 
 
@@ -335,5 +337,5 @@ def _release(future: Future[Any]) -> None:
         future.client.sync(asyncio.sleep, 0)
     except Exception as error:
         # Closed, or connecting again: nothing is there any more.
-        if future.client.status == "running" and not isinstance(error, GONE):
+        if future.client.status == "running" and not isinstance(error, CONNECTION_ERRORS):
             raise

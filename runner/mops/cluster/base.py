@@ -1,4 +1,4 @@
-"""What a runner asks of the Dask cluster that it uses."""
+"""The contract between a runner and the Dask cluster that runs its tasks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mops.cluster.worker_losses import LossCause, WorkerLoss
 from mops.task import Task, TaskRequest, TaskResult
 
 FETCH_SECONDS = 300.0
-"""For a result to come from the worker that has it; after that it is computed elsewhere."""
+"""How long a runner waits for a worker to hand a result over, or to accept data."""
 
-GONE = (ClosedClientError, CancelledError, OSError, TimeoutError, ValueError)
-"""What Dask raises where a connection ends, or a worker on the other side of it, whether or not it has noted that."""
+CONNECTION_ERRORS = (ClosedClientError, CancelledError, OSError, TimeoutError, ValueError)
+"""Dask's errors when the connection to a scheduler or to a worker breaks."""
 
 
 class Cluster(Protocol):
@@ -24,104 +24,122 @@ class Cluster(Protocol):
 
     @property
     def client(self) -> Client:
-        """The connection. It may be another one after :meth:`reconnect`."""
+        """The connection to the scheduler; :meth:`reconnect` replaces it."""
 
     @property
     def slots(self) -> int:
-        """Simulations that run at once, as last counted; 0: there is no worker."""
+        """Simulations that can run at once, as last counted; 0 if there is no worker."""
 
     @property
     def workers(self) -> int:
-        """Workers, as last counted, without those that are avoided."""
+        """The number of workers, as last counted, without those that are avoided."""
 
     @property
     def addresses(self) -> frozenset[str]:
-        """The addresses of all workers, as last counted, also of those that are avoided."""
+        """The addresses of all workers, as last counted, including those that are avoided."""
 
     @property
     def pool(self) -> str:
-        """The name of the attempt's pools of children on the workers; another one after :meth:`reconnect`."""
+        """The name of the attempt's pools of child processes; :meth:`reconnect` replaces it."""
 
     @property
-    def alive(self) -> bool:
-        """Whether the connection stands."""
+    def is_connected(self) -> bool:
+        """Whether the connection that the tasks in flight were sent on still works."""
 
-    def others(self, claim: ShareRequest) -> list[ShareRequest]:
-        """Return what other jobs ask for, as last heard; what this one asks for is said to them soon."""
+    def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
+        """Return what other jobs on the cluster last asked for.
 
-    def notes(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
-        """Return what the scheduler is to know of a task: annotations.
+        Parameters
+        ----------
+        request
+            What this job asks for. The cluster passes it on to the other runners.
+        """
+
+    def annotations(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
+        """Return the Dask annotations that tell the scheduler about a task.
 
         Parameters
         ----------
         avoid
-            Workers on which it is not to run, while there are others.
+            Addresses of workers that must not run the task while other workers are there.
         """
 
-    def carried(self, request: TaskRequest) -> Any:
-        """Return a task as Dask is to carry it; whoever sends it holds the task until it has come back."""
+    def to_dask(self, request: TaskRequest) -> Any:
+        """Return the argument of a task in the form that Dask sends.
+
+        The caller must keep ``request`` alive until the task has come back.
+        """
 
     def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
-        """Return what a finished task gave.
+        """Fetch the result of a finished task.
 
         Parameters
         ----------
         given_up
-            Whether nobody waits for it any more: asked several times a second.
+            Called several times a second. When it returns True, the fetch ends with CancelledError.
 
         Raises
         ------
         RunsAgain
-            Its worker is gone, and Dask computes it again.
+            The worker with the result was lost, and Dask runs the task again.
         KilledWorker
-            Bringing it here has ended its worker, and the next one that ran it.
+            The transfer ended the worker, and running the task again ended another one.
         CancelledError, OSError, TimeoutError
-            The connection has ended meanwhile, it was given up, or its worker gives nothing.
+            The connection broke, the fetch was given up, or the worker does not answer.
         """
 
-    def raised_on(self, key: str) -> str:
-        """Return the address of the worker on which a task has raised; empty: it came to none."""
+    def worker_that_raised(self, key: str) -> str:
+        """Return the address of the worker on which a task raised; empty if the task reached none."""
 
     def avoid(self, workers: frozenset[str]) -> None:
-        """Count the slots of all workers but these, to which nothing more is sent."""
+        """Leave these workers out of the count of slots; nothing more is sent to them."""
 
-    def departed(self) -> list[WorkerLoss]:
-        """Return the workers that went without being asked to, since the last call."""
+    def worker_losses(self) -> list[WorkerLoss]:
+        """Return the workers that were lost since the last call, without those that were asked to leave."""
 
-    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
-        """Return why the workers of a task died, the last of which had just gone ``asked_at`` (s, monotonic).
+    def loss_cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
+        """Return why the workers of a task died; may wait for seconds until the cause is known.
 
-        May wait seconds, but not once ``given_up()``.
+        Parameters
+        ----------
+        key
+            The Dask key of the task.
+        worker
+            The worker that died last.
+        asked_at
+            When its death was noticed (s, monotonic).
+        given_up
+            Called several times a second. When it returns True, the wait ends.
         """
 
     def reconnect(self) -> None:
-        """Connect anew after the scheduler was lost; tasks that were there are gone.
+        """Connect again after the connection broke. The tasks that were sent before are lost.
 
         Raises
         ------
         ClusterError
-            It stays out of reach.
+            The cluster stays out of reach.
         """
 
     def stop(self, grace_s: float) -> None:
-        """Run nothing new of this attempt on any worker; what runs gets ``grace_s`` seconds. Does not wait."""
+        """Start no more simulations on any worker, and kill running ones after ``grace_s`` seconds; do not wait."""
 
-    def done(self) -> None:
-        """Note that nothing of this attempt is to run any more: its children may end. Does not wait."""
+    def finish(self) -> None:
+        """End the attempt's child processes, because nothing runs there any longer; do not wait."""
 
 
 class RunsAgain(Exception):
-    """What a task gave is gone with its worker, and Dask computes it again."""
+    """The worker that held a task's result was lost, and Dask runs the task again."""
 
 
 SUSPECT = "mops_suspect"
-"""An annotation: the task is part of one that took down its workers."""
+"""An annotation: the task is part of one whose workers died."""
 
 SECONDS = "mops_seconds"
-"""An annotation: what the task will take on one slot, as far as it is known."""
+"""An annotation: the expected seconds of the task on one slot."""
 
 AVOID = "mops_avoid"
-"""An annotation: addresses of workers on which the task is not to run, while there are others."""
+"""An annotation: addresses of workers that must not run the task while other workers are there."""
 
 DEATHS = 2
-"""Workers that a task may take down before it is given back, so that the one who did it is looked for."""
+"""After so many deaths of workers Dask returns a task to the runner, which then looks for the cause."""

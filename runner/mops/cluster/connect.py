@@ -1,4 +1,4 @@
-"""Connects to a Dask scheduler: the only module that makes a client."""
+"""Makes clients of a Dask scheduler, and checks its address."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ CONNECT_SECONDS = 10.0
 
 
 def silence_dask() -> None:
-    """Silence Dask's own log: what it knows of our tasks and connections, our own errors say."""
+    """Silence Dask's log, because the errors of mops say the same about tasks and connections."""
     names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
-    for name in ("distributed", "tornado.application", *names):  # Dask's loop is tornado's: what fails in its callbacks
+    for name in ("distributed", "tornado.application", *names):  # for callbacks in Dask's event loop
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @contextmanager
 def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterator[Client]:
-    """Connect to a cluster that is running, to look at it and no more: also without workers, or with other versions.
+    """Connect to a running cluster without using it; it may have no workers, or other versions.
 
     Raises
     ------
     ClusterError
-        The scheduler does not answer, or goes meanwhile.
+        The scheduler does not answer, or the connection breaks.
     """
     silence_dask()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", VersionMismatchWarning)  # who looks says so
+            warnings.simplefilter("ignore", VersionMismatchWarning)  # the caller reports it
             client = Client(address, timeout=timeout_s, set_as_default=False)
         with client:
             yield client
@@ -42,7 +42,7 @@ def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterato
         raise ClusterError(
             f"the Dask scheduler does not answer ({' '.join(str(lost).split()) or type(lost).__name__})",
             where=address,
-            hint="is it running, and of the same Dask as this client?",
+            hint="check that it is running, with the same version of Dask as this client",
         ) from lost
 
 
@@ -54,5 +54,5 @@ def check_address(address: str) -> None:
         raise UsageError(
             f"{address!r} is not the address of a Dask scheduler",
             where="MODELOPS_SCHEDULER",
-            hint="write it as Dask does, like tcp://host:8786; leave it unset to run on this machine",
+            hint="use a form like tcp://host:8786, or unset MODELOPS_SCHEDULER to run on this machine",
         )

@@ -1,7 +1,7 @@
-"""Looks whether a cluster is set up so that memory is bounded; says what is off, where, and what to set.
+"""Checks that a cluster is set up so that its memory is bounded, and says what to set.
 
-:func:`facts_of_scheduler` and :func:`facts_of_worker` run there and read what is in effect; :func:`findings` is pure.
-The rules and their reasons are docs/reference/doctor.md's.
+:func:`facts_of_scheduler` and :func:`facts_of_worker` run on the cluster and read the settings in effect.
+:func:`findings` is pure. docs/reference/doctor.md has the rules and their reasons.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ logger = logging.getLogger(__name__)
 
 SATURATION = 1.0
 HOST_SHARE = 0.9
-"""Workers may have so much of their host's memory together: the rest is the system's, the nannies', a burst's."""
+"""The part of their host's memory that workers may have together; the system, nannies and bursts need the rest."""
 
 LEAST_SHARE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What is in effect on a worker.
+    """The settings in effect on a worker.
 
     Parameters
     ----------
     limit_bytes
-        Dask's limit of its memory; 0: none.
+        Dask's limit of the worker's memory; 0: none.
     host_bytes
-        What its host, or its container, has.
+        The memory of the worker's host or container.
     own_bytes
-        What its own process takes.
+        The memory of the worker's own process.
     trim_threshold
-        MALLOC_TRIM_THRESHOLD_ in its environment.
+        MALLOC_TRIM_THRESHOLD_ in the worker's environment.
     """
 
     address: str
@@ -61,16 +61,16 @@ class Worker:
 
 @dataclass(frozen=True)
 class ConnectedWorker:
-    """What the scheduler knows of a worker, whatever version of mops either has.
+    """What the scheduler knows of a worker, whatever their versions of mops.
 
     Parameters
     ----------
     name
-        As Dask calls it; on Kubernetes that of its pod.
+        Dask's name of the worker; on Kubernetes, the name of its pod.
     limit_bytes
-        Dask's limit of its memory; 0: none.
+        Dask's limit of the worker's memory; 0: none.
     tree_bytes
-        What it takes together with the simulations that it runs, as of its last heartbeat.
+        The memory of the worker and its simulations at its last heartbeat.
     """
 
     name: str
@@ -82,7 +82,7 @@ class ConnectedWorker:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """What is in effect on the scheduler."""
+    """The settings in effect on the scheduler."""
 
     address: str
     saturation: float
@@ -91,14 +91,14 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is off.
+    """A setting that should be changed.
 
     Parameters
     ----------
     where
-        The scheduler or the workers.
+        The scheduler, workers or hosts that it concerns.
     what
-        What is in effect, and why it is not right.
+        The setting in effect, and why it is wrong.
     fix
         What to set.
     """
@@ -109,7 +109,7 @@ class Finding:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that runner, scheduler and workers must share."""
+    """Return the versions that must be the same on runner, scheduler and workers."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {
         "mops": version("mops-runner"),
@@ -120,12 +120,12 @@ def versions() -> dict[str, str]:
 
 
 def facts_of_scheduler(dask_scheduler: Any) -> Scheduler:
-    """Return what is in effect on the scheduler. Runs there."""
+    """Return the settings in effect on the scheduler. Runs there."""
     return Scheduler(dask_scheduler.address, dask_scheduler.WORKER_SATURATION, versions())
 
 
 def facts_of_worker(dask_worker: Any) -> Worker:
-    """Return what is in effect on a worker. Runs there."""
+    """Return the settings in effect on a worker. Runs there."""
     manager = dask_worker.memory_manager
     return Worker(
         address=dask_worker.address,
@@ -159,17 +159,17 @@ def _connected(address: str, known: Mapping[str, Any]) -> ConnectedWorker:
 
 
 def examine(client: Client, threads: int) -> tuple[Scheduler, list[Worker], list[Finding]]:
-    """Look at a cluster.
+    """Read the settings of a running cluster and check them.
 
     Parameters
     ----------
     threads
-        Threads of a simulation.
+        Threads of one simulation.
 
     Returns
     -------
     tuple
-        What is in effect on the scheduler and on the workers that answer, and what is off.
+        The scheduler, the workers that answer, and what should be changed.
     """
     scheduler = client.run_on_scheduler(facts_of_scheduler)
     answers = client.run(facts_of_worker, on_error="ignore")
@@ -178,11 +178,11 @@ def examine(client: Client, threads: int) -> tuple[Scheduler, list[Worker], list
 
 
 def warn(client: Client, job: str, threads: int) -> None:
-    """Log what is off at the start of a job; a cluster that cannot be looked at is one that the job will hear of."""
+    """Log what should be changed. If the cluster does not answer, the job will report that itself."""
     try:
         _, _, found = examine(client, threads)
     except Exception:
-        logger.debug("%s: the cluster could not be looked at", job, exc_info=True)
+        logger.debug("%s: cannot check the Dask cluster", job, exc_info=True)
         return
     for finding in found:
         logger.warning("%s: %s: %s; set %s", job, finding.where, finding.what, finding.fix)
@@ -191,14 +191,14 @@ def warn(client: Client, job: str, threads: int) -> None:
 def findings(
     scheduler: Scheduler, workers: Sequence[Worker], own: Mapping[str, str], threads: int
 ) -> Iterator[Finding]:
-    """Yield what is off.
+    """Yield what should be changed.
 
     Parameters
     ----------
     own
         The runner's versions.
     threads
-        Threads of a simulation.
+        Threads of one simulation.
     """
     if scheduler.saturation != SATURATION:
         yield Finding(
@@ -206,14 +206,14 @@ def findings(
             f"worker-saturation is {scheduler.saturation:g}: tasks wait on workers, and their results with them",
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0 in the scheduler's environment",
         )
-    yield from _of_versions("scheduler", scheduler.versions, own)
+    yield from _version_findings("scheduler", scheduler.versions, own)
     for where, same in _alike(workers).items():
-        yield from _of_worker(where, same, own, threads)
-    yield from _of_hosts(workers)
+        yield from _worker_findings(where, same, own, threads)
+    yield from _host_findings(workers)
 
 
 def _alike(workers: Sequence[Worker]) -> dict[str, Worker]:
-    """Return one of each kind of worker, by the names of all that are like it: a cluster of a hundred is one line."""
+    """Return one worker of each kind, by the names of all like it, so that a hundred equal workers are one line."""
     kinds: dict[tuple[object, ...], list[Worker]] = defaultdict(list)
     for worker in workers:
         settings = (worker.threads, worker.limit_bytes, worker.target, worker.spill, worker.trim_threshold)
@@ -226,7 +226,7 @@ def _names(workers: Sequence[Worker]) -> str:
     return f"worker {workers[0].address}{more}"
 
 
-def _of_worker(where: str, worker: Worker, own: Mapping[str, str], threads: int) -> Iterator[Finding]:
+def _worker_findings(where: str, worker: Worker, own: Mapping[str, str], threads: int) -> Iterator[Finding]:
     for name, fraction in (("target", worker.target), ("spill", worker.spill)):
         if fraction and worker.limit_bytes:
             yield Finding(
@@ -250,16 +250,16 @@ def _of_worker(where: str, worker: Worker, own: Mapping[str, str], threads: int)
             f"own {bytes_text(worker.own_bytes)} and 256 MiB of headroom for each",
             "--nthreads lower, or --memory-limit higher",
         )
-    yield from _of_versions(where, worker.versions, own)
+    yield from _version_findings(where, worker.versions, own)
 
 
-def _of_versions(where: str, found: Mapping[str, str], own: Mapping[str, str]) -> Iterator[Finding]:
+def _version_findings(where: str, found: Mapping[str, str], own: Mapping[str, str]) -> Iterator[Finding]:
     for name in own:
         if found.get(name) != own[name]:
             yield Finding(where, f"{name} is {found.get(name)}, and {own[name]} here", f"the same {name} on both")
 
 
-def _of_hosts(workers: Sequence[Worker]) -> Iterator[Finding]:
+def _host_findings(workers: Sequence[Worker]) -> Iterator[Finding]:
     hosts: dict[str, list[Worker]] = defaultdict(list)
     for worker in workers:
         hosts[worker.host].append(worker)

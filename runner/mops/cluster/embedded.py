@@ -20,119 +20,119 @@ from mops.settings import Settings
 from mops.task import Task, TaskRequest, TaskResult
 from mops.worker.run_task import leave_pool, stop_pool
 
-# One process and no memory limit: the simulations' own child processes are the isolation, and Dask's limits
-# measure the worker's own process only, which here is the whole runner.
+# One process and no memory limit: child processes isolate the simulations, and Dask's limits would measure the
+# worker's process, which here is the whole runner.
 _CONFIG = {
-    "distributed.scheduler.worker-saturation": 1.0,  # what does not run waits on the scheduler, not on a worker
+    "distributed.scheduler.worker-saturation": 1.0,  # tasks wait on the scheduler, not on the worker
     "distributed.scheduler.work-stealing": False,  # there is one worker
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
-    # How Dask watches itself: with its defaults its loop took 3.6 % of a core from 10 ms simulations, with these 1.5 %.
+    # Dask's monitoring of itself took 3.6 % of a core with its defaults and 10 ms simulations, 1.5 % with these values.
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "10s",
-    # Of its last messages it keeps a thousand for debugging, and with them the groups of each task: 50 MiB.
+    # Dask keeps its last 1,000 messages for debugging, with the groups of each task: 50 MiB.
     "distributed.admin.low-level-log-length": 10,
-    "distributed.scheduler.http.routes": [],  # nobody asks an embedded cluster over HTTP
+    "distributed.scheduler.http.routes": [],  # an embedded cluster serves nothing over HTTP
     "distributed.worker.http.routes": [],
 }
 
-# Nobody asks an embedded cluster for locks, queues, events or spans, and spans note every task for good. HTTP servers
-# start in any case: by default they listen on every interface, and the scheduler's on port 8787, with a warning where
-# another job has it (LocalCluster(dashboard_address=None) leaves that as it is).
+# An embedded cluster needs no locks, queues, events or spans, and spans keep an entry for every task. HTTP servers
+# start in any case. By default they listen on every interface, and the scheduler's on port 8787, with a warning if
+# another job has the port. LocalCluster(dashboard_address=None) does not change that.
 _BARE = {"protocol": "inproc://", "extensions": {}, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
-# What goes from client to scheduler to worker waits for more to go with it, by default 10 and 5 ms after what went
-# before: a release held up the next task, a group's last simulation its targets.
+# Dask holds messages from client to scheduler to worker back to batch them, by default for 10 and 5 ms after the
+# previous one. A release held up the next task, and a group's last simulation held up its targets.
 _SEND_SECONDS = 0.001
 
 
 def embedded_slots(settings: Settings) -> int:
     """Return how many simulations run at once on an embedded worker.
 
-    As set, else the processors that this process may use (its affinity and its container's quota count) divided by
-    the threads of a simulation.
+    MODELOPS_JOB_SLOTS if it is set; else the processors that this process may use, with its affinity and its
+    container's quota, divided by the threads of a simulation.
     """
     return settings.slots or max(cpu_count() // settings.sim_threads, 1)
 
 
-_orders: WeakValueDictionary[str, TaskRequest] = WeakValueDictionary()
+_requests: WeakValueDictionary[str, TaskRequest] = WeakValueDictionary()
 
 
 class _Here:
-    """A task for a worker of this very process: pickled it is its key, unpickled the task itself.
+    """A request for the worker in this process: it is pickled as its key, and unpickled as the request itself.
 
-    Dask pickles a task's arguments wherever they go.
+    Dask pickles the arguments of a task even if they stay in the process.
     """
 
     def __init__(self, request: TaskRequest):
         self._key = request.key
-        _orders[request.key] = request
+        _requests[request.key] = request
 
     def __reduce__(self) -> tuple[Callable[[str], TaskRequest], tuple[str]]:
-        return _order_here, (self._key,)
+        return _request_here, (self._key,)
 
 
-def _order_here(key: str) -> TaskRequest:
-    return _orders[key]
+def _request_here(key: str) -> TaskRequest:
+    return _requests[key]
 
 
 class EmbeddedCluster:
-    """The in-process cluster, which dies with the runner."""
+    """A scheduler and one worker in the runner's process."""
 
-    alive = True
+    is_connected = True
     workers = 1
 
     def __init__(self, client: Client, worker: Worker, run: str, slots: int):
         self.client, self._worker, self.slots, self.pool = client, worker, slots, run
         self.addresses = frozenset({worker.address})
 
-    def others(self, claim: ShareRequest) -> list[ShareRequest]:
-        """As :meth:`mops.cluster.base.Cluster.others`: there are none."""
+    def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
+        """As :meth:`mops.cluster.base.Cluster.other_jobs`: there are none."""
         return []
 
-    def notes(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
-        """As :meth:`mops.cluster.base.Cluster.notes`: nobody reads them."""
+    def annotations(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
+        """As :meth:`mops.cluster.base.Cluster.annotations`: the embedded scheduler reads none."""
         return {}
 
-    def carried(self, request: TaskRequest) -> Any:
-        """As :meth:`mops.cluster.base.Cluster.carried`: it stays where it is."""
+    def to_dask(self, request: TaskRequest) -> Any:
+        """As :meth:`mops.cluster.base.Cluster.to_dask`: the request stays in this process."""
         return _Here(request)
 
     def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
-        """As :meth:`mops.cluster.base.Cluster.result`: it is in this process; to ask for it takes Dask 2 ms."""
+        """As :meth:`mops.cluster.base.Cluster.result`: taken from the worker, because Dask takes 2 ms to fetch it."""
         try:
             return cast("TaskResult", self._worker.data[future.key])
         except KeyError as gone:  # the cluster has closed
             raise CancelledError(future.key) from gone
 
-    def raised_on(self, key: str) -> str:
-        """As :meth:`mops.cluster.base.Cluster.raised_on`: there is one worker."""
+    def worker_that_raised(self, key: str) -> str:
+        """As :meth:`mops.cluster.base.Cluster.worker_that_raised`: there is one worker."""
         return self._worker.address
 
     def avoid(self, workers: frozenset[str]) -> None:
-        """As :meth:`mops.cluster.base.Cluster.avoid`: there is no other one."""
+        """As :meth:`mops.cluster.base.Cluster.avoid`: there is no other worker."""
 
-    def departed(self) -> list[WorkerLoss]:
-        """As :meth:`mops.cluster.base.Cluster.departed`: its worker goes with this process only."""
+    def worker_losses(self) -> list[WorkerLoss]:
+        """As :meth:`mops.cluster.base.Cluster.worker_losses`: the worker ends with this process only."""
         return []
 
-    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
-        """As :meth:`mops.cluster.base.Cluster.cause`."""
+    def loss_cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> LossCause:
+        """As :meth:`mops.cluster.base.Cluster.loss_cause`."""
         return UNKNOWN
 
     def reconnect(self) -> None:
         """As :meth:`mops.cluster.base.Cluster.reconnect`."""
-        raise ClusterError("the embedded Dask cluster has closed", hint="mops jobs resume goes on")
+        raise ClusterError("the embedded Dask cluster has closed", hint="continue the job: mops jobs resume")
 
     def stop(self, grace_s: float) -> None:
         """As :meth:`mops.cluster.base.Cluster.stop`."""
         stop_pool(self.pool, grace_s)
 
-    def done(self) -> None:
-        """As :meth:`mops.cluster.base.Cluster.done`: they end while the job's end is written."""
+    def finish(self) -> None:
+        """As :meth:`mops.cluster.base.Cluster.finish`: they end while the runner writes the job's end."""
         leave_pool(self.pool)
 
 
@@ -143,7 +143,7 @@ def start_embedded(run: str, slots: int) -> Iterator[EmbeddedCluster]:
     Parameters
     ----------
     run
-        Names the attempt.
+        The name of the attempt.
     slots
         Simulations that run at once.
     """
@@ -155,8 +155,8 @@ def start_embedded(run: str, slots: int) -> Iterator[EmbeddedCluster]:
         SpecCluster({0: worker}, scheduler, silence_logs=False) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        there = cluster.workers[0]
-        with contextlib.suppress(AttributeError, KeyError):  # a Dask that has them elsewhere is slower, and no worse
-            for stream in (client.scheduler_comm, cluster.scheduler.stream_comms[there.address]):
+        embedded = cluster.workers[0]
+        with contextlib.suppress(AttributeError, KeyError):  # another version of Dask is only slower
+            for stream in (client.scheduler_comm, cluster.scheduler.stream_comms[embedded.address]):
                 stream.interval = _SEND_SECONDS
-        yield EmbeddedCluster(client, there, run, slots)
+        yield EmbeddedCluster(client, embedded, run, slots)

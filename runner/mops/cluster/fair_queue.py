@@ -1,40 +1,41 @@
-"""In which order tasks of several jobs are taken from the scheduler's queue: start-time fair queuing. Pure.
+"""Orders the tasks of several jobs in the scheduler's queue: start-time fair queuing. Pure.
 
-Each task gets a tag when it arrives, and the lowest tag is next. A job's tags are as far apart as its tasks cost, so
-that two jobs have the same time on the slots however long their tasks are; a job that was idle begins where the others
-are (Goyal, Vin and Cheng 1996). That Dask orders its queue by tags is :mod:`mops.cluster.external`'s doing.
+Each task gets a tag on arrival, and the scheduler takes the lowest tag first. The tags of a job are as far apart as its
+tasks cost, so two jobs get the same time on the slots however long their tasks are. A job that was idle starts where
+the others are (Goyal, Vin and Cheng 1996). :mod:`mops.cluster.scheduler_plugin` makes Dask order its queue by tags.
 """
 
 from __future__ import annotations
 
 
 class FairQueue:
-    """The tags of one job."""
+    """The tags of one job's tasks."""
 
     def __init__(self) -> None:
-        self.reached = 0.0
+        self.highest_taken = 0.0
+        """The highest tag of this job that the scheduler has taken from the queue."""
         self._next = 0.0
         self._waiting: dict[str, float] = {}
 
-    def tag(self, key: str, cost: float, reached: float) -> float:
+    def tag(self, key: str, cost: float, highest_taken: float) -> float:
         """Return the tag of a task that has arrived.
 
         Parameters
         ----------
         cost
-            Its time on the slots, over the weight of its job.
-        reached
-            The highest tag that has been taken from the queue so far, of any job.
+            The time of the task on the slots, divided by the weight of its job.
+        highest_taken
+            The highest tag of any job that the scheduler has taken from the queue.
         """
-        tag = max(self._next, reached)
+        tag = max(self._next, highest_taken)
         self._next = tag + cost
         self._waiting[key] = tag
         return tag
 
     def taken(self, key: str) -> None:
-        """Note that a task has been taken from the queue."""
-        self.reached = max(self.reached, self._waiting.pop(key, 0.0))
+        """Note that the scheduler has taken a task from the queue."""
+        self.highest_taken = max(self.highest_taken, self._waiting.pop(key, 0.0))
 
-    def gone(self, key: str) -> None:
-        """Note that a task will not be taken."""
+    def removed(self, key: str) -> None:
+        """Note that a task has left the queue without being run."""
         self._waiting.pop(key, None)

@@ -1,7 +1,7 @@
-"""Exchanges with other runners on the cluster how many slots each asks for, through the scheduler.
+"""Exchanges with the other runners on a cluster, through its scheduler, how many slots each job asks for.
 
-Who leaves is taken out of it by the scheduler (:class:`mops.cluster.scheduler_plugin.AttemptPlugin`). Who is out of
-reach without the scheduler's notice says nothing new: after a while it does not count either.
+The scheduler removes the record of a runner that disconnects (:class:`mops.cluster.scheduler_plugin.AttemptPlugin`).
+A runner whose record has not changed for :data:`SILENT_SECONDS` does not count, because it may be out of reach.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from distributed import Client
 from mops.cluster.shares import ShareRequest
 
 METADATA = "mops-jobs"
-"""Where it stands in the scheduler's metadata, by the name of each connection's pools."""
+"""The key of the records in the scheduler's metadata; below it, the name of each connection's pools."""
 
 SILENT_SECONDS = 15.0
-"""Without anything new, after which a job does not count: several times what it takes to say it."""
+"""Several times the interval at which a runner renews its record."""
 
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
 class JobCard:
-    """What a runner says of itself, beside its claim.
+    """How a runner introduces its job to the others.
 
     Parameters
     ----------
     run
-        Names the attempt on the cluster.
+        The name of the attempt on the cluster.
     priority
-        In words, for people.
+        MODELOPS_JOB_PRIORITY, for people.
     """
 
     job: str
@@ -42,49 +42,46 @@ class JobCard:
 
 
 class OtherJobs:
-    """The other jobs, as one runner sees them.
-
-    Parameters
-    ----------
-    clock
-        Seconds.
-    """
+    """The other jobs on a cluster, as one runner knows them."""
 
     def __init__(self, card: JobCard, clock: Callable[[], float] = time.monotonic):
         self._card, self._clock = card, clock
-        self._n_said = 0
-        self._heard: dict[str, tuple[int, float]] = {}  # what each said last, and when that was new
+        self._n_records = 0
+        self._last_new: dict[str, tuple[int, float]] = {}  # the number of each job's record, and when it was new
 
-    def meet(self, client: Client, name: str, claim: ShareRequest) -> list[ShareRequest]:
-        """Say what this job asks for, and return what others do.
+    def exchange(self, client: Client, name: str, request: ShareRequest) -> list[ShareRequest]:
+        """Publish what this job asks for, and return the requests of the others.
 
         Parameters
         ----------
         name
-            Of this connection's pools.
+            The name of this connection's pools.
 
         Raises
         ------
         OSError, TimeoutError, ValueError
-            What Dask raises where the connection is lost.
+            The connection broke.
         """
-        client.set_metadata([METADATA, name], self.said(claim))
-        return self.heard(client.get_metadata([METADATA], {}), name)
+        self._n_records += 1
+        record = {"format": _FORMAT, "n": self._n_records} | asdict(self._card) | asdict(request)
+        client.set_metadata([METADATA, name], record)
+        return self.requests(client.get_metadata([METADATA], {}), name)
 
-    def said(self, claim: ShareRequest) -> dict[str, Any]:
-        """Return what is to be said now."""
-        self._n_said += 1
-        return {"format": _FORMAT, "n": self._n_said} | asdict(self._card) | asdict(claim)
+    def requests(self, records: Mapping[str, Mapping[str, Any]], own: str) -> list[ShareRequest]:
+        """Return the requests of the other jobs whose records are still renewed.
 
-    def heard(self, said: Mapping[str, Mapping[str, Any]], own: str) -> list[ShareRequest]:
-        """Return the claims of those who live, of what all say."""
-        now = self._clock()
-        others = {name: it for name, it in said.items() if name != own and it.get("format") == _FORMAT}
-        before = self._heard
-        self._heard = {name: _heard(before.get(name), it["n"], now) for name, it in others.items()}
-        living = [name for name, (_, at) in self._heard.items() if now - at <= SILENT_SECONDS]
-        return [ShareRequest(others[name]["weight"], others[name]["wants"]) for name in living]
-
-
-def _heard(before: tuple[int, float] | None, n: int, now: float) -> tuple[int, float]:
-    return before if before is not None and before[0] == n else (n, now)
+        Parameters
+        ----------
+        records
+            The records of all jobs, by the name of their pools.
+        own
+            The name of this connection's pools.
+        """
+        now, before = self._clock(), self._last_new
+        others = {name: record for name, record in records.items() if name != own and record.get("format") == _FORMAT}
+        self._last_new = {}
+        for name, record in others.items():
+            n, since = before.get(name, (None, now))
+            self._last_new[name] = record["n"], since if n == record["n"] else now
+        renewed = [name for name, (_, since) in self._last_new.items() if now - since <= SILENT_SECONDS]
+        return [ShareRequest(others[name]["weight"], others[name]["wants"]) for name in renewed]

@@ -1,4 +1,4 @@
-"""What the scheduler of a Dask cluster does for an attempt: it runs in the scheduler's process."""
+"""The plugin that an attempt installs on the Dask scheduler. It runs in the scheduler's process."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ from mops.worker.run_task import leave_pool
 
 
 class AttemptPlugin(SchedulerPlugin):
-    """What the scheduler does for an attempt.
+    """Serves one attempt on the scheduler.
 
-    It ends the attempt's children on every worker as soon as the runner is gone, however it went, and gives its share
-    to the others. It gives a task back as soon as two workers have died of it, a suspect's as soon as one has: by
-    default Dask has four die (``allowed-failures``), which is a setting of the whole cluster. It puts the task in its
-    turn among those of other jobs. And it keeps the task from workers that are faulty
-    (:mod:`mops.attempt.faulty_workers`).
+    - When the runner disconnects, for whatever reason, the plugin ends the attempt's child processes on every worker,
+      and removes the runner's record, so that other jobs get its share.
+    - It makes Dask return a task after two workers died while running it, and a suspect task after one. Dask's default
+      is four (``allowed-failures``), which is a setting of the whole cluster.
+    - It orders the tasks of several jobs in the scheduler's queue (:mod:`mops.cluster.fair_queue`).
+    - It keeps a task away from workers on which it must not run (:mod:`mops.attempt.faulty_workers`).
 
     Parameters
     ----------
     pool
-        Names the pools of children that the connection has on the workers.
+        The name of the connection's pools of child processes on the workers.
     client
         The connection's id.
     price
-        What a second on a slot costs in turns.
+        What a second on a slot costs in the fair queue.
     """
 
     def __init__(self, pool: str, client: str, price: float):
         self._pool, self._client, self._price = pool, client, price
         self.name = f"mops-{pool}-{client}"
-        self.turns = FairQueue()
+        self.queue = FairQueue()
         self._allowed: WeakValueDictionary[frozenset[str], _Allowed] = WeakValueDictionary()
         self._scheduler: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what only a scheduler has, and what cannot go there: weak references."""
+        """Leave out what cannot be pickled: weak references and the scheduler."""
         return {name: value for name, value in vars(self).items() if name not in ("_allowed", "_scheduler")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -52,61 +53,59 @@ class AttemptPlugin(SchedulerPlugin):
     def update_graph(
         self, scheduler: Any, *, client: str, tasks: list[Any], annotations: dict[str, Any], **_: Any
     ) -> None:
-        """Give tasks their turns; count deaths from where only so many are left until Dask gives the task back."""
+        """Prepare new tasks of this connection: their place in the queue, allowed deaths, and workers to avoid."""
         if client != self._client:
             return
         self._scheduler = scheduler
         suspects, seconds = annotations.get(SUSPECT, {}), annotations.get(SECONDS, {})
         avoided = annotations.get(AVOID, {})
+        attempts = [plugin for plugin in scheduler.plugins.values() if isinstance(plugin, AttemptPlugin)]
+        highest_taken = max(attempt.queue.highest_taken for attempt in attempts)
         for key in tasks:
             task, allowed = scheduler.tasks[key], 1 if key in suspects else DEATHS
-            if task.priority is None:  # data that a task is given
+            if task.priority is None:  # the input of a task
                 continue
             task.suspicious = max(scheduler.allowed_failures + 1 - allowed, 0)
             if key in avoided:
-                # None left, and empty: no restriction. Not Dask's loose ones: stealing would not heed them.
+                # An empty set would mean no restriction. Dask's loose restrictions do not hold back work stealing.
                 task.worker_restrictions = self._all_but(scheduler, frozenset(avoided[key]))
-            tag = self.turns.tag(key, self._price * seconds.get(key, 0.0), _reached(scheduler))
-            # Dask has the number of the graph here, by which its queue is first in, first out.
+            tag = self.queue.tag(key, self._price * seconds.get(key, 0.0), highest_taken)
+            # Dask has the graph's number in this place, which makes its queue first in, first out.
             task.priority = (task.priority[0], tag, *task.priority[2:])
-        _leave_spans(scheduler, tasks)
+        _trim_spans(scheduler, tasks)
 
     def _all_but(self, scheduler: Any, avoid: frozenset[str]) -> _Allowed:
-        """Return the workers that a task may have: one set for all tasks that avoid the same ones."""
+        """Return the workers that a task may use: one set for all tasks that avoid the same workers."""
         allowed = self._allowed.get(avoid)
         if allowed is None:
             allowed = self._allowed[avoid] = _Allowed(worker for worker in scheduler.workers if worker not in avoid)
         return allowed
 
-    def _loosen(self, key: Any) -> None:
-        """Let a task run anywhere whose last worker has gone but for those that it avoids."""
-        task = self._scheduler.tasks[key]
-        if isinstance(task.worker_restrictions, _Allowed):
-            task.worker_restrictions = None
-            asyncio.get_running_loop().call_soon(self._schedule_again, key)
-
-    def _schedule_again(self, key: Any) -> None:
-        task = self._scheduler.tasks.get(key)
-        if task is not None and task.state == "no-worker":
-            self._scheduler.transitions({key: "processing"}, f"mops-loosen-{self._pool}")
-
     def add_worker(self, scheduler: Any, worker: str) -> None:
-        """Let a worker that has come have the tasks that are waiting already."""
+        """Allow a new worker to the tasks that are waiting already."""
         for avoid, allowed in self._allowed.items():
             if worker not in avoid:
                 allowed.add(worker)
 
     def transition(self, key: Any, start: Any, finish: Any, *_: Any, stimulus_id: str, **__: Any) -> None:
-        """Note which tasks are taken from the queue, and which find no worker."""
+        """Follow a task through the queue; let it run anywhere when the workers that it may use are gone."""
         if finish == "no-worker":
-            self._loosen(key)
+            task = self._scheduler.tasks[key]
+            if isinstance(task.worker_restrictions, _Allowed):
+                task.worker_restrictions = None
+                asyncio.get_running_loop().call_soon(self._schedule_again, key)
         elif finish == "processing":
-            self.turns.taken(key)
+            self.queue.taken(key)
         elif finish == "forgotten":
-            self.turns.gone(key)
+            self.queue.removed(key)
+
+    def _schedule_again(self, key: Any) -> None:
+        task = self._scheduler.tasks.get(key)
+        if task is not None and task.state == "no-worker":
+            self._scheduler.transitions({key: "processing"}, f"mops-unrestrict-{self._pool}")
 
     def remove_client(self, scheduler: Any, client: str) -> None:
-        """Note that a connection has ended."""
+        """End what the attempt has on the cluster when its connection ends."""
         if client != self._client:
             return
         scheduler.task_metadata.get(METADATA, {}).pop(self._pool, None)
@@ -116,25 +115,21 @@ class AttemptPlugin(SchedulerPlugin):
 
 
 class _Allowed(set[str]):
-    """Addresses of workers: a set that can be referred to weakly."""
+    """Addresses of workers, in a set to which weak references are possible."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-def _leave_spans(scheduler: Any, tasks: list[Any]) -> None:
-    """Drop what Dask's spans would keep of tasks as long as the scheduler lives.
+def _trim_spans(scheduler: Any, tasks: list[Any]) -> None:
+    """Remove what Dask's spans would keep of tasks for the life of the scheduler.
 
-    That is a note of each graph, the last of which is this one's, and each group that was forgotten with its last task.
+    A span keeps an entry for each graph, of which the last is that of these tasks, and each group of tasks that was
+    forgotten together with its last task.
     """
     groups = {scheduler.tasks[key].group for key in tasks}
     names = {group.name for group in groups}
-    with contextlib.suppress(AttributeError, KeyError, TypeError):  # a Dask whose spans are others, or that has none
+    with contextlib.suppress(AttributeError, KeyError, TypeError):  # another version of Dask may have no such spans
         spans = scheduler.extensions["spans"].spans
         for span in {spans[group.span_id] for group in groups}:
             del span.metadata["collections"][-1:]
             span.groups -= {old for old in span.groups if old.name in names} - groups
-
-
-def _reached(scheduler: Any) -> float:
-    """Return the highest turn that any job has had."""
-    return max(plugin.turns.reached for plugin in scheduler.plugins.values() if isinstance(plugin, AttemptPlugin))

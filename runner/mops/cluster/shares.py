@@ -1,7 +1,7 @@
 """Divides the slots of a cluster among its jobs, by priority. Pure.
 
-How jobs hear of each other is :mod:`mops.cluster.other_jobs`'s; whose task is next is :mod:`mops.cluster.fair_queue`'s.
-docs/internals/shares.md has the rule and its reasons.
+:mod:`mops.cluster.other_jobs` exchanges the requests between runners, and :mod:`mops.cluster.fair_queue` orders their
+tasks. docs/internals/shares.md has the rule and its reasons.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WEIGHTS = {"low": 1, "normal": 4, "high": 16}
-"""What a job's share is measured by, for MODELOPS_JOB_PRIORITY."""
+"""The weight of a job in the division, by its MODELOPS_JOB_PRIORITY."""
 
 TASKS_PER_SHARED_SLOT = 2
-"""Tasks in flight for each slot of a share: one that runs, and one that is there when it has ended."""
+"""Tasks in flight for each slot of a share: one runs, and the next one waits on the cluster."""
 
 _ROUNDING = 1e-9
 
@@ -26,9 +26,9 @@ class ShareRequest:
     Parameters
     ----------
     weight
-        Of its priority.
+        The weight of its priority.
     wants
-        The part of all slots that it could use now: above 0 and at most 1.
+        The fraction of all slots that the job could use now: above 0 and at most 1.
     """
 
     weight: int
@@ -37,14 +37,14 @@ class ShareRequest:
 
 @dataclass(frozen=True)
 class Share:
-    """What a job has to plan with.
+    """What a job may use of a cluster.
 
     Parameters
     ----------
     slots, workers
-        Simulations that it may run at once, on so many workers; at least one each.
+        Simulations that the job may run at once, and the workers that run them; at least one each.
     tasks
-        Its most tasks in flight; None: as many as it likes, for it is by itself.
+        The most tasks in flight; None: no limit, because no other job is there.
     """
 
     slots: int
@@ -52,20 +52,20 @@ class Share:
     tasks: int | None = None
 
 
-def parts(claims: Sequence[ShareRequest]) -> list[float]:
-    """Return the part of all slots that each claim gets: by weight, but none more than it wants (max-min fairness)."""
-    left, weights = 1.0, sum(claim.weight for claim in claims)
+def fractions(requests: Sequence[ShareRequest]) -> list[float]:
+    """Return the fraction of all slots for each request: by weight, and at most what it wants (max-min fairness)."""
+    left, weights = 1.0, sum(request.weight for request in requests)
     given: dict[int, float] = {}
-    for i in sorted(range(len(claims)), key=lambda i: claims[i].wants / claims[i].weight):
-        given[i] = min(claims[i].wants, left * claims[i].weight / weights)
-        left, weights = left - given[i], weights - claims[i].weight
-    return [given[i] for i in range(len(claims))]
+    for i in sorted(range(len(requests)), key=lambda i: requests[i].wants / requests[i].weight):
+        given[i] = min(requests[i].wants, left * requests[i].weight / weights)
+        left, weights = left - given[i], weights - requests[i].weight
+    return [given[i] for i in range(len(requests))]
 
 
 def tasks_in_flight(slots: int, mine: ShareRequest, others: Sequence[ShareRequest]) -> int:
     """Return how many tasks a job may have in flight: two for each slot of its share, and at least one."""
-    part, *_ = parts([mine, *others])
-    return max(int(TASKS_PER_SHARED_SLOT * part * slots + _ROUNDING), 1)
+    fraction, *_ = fractions([mine, *others])
+    return max(int(TASKS_PER_SHARED_SLOT * fraction * slots + _ROUNDING), 1)
 
 
 def share_of(slots: int, workers: int, mine: ShareRequest, others: Sequence[ShareRequest]) -> Share:
@@ -74,11 +74,11 @@ def share_of(slots: int, workers: int, mine: ShareRequest, others: Sequence[Shar
     Parameters
     ----------
     slots, workers
-        Simulations that could run at once if nobody else were there, on so many workers.
+        Simulations that the cluster can run at once, and its workers.
     """
     if not others:
         return Share(slots, workers)
-    part, *_ = parts([mine, *others])
-    own_slots = max(math.ceil(part * slots - _ROUNDING), 1)
-    own_workers = max(int(part * workers + _ROUNDING), 1)
+    fraction, *_ = fractions([mine, *others])
+    own_slots = max(math.ceil(fraction * slots - _ROUNDING), 1)
+    own_workers = max(int(fraction * workers + _ROUNDING), 1)
     return Share(own_slots, own_workers, tasks_in_flight(slots, mine, others))

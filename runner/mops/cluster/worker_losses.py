@@ -1,8 +1,8 @@
-"""Finds out which workers were lost, what they ran, and why.
+"""Finds out which workers were lost, which tasks they had, and why they were lost.
 
-Dask's scheduler says what was on a worker that it lost. Why it went, others say (:class:`LossSource`): the nanny that
-restarted it, what Kubernetes says of its pod (:mod:`mops.k8s.pod_ends`, where the runner is a pod itself), and the
-counter of its cgroup.
+Dask's scheduler reports which tasks a lost worker had. Three sources (:class:`LossSource`) know causes: the nanny that
+restarted the worker, Kubernetes (:mod:`mops.k8s.pod_ends`, if the runner is a pod), and the counter of kills in the
+worker's cgroup.
 """
 
 from __future__ import annotations
@@ -13,51 +13,53 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mops.system.cgroup import OomKills
 from mops.units import bytes_text
 
 JOIN_SECONDS = 1.0
-"""What a source knows of a departure may come a little after it."""
+"""How long to wait before the sources are asked about a loss, because the scheduler may hear of it before they do."""
 
 NEAR_SECONDS = 15.0
-"""What it says is believed of a departure that is no farther away: sources are looked at every ten seconds."""
+"""The most seconds between a loss and an event that explains it: the sources look for events every ten seconds."""
 
 POD_SECONDS = 20.0
-"""Kubernetes writes how a container ended into its pod's status a second or two after it has, and a nanny is asked
-again when its next worker is there. On a busy node both take several times as long."""
+"""How long Kubernetes may take to report the end of a container, and a nanny to answer again.
+
+Kubernetes writes the end to the pod's status after a second or two, and a nanny can be asked when its next worker has
+started. On a busy node both take several times as long."""
 
 _JUDGING_SECONDS = 10.0
-"""From when a departure is due until it is judged, at most: those who judge look every two seconds."""
+"""The most seconds from when a loss can be judged until it is: :meth:`WorkerLosses.judge` is called every two."""
 
-_ASK_AGAIN_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 
-_SAME_SECONDS = 5.0
+_CLOCK_CHANGE_SECONDS = 5.0
 """By how much a machine's clock may be set while a container lives."""
 
 
 class LossCause(Protocol):
-    """Why a worker went, as a source has it."""
+    """Why a worker was lost."""
 
     @property
-    def said(self) -> str:
-        """It in words; empty: nobody can tell."""
+    def text(self) -> str:
+        """The cause in words; empty if it is unknown."""
 
     @property
     def memory(self) -> bool:
-        """Whether it ran out of memory."""
+        """Whether the worker ran out of memory."""
 
     @property
     def removed(self) -> bool:
-        """Whether it was taken away, so that nothing that it ran is to blame."""
+        """Whether somebody removed the worker, so that no task is to blame."""
 
 
 @dataclass(frozen=True)
 class KnownCause:
-    """A :class:`LossCause` that is known here."""
+    """A :class:`LossCause` as plain data."""
 
-    said: str
+    text: str
     memory: bool = False
     removed: bool = False
 
@@ -67,16 +69,14 @@ UNKNOWN = KnownCause("")
 
 @dataclass(frozen=True)
 class WorkerLoss:
-    """A worker that is gone.
+    """A worker that was lost.
 
     Parameters
     ----------
     worker
         Its address.
     keys
-        The Dask keys of the tasks that it ran, and of those whose results only it had.
-    cause
-        Why, as far as anybody knows.
+        The Dask keys of the tasks that it ran, and of those whose results only this worker had.
     """
 
     worker: str
@@ -85,27 +85,30 @@ class WorkerLoss:
 
 
 class LossSource(Protocol):
-    """Somebody who knows why workers go."""
+    """A source of causes. Its methods may take seconds, so call them outside of event loops."""
 
     def look(self) -> None:
-        """Learn what has happened since the last look, off the event loops."""
+        """Collect what has happened since the last call."""
 
     def cause(self, worker: str, at: float) -> LossCause | None:
-        """Return why a worker went ``at`` (s, monotonic), off the event loops.
+        """Return why a worker was lost at a time.
 
-        ``UNKNOWN``: it is there to be asked, and will know nothing later either; None: it knows nothing, or not yet.
+        Returns
+        -------
+        LossCause or None
+            ``UNKNOWN``: no source will ever know more. None: this source does not know, or not yet.
         """
 
 
 class Pods(LossSource, Protocol):
-    """Kubernetes, where the runner is a pod: also of runners' pods it knows why they ended."""
+    """Kubernetes as a source, which also knows why runners' pods ended."""
 
     def runner_out_of_memory(self, pod: str) -> str:
-        """Return what says that a runner's pod ran out of memory; empty: nothing does."""
+        """Return the evidence that a runner's pod ran out of memory; empty if there is none."""
 
 
 class NannyRestarts:
-    """What nannies tell the scheduler: that they restarted a worker which took more than Dask allows it."""
+    """Restarts of workers that used more memory than Dask allows, as their nannies report them to the scheduler."""
 
     TOPIC = "worker-restart-memory"
 
@@ -113,85 +116,80 @@ class NannyRestarts:
         self._clock = clock
         self._restarted: dict[str, tuple[float, int]] = {}
 
-    def hear(self, event: tuple[float, Mapping[str, Any]]) -> None:
+    def on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take an event of the topic."""
-        _, said = event
-        self._restarted[said["worker"]] = self._clock(), said["rss"]
+        _, restart = event
+        self._restarted[restart["worker"]] = self._clock(), restart["rss"]
 
     def look(self) -> None:
-        """Nothing to do: events come by themselves."""
+        """Do nothing: Dask delivers the events."""
 
     def cause(self, worker: str, at: float) -> LossCause | None:
         """As :meth:`LossSource.cause`."""
         when, n_bytes = self._restarted.get(worker, (-math.inf, 0))
         if abs(when - at) > NEAR_SECONDS:
             return None
-        del self._restarted[worker]  # another worker may have its address later
+        del self._restarted[worker]  # another worker may get its address
         return KnownCause(f"its nanny restarted it at {bytes_text(n_bytes)}", memory=True)
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """A container's counter: between which two times (s, monotonic) it was read; since when it is there, at most."""
+    """A container's counter of kills, and between which times (s, monotonic) it was read."""
 
     kills: OomKills
     asked_at: float
     answered_at: float
 
     @property
-    def began(self) -> float:
+    def container_started_at(self) -> float:
         return self.answered_at - self.kills.age_s
 
-    def same(self, other: _Reading) -> bool:
-        """Tell whether it is the same container's: another one counts from 0."""
-        return abs(self.kills.born - other.kills.born) < _SAME_SECONDS
+    def is_same_container(self, other: _Reading) -> bool:
+        return abs(self.kills.born - other.kills.born) < _CLOCK_CHANGE_SECONDS
 
 
 class OomKillCounters:
-    """The counters of the workers' cgroups, read by their nannies, which outlive them.
+    """The kernel's counts of kills for memory in the workers' containers, read by the nannies, which outlive workers.
 
     Parameters
     ----------
     read
-        Returns what the kernel has killed for memory in the container of each nanny that answers, by its worker's host.
-        Dask asks those with a worker only.
+        Returns the count of each container whose nanny answers, by host. Dask asks only nannies that have a worker.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, OomKills]], clock: Callable[[], float] = time.monotonic):
         self._read, self._clock = read, clock
         self._last: dict[str, _Reading] = {}
-        self._rose: dict[str, tuple[float, float, int]] = {}
+        self._rises: dict[str, tuple[float, float, int]] = {}
 
     def look(self) -> None:
         """As :meth:`LossSource.look`."""
         asked_at = self._clock()
         found, answered_at = self._read(), self._clock()
         for host, kills in found.items():
-            reading = _Reading(kills, asked_at, answered_at)
-            before = self._last.get(host)
+            now, before = _Reading(kills, asked_at, answered_at), self._last.get(host)
             if before is not None:
-                self._note(host, before, reading)
-            self._last[host] = reading
-
-    def _note(self, host: str, before: _Reading, now: _Reading) -> None:
-        more = now.kills.n - (before.kills.n if now.same(before) else 0)
-        if more > 0:
-            self._rose[host] = before.asked_at, now.answered_at, more
+                # The counter of a new container starts at 0.
+                rise = kills.n - (before.kills.n if now.is_same_container(before) else 0)
+                if rise > 0:
+                    self._rises[host] = before.asked_at, answered_at, rise
+            self._last[host] = now
 
     def cause(self, worker: str, at: float) -> LossCause | None:
-        """As :meth:`LossSource.cause`: the counter rose at about that time, for whichever process it was.
+        """As :meth:`LossSource.cause`: a rise of the counter near that time, for whichever process it was.
 
-        A nanny that answers has outlived its worker, if its container was there before; then no pod's status will tell
-        more. Else the container may have ended, and started again.
+        An answer of a nanny whose container was there before the loss means that the container has outlived the worker,
+        so that the pod's status will not explain the loss. Without such an answer the container may have ended too.
         """
         last = self._last.get(host_of(worker))
-        if last is None or last.asked_at < at or last.began >= at:
+        if last is None or last.asked_at < at or last.container_started_at >= at:
             return None
-        return self.likely(worker, at)
+        return self.likely_cause(worker, at)
 
-    def likely(self, worker: str, at: float) -> LossCause:
-        """Return why a worker went ``at`` (s, monotonic), where nobody can tell whether its container ended as well."""
-        since, until, n = self._rose.get(host_of(worker), (math.inf, -math.inf, 0))
+    def likely_cause(self, worker: str, at: float) -> LossCause:
+        """Return why a worker was lost at a time, if the end of its container cannot be ruled out."""
+        since, until, n = self._rises.get(host_of(worker), (math.inf, -math.inf, 0))
         if since <= at <= until + NEAR_SECONDS:
             return KnownCause(f"kills for memory in its container at that time: {n}", memory=True)
         return UNKNOWN
@@ -202,17 +200,25 @@ def host_of(address: str) -> str:
     return address.rpartition("://")[2].rpartition(":")[0]
 
 
+class _Removal(NamedTuple):
+    """The scheduler's report of a loss: when it came (s, monotonic), the worker, and the keys of its tasks."""
+
+    at: float
+    worker: str
+    keys: frozenset[str]
+
+
 class WorkerLosses:
-    """Hears of workers that went, and joins what is known of each. Thread-safe.
+    """Collects losses of workers and joins them with their causes. Thread-safe.
 
     Parameters
     ----------
     sources
-        Asked in their order; the first that knows is believed.
+        Asked in this order; the first one that knows a cause is believed.
     late_s
-        Seconds after which no source will know what it does not know yet.
+        Seconds after a loss when no source will learn its cause any more.
     likely
-        Says then what is likely, of a worker and when it went (s, monotonic).
+        Returns the likely cause then, for a worker and the time of its loss (s, monotonic).
     """
 
     def __init__(
@@ -223,52 +229,52 @@ class WorkerLosses:
         likely: Callable[[str, float], LossCause] = lambda _worker, _at: UNKNOWN,
     ):
         self._sources, self._clock, self._late_s, self._likely = sources, clock, late_s, likely
-        self._heard: list[tuple[float, str, frozenset[str]]] = []
+        self._unjudged: list[_Removal] = []
         self._judged: queue.SimpleQueue[WorkerLoss] = queue.SimpleQueue()
-        self._causes: dict[str, tuple[float, LossCause]] = {}
-        self._spared: dict[str, LossCause] = {}
+        self._causes: dict[str, tuple[float, LossCause]] = {}  # by worker: when it was lost, and why
+        self._removals: dict[str, LossCause] = {}  # by key of a task whose worker was removed
         self._changed = threading.Condition()
 
-    def hear(self, event: tuple[float, Mapping[str, Any]]) -> None:
+    def on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
         """Take an event of the scheduler's topic ``all``."""
-        _, said = event
-        if said["action"] == "remove-worker" and not said["expected"]:
-            keys = frozenset((*said["processing-tasks"], *said["lost-computed-tasks"]))
+        _, action = event
+        if action["action"] == "remove-worker" and not action["expected"]:
+            keys = frozenset((*action["processing-tasks"], *action["lost-computed-tasks"]))
             with self._changed:
-                self._causes.pop(said["worker"], None)  # of another worker, which had its address before
-                self._heard.append((self._clock(), said["worker"], keys))
+                self._causes.pop(action["worker"], None)  # of another worker that had this address before
+                self._unjudged.append(_Removal(self._clock(), action["worker"], keys))
 
     def look(self) -> None:
-        """Let the sources note how things stand now."""
+        """Let the sources collect what has happened."""
         for source in self._sources:
             source.look()
 
     def judge(self) -> None:
-        """Ask the sources about those who went a moment ago."""
-        now = self._clock()  # before the look, which may take seconds: what comes meanwhile it may have missed
+        """Ask the sources about the losses that they can have heard of by now."""
+        now = self._clock()  # before the look, which may take seconds and miss what happens meanwhile
         with self._changed:
-            due = [heard for heard in self._heard if now - heard[0] >= JOIN_SECONDS]
+            due = [removal for removal in self._unjudged if now - removal.at >= JOIN_SECONDS]
         if due:
             self.look()
-        for heard in due:
-            self._judge(heard, late=now - heard[0] >= self._late_s)
+        for removal in due:
+            known = (source.cause(removal.worker, removal.at) for source in self._sources)
+            cause = next((cause for cause in known if cause is not None), None)
+            if cause is None and now - removal.at >= self._late_s:
+                cause = self._likely(removal.worker, removal.at)
+            if cause is not None:
+                self._add(removal, cause)
 
-    def _judge(self, heard: tuple[float, str, frozenset[str]], *, late: bool) -> None:
-        at, worker, keys = heard
-        cause = next((known for source in self._sources if (known := source.cause(worker, at)) is not None), None)
-        if cause is None and not late:
-            return  # asked again at the next look
-        loss = WorkerLoss(worker, keys, self._likely(worker, at) if cause is None else cause)
-        self._judged.put(loss)
+    def _add(self, removal: _Removal, cause: LossCause) -> None:
+        self._judged.put(WorkerLoss(removal.worker, removal.keys, cause))
         with self._changed:
-            self._heard.remove(heard)
-            self._causes[worker] = at, loss.cause
-            if loss.cause.removed:
-                self._spared |= dict.fromkeys(keys, loss.cause)
+            self._unjudged.remove(removal)
+            self._causes[removal.worker] = removal.at, cause
+            if cause.removed:
+                self._removals |= dict.fromkeys(removal.keys, cause)
             self._changed.notify_all()
 
     def take(self) -> list[WorkerLoss]:
-        """Return those that were judged since the last call."""
+        """Return the losses that were judged since the last call."""
         found = []
         while not self._judged.empty():
             found.append(self._judged.get())
@@ -280,28 +286,29 @@ class WorkerLosses:
         worker: str,
         asked_at: float,
         given_up: Callable[[], bool] = lambda: False,
-        patience_s: float | None = None,
+        timeout_s: float | None = None,
     ) -> LossCause:
-        """Return why the workers of a task died that Dask has given up; waits a little until it is known.
+        """Return why the workers of a task died, waiting until the cause of the last death is known.
 
-        Where one of them was taken away, that is the cause: the task has killed fewer than it was given up for.
+        If one of the workers was removed, that is the cause: the task has ended fewer workers than Dask counted.
 
         Parameters
         ----------
         worker
-            The last of them, which had just gone when it was asked for.
+            The worker that died last.
         asked_at
-            When that was (s, monotonic): the wait counts from then, so that many who ask in turn wait once.
+            When its death was noticed (s, monotonic). The time to wait counts from then, so that callers that take
+            turns do not wait one after the other.
         given_up
-            Whether nobody waits for it any more.
+            Ends the wait when it returns True.
         """
         since = asked_at - NEAR_SECONDS
-        deadline = asked_at + (self._late_s + _JUDGING_SECONDS if patience_s is None else patience_s)
+        deadline = asked_at + (self._late_s + _JUDGING_SECONDS if timeout_s is None else timeout_s)
 
-        def known() -> bool:
+        def is_known() -> bool:
             return self._causes.get(worker, (-math.inf, UNKNOWN))[0] >= since
 
         with self._changed:
-            while not (found := known()) and self._clock() < deadline and not given_up():
-                self._changed.wait(_ASK_AGAIN_SECONDS)
-            return self._spared.pop(key, self._causes[worker][1] if found else UNKNOWN)
+            while not (known := is_known()) and self._clock() < deadline and not given_up():
+                self._changed.wait(_POLL_SECONDS)
+            return self._removals.pop(key, self._causes[worker][1] if known else UNKNOWN)

@@ -54,7 +54,7 @@ class PodEnd:
 
     Parameters
     ----------
-    said
+    text
         It in words.
     memory
         It ran out of memory.
@@ -62,7 +62,7 @@ class PodEnd:
         It was taken away, whatever ran in it.
     """
 
-    said: str
+    text: str
     memory: bool = False
     removed: bool = False
 
@@ -258,7 +258,7 @@ class Pods:
         """Return what says that a runner's pod ran out of memory; empty: nothing does."""
         found = self._asked(lambda kubernetes: kubernetes.pod(pod))
         ends = [container_end(pod, ended) for ended in ends_of(found or {})]
-        return next((end.said for end in ends if end.memory), "")
+        return next((end.text for end in ends if end.memory), "")
 
     def _asked(self, ask: Callable[[Kubernetes], T]) -> T | None:
         """Ask Kubernetes; None: it does not answer, and is not asked again for a while."""

@@ -161,7 +161,7 @@ class SimCluster:
         self.avoided: frozenset[str] = frozenset()
         self.n_connections = 1
         self.graces: list[float] = []
-        self.departures: list[WorkerLoss] = []
+        self.losses: list[WorkerLoss] = []
         self.notes_taken: list[frozenset[str]] = []
 
     @property
@@ -177,21 +177,21 @@ class SimCluster:
         return self._slots_each * self.workers
 
     @property
-    def alive(self) -> bool:
+    def is_connected(self) -> bool:
         return bool(self.client.status == "running")
 
     @property
     def pool(self) -> str:
         return f"1.{self.n_connections}"
 
-    def others(self, claim: Any) -> list[Any]:
+    def other_jobs(self, request: Any) -> list[Any]:
         return []
 
-    def notes(self, task: Any, avoid: frozenset[str]) -> dict[str, Any]:
+    def annotations(self, task: Any, avoid: frozenset[str]) -> dict[str, Any]:
         self.notes_taken.append(avoid)
         return {}
 
-    def carried(self, request: TaskRequest) -> TaskRequest:
+    def to_dask(self, request: TaskRequest) -> TaskRequest:
         return request
 
     def result(self, future: SimFuture, given_up: Callable[[], bool]) -> TaskResult:
@@ -202,18 +202,18 @@ class SimCluster:
         assert future.result is not None
         return future.result
 
-    def raised_on(self, key: str) -> str:
+    def worker_that_raised(self, key: str) -> str:
         self.client.must_be_open()
         return str(self.client.futures[key].worker)
 
     def avoid(self, workers: frozenset[str]) -> None:
         self.avoided = workers
 
-    def departed(self) -> list[WorkerLoss]:
-        found, self.departures = self.departures, []
+    def worker_losses(self) -> list[WorkerLoss]:
+        found, self.losses = self.losses, []
         return found
 
-    def cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> Any:
+    def loss_cause(self, key: str, worker: str, asked_at: float, given_up: Callable[[], bool]) -> Any:
         return UNKNOWN
 
     def cut(self) -> None:
@@ -230,7 +230,7 @@ class SimCluster:
     def stop(self, grace_s: float) -> None:
         self.graces.append(grace_s)
 
-    def done(self) -> None:
+    def finish(self) -> None:
         """Do nothing: there are no threads to end."""
 
     @property

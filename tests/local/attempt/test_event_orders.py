@@ -115,7 +115,7 @@ class EventOrder:
             workers.append(f"tcp://worker-{len(workers)}-{which}")
         else:
             gone = workers.pop(which % len(workers))
-            self.lab.cluster.departures.append(WorkerLoss(gone, frozenset(), UNKNOWN))
+            self.lab.cluster.losses.append(WorkerLoss(gone, frozenset(), UNKNOWN))
 
     def stop(self, which: int) -> None:
         if which % 7 == 0:

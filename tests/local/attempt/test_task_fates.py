@@ -102,7 +102,7 @@ def test_a_task_whose_worker_leaves_while_it_gets_data_runs_again(tmp_path: Path
     lab = before_giving(started(RunnerLab(tmp_path, [2])))
     lab.cluster.client.scatter_errors.append(error)
     lab.finish()
-    assert lab.cluster.alive
+    assert lab.cluster.is_connected
     assert lab.kept.done == [0]
 
 

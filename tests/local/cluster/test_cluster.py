@@ -67,5 +67,5 @@ def test_an_attempt_that_is_done_has_its_children_ended_beside_it(
     with started_children(context) as pool, start_embedded(context.run, 2) as cluster:
         pool.check()
         (child,) = map(psutil.Process, pool.pids())
-        cluster.done()
+        cluster.finish()
         child.wait(30)

@@ -32,21 +32,21 @@ def test_a_look_at_a_cluster_whose_client_is_closed_says_nothing_and_raises_noth
     slots = cluster.slots
     assert slots == 2
     cluster.client.close()
-    cluster._look(sources=True)
+    cluster._look(ask_sources=True)
     assert cluster.slots == slots
-    assert not cluster.alive
+    assert not cluster.is_connected
     cluster.reconnect()
-    assert cluster.alive
-    cluster._look(sources=True)
+    assert cluster.is_connected
+    cluster._look(ask_sources=True)
 
 
 def test_the_thread_that_watches_outlives_a_look_that_fails(
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mops.cluster.external._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("mops.cluster.external._WATCH_SECONDS", 0.01)
     n_looks, seen = 0, threading.Event()
 
-    def looks(self: ExternalCluster, *, sources: bool) -> None:
+    def looks(self: ExternalCluster, *, ask_sources: bool) -> None:
         nonlocal n_looks
         n_looks += 1
         if n_looks == 1:
@@ -56,7 +56,7 @@ def test_the_thread_that_watches_outlives_a_look_that_fails(
     monkeypatch.setattr(ExternalCluster, "_look", looks)
     with connect_external(address, "run", Settings()):
         assert seen.wait(60)
-    assert "a look at the cluster failed" in caplog.text
+    assert "cannot look at the Dask cluster" in caplog.text
 
 
 @pytest.mark.parametrize("fault", [OSError("Timed out trying to connect"), AttributeError("'NoneType' object")])
@@ -77,7 +77,7 @@ def test_a_connection_that_is_lost_before_it_has_its_plugin_is_made_anew(
     monkeypatch.setattr(Client, "register_plugin", once_lost)
     cluster.reconnect()
     assert n_asked == 2
-    assert cluster.alive
+    assert cluster.is_connected
     assert cluster.slots == 2
 
 

@@ -13,23 +13,25 @@ from mops.cluster.other_jobs import METADATA, SILENT_SECONDS, JobCard, OtherJobs
 from mops.cluster.shares import ShareRequest
 
 
-def said(n: int, **more: Any) -> dict[str, Any]:
+def record(n: int, **more: Any) -> dict[str, Any]:
     return {"format": 1, "n": n, "job": "other", "run": "2", "priority": "normal", "weight": 4, "wants": 0.5} | more
 
 
 def test_another_job_counts_until_it_has_been_silent_for_long() -> None:
     clock = Clock(100.0)
     other_jobs = OtherJobs(JobCard("mine", "1", "high"), clock)
-    assert other_jobs.heard({"own": said(1), "a": said(7)}, "own") == [ShareRequest(4, 0.5)]
+    assert other_jobs.requests({"own": record(1), "a": record(7)}, "own") == [ShareRequest(4, 0.5)]
     clock.now += SILENT_SECONDS
-    assert other_jobs.heard({"a": said(7)}, "own") == [ShareRequest(4, 0.5)]
+    assert other_jobs.requests({"a": record(7)}, "own") == [ShareRequest(4, 0.5)]
     clock.now += 1.0
-    assert other_jobs.heard({"a": said(7)}, "own") == []
-    assert other_jobs.heard({"a": said(8, wants=1.0)}, "own") == [ShareRequest(4, 1.0)]
+    assert other_jobs.requests({"a": record(7)}, "own") == []
+    assert other_jobs.requests({"a": record(8, wants=1.0)}, "own") == [ShareRequest(4, 1.0)]
 
 
-def test_what_another_version_says_otherwise_is_left_alone() -> None:
-    assert OtherJobs(JobCard("mine", "1", "high"), Clock(100.0)).heard({"a": {"format": 2, "claims": []}}, "own") == []
+def test_a_record_of_another_format_is_left_alone() -> None:
+    assert (
+        OtherJobs(JobCard("mine", "1", "high"), Clock(100.0)).requests({"a": {"format": 2, "claims": []}}, "own") == []
+    )
 
 
 @pytest.fixture
@@ -41,10 +43,10 @@ def client() -> Iterator[Client]:
         yield client
 
 
-def test_two_jobs_meet_on_a_scheduler(client: Client) -> None:
+def test_two_jobs_exchange_their_requests_through_the_scheduler(client: Client) -> None:
     one, two = (OtherJobs(JobCard(job, "1", "normal"), Clock(100.0)) for job in ("one", "two"))
-    assert one.meet(client, "1.1", ShareRequest(4, 1.0)) == []
-    assert two.meet(client, "2.1", ShareRequest(1, 0.25)) == [ShareRequest(4, 1.0)]
-    assert one.meet(client, "1.1", ShareRequest(4, 1.0)) == [ShareRequest(1, 0.25)]
+    assert one.exchange(client, "1.1", ShareRequest(4, 1.0)) == []
+    assert two.exchange(client, "2.1", ShareRequest(1, 0.25)) == [ShareRequest(4, 1.0)]
+    assert one.exchange(client, "1.1", ShareRequest(4, 1.0)) == [ShareRequest(1, 0.25)]
     names = {name: (it["job"], it["priority"]) for name, it in client.get_metadata([METADATA]).items()}
     assert names == {"1.1": ("one", "normal"), "2.1": ("two", "normal")}

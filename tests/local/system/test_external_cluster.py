@@ -229,10 +229,10 @@ def test_a_task_that_finds_no_worker_but_those_that_it_avoids_runs_on_one_of_the
     with connect_external(dask.address, "run", Settings()) as cluster:
         first, second = cluster.client.nthreads()
         process = dict(zip((ports := cluster.client.run(os.getpid)), ports.values(), strict=True))
-        with annotate(**cluster.notes(task, frozenset({first, second}))):
+        with annotate(**cluster.annotations(task, frozenset({first, second}))):
             both = cluster.client.submit(int, 7, key="sim-job-1-1", pure=False)
         assert both.result(timeout=60) == 7
-        with annotate(**cluster.notes(task, frozenset({first}))):
+        with annotate(**cluster.annotations(task, frozenset({first}))):
             waits = cluster.client.submit(time.sleep, 3, key="sim-job-1-2", pure=False)
         wait_for(lambda: cluster.client.processing()[second])
         assert cluster.client.processing()[first] == ()
@@ -263,13 +263,13 @@ def test_when_every_worker_is_faulty_what_is_finished_is_committed_and_resume_go
 def test_a_connection_that_dask_makes_anew_by_itself_is_a_lost_one(dask: DaskProcesses) -> None:
     """Its tasks are gone, and the scheduler has ended its children: a job that took it for the old one never ended."""
     with way_to(dask.port) as way, connect_external(f"tcp://127.0.0.1:{way.port}", "run", Settings()) as cluster:
-        assert cluster.alive
+        assert cluster.is_connected
         client, stream, pool = cluster.client, cluster.client.scheduler_comm, cluster.pool
         way.cut()
         wait_for(lambda: client.status == "running" and client.scheduler_comm not in (None, stream))
-        assert not cluster.alive
+        assert not cluster.is_connected
         cluster.reconnect()
-        assert cluster.alive
+        assert cluster.is_connected
         assert cluster.pool != pool
 
 
@@ -310,7 +310,7 @@ def test_slots_follow_the_workers_that_come(lab: StudyLab, dask: DaskProcesses) 
     dask.let_go()
     assert runner.wait() == 0, runner.said
     text = "".join(path.read_text() for path in lab.storage.glob("jobs/job/logs/*.txt"))
-    assert "5 simulations at once, 2 before" in text
+    assert "slots: 5 (before: 2)" in text
 
 
 @pytest.mark.timeout(240)

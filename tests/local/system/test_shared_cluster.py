@@ -169,8 +169,8 @@ def test_a_short_job_beside_a_long_one_has_its_share_and_ends_first(
         lab.assert_sound(name)
     assert Counter(dask.tally).most_common(1)[0][1] == 1, "nothing ran twice"
     log = "".join(path.read_text() for path in one.storage.glob("jobs/one/logs/*.txt"))
-    assert "other jobs on this cluster: 1; this one's share is 2 of 4 simulations at once" in log
-    assert "other jobs on this cluster: 0; this one's share is 4 of 4 simulations at once" in log
+    assert "other jobs on this cluster: 1; share of this job: 2 of 4 slots" in log
+    assert "other jobs on this cluster: 0; share of this job: 4 of 4 slots" in log
 
 
 def test_a_job_of_high_priority_has_most_and_a_normal_one_goes_on(
@@ -286,8 +286,10 @@ def test_who_waits_to_be_alone_is_not_blamed_for_what_another_job_does(
         Client(dask.address, set_as_default=False) as client,
     ):
         dask.add_worker("--nanny")
-        given = {"notes": lambda *_: {}, "cause": lambda *_: UNKNOWN, "carried": lambda request: request}
-        cluster: Any = SimpleNamespace(client=client, alive=True, result=lambda future, _: future.result(), **given)
+        given = {"annotations": lambda *_: {}, "loss_cause": lambda *_: UNKNOWN, "to_dask": lambda request: request}
+        cluster: Any = SimpleNamespace(
+            client=client, is_connected=True, result=lambda future, _: future.result(), **given
+        )
         with contextlib.closing(TasksInFlight(cluster, lambda *_: None, events.put, 1 << 20)) as tasks_in_flight:
             request: Any = SimpleNamespace(key="sim-job-1-1")
             tasks_in_flight.send(Task(1, (0,), alone=True), request)

@@ -79,8 +79,8 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
         job = ClaimedJob(files, record, load_groups(files, "job"), log, context, settings)
         runner = Runner(cluster, job, text)
         drained_before: list[bool] = []
-        done = cluster.done
-        monkeypatch.setattr(cluster, "done", lambda: (drained_before.append(drained in caplog.text), done()))
+        finish = cluster.finish
+        monkeypatch.setattr(cluster, "finish", lambda: (drained_before.append(drained in caplog.text), finish()))
         with following(lab, watch) as durable_but_live:
             assert runner.run() == "succeeded"
     assert durable_but_live == []

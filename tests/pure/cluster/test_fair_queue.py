@@ -33,7 +33,7 @@ class Queue:
 
     def send(self, job: str) -> None:
         self.n += 1
-        reached = max(queue.reached for queue in self.queues.values())
+        reached = max(queue.highest_taken for queue in self.queues.values())
         tag = self.queues[job].tag(str(self.n), self.prices[job], reached)
         heapq.heappush(self.queued, (tag if self.fair else self.n, self.n, job))
 
@@ -100,5 +100,5 @@ def test_a_task_that_is_taken_again_after_its_worker_died_counts_once() -> None:
     queues.taken("b")
     queues.taken("a")
     queues.taken("a")
-    queues.gone("c")
-    assert queues.reached == 5.0
+    queues.removed("c")
+    assert queues.highest_taken == 5.0

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mops.cluster.shares import TASKS_PER_SHARED_SLOT, WEIGHTS, Share, ShareRequest, parts, share_of, tasks_in_flight
+from mops.cluster.shares import (
+    TASKS_PER_SHARED_SLOT,
+    WEIGHTS,
+    Share,
+    ShareRequest,
+    fractions,
+    share_of,
+    tasks_in_flight,
+)
 
 wants = st.floats(1e-3, 1.0)
 claims = st.lists(st.builds(ShareRequest, st.sampled_from(sorted(WEIGHTS.values())), wants), min_size=1, max_size=12)
@@ -22,19 +30,19 @@ def in_flight(slots: int, of: list[ShareRequest]) -> list[int]:
 
 @given(claims)
 def test_a_job_gets_no_more_than_it_wants_and_all_jobs_no_more_than_the_cluster(of: list[ShareRequest]) -> None:
-    got = parts(of)
+    got = fractions(of)
     assert all(0 < part <= claim.wants + 1e-9 for part, claim in zip(got, of, strict=True))
     assert sum(got) <= 1 + 1e-9
 
 
 @given(claims)
 def test_nothing_is_left_over_while_a_job_wants_more(of: list[ShareRequest]) -> None:
-    assert sum(parts(of)) == pytest.approx(min(1.0, sum(claim.wants for claim in of)))
+    assert sum(fractions(of)) == pytest.approx(min(1.0, sum(claim.wants for claim in of)))
 
 
 @given(claims)
 def test_a_job_that_gets_less_than_it_wants_gets_as_much_per_weight_as_any_other(of: list[ShareRequest]) -> None:
-    got = parts(of)
+    got = fractions(of)
     for part, claim in zip(got, of, strict=True):
         if part < claim.wants - 1e-9:
             assert all(part / claim.weight >= other / its.weight - 1e-9 for other, its in zip(got, of, strict=True))

@@ -42,16 +42,16 @@ def kills(n: int, age_s: float = 1e6, born: float = 0.0) -> OomKills:
 def judged(losses: WorkerLosses, clock: Clock) -> list[str]:
     clock.now += JOIN_SECONDS
     losses.judge()
-    return [loss.cause.said for loss in losses.take()]
+    return [loss.cause.text for loss in losses.take()]
 
 
 def test_a_departure_is_judged_a_moment_later_when_its_sources_know(clock: Clock) -> None:
     nannies = NannyRestarts(clock)
     losses = WorkerLosses([nannies], clock)
-    losses.hear(removed(ONE, "sim-job-1-1", held="sim-job-1-2"))
+    losses.on_event(removed(ONE, "sim-job-1-1", held="sim-job-1-2"))
     losses.judge()
     assert losses.take() == []
-    nannies.hear(restarted(ONE))
+    nannies.on_event(restarted(ONE))
     clock.now += JOIN_SECONDS
     losses.judge()
     keys = frozenset({"sim-job-1-1", "sim-job-1-2"})
@@ -63,22 +63,22 @@ def test_a_departure_is_judged_a_moment_later_when_its_sources_know(clock: Clock
 
 def test_workers_that_leave_as_expected_are_no_losses(clock: Clock) -> None:
     losses = WorkerLosses([NannyRestarts(clock)], clock)
-    losses.hear(removed(ONE, expected=True))
-    losses.hear((0.0, {"action": "add-worker", "worker": ONE}))
+    losses.on_event(removed(ONE, expected=True))
+    losses.on_event((0.0, {"action": "add-worker", "worker": ONE}))
     assert judged(losses, clock) == []
 
 
 def test_another_worker_at_the_same_address_does_not_get_the_cause_of_the_first(clock: Clock) -> None:
     nannies = NannyRestarts(clock)
     losses = WorkerLosses([nannies], clock)
-    nannies.hear(restarted(ONE))
+    nannies.on_event(restarted(ONE))
     found = []
     for _ in range(2):
-        losses.hear(removed(ONE))
+        losses.on_event(removed(ONE))
         found += judged(losses, clock)
     assert found == ["its nanny restarted it at 600 MiB", ""]
     clock.now += NEAR_SECONDS + 1
-    assert losses.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == UNKNOWN, "a new departure"
+    assert losses.cause("sim-job-1-1", ONE, clock.now, timeout_s=0.0) == UNKNOWN, "a new departure"
 
 
 def test_an_oom_kill_counter_that_grew_at_that_time_is_the_cause(clock: Clock) -> None:
@@ -86,13 +86,13 @@ def test_an_oom_kill_counter_that_grew_at_that_time_is_the_cause(clock: Clock) -
     losses = WorkerLosses([OomKillCounters(lambda: dict(seen), clock)], clock)
     losses.look()
     seen[host_of(ONE)] = kills(5)
-    losses.hear(removed(ONE))
-    losses.hear(removed(OTHER))
+    losses.on_event(removed(ONE))
+    losses.on_event(removed(OTHER))
     assert judged(losses, clock) == ["kills for memory in its container at that time: 2", ""]
-    losses.hear(removed(ONE))
+    losses.on_event(removed(ONE))
     assert judged(losses, clock) != [""], "of two that leave together both count"
     clock.now += NEAR_SECONDS + 1
-    losses.hear(removed(ONE))
+    losses.on_event(removed(ONE))
     assert judged(losses, clock) == [""], "a kill long ago explains nothing"
 
 
@@ -111,7 +111,7 @@ def test_a_host_that_is_new_or_does_not_answer_gives_no_cause(clock: Clock) -> N
 def test_callers_that_ask_one_after_the_other_wait_once(clock: Clock) -> None:
     """Each waited the full time from its turn on, and the results of all others waited behind it."""
     losses = WorkerLosses([NannyRestarts(clock)], clock)
-    losses.hear(removed(ONE))
+    losses.on_event(removed(ONE))
     assert judged(losses, clock) == [""]
     asked_at = clock.now
     clock.now += 100  # those before it have waited
@@ -124,8 +124,8 @@ def test_a_caller_that_gives_up_does_not_wait(clock: Clock) -> None:
     assert losses.cause("sim-job-1-1", ONE, clock.now, lambda: True) == UNKNOWN
 
 
-def test_a_cause_that_no_source_knows_is_unknown_after_the_patience() -> None:
-    assert WorkerLosses([NannyRestarts()]).cause("sim-job-1-1", ONE, time.monotonic(), patience_s=0.05) == UNKNOWN
+def test_a_cause_that_no_source_knows_is_unknown_after_the_timeout() -> None:
+    assert WorkerLosses([NannyRestarts()]).cause("sim-job-1-1", ONE, time.monotonic(), timeout_s=0.05) == UNKNOWN
 
 
 class Late:
@@ -147,18 +147,18 @@ KILLED = KnownCause("the container of pod worker-1 was OOMKilled (exit code 137)
 def test_a_source_that_is_late_gets_time(clock: Clock) -> None:
     late = Late()
     losses = WorkerLosses([late], clock, late_s=POD_SECONDS)
-    losses.hear(removed(ONE, "sim-job-1-1"))
+    losses.on_event(removed(ONE, "sim-job-1-1"))
     assert judged(losses, clock) == []
     late.known = KILLED
-    assert judged(losses, clock) == [KILLED.said]
+    assert judged(losses, clock) == [KILLED.text]
     late.known = None
-    losses.hear(removed(ONE))
+    losses.on_event(removed(ONE))
     assert [judged(losses, clock) for _ in range(int(POD_SECONDS))][-2:] == [[], [""]]
 
 
 def test_a_nanny_that_answers_ends_the_wait_for_its_pod(clock: Clock) -> None:
     losses = WorkerLosses([Late(), OomKillCounters(lambda: {"10.0.0.1": kills(0)}, clock)], clock, late_s=POD_SECONDS)
-    losses.hear(removed(ONE))
+    losses.on_event(removed(ONE))
     assert judged(losses, clock) == [""]
 
 
@@ -166,18 +166,18 @@ def test_kills_before_a_nanny_stopped_answering_count_if_the_pod_gives_no_cause(
     """The kernel may have killed a child process just before, which did not end the container."""
     seen = {"10.0.0.1": kills(0)}
     late, counters = Late(), OomKillCounters(lambda: dict(seen), clock)
-    losses = WorkerLosses([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
+    losses = WorkerLosses([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely_cause)
     losses.look()
     seen["10.0.0.1"] = kills(1)
     losses.look()
     seen.clear()
     clock.now += 1
-    losses.hear(removed(ONE))
+    losses.on_event(removed(ONE))
     assert judged(losses, clock) == []
     late.known = KILLED
-    assert judged(losses, clock) == [KILLED.said]
+    assert judged(losses, clock) == [KILLED.text]
     late.known = None
-    losses.hear(removed(ONE))
+    losses.on_event(removed(ONE))
     clock.now += POD_SECONDS
     assert judged(losses, clock) == ["kills for memory in its container at that time: 1"]
 
@@ -186,13 +186,13 @@ def test_a_nanny_in_a_restarted_container_does_not_end_the_wait_for_the_pod(cloc
     """The nanny has the address of the one before, and the status of the pod is not known yet."""
     seen = {"10.0.0.1": kills(0)}
     late, counters = Late(), OomKillCounters(lambda: dict(seen), clock)
-    losses = WorkerLosses([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely)
+    losses = WorkerLosses([late, counters], clock, late_s=POD_SECONDS, likely=counters.likely_cause)
     losses.look()
-    losses.hear(removed(ONE))
+    losses.on_event(removed(ONE))
     seen["10.0.0.1"] = kills(0, age_s=0.5, born=1e6)
     assert judged(losses, clock) == []
     late.known = KILLED
-    assert judged(losses, clock) == [KILLED.said]
+    assert judged(losses, clock) == [KILLED.text]
 
 
 def test_the_counter_of_a_restarted_container_starts_at_zero(clock: Clock) -> None:
@@ -202,7 +202,7 @@ def test_the_counter_of_a_restarted_container_starts_at_zero(clock: Clock) -> No
     losses.look()
     seen["10.0.0.1"] = kills(1, age_s=5.0, born=1e6)
     clock.now += 10
-    losses.hear(removed(ONE))
+    losses.on_event(removed(ONE))
     assert judged(losses, clock) == ["kills for memory in its container at that time: 1"]
 
 
@@ -210,10 +210,10 @@ def test_a_kill_that_is_read_after_the_next_worker_has_started_counts(clock: Clo
     """Dask cannot ask a nanny that has no worker, and a worker may take long to start."""
     seen = {"10.0.0.1": kills(0)}
     counters = OomKillCounters(lambda: dict(seen), clock)
-    losses = WorkerLosses([Late(), counters], clock, late_s=POD_SECONDS, likely=counters.likely)
+    losses = WorkerLosses([Late(), counters], clock, late_s=POD_SECONDS, likely=counters.likely_cause)
     losses.look()
     clock.now += 1
-    losses.hear(removed(ONE))
+    losses.on_event(removed(ONE))
     seen.clear()
     for _ in range(int(POD_SECONDS) - 2):
         assert judged(losses, clock) == []
@@ -237,9 +237,9 @@ def test_after_a_slow_look_there_is_another(clock: Clock) -> None:
             self.known = late.known
 
     losses = WorkerLosses([LookedAtFirst(), OomKillCounters(slow, clock)], clock, late_s=POD_SECONDS)
-    losses.hear(removed(ONE))
+    losses.on_event(removed(ONE))
     assert judged(losses, clock) == []
-    assert judged(losses, clock) == [KILLED.said]
+    assert judged(losses, clock) == [KILLED.text]
 
 
 def test_a_new_departure_from_the_same_address_is_waited_for(clock: Clock) -> None:
@@ -247,10 +247,10 @@ def test_a_new_departure_from_the_same_address_is_waited_for(clock: Clock) -> No
     late = Late()
     losses = WorkerLosses([late], clock)
     for late.known in (DELETED, KILLED):
-        losses.hear(removed(ONE))
-        assert losses.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == UNKNOWN
+        losses.on_event(removed(ONE))
+        assert losses.cause("sim-job-1-1", ONE, clock.now, timeout_s=0.0) == UNKNOWN
         judged(losses, clock)
-        assert losses.cause("sim-job-1-1", ONE, clock.now, patience_s=0.0) == late.known
+        assert losses.cause("sim-job-1-1", ONE, clock.now, timeout_s=0.0) == late.known
         clock.now += 5
 
 
@@ -259,7 +259,7 @@ def test_a_task_whose_worker_was_removed_is_not_to_blame(clock: Clock) -> None:
     late = Late()
     losses = WorkerLosses([late], clock)
     for late.known in (DELETED, KILLED):
-        losses.hear(removed(ONE, "sim-job-1-1"))
+        losses.on_event(removed(ONE, "sim-job-1-1"))
         judged(losses, clock)
     assert losses.cause("sim-job-1-1", ONE, clock.now) == DELETED
     assert losses.cause("sim-job-1-1", ONE, clock.now) == KILLED, "once"

@@ -193,7 +193,7 @@ def test_a_pod_that_is_missing_was_deleted_unless_an_event_says_more(clock: Cloc
     found = list(causes(answers, clock, 2))[-1]
     assert found is not None
     assert not found.removed
-    assert "low on resource: pids" in found.said
+    assert "low on resource: pids" in found.text
 
 
 def test_the_end_of_a_pod_counts_after_the_pod_was_deleted(clock: Clock) -> None:
