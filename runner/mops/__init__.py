@@ -1,7 +1,6 @@
-"""Run simulation studies on Dask: memory bounded by configuration, durable as they go.
+"""Run simulation studies on Dask, with bounded memory and durable results.
 
-Names are loaded when they are first used, because children of the workers import this package too and are to stay
-small.
+Names are imported at their first use: child processes import this package too, and must stay small.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["Job", "open_job", "resume", "retry", "submit"]
 __version__ = "0.1.0"
 
-# Arrow reads this when it is first used. Its default, mimalloc, takes huge pages for itself: 40 MiB more at the
-# highest, and CPU time to clear them (docs/internals/memory.md). The system's allocator also hears of malloc_trim.
+# Arrow reads this at its first use. Its default, mimalloc, reserves huge pages, which costs up to 40 MiB and CPU time
+# (docs/internals/memory.md). malloc_trim works on the system's allocator only.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 _HOMES = {

@@ -2,35 +2,34 @@
 
 ::
 
-    MopsError                      exit
-    ├── UsageError                 2     what was asked for cannot be done; nothing was written
-    │   ├── StudyError             2     problems of a study file, all at once
-    │   ├── SettingsError          2     problems of MODELOPS_* variables, all at once
-    │   ├── OptionsError           2     problems of --env and --python, all at once
-    │   ├── BundleError            2     the project folder cannot be packed
+    MopsError                      exit code
+    ├── UsageError                 2     the input or the request is wrong; nothing was written
+    │   ├── StudyError             2     a study file has problems; lists all of them
+    │   ├── SettingsError          2     MODELOPS_* variables have problems; lists all of them
+    │   ├── OptionsError           2     --env or --python have problems; lists all of them
+    │   ├── BundleError            2     the project folder cannot be packed, or a bundle cannot be unpacked
     │   ├── ModelError             2     the model or a target cannot be found, imported or called
     │   ├── InstallError           2     the model's dependencies cannot be installed
-    │   └── JobError               2     no such job, or the job's state does not allow it
+    │   ├── JobError               2     the job does not exist, or its state does not allow the request
+    │   └── NewerFormat            2     a newer mops wrote the record
     ├── StorageError               4     the storage refuses, is out of reach, or is full
-    │   ├── StorageUnavailable     4     transient faults that outlasted the retries
-    │   └── CorruptRecord          4     a stored object is not what was written
-    ├── NewerFormat                2     a record was written by a newer mops
+    │   ├── StorageUnavailable     4     the storage still failed after all retries
+    │   └── CorruptRecord          4     a stored object differs from what mops wrote
     ├── ClusterError               4     the Dask cluster is out of reach
-    ├── ServiceError               4     Kubernetes is out of reach, refuses, or lacks what is needed
-    ├── JobFailed                  1     the job ended in state ``failed``
-    ├── RunnerEnded                its   a detached runner ended before it had begun
-    ├── TrialFailed                1     the simulation that ``study check`` ran failed
-    ├── Terminated                 143   SIGTERM: the runner left the job to the next one
-    ├── Superseded                 5     a newer attempt owns the job; nothing is to be restarted
-    └── InternalError              70    a defect: what mops counts contradicts itself, and going on would harm results
+    ├── ServiceError               4     Kubernetes is out of reach, refuses, or lacks a component
+    ├── JobFailed                  1     the job ended in the state failed
+    ├── RunnerEnded                any   the detached runner ended before it claimed the job; its exit code
+    ├── TrialFailed                1     the simulation that 'mops study check' ran has failed
+    ├── Terminated                 143   SIGTERM stopped the runner; its next runner continues the job
+    ├── Superseded                 5     a newer attempt owns the job; nothing restarts this runner
+    └── InternalError              70    mops found a contradiction in its own counts and stopped
 
-Only the command line turns an error into an exit code; anything outside this tree is a bug and keeps its
-traceback. Errors of other libraries are translated where that library is called, and nowhere else.
+Only the command line turns an error into an exit code. Any other exception is a bug and keeps its traceback. mops
+translates errors of other libraries where it calls them, and nowhere else.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,16 +37,16 @@ _PATH_SHOWN = 200  # characters
 
 
 class MopsError(Exception):
-    """Base of the tree.
+    """The base class of every error that mops raises on purpose.
 
     Parameters
     ----------
     what
-        What failed, one sentence without a full stop.
+        What failed: lower case, without a full stop.
     where
-        The file, key, object or host it failed at.
+        The file, key, object or host where it failed.
     hint
-        What the reader can do about it.
+        One thing that the reader can do.
     """
 
     exit_code = 1
@@ -78,31 +77,31 @@ def _rebuild(kind: type[MopsError], state: dict[str, object]) -> MopsError:
 
 
 class UsageError(MopsError):
-    """What was asked for cannot be done as asked."""
+    """The input or the request is wrong."""
 
     exit_code = 2
 
 
 def path_refused(path: object, what: str, reason: Exception, *, hint: str = "name another path") -> UsageError:
-    """Return what to say of a path that a user gave and the system refuses: too long, a circle of links, no access.
+    """Return the error for a user's path that the system refuses: too long, a circle of links, no access.
 
     Parameters
     ----------
     what
-        What the path was to be: ``the project folder``.
+        What the path names: ``the project folder``.
     reason
-        What was raised: OSError; ValueError for a null character; RuntimeError for a home folder that nobody has.
+        What the system raised: OSError; ValueError for a null character; RuntimeError for an unknown home folder.
     """
-    return UsageError(f"{what} cannot be used: {path_fault(reason)}", where=path_shown(path), hint=hint)
+    return UsageError(f"{what} cannot be used: {path_fault(reason)}", where=printable_path(path), hint=hint)
 
 
 def path_fault(reason: Exception) -> str:
-    """Return the reason in the system's words."""
+    """Return the system's text for a path error."""
     return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
 
 
-def path_shown(path: object) -> str:
-    """Return a path for one line of a terminal."""
+def printable_path(path: object) -> str:
+    """Return a path for one line of a terminal: escaped, and shortened in the middle."""
     text = str(path)
     text = text if text.isprintable() else ascii(text)
     half = _PATH_SHOWN // 2
@@ -111,14 +110,14 @@ def path_shown(path: object) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a file or a setting.
+    """One problem of a file or a setting.
 
     Parameters
     ----------
     path
-        Where in the input, as a JSON path (``$.parameter_sets[3].params.beta``) or a variable's name.
+        Where in the input: a JSON path (``$.parameter_sets[3].params.beta``) or a variable's name.
     message
-        What is wrong and what would be right.
+        What is wrong, and what is right.
     """
 
     path: str
@@ -129,7 +128,7 @@ class Problem:
 
 
 class _Problems(UsageError):
-    """Carries every problem of one input."""
+    """Lists every problem of one input."""
 
     def __init__(self, what: str, problems: Sequence[Problem], *, where: str | None = None, hint: str | None = None):
         super().__init__(what, where=where, hint=hint)
@@ -141,18 +140,18 @@ class _Problems(UsageError):
 
 
 class StudyError(_Problems):
-    """Problems of a study file, all of them."""
+    """A study file has problems."""
 
 
 class SettingsError(_Problems):
-    """Problems of the environment's MODELOPS_* variables, all of them."""
+    """MODELOPS_* variables have problems."""
 
 
 class OptionsError(_Problems):
-    """Problems of ``--env`` and ``--python``, all of them."""
+    """``--env`` or ``--python`` have problems."""
 
     def __init__(self, problems: Sequence[Problem], *, where: str | None = None, hint: str | None = None):
-        super().__init__("simulations cannot be started with these options", problems, where=where, hint=hint)
+        super().__init__("these options cannot start simulations", problems, where=where, hint=hint)
 
 
 class BundleError(UsageError):
@@ -168,25 +167,25 @@ class InstallError(UsageError):
 
 
 class JobError(UsageError):
-    """There is no such job, or its state does not allow what was asked."""
+    """The job does not exist, or its state does not allow the request."""
 
 
 class NewerFormat(UsageError):
-    """A record was written by a newer mops."""
+    """A newer mops wrote the record."""
 
 
 class StorageError(MopsError):
-    """The storage refused, or is full."""
+    """The storage refuses, is out of reach, or is full."""
 
     exit_code = 4
 
 
 class StorageUnavailable(StorageError):
-    """Transient faults of the storage that outlasted the retries."""
+    """The storage still failed after all retries."""
 
 
 class CorruptRecord(StorageError):
-    """A stored object is not what was written."""
+    """A stored object differs from what mops wrote."""
 
 
 class ClusterError(MopsError):
@@ -196,66 +195,58 @@ class ClusterError(MopsError):
 
 
 class ServiceError(MopsError):
-    """Kubernetes is out of reach, refuses, or lacks what the cluster service needs."""
+    """Kubernetes is out of reach, refuses, or lacks a component."""
 
     exit_code = 4
 
 
 class JobFailed(MopsError):
-    """The job ended in state ``failed``."""
+    """The job ended in the state ``failed``."""
 
     exit_code = 1
 
 
 class RunnerEnded(MopsError):
-    """A detached runner ended before it had begun.
+    """The detached runner ended before it claimed the job.
 
     Parameters
     ----------
     returncode
-        Its exit code, which becomes this error's; negative: the signal that ended it.
-    said
-        What it wrote.
+        The runner's exit code, which becomes this error's; negative: the signal that ended the runner.
+    output
+        What the runner printed.
     """
 
-    def __init__(self, returncode: int, said: str, *, where: str, hint: str):
+    def __init__(self, returncode: int, output: str, *, where: str, hint: str):
         how = f"with exit code {returncode}" if returncode >= 0 else f"by signal {-returncode}"
-        what = f"the runner ended {how} before it had begun; it said: {said.strip() or '(nothing)'}"
+        what = f"the runner ended {how} before it claimed the job; its output: {output.strip() or '(none)'}"
         super().__init__(what, where=where, hint=hint)
         self.exit_code = returncode if returncode >= 0 else 128 - returncode
 
 
 class TrialFailed(MopsError):
-    """The simulation that ``mops study check`` ran, or a target of its set, failed."""
+    """The simulation that ``mops study check`` ran, or one of its targets, failed."""
 
     exit_code = 1
 
 
 class Terminated(MopsError):
-    """The runner was asked by SIGTERM to end: what is finished is committed, the job goes on with the next runner."""
+    """SIGTERM stopped the runner after it committed what was finished; the job's next runner continues the job."""
 
-    exit_code = 143  # 128 + SIGTERM, as shells have it
+    exit_code = 143  # 128 + SIGTERM, as shells report it
 
     def __init__(self, job: str, *, where: str):
-        what = f"the runner of job {job!r} was asked to end (SIGTERM); what is finished is committed"
-        super().__init__(what, where=where, hint=f"the job goes on with its next runner, or: mops jobs resume {job}")
+        what = f"SIGTERM stopped the runner of job {job!r}; finished work is committed"
+        super().__init__(what, where=where, hint=f"if no other runner starts: mops jobs resume {job}")
 
 
 class Superseded(MopsError):
-    """A newer attempt owns the job: this runner stops and nothing restarts it."""
+    """A newer attempt owns the job."""
 
     exit_code = 5
 
 
 class InternalError(MopsError):
-    """What mops counts contradicts itself: a defect of mops, found before it harms results."""
+    """mops found a contradiction in its own counts, a defect, and stopped before it harmed results."""
 
     exit_code = 70  # EX_SOFTWARE of sysexits.h
-
-
-_NUMBER = re.compile(r"\d[\d.,]*( [KMG]?i?B)?")
-
-
-def without_numbers(message: str) -> str:
-    """Return a message as those that differ in their numbers and sizes only have it too: such are told once."""
-    return _NUMBER.sub("#", message)

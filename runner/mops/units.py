@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
+
+_NUMBER = re.compile(r"\d[\d.,]*( [KMG]?i?B)?")
 
 
 def bytes_text(n_bytes: int) -> str:
@@ -51,3 +54,8 @@ def about(seconds: float) -> str:
 def counted(n: int, what: str) -> str:
     """Return a number of things."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def without_numbers(message: str) -> str:
+    """Return a message with ``#`` for each number and size, so that messages that differ only in those are equal."""
+    return _NUMBER.sub("#", message)

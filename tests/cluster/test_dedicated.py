@@ -264,7 +264,7 @@ def service(described: Described, kubernetes: Kubernetes, size: Size | None = Si
 
 def test_a_chart_without_them_says_what_its_operator_has_to_set(described: Described) -> None:
     described = described.model_copy(update={"dedicated": Dedicated()})
-    with pytest.raises(UsageError) as refused, service(described, Kubernetes()).ready(STORAGE, "sir"):
+    with pytest.raises(UsageError) as refused, service(described, Kubernetes()).launcher(STORAGE, "sir"):
         pass
     assert "dedicated.enabled" in str(refused.value)
 
@@ -276,7 +276,7 @@ def test_runners_without_a_token_say_so(described: Described) -> None:
 
 
 def test_a_kubernetes_without_the_operator_says_what_to_install(described: Described) -> None:
-    with pytest.raises(ServiceError, match="knows no Dask clusters") as refused:
+    with pytest.raises(ServiceError, match="has no Dask clusters") as refused:
         service(described, Kubernetes(serves=False)).check_dedicated()
     assert "dask-kubernetes-operator" in str(refused.value)
 
@@ -289,7 +289,7 @@ def test_without_dask_kubernetes_the_command_that_installs_it_is_named(monkeypat
 
 def test_the_runner_is_sent_to_the_clusters_scheduler(described: Described) -> None:
     kubernetes = Kubernetes()
-    with service(described, kubernetes).ready(STORAGE, "sir") as start:
+    with service(described, kubernetes).launcher(STORAGE, "sir") as start:
         start({}, None)
     (job,) = kubernetes.jobs({})
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -324,13 +324,13 @@ def test_options_come_before_the_profile(
 ) -> None:
     found = service(described, Kubernetes(), None)
     found.profile = found.profile.model_copy(update={"dedicated": profile})
-    given = found.given(PodOptions(dedicated=dedicated, workers=workers))
+    given = found.with_options(PodOptions(dedicated=dedicated, workers=workers))
     assert given.dedicated_size == (Size.parse(size) if size else None)
 
 
 def test_the_shared_workers_are_not_a_modellers_to_count(described: Described) -> None:
     with pytest.raises(UsageError, match="add --dedicated"):
-        service(described, Kubernetes(), None).given(PodOptions(workers="4"))
+        service(described, Kubernetes(), None).with_options(PodOptions(workers="4"))
 
 
 def test_a_clusters_state_is_said_by_its_pods() -> None:
@@ -338,7 +338,7 @@ def test_a_clusters_state_is_said_by_its_pods() -> None:
         conditions = [{"type": "Ready", "status": str(ready)}]
         return {"metadata": {"labels": {names.DASK_COMPONENT: component}}, "status": {"conditions": conditions}}
 
-    assert dedicated.state("dask-x", []) == "dask-x: no pods; the operator of dask-kubernetes makes them"
+    assert dedicated.state("dask-x", []) == "dask-x: no pods yet; the operator of dask-kubernetes creates them"
     pods = [of("scheduler", True), of("worker", True), of("worker", False)]
     assert dedicated.state("dask-x", pods) == "dask-x: scheduler ready, 1 of 2 workers ready"
     assert "scheduler not ready, 0 of 0" in dedicated.state("dask-x", [of("scheduler", False)])
@@ -436,7 +436,7 @@ def test_crds_without_an_operator_are_told_apart(shown: Path, monkeypatch: pytes
     monkeypatch.setattr(dedicated_lifecycle, "_LOOK_S", 0.01)
     monkeypatch.setattr(dedicated_lifecycle, "_TAKEN_S", 0.05)
     with (
-        pytest.raises(MopsError, match="no operator takes DaskCluster") as refused,
+        pytest.raises(MopsError, match="no operator started DaskCluster") as refused,
         dedicated_lifecycle.dedicated_cluster(shown),
     ):
         raise AssertionError("the job must not begin")
@@ -452,7 +452,7 @@ def test_a_cluster_that_cannot_be_removed_does_not_fail_the_job(
     monkeypatch.setattr(kubernetes, "delete", refuse)
     with dedicated_lifecycle.dedicated_cluster(shown):
         pass
-    assert "stays until it was idle for long: out of reach" in caplog.text
+    assert "was not removed and stays until it is idle: out of reach" in caplog.text
 
 
 def test_a_job_without_a_cluster_of_its_own_needs_no_kubernetes() -> None:

@@ -79,13 +79,13 @@ def test_without_the_operator_nothing_is_written_and_it_is_said_what_to_install(
     told = bare.mops(
         "jobs", "submit", write_study(bare, "none", sets=2, seconds=0), "--name", "none", "--dedicated", code=4
     )
-    assert "this Kubernetes knows no Dask clusters" in told.err
+    assert "this Kubernetes has no Dask clusters" in told.err
     assert "dask-kubernetes-operator" in told.err
     assert "Traceback" not in told.err
     told = bare.mops("jobs", "status", "none", code=2)
     assert "no job" in told.err
     refused = bare.mops("connect", "-n", bare.namespace, "--dedicated", code=4)
-    assert "this Kubernetes knows no Dask clusters" in refused.err
+    assert "this Kubernetes has no Dask clusters" in refused.err
 
 
 # --- with it
@@ -232,13 +232,13 @@ def test_clusters_without_an_operator_that_runs_are_told_apart(service: Service)
     name = "untaken"
     service.submit(write_study(service, name, sets=2, seconds=0), name, "--dedicated")
     wait_for(
-        lambda: "no operator takes DaskCluster" in service.status(name)["kubernetes"]["reason"],
+        lambda: "no operator started DaskCluster" in service.status(name)["kubernetes"]["reason"],
         patience_s=400,  # it is seen between a pod's end and the next one
         said=lambda: service.what_is_wrong(name),
     )
     failed = [pod for pod in service.objects("pods", f"mops/job={name}") if pod["status"]["phase"] == "Failed"]
     assert "Traceback" not in failed[0]["status"]["containerStatuses"][0]["state"]["terminated"]["message"]
-    assert "the operator of dask-kubernetes makes them" in service.mops("jobs", "status", name).out
+    assert "the operator of dask-kubernetes creates them" in service.mops("jobs", "status", name).out
     service.run("kubectl", "-n", "dask-operator", "scale", "deployment", "--all", "--replicas=1")
     assert service.wait(name)["groups"] == 2, "as soon as there is one"
     gone(service, name)

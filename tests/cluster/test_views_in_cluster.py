@@ -132,7 +132,7 @@ def test_a_worker_without_room_says_what_the_scheduler_says(service: Service) ->
         assert "Insufficient cpu" in pod_of(service, "large")["reason"]
         told = service.mops("cluster", "status")
         assert "Insufficient cpu" in told.out
-        assert "hint: ask for less" in told.err
+        assert "hint: wait for room" in told.err
 
 
 def pod_of(service: Service, name: str) -> dict[str, Any]:
@@ -164,11 +164,11 @@ def test_a_scheduler_that_is_down_leaves_what_kubernetes_knows(service: Service)
     with scaled(service, "scheduler", 0):
         wait_for(lambda: not service.pods("scheduler"))
         told = service.mops("cluster", "status", code=4)
-        assert "no pod is ready that has this port" in told.err
+        assert "no pod of this Service is ready" in told.err
         assert "  at: " in told.err
         assert all(name in told.out for name in service.pods("worker"))
         assert service.mops("doctor", code=4).err.count("error: ") == 1
-        assert "no pod is ready" in service.mops("dashboard", "--port", "0", code=4).err
+        assert "no pod of this Service is ready" in service.mops("dashboard", "--port", "0", code=4).err
 
 
 def test_who_may_not_forward_ports_sees_what_kubernetes_shows(service: Service) -> None:
@@ -177,7 +177,7 @@ def test_who_may_not_forward_ports_sees_what_kubernetes_shows(service: Service) 
         began = time.monotonic()
         told = service.mops("cluster", "status", code=4, **env)
         assert time.monotonic() - began < 60
-        assert "the right to get and create pods/portforward (Forbidden)" in told.err
+        assert "needs get and create for pods/portforward (Forbidden)" in told.err
         assert all(name in told.out for name in service.pods("worker"))
         assert status(service, code=4, **env)["scheduler"]["dask"] is None
         assert "pods/portforward" in service.mops("dashboard", "--port", "0", code=4, **env).err
@@ -186,7 +186,7 @@ def test_who_may_not_forward_ports_sees_what_kubernetes_shows(service: Service) 
 def test_who_may_do_nothing_is_told_of_each_part(service: Service) -> None:
     with person(service, "nobody") as env:
         told = service.mops("cluster", "status", code=4, **env)
-        assert told.err.count("error: you may not do this: ") == 3
+        assert told.err.count("error: Kubernetes does not allow this (403): ") == 3
         assert "not known: see below" in told.out
         assert status(service, code=4, **env)["workers"] is None
         refused = service.mops("connect", "--namespace", service.namespace, code=4, **env).err
@@ -262,7 +262,7 @@ def test_a_port_that_is_in_use(service: Service) -> None:
     assert told.err.splitlines() == [
         f"error: port {port} of this machine is in use",
         f"  at: 127.0.0.1:{port}",
-        "hint: choose another one with --port",
+        "hint: choose another port with --port",
     ]
 
 

@@ -39,7 +39,7 @@ FLOORS: dict[str, set[str]] = {
     },
     "service": {"mops", "errors", "system", "settings", "k8s", "storage", "cluster"},
     "jobs": {
-        *("errors", "verdicts", "system", "settings", "study", "child", "project", "task", "storage"),
+        *("errors", "units", "verdicts", "system", "settings", "study", "child", "project", "task", "storage"),
         *("worker", "cluster", "attempt", "service"),
     },
     "cli": {

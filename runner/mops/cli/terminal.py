@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Table
 from rich.text import Text
 
-from mops.errors import MopsError, UsageError, without_numbers
-from mops.units import bytes_text, duration, rate
+from mops.errors import MopsError, UsageError
+from mops.units import bytes_text, duration, rate, without_numbers
 from mops.verdicts import Report
 
 if TYPE_CHECKING:

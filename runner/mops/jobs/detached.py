@@ -90,7 +90,7 @@ def _state_folder() -> Path:
 
 
 @contextmanager
-def ready(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], DetachedRunner]]:
+def launcher(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], DetachedRunner]]:
     """Have everything but the job, which the body creates; yield what starts its runner.
 
     This is a :data:`mops.jobs.launch.Launcher`.

@@ -167,7 +167,7 @@ class Launch:
         if self.service is None and not self.detach:
             attempt.run()
             return
-        launcher: Launcher = replace(self.service, study=record.study).ready if self.service else detached.ready
+        launcher: Launcher = replace(self.service, study=record.study).launcher if self.service else detached.launcher
         with launcher(files, record.job) as start_runner:
             attempt.create_only(other_packages=self.service is not None)
             runner = start_runner(self.settings.to_environment(), str(asked))
@@ -196,10 +196,10 @@ def _with_pod(service: Service | None, pod: PodOptions, named: PodOptions) -> tu
     Raises
     ------
     UsageError
-        This machine runs the job, and the command names pod options; or as :meth:`Service.given`.
+        This machine runs the job, and the command names pod options; or as :meth:`Service.with_options`.
     """
     if service is not None:
-        service = service.given(pod)
+        service = service.with_options(pod)
         return service, replace(pod, dedicated=service.dedicated_size is not None)
     if refused := named.of_a_service:
         raise UsageError(

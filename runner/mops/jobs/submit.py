@@ -180,7 +180,7 @@ def resume(
     launch = Launch.of(options, job=job, kept=kept.options)
     service = launch.service
     changes = [*_changes(job, record, view, launch.settings, service), *launch.changes]
-    replaces = service is not None and service.refuse_another(job.name, take_over=take_over)
+    replaces = service is not None and service.replaces_runner(job.name, take_over=take_over)
 
     def begin() -> None:
         keep_options(job.files, record, kept, launch.options)

@@ -1,4 +1,4 @@
-"""What a service's Helm chart says to clients and runners."""
+"""The description of a service that its Helm chart writes for clients."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Object = dict[str, Any]
 
 
 class ChartModel(BaseModel):
-    """What a chart or a client has written as JSON; what a newer one says besides is for newer clients."""
+    """JSON that a chart or a client wrote; unknown fields are for newer clients, and ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
 class RunnerPod(ChartModel):
-    """What a runner's Job is made with, in the words of Kubernetes.
+    """The settings of a runner's Job and pod, with Kubernetes' names.
 
     Parameters
     ----------
     service_account
-        Its right to the storage comes with it, or with ``env_from``.
+        The pod's service account. It gives access to the storage, unless ``env_from`` does.
     mount_token
-        Whether it has the account's token: with it, a runner reads why pods ended.
+        Whether the pod has the account's token, with which a runner asks Kubernetes why pods ended.
     queue
         A Kueue queue; None: Kubernetes starts the Job at once.
     grace_s
@@ -62,19 +62,19 @@ class RunnerPod(ChartModel):
 
 
 class Dashboard(ChartModel):
-    """Where Dask's pages are served."""
+    """The Service and port of Dask's dashboard."""
 
     service: str
     port: int
 
 
 class Dedicated(ChartModel):
-    """Whether jobs may have Dask clusters of their own, and how many workers those have unless somebody says so.
+    """Dedicated Dask clusters: whether jobs may have them, and their default number of workers.
 
     Parameters
     ----------
     network_policy, egress
-        Whether the chart says by network policies who may come to pods, and where they may go.
+        Whether the chart restricts traffic to pods, and from pods.
     """
 
     enabled: bool = False
@@ -84,30 +84,30 @@ class Dedicated(ChartModel):
 
 
 class Workers(ChartModel):
-    """The shared workers: their pods, and what a pod of a dedicated cluster is made of."""
+    """The shared workers: labels of their pods, and the template for pods of dedicated clusters."""
 
     selector: dict[str, str]
     pod_template: Annotated[Object, Field(alias="podTemplate")] = {}
 
 
 class _Format(ChartModel):
-    """What every chart writes, of whatever format."""
+    """The fields that every format has."""
 
     format: int
     version: str
 
 
 class ServiceConfig(ChartModel):
-    """What the chart says of a cluster service.
+    """The description of a cluster service.
 
     Parameters
     ----------
     version
-        Of mops in its image.
+        The version of mops in the service's image.
     storage, storage_env
-        URL of its results, and variables (no secrets) with which it is reached.
+        URL of the storage, and variables (no secrets) that give access to it.
     scheduler
-        Address of its Dask scheduler, inside the cluster.
+        Address of the Dask scheduler, inside the cluster.
     """
 
     format: int
@@ -124,28 +124,28 @@ class ServiceConfig(ChartModel):
 
     @classmethod
     def parse(cls, text: str, where: str) -> ServiceConfig:
-        """Read what the chart wrote.
+        """Read the description.
 
         Parameters
         ----------
         where
-            Names its place in errors.
+            The place of the text, for errors.
 
         Raises
         ------
         NewerFormat
-            A newer chart wrote it.
+            A newer chart wrote the text.
         UsageError
-            It is not what a chart of mops writes.
+            No chart of mops wrote the text.
         """
-        hint = "is it of the chart helm/mops? helm upgrade writes it anew"
+        hint = "run 'helm upgrade' with the chart helm/mops"
         try:
-            of = _Format.model_validate_json(text)  # first: a newer one may lack what this one needs
-            if of.format > FORMAT:
+            head = _Format.model_validate_json(text)  # first, because a newer format may lack fields of this one
+            if head.format > FORMAT:
                 raise NewerFormat(
-                    f"the service's chart is of mops {of.version}, which says more than this client understands",
+                    f"the service's chart is from mops {head.version}, and this client is older",
                     where=where,
-                    hint=f"install mops-runner {of.version}",
+                    hint=f"install mops-runner {head.version}",
                 )
             return cls.model_validate_json(text)
         except ValidationError as bad:
@@ -153,9 +153,9 @@ class ServiceConfig(ChartModel):
 
 
 def unreadable(bad: ValidationError, where: str, hint: str) -> UsageError:
-    """Return the error for JSON that does not describe a service, with each fault."""
+    """Return the error for JSON that does not describe a service; it lists each problem."""
     faults = (f"{'.'.join(map(str, error['loc'])) or '$'}: {error['msg']}" for error in bad.errors())
-    return UsageError(f"this describes no service of mops ({'; '.join(faults)})", where=where, hint=hint)
+    return UsageError(f"this does not describe a mops service ({'; '.join(faults)})", where=where, hint=hint)
 
 
 CONFIG_KEY = "client.json"

@@ -1,7 +1,7 @@
-"""The connection to Kubernetes: the only module that imports kr8s. Its errors become ours in :func:`translated`.
+"""The connection to Kubernetes. Only this module and errors.py, which translates errors, import kr8s.
 
-Objects go in and come out as plain dictionaries, as Kubernetes writes them; what they mean is runner_job.py's and
-job_phase.py's. How bytes go through a forwarded port is port_forward.py's.
+Objects are plain dictionaries, as Kubernetes writes them; runner_job.py and job_phase.py know their meaning.
+port_forward.py moves the bytes of a forwarded port.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from mops.k8s.port_forward import Forward, Stream
 
 _TIMEOUT_S = 20.0
 
-
 _AccessReview = new_class(
     kind="SelfSubjectAccessReview", version="authorization.k8s.io/v1", namespaced=False, asyncio=False
 )
@@ -48,16 +47,16 @@ class Kubernetes:
     Parameters
     ----------
     namespace
-        None: the one of the context.
+        None: the context's namespace.
     context, kubeconfig
         As for kubectl; None: the current ones, and in a pod its service account.
     timeout_s
-        How long an answer may take.
+        The most seconds to wait for an answer.
 
     Raises
     ------
     UsageError
-        There is no such kubeconfig or context.
+        The kubeconfig or context does not exist.
     ServiceError
         The cluster is out of reach, or refuses.
     """
@@ -69,13 +68,13 @@ class Kubernetes:
         kubeconfig: str | None = None,
         timeout_s: float = _TIMEOUT_S,
     ):
-        # Always named: asked for nothing in particular, kr8s gives any connection that the process has already.
+        # Always named: without a kubeconfig, kr8s returns any connection that this process has already.
         self.context, self.kubeconfig = context, kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-        given = {"namespace": namespace, "context": context, "kubeconfig": self.kubeconfig}
+        options = {"namespace": namespace, "context": context, "kubeconfig": self.kubeconfig}
         with _opened(f"{self.kubeconfig}, {f'context {context}' if context else 'its current context'}"):
-            self._api = _within(timeout_s, lambda: kr8s.api(**given))
+            self._api = _within(timeout_s, lambda: kr8s.api(**options))
             self._api.timeout = timeout_s
-            if context and not namespace:  # kr8s takes that of the current context
+            if context and not namespace:  # kr8s uses the current context's namespace
                 self._api.namespace = self._api.auth.kubeconfig.get_context(context).get("namespace", "default")
         weakref.finalize(self, _remove_copies, self._api.auth)
         self.context = context or self._api.auth.active_context or None
@@ -83,7 +82,7 @@ class Kubernetes:
         self.where = f"{self._api.auth.server}, namespace {self.namespace}"
 
     def config_map(self, name: str) -> Object | None:
-        """Return a ConfigMap; None: there is none of this name."""
+        """Return a ConfigMap; None: it does not exist."""
         with translated(f"{self.where}: get ConfigMap {name}"), contextlib.suppress(kr8s.NotFoundError):
             found = self._named(ConfigMap, name)
             found.refresh()
@@ -99,15 +98,15 @@ class Kubernetes:
         return self._list(Job, labels, "jobs")
 
     def pods(self, labels: dict[str, str] | str) -> list[Object]:
-        """Return the pods with these labels, or of a selector."""
+        """Return the pods with these labels, or of this selector."""
         return self._list(Pod, labels, "pods")
 
     def pod(self, name: str) -> Object | None:
-        """Return a pod; None: there is none of this name."""
+        """Return a pod; None: it does not exist."""
         return next(iter(self._list(Pod, {}, "pods", f"metadata.name={name}")), None)
 
     def events(self, about: str | None = None) -> list[Object]:
-        """Return the namespace's events, or those about a pod: Kubernetes keeps those of the last hour."""
+        """Return the namespace's events, or those about a pod; Kubernetes keeps events for an hour."""
         fields = f"involvedObject.kind=Pod,involvedObject.name={about}" if about else None
         return self._list(Event, {}, "events", fields)
 
@@ -118,14 +117,14 @@ class Kubernetes:
             return list(found)
 
     def create(self, manifest: Object) -> Object:
-        """Create an object in the namespace; return it as it is then.
+        """Create an object in the namespace and return it.
 
         Raises
         ------
         AlreadyThere
-            There is one of this name.
+            An object of this name exists.
         ServiceError
-            The cluster is out of reach, or refuses: what is missing.
+            The cluster is out of reach, or refuses.
         """
         with translated(f"{self.where}: create {_what(manifest)}"):
             new = object_from_spec(manifest, api=self._api, allow_unknown_type=True)
@@ -133,12 +132,12 @@ class Kubernetes:
             return dict(new.raw.to_dict())
 
     def serves(self, version: str) -> bool:
-        """Tell whether Kubernetes knows objects of a version, like ``kubernetes.dask.org/v1``."""
+        """Tell whether Kubernetes has an API version, like ``kubernetes.dask.org/v1``."""
         with translated(f"{self.where}: list API versions"):
             return version in self._api.api_versions()
 
     def present(self, manifest: Object) -> Object | None:
-        """Return the object of a manifest's kind and name as it is now; None: it is absent."""
+        """Return the object with a manifest's kind and name; None: it does not exist."""
         with translated(f"{self.where}: get {_what(manifest)}"), contextlib.suppress(kr8s.NotFoundError):
             found = object_from_spec(manifest, api=self._api, allow_unknown_type=True)
             found.refresh()
@@ -146,13 +145,13 @@ class Kubernetes:
         return None
 
     def delete(self, manifest: Object) -> None:
-        """Delete the object of a manifest's kind and name, and what it owns; one that is absent is fine."""
+        """Delete the object with a manifest's kind and name, and what it owns, if it exists."""
         with translated(f"{self.where}: delete {_what(manifest)}"), contextlib.suppress(kr8s.NotFoundError):
-            gone = object_from_spec(manifest, api=self._api, allow_unknown_type=True)
-            gone.delete(propagation_policy="Background")
+            found = object_from_spec(manifest, api=self._api, allow_unknown_type=True)
+            found.delete(propagation_policy="Background")
 
     def delete_job(self, name: str) -> None:
-        """Delete a Job, and its pods with it; one that is absent is fine."""
+        """Delete a Job and its pods, if it exists."""
         with translated(f"{self.where}: delete Job {name}"), contextlib.suppress(kr8s.NotFoundError):
             self._named(Job, name).delete(propagation_policy="Background")
 
@@ -160,31 +159,37 @@ class Kubernetes:
         return kind({"metadata": {"name": name, "namespace": self.namespace}}, api=self._api)
 
     def log_lines(self, pod: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Yield what a pod's first container printed, line by line.
+        """Yield the lines that a pod's first container printed.
 
         Parameters
         ----------
         follow
-            Go on with what comes until the container ends.
+            Also yield new lines, until the container ends.
         tail
-            Only the last lines, so many; None: all.
+            Only this many last lines; None: all.
         """
         with translated(f"{self.where}: logs of pod {pod}"):
             yield from self._named(Pod, pod).logs(follow=follow, tail_lines=tail, timeout=None)
 
     def may(self, verb: str, resource: str, group: str = "", name: str = "") -> bool:
-        """Tell whether this person may do something in the namespace.
+        """Tell whether this person has a permission in the namespace.
 
         Parameters
         ----------
         resource
             As RBAC writes it: ``pods/log``.
         name
-            Of one object; empty: any.
+            The name of one object; empty: any object.
         """
         plain, _, sub = resource.partition("/")
-        asked = {"verb": verb, "resource": plain, "subresource": sub, "group": group, "name": name}
-        attributes = {"namespace": self.namespace, **asked}
+        attributes = {
+            "namespace": self.namespace,
+            "verb": verb,
+            "resource": plain,
+            "subresource": sub,
+            "group": group,
+            "name": name,
+        }
         with translated(f"{self.where}: ask for permissions"):
             review = _AccessReview(
                 {"metadata": {"name": ""}, "spec": {"resourceAttributes": attributes}}, api=self._api
@@ -195,31 +200,31 @@ class Kubernetes:
     def forwarded(
         self, service: str, port: int, local: int | None = None, on_fault: Callable[[MopsError], None] = lambda _: None
     ) -> AbstractContextManager[str]:
-        """Have a port of a Service on this machine while in the body; yield where: host and port.
+        """Forward a port of a Service to this machine while the body runs; yield host and port.
 
-        Each connection finds its pod anew, so that a pod that is replaced is missed only while there is none.
+        Each connection looks for a pod, so that connections fail only while there is no pod.
 
         Parameters
         ----------
         local
-            The port here; None: any that is free.
+            The port on this machine; None: any free port.
         on_fault
-            Told why a connection could not be made, or broke; in a thread of its own.
+            Called with each failure of a connection, in a separate thread.
 
         Raises
         ------
         UsageError
-            The local port cannot be had.
+            The local port is not available.
         ServiceError
-            There is no such pod, this person may not forward ports, or Kubernetes is out of reach.
+            There is no pod, this person may not forward ports, or Kubernetes is out of reach.
         """
         return Forward(_Door(self, service, port).open, on_fault).serve(local or 0)
 
 
 class _Door:
-    """The way to a port of a Service, by a connection of the event loop in which it is opened.
+    """Opens connections to a port of a Service, in the event loop of the caller.
 
-    kr8s has a PortForward; it tries for ever, without a pause, where Kubernetes refuses or the pod is gone.
+    The PortForward of kr8s retries endlessly and without a pause if Kubernetes refuses or there is no pod.
     """
 
     def __init__(self, of: Kubernetes, service: str, port: int):
@@ -234,7 +239,7 @@ class _Door:
         Raises
         ------
         ServiceError
-            There is no such pod, this person may not forward ports, or Kubernetes is out of reach.
+            There is no pod, this person may not forward ports, or Kubernetes is out of reach.
         """
         with translated(self._where):
             api = await self._connected()
@@ -254,7 +259,7 @@ class _Door:
         return self._api
 
     async def _target(self, api: Any) -> tuple[str, int]:
-        """Return the pod to connect to, and its port's number."""
+        """Return the pod to connect to, and the number of its port."""
         here = self._of.namespace
         service = AsyncService({"metadata": {"name": self._service, "namespace": here}}, api=api)
         await service.refresh()
@@ -263,13 +268,13 @@ class _Door:
         pod = serving(pods)
         if pod is None:
             raise ServiceError(
-                "no pod is ready that has this port", where=self._where, hint=f"look: kubectl get pods -l {selector}"
+                "no pod of this Service is ready", where=self._where, hint=f"run: kubectl get pods -l {selector}"
             )
         return pod["metadata"]["name"], container_port(service.raw, pod, self._port)
 
 
 class _Websocket:
-    """The bytes of one connection in Kubernetes' framing: a channel's number first; 0 is data, 1 says what is wrong."""
+    """One connection in Kubernetes' framing: messages begin with a channel's number; 0 is data, 1 an error text."""
 
     def __init__(self, websocket: httpx_ws.AsyncWebSocketSession, where: str):
         self._websocket, self._where = websocket, where
@@ -286,10 +291,10 @@ class _Websocket:
             with _broken():
                 message = await self._websocket.receive_bytes()
             channel, data = message[0], message[1:]
-            if channel not in self._begun:  # each channel begins with the port's number
+            if channel not in self._begun:  # the first message of a channel is the port's number
                 self._begun.add(channel)
             elif channel == 1:
-                raise ServiceError(data.decode(errors="replace"), where=self._where, hint="look: kubectl get pods")
+                raise ServiceError(data.decode(errors="replace"), where=self._where, hint="run: kubectl get pods")
             elif data:
                 return data
 
@@ -304,32 +309,32 @@ def _broken() -> Iterator[None]:
 
 @contextmanager
 def _opened(where: str) -> Iterator[None]:
-    """Translate what kr8s raises in the body where a kubeconfig is not as it needs.
+    """Translate what kr8s raises in the body for a wrong kubeconfig.
 
     Raises
     ------
     UsageError, ServiceError
     """
     with translated(where), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that kr8s has not been tried with this version of Kubernetes
+        warnings.simplefilter("ignore")  # kr8s warns about versions of Kubernetes that it was not tested with
         try:
             yield
         except (OSError, ValueError, TypeError, LookupError, RuntimeError, ExceptionGroup, yaml.YAMLError) as error:
             raise UsageError(
                 f"the kubeconfig does not lead to a cluster ({brief(root_cause(error))})",
                 where=where,
-                hint="set KUBECONFIG, or name a context that 'kubectl config get-contexts' lists",
+                hint="'kubectl config get-contexts' lists the contexts of KUBECONFIG",
             ) from error
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    """Return what a call returns: kr8s takes a time limit only when it is connected."""
+    """Return the result of a call within a time limit: kr8s has limits only once it is connected."""
     answer: Future[Any] = Future()
 
     def run() -> None:
         try:
             answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised again, where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
             answer.set_exception(error)
 
     threading.Thread(target=run, name="mops-connect", daemon=True).start()
@@ -339,8 +344,8 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
 
 
 def _remove_copies(auth: Any) -> None:
-    """Remove the files into which kr8s has copied keys and certificates of a kubeconfig: it leaves them behind."""
-    if not hasattr(auth, "kubeconfig"):  # a pod's service account: nothing is copied
+    """Remove the files with keys and certificates of a kubeconfig that kr8s writes and leaves behind."""
+    if not hasattr(auth, "kubeconfig"):  # a pod's service account: kr8s writes no files
         return
     own = {str(value) for part in _parts(auth.kubeconfig) for value in part.values()}
     for copy in (auth.client_key_file, auth.client_cert_file, auth.server_ca_file):

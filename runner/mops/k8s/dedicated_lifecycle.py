@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-_GOING_S = 300.0  # as long as workers may take to end
-_LEFT_S = 10.0  # what Kubernetes needs to collect what a deleted object owned: seen were 1 to 2 s
-_TAKEN_S = 60.0
+_DELETION_S = 300.0  # workers may take this long to end
+_COLLECTION_S = 10.0  # Kubernetes needs 1 to 2 s to collect what a deleted object owned
+_OPERATOR_S = 60.0
 
 
 @dataclass(frozen=True)
 class DedicatedCluster:
-    """What makes a cluster: the DaskCluster first, its DaskAutoscaler if it has one.
+    """The objects of a dedicated cluster: the DaskCluster first.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class DedicatedCluster:
 
     @classmethod
     def read(cls, folder: Path) -> DedicatedCluster:
-        """Read what the runner's pod shows (:data:`mops.k8s.runner_job.DEDICATED_FILES`)."""
+        """Read the files of the runner's pod (:data:`mops.k8s.runner_job.DEDICATED_FILES`)."""
         name, uid = ((folder / file).read_text().strip() for file in ("job-name", "job-uid"))
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
         return cls(json.loads((folder / "objects.json").read_text()), owner)
@@ -60,79 +60,72 @@ class DedicatedCluster:
 
     @property
     def namespace(self) -> str:
-        """The namespace that it is in, and its runner too."""
+        """The namespace of the cluster and its runner."""
         return str(self.objects[0]["metadata"]["namespace"])
 
-    def make(self, kubernetes: Kubernetes) -> None:
-        """Have the cluster, whose scheduler and workers come by and by: made, or found as an earlier pod has made it.
+    def create(self, kubernetes: Kubernetes) -> None:
+        """Create the cluster, or find the cluster of an earlier pod; its scheduler and workers start later.
 
         Raises
         ------
         ServiceError
-            Kubernetes refuses, or no operator takes it.
+            Kubernetes refuses, or no operator starts the cluster.
         """
         cluster, *more = self.objects
-        made = _find_or_create(kubernetes, cluster, self.owner)
-        owner = {key: made[key] for key in ("apiVersion", "kind")} | {key: made["metadata"][key] for key in _IDENTITY}
+        created = _find_or_create(kubernetes, cluster, self.owner)
+        owner = {
+            **{key: created[key] for key in ("apiVersion", "kind")},
+            **{key: created["metadata"][key] for key in ("name", "uid")},
+        }
         for one in more:
             _find_or_create(kubernetes, one, owner)
-        _waited_for(lambda: _taken(kubernetes.present(cluster)), _TAKEN_S, self._not_taken(kubernetes.where))
-        logger.info("the Dask cluster %s is this job's own", self.name)
-
-    def _not_taken(self, where: str) -> ServiceError:
-        return ServiceError(
-            f"no operator takes DaskCluster {self.name}, for {_TAKEN_S:g} s",
-            where=where,
-            hint="does the operator of dask-kubernetes run, and does it watch this namespace?",
+        no_operator = ServiceError(
+            f"no operator started DaskCluster {self.name} within {_OPERATOR_S:g} s",
+            where=kubernetes.where,
+            hint="check that the operator of dask-kubernetes runs and watches this namespace",
         )
+        _wait_until(lambda: _seen_by_operator(kubernetes.present(cluster)), _OPERATOR_S, no_operator)
+        logger.info("created the dedicated Dask cluster %s", self.name)
 
     def remove(self, kubernetes: Kubernetes) -> None:
-        """Remove the cluster; what belongs to it goes with it."""
+        """Remove the cluster, and with it all objects that it owns."""
         kubernetes.delete(self.objects[0])
-        logger.info("the Dask cluster %s is removed", self.name)
-
-
-_IDENTITY = ("name", "uid")
+        logger.info("removed the dedicated Dask cluster %s", self.name)
 
 
 def _find_or_create(kubernetes: Kubernetes, manifest: Object, owner: Object) -> Object:
-    """Return the object of a manifest that belongs to an owner: found, or created.
+    """Return the object of a manifest that belongs to an owner: the existing object, or a new one.
 
-    One of its name that goes, or that belongs to an owner that is gone, is waited for until it is not there any more,
-    and then for what it owned: the operator would take that for the new one's, and Kubernetes collect it.
+    An object of the same name that is being deleted, or that belongs to another owner, must disappear first, together
+    with what it owned: the operator would mistake that for the new object's, and Kubernetes would delete it.
     """
-    there = kubernetes.present(manifest)
-    if there is not None and not _stays(there, owner):
-        gone = ServiceError(
-            f"{manifest['kind']} {manifest['metadata']['name']} does not go, for {_GOING_S:g} s",
+    existing = kubernetes.present(manifest)
+    if existing is not None:
+        owners = {one["uid"] for one in existing["metadata"].get("ownerReferences") or ()}
+        if owner["uid"] in owners and "deletionTimestamp" not in existing["metadata"]:
+            return existing
+        remains = ServiceError(
+            f"{manifest['kind']} {manifest['metadata']['name']} was not deleted within {_DELETION_S:g} s",
             where=kubernetes.where,
-            hint="the operator of dask-kubernetes has to let it go: does it run?",
+            hint="check that the operator of dask-kubernetes runs: it has to confirm the deletion",
         )
-        _waited_for(lambda: kubernetes.present(manifest) is None, _GOING_S, gone)
-        time.sleep(_LEFT_S)
-        there = None
-    if there is not None:
-        return there
+        _wait_until(lambda: kubernetes.present(manifest) is None, _DELETION_S, remains)
+        time.sleep(_COLLECTION_S)
     return kubernetes.create({**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner]}})
 
 
-def _stays(there: Object, owner: Object) -> bool:
-    owners = {one["uid"] for one in there["metadata"].get("ownerReferences") or ()}
-    return owner["uid"] in owners and "deletionTimestamp" not in there["metadata"]
-
-
-def _taken(cluster: Object | None) -> bool:
+def _seen_by_operator(cluster: Object | None) -> bool:
     """Tell whether the operator has seen a cluster.
 
-    That it has a phase is all that the phase says: two of the operator's handlers race for it, and a cluster that works
-    may stay ``Pending``.
+    Any phase shows that. The phase itself means nothing, because two handlers of the operator race to write it: a
+    cluster that works may stay ``Pending``.
     """
     return bool(cluster and cluster.get("status", {}).get("phase"))
 
 
-def _waited_for(look: Callable[[], bool], patience_s: float, otherwise: ServiceError) -> None:
+def _wait_until(condition: Callable[[], bool], patience_s: float, otherwise: ServiceError) -> None:
     for _ in polls(_LOOK_S, patience_s):
-        if look():
+        if condition():
             return
     raise otherwise
 
@@ -151,20 +144,20 @@ def dedicated_cluster(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    own = DedicatedCluster.read(folder)
-    own.make(connect(own.namespace))
+    cluster = DedicatedCluster.read(folder)
+    cluster.create(connect(cluster.namespace))
     try:
         yield
     except Exception as end:
-        _ended(own, getattr(end, "exit_code", 1))
+        _remove_after(cluster, getattr(end, "exit_code", 1))
         raise
-    _ended(own, 0)
+    _remove_after(cluster, 0)
 
 
-def _ended(own: DedicatedCluster, code: int) -> None:
-    if not ends_job(code):
+def _remove_after(cluster: DedicatedCluster, exit_code: int) -> None:
+    if not ends_job(exit_code):
         return
     try:
-        own.remove(connect(own.namespace))  # anew: the job may have taken days
-    except ServiceError as refused:  # the job itself has ended as it has
-        logger.warning("the Dask cluster %s stays until it was idle for long: %s", own.name, refused.what)
+        cluster.remove(connect(cluster.namespace))  # a new connection, because the job may have run for days
+    except ServiceError as refused:  # the job's result does not depend on this
+        logger.warning("%s was not removed and stays until it is idle: %s", cluster.name, refused.what)

@@ -1,4 +1,4 @@
-"""What the errors of kr8s and httpx mean, as errors of mops."""
+"""Translates the errors of kr8s and httpx into errors of mops."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from mops.errors import ServiceError
 
 
 class AlreadyThere(ServiceError):
-    """There is an object of this name."""
+    """An object of this name exists."""
 
 
 class Forbidden(ServiceError):
-    """The person may not do what was asked for."""
+    """The person lacks the permission."""
 
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Translate the errors of kr8s, and of what it stands on, in the body.
+    """Translate errors that kr8s and its libraries raise in the body.
 
     Raises
     ------
@@ -34,50 +34,48 @@ def translated(where: str) -> Iterator[None]:
     try:
         yield
     except kr8s.ServerError as error:
-        raise _refused(_code(error), _message(error), where) from error
+        code = error.response.status_code if error.response is not None else 0
+        raise _refused(code, _message(error), where) from error
     except httpx_ws.WebSocketUpgradeError as error:
-        said = f"to forward a port takes the right to get and create pods/portforward ({error.response.reason_phrase})"
-        raise _refused(error.response.status_code, said, where) from error
+        message = f"port forwarding needs get and create for pods/portforward ({error.response.reason_phrase})"
+        raise _refused(error.response.status_code, message, where) from error
     except kr8s.NotFoundError as error:
-        raise ServiceError(str(error), where=where, hint="look: kubectl get all") from error
-    except _ON_THE_WAY as error:
+        raise ServiceError(str(error), where=where, hint="'kubectl get all' lists what exists") from error
+    except _CONNECTION_ERRORS as error:
         raise _out_of_reach(error, where) from error
-    except ExceptionGroup as group:  # what breaks a websocket in its own tasks
-        if not isinstance(root_cause(group), (OSError, *_ON_THE_WAY)):
+    except ExceptionGroup as group:  # a websocket that breaks in its tasks
+        if not isinstance(root_cause(group), (OSError, *_CONNECTION_ERRORS)):
             raise
         raise _out_of_reach(group, where) from group
 
 
-_ON_THE_WAY = (
+_CONNECTION_ERRORS = (
     *(httpx.HTTPError, httpx.InvalidURL, httpx_ws.HTTPXWSException, TimeoutError),
     *(kr8s.APITimeoutError, kr8s.ConnectionClosedError, kr8s.ExecError),
 )
-"""What says that the API server, or a pod, is not reached, or not any more."""
+"""The API server or a pod is out of reach."""
 
 
 def _out_of_reach(error: Exception, where: str) -> ServiceError:
     root = root_cause(error)
     if isinstance(root, ssl.SSLError):
         return ServiceError(
-            f"the Kubernetes cluster is not the one that the kubeconfig trusts ({brief(root)})",
+            f"the kubeconfig does not trust this Kubernetes cluster ({brief(root)})",
             where=where,
-            hint="fetch a new kubeconfig",
+            hint="get a new kubeconfig",
         )
+    server = ""
+    with contextlib.suppress(RuntimeError):  # some errors have no request
+        server = f" at {error.request.url.netloc.decode()}" if isinstance(error, httpx.RequestError) else ""
     return ServiceError(
-        f"the Kubernetes cluster{_server(error)} is out of reach ({brief(root)})",
+        f"the Kubernetes cluster{server} is out of reach ({brief(root)})",
         where=where,
-        hint="look: kubectl cluster-info; is it another context? mops connect --context",
+        hint="check the context with 'kubectl cluster-info'",
     )
 
 
-def _server(error: Exception) -> str:
-    with contextlib.suppress(RuntimeError):  # not every one knows its request
-        return f" at {error.request.url.netloc.decode()}" if isinstance(error, httpx.RequestError) else ""
-    return ""
-
-
 def root_cause(error: BaseException) -> BaseException:
-    """Return what an error came from: a refused connection is wrapped five times."""
+    """Return the first cause of an error: libraries wrap a refused connection five times."""
     if isinstance(error, BaseExceptionGroup):
         return root_cause(error.exceptions[0])
     below = error.__cause__ or error.__context__
@@ -85,39 +83,39 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def brief(error: BaseException) -> str:
-    """Return an error in few words, without addresses of memory and numbers of errors."""
+    """Return an error in a few words, without memory addresses and error numbers."""
     if isinstance(error, ssl.SSLError):
         return error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason or str(error)
     if isinstance(error, OSError) and error.errno and error.strerror:
-        said = os.strerror(error.errno) if error.errno > 0 else error.strerror  # those of names have numbers below 0
-        return f"{said}: {error.filename}" if error.filename else said
+        text = os.strerror(error.errno) if error.errno > 0 else error.strerror  # name lookups have negative numbers
+        return f"{text}: {error.filename}" if error.filename else text
     if isinstance(error, KeyError):
         return str(error.args[0]) if " " in str(error.args[0]) else f"there is no {error}"
     if isinstance(error, TypeError):
-        return "it is not written as one"
+        return "it has the wrong structure"
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def _refused(code: int, message: str, where: str) -> ServiceError:
-    """Return what a refusal of the API server means for who asked."""
+    """Return the error for a refusal of the API server."""
     if code == 401:
-        return ServiceError("Kubernetes does not know you", where=where, hint=f"log in anew; it says: {message}")
+        what = f"Kubernetes rejected your credentials (401): {message}"
+        return ServiceError(what, where=where, hint="log in to the cluster again")
     if code == 403:
         hint = "ask the cluster's operator to add you to clients.subjects of the chart's values"
-        return Forbidden(f"you may not do this: {message}", where=where, hint=hint)
+        return Forbidden(f"Kubernetes does not allow this (403): {message}", where=where, hint=hint)
     if code == 409:
-        return AlreadyThere(message, where=where, hint="look: kubectl get jobs")
+        return AlreadyThere(message, where=where, hint="'kubectl get jobs' lists the Jobs that exist")
     if code in (400, 422):
-        return ServiceError(f"Kubernetes refuses: {message}", where=where, hint="look: kubectl get events")
-    return ServiceError(f"Kubernetes answers {code}: {message}", where=where, hint="look: kubectl get events")
+        return ServiceError(f"Kubernetes refused this: {message}", where=where, hint=_EVENTS_HINT)
+    return ServiceError(f"Kubernetes answered {code}: {message}", where=where, hint=_EVENTS_HINT)
 
 
-def _code(error: kr8s.ServerError) -> int:
-    return error.response.status_code if error.response is not None else 0
+_EVENTS_HINT = "'kubectl get events' may show the reason"
 
 
 def _message(error: kr8s.ServerError) -> str:
-    """Return what the API server says; kr8s leaves it out where the server is at fault."""
+    """Return the API server's message; kr8s omits it for server errors."""
     if error.response is None:
         return str(error)
     with contextlib.suppress(ValueError, KeyError, TypeError):

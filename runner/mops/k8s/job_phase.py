@@ -1,4 +1,4 @@
-"""The phase of a runner's Job and its reason, from the Job, its pods and their events. Pure.
+"""Decides the phase of a runner's Job and its reason, from the Job, its pods and their events. Pure.
 
 Objects are plain dictionaries, as Kubernetes writes them (batch/v1, v1).
 """
@@ -11,7 +11,7 @@ from datetime import datetime
 
 from mops.k8s import names
 from mops.k8s.chart import Object
-from mops.k8s.pod_state import ObjectState, last_end, newest, pending, words_of_events
+from mops.k8s.pod_state import ObjectState, last_end, message_of_events, newest, pending
 
 
 @dataclass(frozen=True)
@@ -43,41 +43,39 @@ class Phase(ObjectState):
         return self.word in ("ended", "failed", "gone")
 
 
-GONE = Phase("gone", "its Kubernetes Job is not there any more")
+GONE = Phase("gone", "its Kubernetes Job no longer exists")
 
-POD_LOST_HINT = "start another runner: mops jobs resume JOB; if the node comes back, the runner there stops by itself"
+POD_LOST_HINT = "start another runner with 'mops jobs resume JOB'"
+"""If the node comes back, its runner stops by itself."""
 
-POD_REFUSED_HINT = "look: kubectl describe job; is a quota used up, or an admission policy in the way?"
+POD_REFUSED_HINT = "'kubectl describe job' shows the quota or policy that refuses its pods"
 
-_SUSPENDED = (
-    "whoever suspended it lets it go on; where Kueue admits Jobs, name a queue: "
-    "mops jobs resume JOB --take-over --queue QUEUE"
-)
-"""Never to patch ``suspend``: a Job that Kueue holds would run beside the quota that it waits for."""
+_SUSPENDED = "if Kueue suspended it, name a queue: mops jobs resume JOB --take-over --queue QUEUE"
+"""The hint is not to patch ``suspend``: a Job that Kueue holds would run outside the quota that it waits for."""
 
 
 _FAILED = {
-    "BackoffLimitExceeded": "its pod ended too often",
+    "BackoffLimitExceeded": "its pods failed too often",
     "DeadlineExceeded": "it took longer than activeDeadlineSeconds allows",
-    "PodFailurePolicy": "it ended with an exit code after which the same would come again",
+    "PodFailurePolicy": "its pod ended with an exit code that a restart cannot help",
 }
 
 
 def phase_of(
     job: Object | None, pods: Sequence[Object], events: Sequence[Object] = (), now: datetime | None = None
 ) -> Phase:
-    """Return where a Job stands.
+    """Return the phase of a Job.
 
     Parameters
     ----------
     job
-        None: there is none.
+        None: the Job does not exist.
     pods
-        The Job's.
+        The Job's pods.
     events
-        Of the namespace; those of the Job and its newest pod are looked at.
+        The events of the namespace; those about the Job and its newest pod count.
     now
-        Tells a pod that is ending from one that cannot; None: no pod is taken for one of those.
+        The present time, by which a pod counts as lost; None: no pod does.
     """
     if job is None:
         return GONE
@@ -100,7 +98,9 @@ def _ended(job: Object, pods: Sequence[Object]) -> ObjectState | None:
             return ObjectState("ended")
         if condition["type"] in ("Failed", "FailureTarget"):
             why = _FAILED.get(condition.get("reason", ""), condition.get("message", ""))
-            return ObjectState("failed", "; ".join(filter(None, (why, last_end(pods)))), "look: mops jobs logs JOB")
+            return ObjectState(
+                "failed", "; ".join(filter(None, (why, last_end(pods)))), "'mops jobs logs JOB' shows more"
+            )
     return None
 
 
@@ -115,28 +115,27 @@ def _waiting(job: Object, pod: Object | None) -> ObjectState | None:
 
 
 def _lost(pod: Object | None, now: datetime | None) -> ObjectState | None:
-    """Return the phase of a pod whose node has not ended it in time, and so does not answer.
+    """Return the state of a pod whose node has not ended it in time, and so does not answer.
 
-    Kubernetes does not replace such a pod: with a failure policy it waits until the pod has ended
-    (docs/internals/kubernetes.md).
+    Kubernetes does not replace the pod: with a failure policy it waits for its end (docs/internals/kubernetes.md).
     """
     if pod is None or now is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return None
-    until = pod["metadata"].get("deletionTimestamp")  # when its grace period is over
+    until = pod["metadata"].get("deletionTimestamp")  # the end of its grace period
     node = pod.get("spec", {}).get("nodeName")
     if until is None or node is None or (now - datetime.fromisoformat(until)).total_seconds() < _LOST_S:
         return None
-    return ObjectState("lost", f"its node {node} does not answer: the pod was to end at {until}", POD_LOST_HINT)
+    return ObjectState("lost", f"its node {node} does not answer; the pod should have ended at {until}", POD_LOST_HINT)
 
 
 _LOST_S = 60.0
-"""After the end of a pod's grace period: kubelet needs a few seconds, and clocks differ."""
+"""Seconds after the end of a pod's grace period: kubelet needs a few seconds, and clocks differ."""
 
 
 def _of_pod(job: Object, pod: Object | None, events: Sequence[Object]) -> ObjectState:
     if pod is None:
         name = job["metadata"]["name"]
-        refused = words_of_events(events, "Job", name, ("FailedCreate",))
+        refused = message_of_events(events, "Job", name, ("FailedCreate",))
         return ObjectState("stuck" if refused else "pending", refused, POD_REFUSED_HINT if refused else "")
     status = pod.get("status", {})
     match status.get("phase"):

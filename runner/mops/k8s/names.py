@@ -1,4 +1,4 @@
-"""Labels, and the names of objects: each has its home here. Pure."""
+"""Labels, annotations and names of Kubernetes objects. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ JOB = "mops/job"
 OWNER = "mops/owner"
 STUDY = "mops/study"
 QUEUE = "kueue.x-k8s.io/queue-name"
-POD_OF_JOB = "batch.kubernetes.io/job-name"  # Kubernetes' own
+POD_OF_JOB = "batch.kubernetes.io/job-name"  # set by Kubernetes
 UID_OF_JOB = "batch.kubernetes.io/controller-uid"
-DASK_CLUSTER = "dask.org/cluster-name"  # of the operator of dask-kubernetes
+DASK_CLUSTER = "dask.org/cluster-name"  # set by the operator of dask-kubernetes
 DASK_COMPONENT = "dask.org/component"
 STORAGE = "mops/storage"
 DEDICATED_CLUSTER = "mops/dask-cluster"
@@ -25,13 +25,13 @@ CLIENT = "client"
 SCHEDULER = "scheduler"
 WORKER = "worker"
 
-_LABEL_COLUMNS = 63
-_CLUSTER_COLUMNS = 37  # the operator allows 53; with these the hosts of its workers differ in their first 63
+_LABEL_LENGTH = 63
+_CLUSTER_LENGTH = 37  # the operator allows 53; with 37 the names of workers differ in their first 63 characters
 
 
 def runner_name(job: str, number: int) -> str:
-    """Return the name of the ``number``-th Kubernetes Job of a job, as long as a label may be: pods have it as one."""
-    return f"{job[: _LABEL_COLUMNS - len(f'-{number}')].rstrip('-')}-{number}"
+    """Return the name of a job's Kubernetes Job number ``number``. It fits into a label of the Job's pods."""
+    return f"{job[: _LABEL_LENGTH - len(f'-{number}')].rstrip('-')}-{number}"
 
 
 def cluster_name(job: str, token: str) -> str:
@@ -40,25 +40,25 @@ def cluster_name(job: str, token: str) -> str:
     Parameters
     ----------
     token
-        No other has it: the operator would take what is left of a cluster of the same name for the new one's.
+        Makes the name unique: the operator would mistake remains of an older cluster for the new cluster's.
     """
-    # It begins with a letter, as a Service's name has to; a job's may begin with a digit.
-    room = _CLUSTER_COLUMNS - len(f"dask--{token}")
+    # A Service's name must begin with a letter, and a job's name may begin with a digit.
+    room = _CLUSTER_LENGTH - len(f"dask--{token}")
     return f"dask-{job[:room].strip('-')}-{token}"
 
 
 def client_name(release: str) -> str:
-    """Return the name of the ConfigMap in which the chart says what clients need."""
+    """Return the name of the chart's ConfigMap for clients."""
     return f"{release}-{CLIENT}"
 
 
 def selector(labels: Mapping[str, str]) -> str:
-    """Return labels as a selector."""
+    """Return the selector for labels."""
     return ",".join(f"{name}={value}" for name, value in labels.items())
 
 
 def of_job(job: str) -> dict[str, str]:
-    """Return the labels by which everything of a job is found."""
+    """Return the labels of all objects of a job."""
     return {NAME: "mops", JOB: job}
 
 
@@ -68,10 +68,10 @@ def of_component(release: str, component: str) -> dict[str, str]:
 
 
 def labels(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return texts as labels; those of which no character can stand in one are left out."""
+    """Return texts as labels, without those that have no valid character."""
     return {name: value for name, text in texts.items() if (value := label(text))}
 
 
 def label(text: str) -> str:
-    """Return a text as the value of a label, which has fewer characters than texts have."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:_LABEL_COLUMNS].strip("-._")
+    """Return a text as the value of a label, with ``-`` for characters that labels do not allow."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:_LABEL_LENGTH].strip("-._")

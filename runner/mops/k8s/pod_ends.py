@@ -1,8 +1,7 @@
-"""Why pods ended, as Kubernetes tells it to a runner that runs in a pod itself.
+"""Finds out why pods of workers ended, for a runner that runs in a pod itself.
 
-What a pod's status means is decided by pure functions, when something was new in it by :class:`PodHistory`;
-:class:`Pods` reads. A worker is found by the address of its pod, whatever it is called. What follows from an end is the
-driver's.
+Pure functions decide what a pod's status means, :class:`PodHistory` decides what is new in it, and :class:`Pods` asks
+Kubernetes. The address of a worker identifies its pod. The runner decides what follows from the end of a pod.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from mops.errors import ServiceError, UsageError
 from mops.k8s import connect as connect_kubernetes
 from mops.k8s.chart import Object
-from mops.k8s.pod_state import ends_of, when
+from mops.k8s.pod_state import ends_of, event_time
 
 if TYPE_CHECKING:
     from mops.k8s.client import Kubernetes
@@ -26,23 +25,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod has the token of its service account, and the name of its namespace."""
+"""The folder with the token of a pod's service account and the name of its namespace."""
 
 NEAR_SECONDS = 25.0
-"""A container's end explains a departure that was no longer before the look which saw it.
+"""The end of a container explains the loss of a worker at most this long before the query that saw the end.
 
-Looks come every ten seconds, and a departure waits twenty for one that tells.
+Queries come every 10 s, and a lost worker waits 20 s for an explanation.
 """
 
 SOON_SECONDS = 2.0
-"""Nor longer after it: a scheduler hears at once that a process has ended."""
+"""The same for the loss of a worker after that query: a scheduler notices at once that a process has ended."""
 
 PAUSE_SECONDS = 30.0
-"""Of what happened between two looks that are farther apart nobody can say when it did."""
+"""If two queries are farther apart, the time of what happened between them is unknown."""
 
 _FORGET_SECONDS = 600.0
 _TIMEOUT_SECONDS = 10.0
-_REST_SECONDS = 20.0
+_SILENT_SECONDS = 20.0
 _KILLED = 128 + 9
 
 T = TypeVar("T")
@@ -70,36 +69,36 @@ class PodEnd:
 def container_end(name: str, ended: Object) -> PodEnd:
     """Return what the end of a pod's container means.
 
-    The exit code decides: on nodes with cgroup v1 a container in which the kernel has killed a child for memory has
-    the reason OOMKilled however it ended itself, be it hours later.
+    The exit code decides: on nodes with cgroup v1 a container has the reason OOMKilled if the kernel killed a child
+    process in it, however the container itself ended hours later.
 
     Parameters
     ----------
     ended
-        ``terminated`` of a container's state.
+        The field ``terminated`` of the container's state.
     """
     code, oom = ended.get("exitCode", 0), ended.get("reason") == "OOMKilled"
     if oom and code == _KILLED:
         return PodEnd(f"the container of pod {name} was OOMKilled (exit code {code})", memory=True)
-    earlier = ", and the kernel had killed a process in it for memory before" if oom else ""
+    earlier = "; the kernel had killed a process in it for memory before" if oom else ""
     return PodEnd(f"the container of pod {name} ended with exit code {code}{earlier}")
 
 
 def removal_of(pod: Object) -> PodEnd | None:
-    """Return who took a pod away; None: nobody has."""
+    """Return why a pod was removed; None: it was not."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     if status.get("reason") == "Evicted":
         return _evicted(name, status.get("message", ""))
     for condition in status.get("conditions") or ():
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
-            return PodEnd(_said(f"pod {name} was taken away ({condition.get('reason')})", condition), removed=True)
+            return PodEnd(_with_message(f"pod {name} was removed ({condition.get('reason')})", condition), removed=True)
     if pod["metadata"].get("deletionTimestamp"):
         return PodEnd(f"pod {name} was deleted", removed=True)
     return None
 
 
-def _said(what: str, said_by: Object) -> str:
-    message = " ".join((said_by.get("message") or "").split())
+def _with_message(what: str, source: Object) -> str:
+    message = " ".join((source.get("message") or "").split())
     return f"{what}: {message}" if message else what
 
 
@@ -109,115 +108,117 @@ _NODE_LACKS_MEMORY = "The node was low on resource: memory"
 def _evicted(name: str, message: str) -> PodEnd:
     """Return what an eviction by kubelet means.
 
-    A worker's container takes no more memory than it has asked for (helm/mops), so that a node without memory is not
-    its doing. Of a disk, a volume's limit or a node's processes this cannot be said: a simulation may fill them.
+    A worker's container uses no more memory than it requests (helm/mops), so it does not cause a node's lack of memory.
+    It may cause a lack of disk space, of volume space or of process numbers: a simulation can use up those.
     """
-    return PodEnd(
-        _said(f"pod {name} was Evicted", {"message": message}), removed=message.startswith(_NODE_LACKS_MEMORY)
-    )
+    text = _with_message(f"pod {name} was Evicted", {"message": message})
+    return PodEnd(text, removed=message.startswith(_NODE_LACKS_MEMORY))
 
 
 def event_end(name: str, events: Iterable[Object], since: str = "") -> PodEnd | None:
-    """Return what the newest event that tells why a pod, or its container, ended says of it; None: there is none.
+    """Return why a pod or its container ended, by its newest event that explains it; None: no event does.
 
     Parameters
     ----------
     since
-        When the container was started: what is older is of the one before.
+        When the container was started: older events are about the container before.
     """
-    by_age = sorted((event for event in events if when(event) >= since), key=when, reverse=True)
-    return next(filter(None, (_told(name, event) for event in by_age)), None)
+    newest_first = sorted((event for event in events if event_time(event) >= since), key=event_time, reverse=True)
+    return next(filter(None, (_end_of_event(name, event) for event in newest_first)), None)
 
 
-def _told(name: str, event: Object) -> PodEnd | None:
+def _end_of_event(name: str, event: Object) -> PodEnd | None:
     match event.get("reason"):
         case "Evicted":
             return _evicted(name, event.get("message") or "")
         case "Preempted" | "TaintManagerEviction" as reason:
-            return PodEnd(_said(f"pod {name} was taken away ({reason})", event), removed=True)
+            return PodEnd(_with_message(f"pod {name} was removed ({reason})", event), removed=True)
         case "OOMKilling":
-            return PodEnd(_said(f"pod {name} was out of memory (OOMKilling)", event), memory=True)
+            return PodEnd(_with_message(f"pod {name} ran out of memory (OOMKilling)", event), memory=True)
         case "Killing" if "liveness" in (event.get("message") or ""):
-            return PodEnd(_said(f"pod {name}", event))
+            return PodEnd(_with_message(f"pod {name}", event))
     return None
 
 
 @dataclass
 class PodRecord:
-    """What is known of a pod.
+    """What queries have seen of a pod.
 
     Parameters
     ----------
-    born
-        When it was created, for their order.
-    ends
-        Containers of which it is known how they ended.
-    last
-        How the last one did that was news, when (s, monotonic) that was seen, and when it was started.
-    gone
-        When (s, monotonic) the pod was first not listed.
+    created
+        When the pod was created.
+    removal
+        Why the pod was removed; None: it was not.
+    ended_containers
+        Containers whose ends were seen.
+    last_end
+        The last end of a container that was new, when a query saw it (s, monotonic), and when the container started.
+    missing_since
+        When (s, monotonic) a query first did not list the pod.
     """
 
     name: str
-    born: str
+    created: str
     host: str = ""
-    taken: PodEnd | None = None
-    ends: set[str] = field(default_factory=set)
-    last: tuple[PodEnd, float, str] = (PodEnd(""), -math.inf, "")
-    gone: float | None = None
+    removal: PodEnd | None = None
+    ended_containers: set[str] = field(default_factory=set)
+    last_end: tuple[PodEnd, float, str] = (PodEnd(""), -math.inf, "")
+    missing_since: float | None = None
 
-    def end(self, at: float) -> PodEnd | None:
-        """Return why it, or its container, ended at about a time; None: neither has."""
-        end, seen_at, _ = self.last
-        return self.taken or (end if -SOON_SECONDS <= seen_at - at <= NEAR_SECONDS else None)
+    def end_at(self, time_s: float) -> PodEnd | None:
+        """Return why the pod, or its container, ended at about this time (s, monotonic); None: neither has."""
+        end, seen_at, _ = self.last_end
+        return self.removal or (end if -SOON_SECONDS <= seen_at - time_s <= NEAR_SECONDS else None)
 
 
 class PodHistory:
-    """What has been seen of pods, look by look. Times are the looks': clocks of nodes do not count."""
+    """What queries have seen of pods. Times are those of the queries: the clocks of nodes may differ."""
 
     def __init__(self) -> None:
         self._pods: dict[str, PodRecord] = {}
         self._noted_at = -math.inf
 
     def note(self, pods: Sequence[Object], now: float) -> None:
-        """Take a list of all pods. How containers ended before the first list, or after a long pause, is no news."""
-        news = now - self._noted_at <= PAUSE_SECONDS
+        """Note a list of all pods. Ends of containers are not new in the first list, nor after a long pause."""
+        new = now - self._noted_at <= PAUSE_SECONDS
         for pod in pods:
-            self._note(pod, now, news=news)
-        there = {pod["metadata"]["uid"] for pod in pods}
-        for uid, seen in list(self._pods.items()):
-            if uid not in there:
-                seen.gone = now if seen.gone is None else seen.gone
-                if now - seen.gone > _FORGET_SECONDS:
+            self._note(pod, now, new=new)
+        listed = {pod["metadata"]["uid"] for pod in pods}
+        for uid, record in list(self._pods.items()):
+            if uid not in listed:
+                record.missing_since = now if record.missing_since is None else record.missing_since
+                if now - record.missing_since > _FORGET_SECONDS:
                     del self._pods[uid]
         self._noted_at = now
 
-    def _note(self, pod: Object, now: float, *, news: bool) -> None:
-        about = pod["metadata"]
-        seen = self._pods.setdefault(about["uid"], PodRecord(about["name"], about.get("creationTimestamp", "")))
-        seen.host = pod.get("status", {}).get("podIP") or seen.host
-        seen.taken = removal_of(pod)
-        for ended in reversed(ends_of(pod)):  # the newest comes last, and stays
+    def _note(self, pod: Object, now: float, *, new: bool) -> None:
+        metadata = pod["metadata"]
+        created = metadata.get("creationTimestamp", "")
+        record = self._pods.setdefault(metadata["uid"], PodRecord(metadata["name"], created))
+        record.host = pod.get("status", {}).get("podIP") or record.host
+        record.removal = removal_of(pod)
+        for ended in reversed(ends_of(pod)):  # the newest end comes last, and stays
             container = ended.get("containerID") or ended.get("finishedAt") or ""
-            if container not in seen.ends and news:
-                seen.last = container_end(seen.name, ended), now, ended.get("startedAt") or ""
-            seen.ends.add(container)
+            if container not in record.ended_containers and new:
+                record.last_end = container_end(record.name, ended), now, ended.get("startedAt") or ""
+            record.ended_containers.add(container)
 
-    def at(self, host: str) -> PodRecord | None:
-        """Return the pod that has, or had last, an address; None: none is known."""
-        found = (seen for seen in self._pods.values() if seen.host == host)
-        return max(found, key=lambda seen: seen.born, default=None)
+    def pod_with_address(self, host: str) -> PodRecord | None:
+        """Return the last pod that had an address; None: no pod had it."""
+        found = (record for record in self._pods.values() if record.host == host)
+        return max(found, key=lambda record: record.created, default=None)
 
 
 class Pods:
-    """Kubernetes, asked why pods ended. Where it does not answer that is said once, and nobody knows.
+    """Asks Kubernetes why pods of workers ended; if it does not answer, warns once, and the reason stays unknown.
 
     Parameters
     ----------
     selector
-        Of the workers' pods.
+        The selector of the workers' pods.
     connect
-        Returns the connection; called at the first look.
+        Returns the connection; called at the first query.
     """
 
     def __init__(
@@ -228,66 +229,61 @@ class Pods:
     ):
         self._selector, self._connect, self._clock = selector, connect or of_this_pod, clock
         self._kubernetes: Kubernetes | None = None
-        self._book = PodHistory()
-        self._rests_until = -math.inf
-        self._said = False
+        self._history = PodHistory()
+        self._silent_until = -math.inf
+        self._warned = False
 
     def look(self) -> None:
         """List the workers' pods."""
-        pods = self._asked(lambda kubernetes: kubernetes.pods(self._selector))
+        pods = self._answer(lambda kubernetes: kubernetes.pods(self._selector))
         if pods is not None:
-            self._book.note(pods, self._clock())
+            self._history.note(pods, self._clock())
 
     def cause(self, worker: str, at: float) -> PodEnd | None:
-        """Return why the worker of an address went ``at`` (s, monotonic); None: nothing is known, or not yet."""
-        pod = self._book.at(worker.rpartition("://")[2].rpartition(":")[0].strip("[]"))
+        """Return why the worker at an address was lost ``at`` (s, monotonic); None: that is not known yet."""
+        pod = self._history.pod_with_address(worker.rpartition("://")[2].rpartition(":")[0].strip("[]"))
         if pod is None:
             return None
-        end = pod.end(at)
-        if end is None and pod.gone is None:
+        end = pod.end_at(at)
+        if end is None and pod.missing_since is None:
             return None
         if end is not None and (end.memory or end.removed):
             return end
-        return self._event_end(pod) or end or PodEnd(f"pod {pod.name} was deleted", removed=True)
-
-    def _event_end(self, pod: PodRecord) -> PodEnd | None:
-        _, _, started = pod.last
-        return event_end(pod.name, self._asked(lambda kubernetes: kubernetes.events(pod.name)) or (), since=started)
+        events = self._answer(lambda kubernetes: kubernetes.events(pod.name)) or ()
+        _, _, started = pod.last_end
+        return event_end(pod.name, events, since=started) or end or PodEnd(f"pod {pod.name} was deleted", removed=True)
 
     def runner_out_of_memory(self, pod: str) -> str:
-        """Return what says that a runner's pod ran out of memory; empty: nothing does."""
-        found = self._asked(lambda kubernetes: kubernetes.pod(pod))
+        """Return the text that says that a runner's pod ran out of memory; empty: it did not."""
+        found = self._answer(lambda kubernetes: kubernetes.pod(pod))
         ends = [container_end(pod, ended) for ended in ends_of(found or {})]
         return next((end.text for end in ends if end.memory), "")
 
-    def _asked(self, ask: Callable[[Kubernetes], T]) -> T | None:
-        """Ask Kubernetes; None: it does not answer, and is not asked again for a while."""
-        if self._clock() < self._rests_until:
+    def _answer(self, ask: Callable[[Kubernetes], T]) -> T | None:
+        """Ask Kubernetes; None: it does not answer, and the next question waits a while."""
+        if self._clock() < self._silent_until:
             return None
         try:
             self._kubernetes = self._kubernetes or self._connect()
             return ask(self._kubernetes)
         except (ServiceError, UsageError) as error:
-            self._rests_until = self._clock() + _REST_SECONDS
-            self._warn(error)
+            self._silent_until = self._clock() + _SILENT_SECONDS
+            if not self._warned:
+                self._warned = True
+                logger.warning("cannot ask Kubernetes why pods end: %s (at %s)", error.what, error.where)
             return None
-
-    def _warn(self, error: ServiceError | UsageError) -> None:
-        if not self._said:
-            self._said = True
-            logger.warning("Kubernetes does not tell why pods end: %s; at %s; the job goes on", error.what, error.where)
 
 
 def of_this_pod() -> Kubernetes:
-    """Return the connection that the service account of this process's pod has.
+    """Connect with the service account of this process's pod.
 
     Raises
     ------
     ServiceError
-        It has none, or Kubernetes does not answer.
+        The pod has no token, or Kubernetes does not answer.
     """
     try:
-        namespace = (ACCOUNT / "namespace").read_text().strip()  # kr8s 0.20 would take the one called default
+        namespace = (ACCOUNT / "namespace").read_text().strip()  # kr8s 0.20 would use the namespace default
     except OSError as error:
         raise ServiceError("the pod has no token of its service account", where=str(ACCOUNT)) from error
     return connect_kubernetes(namespace, timeout_s=_TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""The state of a pod in a few words, from the pod and its events. Pure; job_phase.py has a runner's whole Job.
+"""Decides the state of a pod from the pod and its events. Pure; job_phase.py does it for a runner's Job.
 
 Objects are plain dictionaries, as Kubernetes writes them (v1).
 """
@@ -83,7 +83,7 @@ def _object_state(pod: Object, events: Sequence[Object]) -> ObjectState:
         case "Running" if waits := waiting(pod):
             reason, message = waits[0]
             text = f"{reason}: {message}" if message else reason
-            return ObjectState("restarting", text, "look: kubectl logs --previous")
+            return ObjectState("restarting", text, "'kubectl logs --previous POD' shows how it ended")
         case "Running":
             return ObjectState("running" if is_ready(pod) else "starting")
         case "Succeeded" | "Failed":
@@ -103,7 +103,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def serving(pods: Iterable[Object]) -> Object | None:
-    """Return a pod that takes connections, the newest; None: there is none."""
+    """Return the newest pod that accepts connections; None: there is none."""
     return newest(pod for pod in pods if is_ready(pod) and not pod["metadata"].get("deletionTimestamp"))
 
 
@@ -111,29 +111,29 @@ def container_port(service: Object, pod: Object, port: int) -> int:
     """Return the number of the pod's port to which a port of a Service leads."""
     targets = (one.get("targetPort", port) for one in service["spec"].get("ports") or () if one["port"] == port)
     target = next(targets, port)
-    return target if isinstance(target, int) else _named_port(pod, target, port)
-
-
-def _named_port(pod: Object, name: str, port: int) -> int:
+    if isinstance(target, int):
+        return target
     ports = (one for container in pod["spec"]["containers"] for one in container.get("ports") or ())
-    return next((int(one["containerPort"]) for one in ports if one.get("name") == name), port)
+    return next((int(one["containerPort"]) for one in ports if one.get("name") == target), port)
 
 
 _STUCK = {
-    "ErrImagePull": "does the image exist, and may the node pull it (imagePullSecrets)?",
-    "ImagePullBackOff": "does the image exist, and may the node pull it (imagePullSecrets)?",
-    "ErrImageNeverPull": "the node has no such image, and is told not to pull it (imagePullPolicy: Never)",
+    "ErrImagePull": "check the image's name and imagePullSecrets in the chart's values",
+    "ImagePullBackOff": "check the image's name and imagePullSecrets in the chart's values",
+    "ErrImageNeverPull": "load the image onto the node, or change imagePullPolicy in the chart's values",
     "InvalidImageName": "correct the image's name in the chart's values",
-    "CreateContainerConfigError": "is there a Secret or a ConfigMap missing that the chart's values name?",
-    "CreateContainerError": "look: kubectl describe pod",
-    "RunContainerError": "look: kubectl describe pod",
+    "CreateContainerConfigError": "create the missing Secret or ConfigMap, or correct its name in the chart's values",
+    "CreateContainerError": "'kubectl describe pod POD' shows more",
+    "RunContainerError": "'kubectl describe pod POD' shows more",
 }
-"""Why a container is not made, as kubelet calls it, and what to do."""
+"""Kubelet's reasons why a container cannot start, and a hint for each."""
+
+_MISSING_HINT = "create the missing volume, Secret or ConfigMap, or correct its name in the chart's values"
 
 
-def newest(jobs: Iterable[Object]) -> Object | None:
-    """Return the newest of objects; None: there are none."""
-    return max(jobs, key=_created, default=None)
+def newest(objects: Iterable[Object]) -> Object | None:
+    """Return the newest object; None: there are none."""
+    return max(objects, key=_created, default=None)
 
 
 def _created(one: Object) -> tuple[str, str]:
@@ -141,26 +141,26 @@ def _created(one: Object) -> tuple[str, str]:
 
 
 def pending(pod: Object, events: Sequence[Object] = ()) -> ObjectState:
-    """Return where a pod stands that has not begun to run."""
+    """Return the state of a pod that does not run yet."""
     status = pod.get("status", {})
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return ObjectState(
-                "unschedulable", condition.get("message", ""), "ask for less (resources in the chart's values), or wait"
+                "unschedulable",
+                condition.get("message", ""),
+                "wait for room, or lower the resources in the chart's values",
             )
     for reason, message in waiting(pod):
         if reason in _STUCK:
             return ObjectState("stuck", f"{reason}: {message}" if message else reason, _STUCK[reason])
-    mount = words_of_events(events, "Pod", pod["metadata"]["name"], ("FailedMount", "FailedAttachVolume"))
+    mount = message_of_events(events, "Pod", pod["metadata"]["name"], ("FailedMount", "FailedAttachVolume"))
     if mount:
-        return ObjectState(
-            "stuck", mount, "is there a volume, a Secret or a ConfigMap missing that the chart's values name?"
-        )
+        return ObjectState("stuck", mount, _MISSING_HINT)
     return ObjectState("starting")
 
 
 def waiting(pod: Object) -> list[tuple[str, str]]:
-    """Return for what a pod's containers wait: reason and message, as kubelet says them."""
+    """Return kubelet's reason and message for each container that waits."""
     waits = (container.get("state", {}).get("waiting") for container in _containers(pod))
     return [(wait.get("reason", ""), wait.get("message", "")) for wait in waits if wait]
 
@@ -171,27 +171,26 @@ def _containers(pod: Object) -> Iterator[Object]:
     yield from status.get("containerStatuses") or ()
 
 
-def words_of_events(events: Sequence[Object], kind: str, name: str, reasons: Sequence[str]) -> str:
+def message_of_events(events: Sequence[Object], kind: str, name: str, reasons: Sequence[str]) -> str:
     """Return the last message of these reasons about an object; empty: there is none."""
-    said = (event for event in events if event.get("reason") in reasons and _is_about(event, kind, name))
-    return str(max(said, key=when, default={}).get("message", ""))
+    found = []
+    for event in events:
+        about = event.get("involvedObject", {})
+        if event.get("reason") in reasons and (about.get("kind"), about.get("name")) == (kind, name):
+            found.append(event)
+    return str(max(found, key=event_time, default={}).get("message", ""))
 
 
-def _is_about(event: Object, kind: str, name: str) -> bool:
-    about = event.get("involvedObject", {})
-    return (about.get("kind"), about.get("name")) == (kind, name)
-
-
-def when(event: Object) -> str:
-    """Return when an event was last seen; texts that sort by time."""
+def event_time(event: Object) -> str:
+    """Return when an event was last seen, as a text that sorts by time."""
     return str(event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
 def last_end(pods: Iterable[Object]) -> str:
-    """Return how the container that ended last did so; empty: none has ended.
+    """Return how the last container ended; empty: none has ended, or it ended with exit code 0.
 
-    A reason is read only where the exit code is not 0: on nodes with cgroup v1 a container in which the kernel has
-    killed a child for memory has the reason OOMKilled, however it ended itself.
+    The reason counts only if the exit code is not 0: on nodes with cgroup v1 a container has the reason OOMKilled if
+    the kernel killed a child process in it, however the container itself ended.
     """
     ended = [end for pod in pods for end in ends_of(pod)]
     if not ended:
@@ -201,19 +200,13 @@ def last_end(pods: Iterable[Object]) -> str:
     if code == 0:
         return ""
     how = f"{reason}, exit code {code}" if reason and reason != "Error" else f"exit code {code}"
-    said = _said_last(last.get("message") or "")
-    return f"{how}: {said}" if said else how
-
-
-def _said_last(message: str) -> str:
-    """Return the line that says why a container ended: the last error; else the last line."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    lines = [line.strip() for line in (last.get("message") or "").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
-    return (errors or lines or [""])[-1]
+    return f"{how}: {(errors or lines)[-1]}" if lines else how
 
 
 def ends_of(pod: Object) -> list[Object]:
-    """Return how the main container's processes ended: the present one, if it has, and the one before."""
+    """Return how the main container's present and last process ended, if they have."""
     ends = []
     for container in _containers(pod):
         if container.get("name") in (CONTAINER, "worker", "scheduler"):

@@ -1,6 +1,6 @@
-"""A port of this machine that leads into the cluster: TCP connections here become byte streams there.
+"""Forwards a port of this machine into the cluster: each TCP connection here becomes a byte stream there.
 
-Who opens such a stream, and in which words it is spoken, is client.py's.
+client.py opens the streams and speaks their protocol.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from anyio.from_thread import start_blocking_portal
 
 from mops.errors import MopsError, UsageError
 
-HOST = "127.0.0.1"  # nobody else on the network is to come in by it
-_PIECE = 1 << 16
+HOST = "127.0.0.1"  # other machines must not use the port
+_CHUNK_BYTES = 1 << 16
 
 
 class Stream(Protocol):
     """One connection into the cluster."""
 
     async def send(self, data: bytes) -> None:
-        """Send bytes; ConnectionError: it has ended."""
+        """Send bytes; raise ConnectionError if the stream has ended."""
 
     async def receive(self) -> bytes:
-        """Return the next bytes; ConnectionError: it has ended."""
+        """Return the next bytes; raise ConnectionError if the stream has ended."""
 
 
 class Forward:
-    """Listens on this machine, and opens a stream for each connection.
+    """Listens on this machine and opens a stream for each connection.
 
     Parameters
     ----------
     connect
-        Opens a stream; its errors are of mops.
+        Opens a stream; raises errors of mops.
     on_fault
-        Told why a connection could not be made, or broke; in a thread of its own.
+        Called with each failure of a connection, in a separate thread.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class Forward:
 
     @contextmanager
     def serve(self, port: int) -> Iterator[str]:
-        """Serve while in the body; yield where: host and port.
+        """Serve while the body runs; yield host and port.
 
         Parameters
         ----------
         port
-            0: any that is free.
+            0: any free port.
 
         Raises
         ------
         UsageError
-            The port cannot be had.
+            The port is not available.
         MopsError
-            As ``connect`` raises: one stream is opened before the body, so that who may not hears so at once.
+            As ``connect`` raises: one stream opens before the body runs, so that missing permissions show at once.
         """
         with start_blocking_portal() as portal, portal.wrap_async_context_manager(self._serving(port)) as bound:
             yield f"{HOST}:{bound}"
@@ -84,45 +84,45 @@ class Forward:
         try:
             return await asyncio.start_server(self._accept, HOST, port, start_serving=False)
         except OSError as refused:
-            taken = refused.errno == errno.EADDRINUSE
+            why = "in use" if refused.errno == errno.EADDRINUSE else f"not available ({refused.strerror})"
             raise UsageError(
-                f"port {port} of this machine {'is in use' if taken else f'cannot be had ({refused.strerror})'}",
+                f"port {port} of this machine is {why}",
                 where=f"{HOST}:{port}",
-                hint="choose another one with --port",
+                hint="choose another port with --port",
             ) from refused
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A coroutine here would be a task of asyncio's, which in Python 3.11 logs a traceback when it is cancelled.
+        # Not a coroutine: asyncio would make the task, and in Python 3.11 log a traceback when it is cancelled.
         connection = asyncio.ensure_future(self._carry(reader, writer))
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry the bytes of one connection, both ways, until either side ends it."""
+        """Carry the bytes of one connection in both directions until either side ends it."""
         try:
             async with self._connect() as stream:
-                await _until_one_ends(_there(reader, stream), _back(stream, writer))
+                await _until_one_ends(_send(reader, stream), _receive(stream, writer))
         except MopsError as fault:
             self._on_fault(fault)
         finally:
             writer.close()
 
 
-async def _there(reader: asyncio.StreamReader, stream: Stream) -> None:
+async def _send(reader: asyncio.StreamReader, stream: Stream) -> None:
     with contextlib.suppress(ConnectionError):
-        while data := await reader.read(_PIECE):
+        while data := await reader.read(_CHUNK_BYTES):
             await stream.send(data)
 
 
-async def _back(stream: Stream, writer: asyncio.StreamWriter) -> None:
+async def _receive(stream: Stream, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(ConnectionError):
         while True:
             writer.write(await stream.receive())
             await writer.drain()
 
 
-async def _until_one_ends(*ways: Coroutine[Any, Any, None]) -> None:
-    tasks = [asyncio.ensure_future(way) for way in ways]
+async def _until_one_ends(*directions: Coroutine[Any, Any, None]) -> None:
+    tasks = [asyncio.ensure_future(direction) for direction in directions]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

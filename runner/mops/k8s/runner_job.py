@@ -1,4 +1,7 @@
-"""A runner's batch/v1 Job, as a manifest. Pure; docs/internals/kubernetes.md has its exit codes, with reasons."""
+"""Builds the manifest of a runner's batch/v1 Job. Pure.
+
+docs/internals/kubernetes.md explains the exit codes.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from mops.k8s.chart import Object, RunnerPod
 
 CONTAINER = "runner"
 FATAL = (1, 2)
-"""Exit codes after which the same would come again."""
+"""Exit codes of failures that a restart would repeat."""
 
 COUNTED = (4, 137)
-"""Storage or cluster out of reach, and SIGKILL, which is also how memory ends a runner."""
+"""Exit codes that count as a try: storage or cluster out of reach, and SIGKILL, as when the runner is out of memory."""
 
 DEDICATED_FOLDER = "/etc/mops/own-cluster"
 """Where a runner reads which dedicated Dask cluster to make: the files of :data:`DEDICATED_FILES`."""
@@ -26,7 +29,7 @@ DEDICATED_FILES = {
     "job-name": f"metadata.labels['{names.POD_OF_JOB}']",
     "job-uid": f"metadata.labels['{names.UID_OF_JOB}']",
 }
-"""The files, and which of its pod's own fields each shows."""
+"""The files, and the field of the pod that each shows."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +39,20 @@ class Request:
     Parameters
     ----------
     number
-        Of the Job: the first is 1.
+        The number of the Job; the first is 1.
     release, namespace
-        Of the service.
+        The service's.
     environment
-        What the container gets besides what the chart gives it: the submitter's ``MODELOPS_JOB_*``.
+        Variables of the container besides the chart's: the submitter's ``MODELOPS_JOB_*``.
     asked
-        What the person who starts it has seen of the job's log: all pods of this Job get it, so that a restarted one
-        knows what its Job has claimed, and none undoes what others did to the job meanwhile.
+        The person's request (:class:`mops.storage.joblog.records.Asked`, as text). All pods of this Job have it, so a
+        restarted pod recognizes the claim of its Job, and no pod undoes what others did to the job since.
     labels
-        For people: whose it is, which study.
+        The owner and the study, for people.
     dedicated
         The objects of the job's dedicated Dask cluster, the DaskCluster first; empty: the job uses the shared cluster.
     workers
-        Labels of the pods of its Dask workers.
+        Labels of the pods of the Dask workers.
     """
 
     job: str
@@ -65,8 +68,29 @@ class Request:
     workers: Mapping[str, str] = field(default_factory=dict)
 
 
+def _exits(codes: tuple[int, ...]) -> Object:
+    return {"containerName": CONTAINER, "operator": "In", "values": list(codes)}
+
+
+_FAILURE_RULES = [
+    # An evicted, drained or preempted pod is not the job's fault, whatever its exit code.
+    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    {"action": "FailJob", "onExitCodes": _exits(FATAL)},
+    {"action": "Count", "onExitCodes": _exits(COUNTED)},
+]
+"""What the end of a pod means; Kubernetes applies the first rule that fits."""
+
+# The pod's fields as files, because the uid of the Job exists only when the Job does.
+_DEDICATED_VOLUME = {
+    "name": "own-cluster",
+    "downwardAPI": {
+        "items": [{"path": name, "fieldRef": {"fieldPath": path}} for name, path in DEDICATED_FILES.items()]
+    },
+}
+
+
 def ends_job(code: int) -> bool:
-    """Tell whether a Job is over, well or badly, when its pod ends with an exit code."""
+    """Tell whether a Job is over when its pod ends with an exit code."""
     return code == 0 or code in FATAL
 
 
@@ -80,6 +104,8 @@ def runner_job(pod: RunnerPod, request: Request) -> Object:
         **names.labels(request.labels),
     }
     queue = {names.QUEUE: pod.queue} if pod.queue else {}
+    cluster_name = {names.DEDICATED_CLUSTER: request.dedicated[0]["metadata"]["name"]} if request.dedicated else {}
+    cluster_objects = {_OBJECTS: json.dumps(list(request.dedicated))} if request.dedicated else {}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -87,18 +113,18 @@ def runner_job(pod: RunnerPod, request: Request) -> Object:
             "name": names.runner_name(request.job, request.number),
             "namespace": request.namespace,
             "labels": {**labels, **queue},
-            "annotations": {names.STORAGE: request.storage, **_cluster_name(request)},
+            "annotations": {names.STORAGE: request.storage, **cluster_name},
         },
-        "spec": _given(
+        "spec": _non_empty(
             backoffLimit=pod.backoff_limit,
-            # With a failure policy the API server takes no other: a pod on a node that does not answer is not replaced.
+            # The only value that the API server accepts with a failure policy. A pod on a lost node is not replaced.
             podReplacementPolicy="Failed",
-            podFailurePolicy={"rules": _failure_rules()},
+            podFailurePolicy={"rules": _FAILURE_RULES},
             activeDeadlineSeconds=pod.deadline_s,
             ttlSecondsAfterFinished=pod.keep_s,
             template={
-                "metadata": _given(
-                    labels={**pod.labels, **labels}, annotations={**pod.annotations, **_cluster_objects(request)}
+                "metadata": _non_empty(
+                    labels={**pod.labels, **labels}, annotations={**pod.annotations, **cluster_objects}
                 ),
                 "spec": _pod_spec(pod, request),
             },
@@ -106,31 +132,9 @@ def runner_job(pod: RunnerPod, request: Request) -> Object:
     }
 
 
-def _cluster_name(request: Request) -> dict[str, str]:
-    return {names.DEDICATED_CLUSTER: request.dedicated[0]["metadata"]["name"]} if request.dedicated else {}
-
-
-def _cluster_objects(request: Request) -> dict[str, str]:
-    return {_OBJECTS: json.dumps(list(request.dedicated))} if request.dedicated else {}
-
-
-def _failure_rules() -> list[Object]:
-    """Return what the end of a pod means, in the order in which Kubernetes asks: the first that fits counts."""
-    return [
-        # Evicted, drained, preempted: not the job's fault, whatever its exit code.
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "FailJob", "onExitCodes": _exits(FATAL)},
-        {"action": "Count", "onExitCodes": _exits(COUNTED)},
-    ]
-
-
-def _exits(codes: tuple[int, ...]) -> Object:
-    return {"containerName": CONTAINER, "operator": "In", "values": list(codes)}
-
-
 def _pod_spec(pod: RunnerPod, request: Request) -> Object:
-    return _given(
-        restartPolicy="Never",  # a failure policy asks for it
+    return _non_empty(
+        restartPolicy="Never",  # a failure policy requires it
         serviceAccountName=pod.service_account,
         automountServiceAccountToken=pod.mount_token,
         enableServiceLinks=False,
@@ -142,14 +146,8 @@ def _pod_spec(pod: RunnerPod, request: Request) -> Object:
         affinity=pod.affinity,
         securityContext=pod.pod_security,
         containers=[_container(pod, request)],
-        volumes=[*pod.volumes, *([_dedicated_volume()] if request.dedicated else [])],
+        volumes=[*pod.volumes, *([_DEDICATED_VOLUME] if request.dedicated else [])],
     )
-
-
-def _dedicated_volume() -> Object:
-    """Return a pod's own fields as a volume: the uid of its Job exists only when the Job does."""
-    items = [{"path": name, "fieldRef": {"fieldPath": path}} for name, path in DEDICATED_FILES.items()]
-    return {"name": "own-cluster", "downwardAPI": {"items": items}}
 
 
 def _container(pod: RunnerPod, request: Request) -> Object:
@@ -157,7 +155,7 @@ def _container(pod: RunnerPod, request: Request) -> Object:
     dedicated = ["--dedicated", DEDICATED_FOLDER] if request.dedicated else []
     mounts = [{"name": "own-cluster", "mountPath": DEDICATED_FOLDER, "readOnly": True}] if request.dedicated else []
     workers = ["--workers", names.selector(request.workers)] if request.workers else []
-    return _given(
+    return _non_empty(
         name=CONTAINER,
         image=pod.image,
         imagePullPolicy=pod.image_pull_policy,
@@ -168,13 +166,13 @@ def _container(pod: RunnerPod, request: Request) -> Object:
         ports=pod.ports,
         securityContext=pod.security,
         volumeMounts=[*pod.volume_mounts, *mounts],
-        # What a runner says last is why it ended: shown by `kubectl describe`, and by `mops jobs status`.
+        # A runner's last lines say why it ended: `kubectl describe` and `mops jobs status` show them.
         terminationMessagePolicy="FallbackToLogsOnError",
     )
 
 
 def _environment(pod: RunnerPod, request: Request) -> list[Object]:
-    """Return the container's variables; the chart's own come first, so that the submitter's settings count."""
+    """Return the container's variables; the submitter's settings override the chart's."""
     places = {"MODELOPS_STORAGE": request.storage, "MODELOPS_SCHEDULER": request.scheduler}
     for port in pod.ports:
         if port["name"] == "metrics":
@@ -186,6 +184,6 @@ def _environment(pod: RunnerPod, request: Request) -> list[Object]:
     ]
 
 
-def _given(**fields: Any) -> Object:
-    """Return the fields that say something."""
+def _non_empty(**fields: Any) -> Object:
+    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value not in (None, {}, [])}

@@ -25,7 +25,7 @@ _NEEDED = (
     ("get", "pods/log", ""),
     ("list", "events", ""),
 )
-"""What a modeller does in the namespace: verb, resource, API group."""
+"""What a modeller may do in the namespace: verb, resource, API group."""
 
 
 def connect(
@@ -43,16 +43,16 @@ def connect(
     namespace, context, kubeconfig
         As for kubectl; None: the current ones.
     release
-        The chart's release; None: it is called mops.
+        The chart's release; None: mops.
     dedicated
         Whether this person's jobs run on dedicated Dask clusters by default.
 
     Raises
     ------
     UsageError
-        There is no such kubeconfig, context or release; or the service has no dedicated clusters.
+        The kubeconfig or context does not exist; or the service has no dedicated clusters.
     ServiceError
-        The cluster is out of reach, has no such service, or this person may not use it.
+        The cluster is out of reach, the service does not exist, or this person may not use it.
     """
     kubernetes = connect_kubernetes(namespace, context=context, kubeconfig=kubeconfig)
     name = names.client_name(release or DEFAULT_RELEASE)
@@ -68,7 +68,7 @@ def connect(
         raise forbidden(missing, kubernetes.where)
     profile = Profile(
         namespace=kubernetes.namespace,
-        context=kubernetes.context,  # named also where it was the current one: another may be, later
+        context=kubernetes.context,  # by name, because another one may be the current one later
         kubeconfig=kubeconfig,
         dedicated=dedicated,
         service=service,
@@ -79,14 +79,14 @@ def connect(
 
 
 def _config(kubernetes: Kubernetes, name: str, release: str | None) -> Object:
-    """Return the ConfigMap in which the chart says what clients need."""
-    # A modeller may read the one of each release; whether another one is not there, or not theirs, nobody says.
+    """Return the chart's ConfigMap for clients."""
+    # A modeller may read this ConfigMap only. Kubernetes does not say whether another one is missing or forbidden.
     if not kubernetes.may("get", "configmaps", name=name):
         raise ServiceError(
-            f"there is no mops service {release or DEFAULT_RELEASE!r} in this namespace, or you may not use it",
+            f"this namespace has no mops service {release or DEFAULT_RELEASE!r}, or you may not use it",
             where=kubernetes.where,
-            hint="name its namespace (--namespace) and release (--release); if they are right, ask the cluster's "
-            "operator to add you to clients.subjects of the chart's values",
+            hint="check --namespace and --release; if they are right, ask the cluster's operator to add you to "
+            "clients.subjects of the chart's values",
         )
     found = kubernetes.config_map(name)
     if found is None:
@@ -95,14 +95,14 @@ def _config(kubernetes: Kubernetes, name: str, release: str | None) -> Object:
 
 
 def _no_service(kubernetes: Kubernetes, release: str | None) -> ServiceError:
-    """Return the error for a namespace without the release; who may list what there is, is told."""
+    """Return the error for a namespace without the release; it lists the releases that this person may see."""
     releases = []
     if kubernetes.may("list", "configmaps"):
-        there = kubernetes.config_maps({names.NAME: "mops", names.COMPONENT: names.CLIENT})
-        releases = sorted(one["metadata"]["labels"].get(names.INSTANCE, "") for one in there)
+        config_maps = kubernetes.config_maps({names.NAME: "mops", names.COMPONENT: names.CLIENT})
+        releases = sorted(one["metadata"]["labels"].get(names.INSTANCE, "") for one in config_maps)
     if releases:
-        hint = f"choose one that is there: {', '.join(f'--release {name}' for name in releases)}"
+        hint = f"use {' or '.join(f'--release {name}' for name in releases)}"
     else:
-        hint = "name another namespace (--namespace) or release (--release), or have the operator install the chart"
-    what = f"there is no mops service {release or DEFAULT_RELEASE!r} in this namespace"
+        hint = "use another --namespace, or ask the cluster's operator to install the chart"
+    what = f"this namespace has no mops service {release or DEFAULT_RELEASE!r}"
     return ServiceError(what, where=kubernetes.where, hint=hint)

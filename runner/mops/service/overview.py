@@ -1,13 +1,13 @@
 """The state of a cluster service: Kubernetes' view of its pods joined with Dask's view of its workers.
 
-How Kubernetes is asked is service/service.py's, what is read of Dask cluster/doctor.py's. What one of them does not
-tell, the other one may: a survey has what there is, and why the rest is missing.
+service/service.py asks Kubernetes, and cluster/doctor.py asks Dask. If one of them does not answer, the overview shows
+what the other one knows, and why the rest is missing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Dask:
-    """What Dask says of itself.
+    """Dask's view of a service.
 
     Parameters
     ----------
     connected
         The workers that the scheduler knows.
     workers
-        What is in effect on those that answer.
+        The effective configuration of the workers that answer.
     """
 
     scheduler: Scheduler
@@ -41,14 +41,14 @@ class Dask:
 
 @dataclass(frozen=True)
 class WorkerView:
-    """A worker.
+    """A worker, as Kubernetes and Dask see it.
 
     Parameters
     ----------
     pod
-        None: Kubernetes does not say, or it is none of the chart's.
+        None: Kubernetes does not answer, or the worker runs in no pod of the chart.
     dask
-        None: it is not connected, or Dask could not be asked.
+        None: the worker is not connected, or Dask does not answer.
     """
 
     name: str
@@ -58,18 +58,18 @@ class WorkerView:
 
 @dataclass(frozen=True)
 class ServiceOverview:
-    """A service at a moment.
+    """The state of a service.
 
     Parameters
     ----------
     scheduler
-        Its pods: one, or for a moment two. None, here and below: it could not be asked.
+        The scheduler's pods: one, or two while a pod replaces the other. None, here and below: nothing answers.
     workers
-        As far as one of both tells.
+        The workers that Kubernetes or Dask knows.
     runners
-        How many jobs' runners are at each word of :class:`mops.k8s.job_phase.Phase`.
+        The number of runners in each phase (:class:`mops.k8s.job_phase.Phase`).
     faults
-        Why something is missing.
+        Why parts are missing.
     """
 
     scheduler: Sequence[PodState] | None
@@ -80,31 +80,26 @@ class ServiceOverview:
 
     @property
     def versions(self) -> dict[str, Mapping[str, str]]:
-        """Versions by where they are: here, on the scheduler, on each kind of worker."""
+        """Versions of packages: here, on the scheduler, and on workers, in groups of workers with equal versions."""
         found: dict[str, Mapping[str, str]] = {"here": versions()}
-        if self.dask is not None:
-            found["scheduler"] = self.dask.scheduler.versions
-            found |= _kinds(self.dask.workers)
-        return found
-
-
-def _kinds(workers: Sequence[Worker]) -> dict[str, Mapping[str, str]]:
-    """Return the versions of workers by who has them: all alike, or so many like the first."""
-    kinds: dict[frozenset[tuple[str, str]], list[Worker]] = {}
-    for worker in workers:
-        kinds.setdefault(frozenset(worker.versions.items()), []).append(worker)
-    if len(kinds) == 1:
-        return {"workers": workers[0].versions}
-    return {f"{len(alike)} like {alike[0].address}": alike[0].versions for alike in kinds.values()}
+        if self.dask is None:
+            return found
+        found["scheduler"] = self.dask.scheduler.versions
+        groups: dict[frozenset[tuple[str, str]], list[Worker]] = {}
+        for worker in self.dask.workers:
+            groups.setdefault(frozenset(worker.versions.items()), []).append(worker)
+        if len(groups) == 1:
+            return found | {"workers": self.dask.workers[0].versions}
+        return found | {f"{len(equal)} like {equal[0].address}": equal[0].versions for equal in groups.values()}
 
 
 def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
-    """Look at a service.
+    """Return the state of a service.
 
     Parameters
     ----------
     sim_threads
-        Threads of a simulation.
+        Threads that one simulation uses.
 
     Raises
     ------
@@ -112,22 +107,24 @@ def overview_of(service: Service, sim_threads: int) -> ServiceOverview:
         Kubernetes is out of reach.
     """
     faults: list[MopsError] = []
-    pods = _told(lambda: service.pods(names.WORKER), faults)
-    scheduler = _told(lambda: service.pods(names.SCHEDULER), faults)
-    phases = _told(service.phases, faults)
-    dask = _told(lambda: dask_of(service, sim_threads), faults)
+    pods = _answer(lambda: service.pods(names.WORKER), faults)
+    scheduler = _answer(lambda: service.pods(names.SCHEDULER), faults)
+    phases = _answer(service.phases, faults)
+    dask = _answer(lambda: dask_of(service, sim_threads), faults)
     workers = None if pods is None and dask is None else joined(pods or (), dask.connected if dask else ())
     runners = None if phases is None else Counter(phase.word for phase in phases.values())
-    return ServiceOverview(scheduler, workers, runners, dask, _distinct(faults))
+    # A cluster out of reach fails each question with the same error.
+    distinct = list({fault.what: fault for fault in faults}.values())
+    return ServiceOverview(scheduler, workers, runners, dask, distinct)
 
 
 def dask_of(service: Service, sim_threads: int) -> Dask:
-    """Look at the Dask cluster of a service.
+    """Return Dask's view of a service.
 
     Raises
     ------
     ServiceError
-        This person does not reach the scheduler.
+        This person may not reach the scheduler.
     ClusterError
         The scheduler does not answer.
     """
@@ -138,20 +135,15 @@ def dask_of(service: Service, sim_threads: int) -> Dask:
 
 
 def joined(pods: Sequence[PodState], workers: Sequence[ConnectedWorker]) -> list[WorkerView]:
-    """Join pods and Dask's workers by their names, which are the same."""
+    """Join pods and Dask's workers by their names, which are equal."""
     by_name = {worker.name: worker for worker in workers}
     members = [WorkerView(pod.name, pod, by_name.pop(pod.name, None)) for pod in pods]
     return [*members, *(WorkerView(name, None, worker) for name, worker in sorted(by_name.items()))]
 
 
-def _told(ask: Callable[[], T], faults: list[MopsError]) -> T | None:
+def _answer(ask: Callable[[], T], faults: list[MopsError]) -> T | None:
     try:
         return ask()
     except (ServiceError, ClusterError) as fault:
         faults.append(fault)
         return None
-
-
-def _distinct(faults: Iterable[MopsError]) -> list[MopsError]:
-    """Return what is missing, each reason once: a cluster that is out of reach is so four times."""
-    return list({fault.what: fault for fault in faults}.values())

@@ -1,7 +1,7 @@
-"""What ``mops connect`` saved: which cluster service is meant, and what its chart says a client needs.
+"""The profile that ``mops connect`` saves: a cluster service, and how this person reaches it.
 
-The chart writes :class:`ServiceConfig` as JSON into a ConfigMap (helm/mops/templates/clients); :class:`Profile` adds
-how this person reaches it. One file in the user's configuration folder; ``MODELOPS_PROFILE=none`` passes it by.
+The chart writes :class:`ServiceConfig` as JSON into a ConfigMap (helm/mops/templates/clients). The profile is one file
+in the user's configuration folder; with ``MODELOPS_PROFILE=none`` mops ignores it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Profile(ChartModel):
     Parameters
     ----------
     context, kubeconfig
-        Of kubectl; None: whatever is current when it is used.
+        As for kubectl; None: the current one at each use.
     dedicated
-        Whether this person's jobs have Dask clusters of their own unless they say otherwise.
+        Whether this person's jobs run on dedicated Dask clusters by default.
     """
 
     format: Literal[1] = 1
@@ -42,36 +42,36 @@ class Profile(ChartModel):
 
 
 def path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where the profile lies: ``mops/profile.json`` in the user's configuration folder."""
+    """Return the profile's path: ``mops/profile.json`` in the user's configuration folder."""
     return user_folder("XDG_CONFIG_HOME", environ) / "profile.json"
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Profile | None:
-    """Return the profile; None: there is none, or the environment passes it by.
+    """Return the profile; None: there is none, or MODELOPS_PROFILE is ``none``.
 
     Raises
     ------
     UsageError
-        It cannot be read, or the environment asks for what there is not.
+        The file cannot be read, or MODELOPS_PROFILE has another value.
     """
-    asked = environ.get(VARIABLE, "").strip()
-    if asked == NONE:
+    value = environ.get(VARIABLE, "").strip()
+    if value == NONE:
         return None
-    if asked:
+    if value:
         raise UsageError(
-            f"{asked!r} is no profile",
+            f"{value!r} is not a profile",
             where=VARIABLE,
-            hint="leave it unset to use what 'mops connect' saved, or write 'none' to run on this machine",
+            hint="unset it to use the connected service, or set it to 'none' to run on this machine",
         )
-    place = path(environ)
+    file = path(environ)
     try:
-        return Profile.model_validate_json(place.read_bytes())
+        return Profile.model_validate_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValidationError as bad:
-        raise unreadable(bad, str(place), "run 'mops connect' again, or remove the file") from bad
+        raise unreadable(bad, str(file), "run 'mops connect' again") from bad
     except OSError as refused:
-        raise _refused(place, refused) from refused
+        raise _refused(file, refused) from refused
 
 
 def storage_of(profile: Profile) -> str:
@@ -80,48 +80,48 @@ def storage_of(profile: Profile) -> str:
 
 
 def reach(profile: Profile, environ: MutableMapping[str, str] = os.environ) -> str:
-    """Return the URL of the service's storage, with the variables set that say how it is reached, unless they are."""
+    """Return the URL of the service's storage, and set the variables that give access to it, unless they are set."""
     for name, value in profile.service.storage_env.items():
         environ.setdefault(name, value)
     return storage_of(profile)
 
 
 def save(profile: Profile, environ: Mapping[str, str] = os.environ) -> Path:
-    """Write the profile, whole or not at all; return where it lies.
+    """Write the profile atomically; return its path.
 
     Raises
     ------
     UsageError
-        It cannot be written.
+        The file cannot be written.
     """
-    place = path(environ)
-    temporary = place.with_suffix(f".{os.getpid()}")
+    file = path(environ)
+    temporary = file.with_suffix(f".{os.getpid()}")
     try:
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary.write_text(profile.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n")
-        temporary.replace(place)
+        temporary.replace(file)
     except OSError as refused:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise _refused(place, refused) from refused
-    return place
+        raise _refused(file, refused) from refused
+    return file
 
 
 def remove(environ: Mapping[str, str] = os.environ) -> bool:
     """Remove the profile; False: there is none."""
-    place = path(environ)
+    file = path(environ)
     try:
-        place.unlink()
+        file.unlink()
     except FileNotFoundError:
         return False
     except OSError as refused:
-        raise _refused(place, refused) from refused
+        raise _refused(file, refused) from refused
     return True
 
 
-def _refused(place: Path, refused: OSError) -> UsageError:
+def _refused(file: Path, refused: OSError) -> UsageError:
     return UsageError(
         f"the profile cannot be read or written ({refused.strerror})",
-        where=str(place),
-        hint="look at its owner and mode, or name another folder by XDG_CONFIG_HOME",
+        where=str(file),
+        hint="correct its owner and mode, or set XDG_CONFIG_HOME to another folder",
     )

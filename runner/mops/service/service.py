@@ -1,7 +1,7 @@
 """A cluster service: starts runners there, and reports their state.
 
-What a Job looks like is :mod:`mops.k8s.runner_job`'s, what its phase means :mod:`mops.k8s.job_phase`'s, how Kubernetes
-is reached :mod:`mops.k8s.client`'s. docs/internals/kubernetes.md has the whole.
+k8s/runner_job.py builds the manifest of a runner's Job, k8s/job_phase.py decides its phase, and k8s/client.py talks to
+Kubernetes. See docs/internals/kubernetes.md.
 """
 
 from __future__ import annotations
@@ -36,22 +36,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _FORMS = {
-    "memory": (re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?"), "write bytes as Kubernetes does, like 2Gi or 500Mi"),
-    "queue": (_NAME, "write the name of a LocalQueue of Kueue: kubectl get localqueues"),
-    "priority_class": (_NAME, "write the name of a PriorityClass: kubectl get priorityclasses"),
+    "memory": (re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?"), "write bytes as Kubernetes does: 2Gi or 500Mi"),
+    "queue": (_NAME, "kubectl get localqueues lists the queues of Kueue"),
+    "priority_class": (_NAME, "kubectl get priorityclasses lists the classes"),
 }
-"""Options that Kubernetes reads: how they are written, and where to look."""
+"""Options that Kubernetes reads: their form, and the hint for a wrong value."""
 
 _POD_FIELDS = ("queue", "priority_class", "deadline_s", "keep_s")
-"""Options that are fields of :class:`mops.k8s.chart.RunnerPod` by the same names."""
+"""Options that are fields of :class:`mops.k8s.chart.RunnerPod` with the same names."""
 
 
 @dataclass(frozen=True)
 class KubernetesRunner:
-    """A runner's Job that Kubernetes has taken.
+    """A runner's Job that Kubernetes has accepted.
 
     Parameters
     ----------
@@ -71,13 +70,13 @@ class Service:
     Parameters
     ----------
     pod
-        What its runners are made with.
+        The settings of the runner's pod.
     study
-        The study's name, for a label of the Jobs.
+        The study's name, a label of the Jobs.
     dedicated_size
         The size of the job's dedicated Dask cluster; None: the job runs on the shared cluster.
     results
-        URL of the storage whose jobs are meant: jobs of two storages may have the same name. None: the service's.
+        URL of the jobs' storage, because jobs of two storages may have the same name; None: the service's storage.
     """
 
     profile: Profile
@@ -101,7 +100,7 @@ class Service:
 
     @classmethod
     def current(cls, profile: Profile) -> Service:
-        """Connect to the service of the saved profile as its chart describes it now; bring the profile up to date.
+        """Connect to the service of the saved profile as its chart describes it now, and save the new description.
 
         Raises
         ------
@@ -112,10 +111,10 @@ class Service:
         if service.profile != profile:
             try:
                 profiles.save(service.profile)
-            except UsageError as refused:  # this job runs as the chart says all the same
+            except UsageError as refused:  # the job runs as the chart says even so
                 logger.warning("the service has changed since 'mops connect', and %s: %s", refused.what, refused.where)
             else:
-                logger.warning("the service has changed since 'mops connect': the profile is up to date now")
+                logger.warning("the service has changed since 'mops connect'; the profile is updated")
             if warning := another_version(service.profile.service):
                 logger.warning(warning)
         return service
@@ -123,39 +122,41 @@ class Service:
     def renewed(self) -> Service:
         """Return the service as its chart describes it now: an upgrade since 'mops connect' may have changed it.
 
-        Every command that starts a runner begins with this: a runner of an image, a Secret or an account that the
-        upgrade has removed would not start.
+        Every command that starts a runner does this first: a runner would not start with an image, a Secret or an
+        account that the upgrade has removed.
 
         Raises
         ------
         UsageError
-            A chart of mops does not write such a description, or a newer one did.
+            No chart of mops wrote the description, or a newer chart did.
         ServiceError
-            The release is gone, this person may not read its description, or Kubernetes is out of reach.
+            The release does not exist any longer, this person may not read its description, or Kubernetes is out of
+            reach.
         """
         name = names.client_name(self.profile.service.release)
         where = f"{self.kubernetes.where}: ConfigMap {name}"
         found = self.kubernetes.config_map(name)
         if found is None:
             raise ServiceError(
-                f"the service {self.profile.service.release!r} is gone: its ConfigMap is absent",
+                f"service {self.profile.service.release!r} no longer exists: its ConfigMap is absent",
                 where=where,
-                hint="connect to another service: mops connect; or run on this machine with --local",
+                hint="connect to another service with 'mops connect', or add --local to run on this machine",
             )
         service = chart.ServiceConfig.parse(found.get("data", {}).get(CONFIG_KEY, ""), where)
         return replace(self, profile=self.profile.model_copy(update={"service": service}), pod=service.runner)
 
-    def given(self, options: PodOptions) -> Service:
-        """Return the service for one job, whose runner's pod has these options.
+    def with_options(self, options: PodOptions) -> Service:
+        """Return the service for one job whose runner's pod has these options.
 
         Raises
         ------
         UsageError
-            Kubernetes would refuse one of the options when the job is in the storage already, or two contradict.
+            An option has a form that Kubernetes would refuse later, when the job is in the storage; or two options
+            contradict each other.
         """
-        for name, (form, right) in _FORMS.items():
+        for name, (form, hint) in _FORMS.items():
             if (value := options.given.get(name)) and not form.fullmatch(value):
-                raise UsageError(f"{value!r} is not valid for {option(name)}", where="the command line", hint=right)
+                raise UsageError(f"{value!r} is not valid for {option(name)}", where="the command line", hint=hint)
         changes = {name: options.given[name] for name in _POD_FIELDS if name in options.given}
         if options.memory:
             resources = self.pod.resources
@@ -170,29 +171,29 @@ class Service:
             return dedicated.Size.parse(options.workers or str(self.profile.service.dedicated.workers))
         if options.workers:
             raise UsageError(
-                "--workers is for a Dask cluster of the job's own",
+                "--workers sets the size of a dedicated Dask cluster, and this job uses the shared one",
                 where="the command line",
-                hint="add --dedicated; the workers that all share are the operator's to scale",
+                hint="add --dedicated",
             )
         return None
 
     @property
     def storage(self) -> str:
-        """URL of the service's results."""
+        """URL of the service's storage."""
         return profiles.reach(self.profile)
 
     @contextmanager
-    def ready(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], KubernetesRunner]]:
-        """Have everything but the job, which the body creates; yield what starts its runner.
+    def launcher(self, files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], KubernetesRunner]]:
+        """Check that the service can run a job, which the body creates; yield the function that starts its runner.
 
         This is a :data:`mops.jobs.launch.Launcher`.
 
         Raises
         ------
         UsageError
-            The runner would not see this storage; or a dedicated cluster is not possible here.
+            The runner would not reach this storage, or the service has no dedicated clusters.
         ServiceError
-            This person may not start Jobs, or Kubernetes is out of reach.
+            This person may not create Jobs, or Kubernetes is out of reach.
         """
         self._check_storage(files)
         if not self.kubernetes.may("create", "jobs", "batch"):
@@ -209,23 +210,22 @@ class Service:
         Raises
         ------
         UsageError
-            The service has none.
+            The service does not support them.
         ServiceError
-            Kubernetes has none.
+            Kubernetes does not support them.
         """
         if not self.profile.service.dedicated.enabled:
-            raise _no_dedicated_cluster("this service gives jobs no Dask clusters of their own", "dedicated.enabled")
+            raise _no_dedicated_cluster("this service has no dedicated Dask clusters", "dedicated.enabled")
         if not self.pod.mount_token:
             raise _no_dedicated_cluster(
-                "this service's runners have no token with which to make Dask clusters",
+                "this service's runners have no token to create Dask clusters",
                 "runner.automountServiceAccountToken",
             )
         if not self.kubernetes.serves(dedicated.API_VERSION):
             raise ServiceError(
-                f"this Kubernetes knows no Dask clusters ({dedicated.API_VERSION})",
+                f"this Kubernetes has no Dask clusters ({dedicated.API_VERSION})",
                 where=self.kubernetes.where,
-                hint="have the operator of dask-kubernetes installed (its Helm chart is dask-kubernetes-operator), "
-                "or leave --dedicated out",
+                hint="leave out --dedicated, or ask for the Helm chart dask-kubernetes-operator to be installed",
             )
 
     def _check_storage(self, files: Files) -> None:
@@ -233,14 +233,18 @@ class Service:
             return
         if files.url != self.storage:
             raise UsageError(
-                "a runner in the cluster cannot see this storage",
+                "a runner in the cluster cannot reach this storage",
                 where=files.url,
-                hint=f"leave --storage out to use the service's ({self.storage}), or run on this machine with --local",
+                hint=f"leave out --storage to use the service's storage ({self.storage}), or add --local",
             )
 
     @property
-    def _for_people(self) -> dict[str, str]:
-        return {names.OWNER: _user(), names.STUDY: self.study}
+    def _owner_and_study(self) -> dict[str, str]:
+        try:
+            owner = getpass.getuser()
+        except (KeyError, OSError):  # a user id without a name
+            owner = ""
+        return {names.OWNER: owner, names.STUDY: self.study}
 
     def _worker_labels(self, cluster: str | None) -> dict[str, str]:
         """Return the labels of the pods of Dask workers: of a dedicated cluster, or (None) of the shared one."""
@@ -255,7 +259,7 @@ class Service:
         cluster_name = cluster[0]["metadata"]["name"] if cluster else None
         of_job = names.of_job(job)
         there = [one["metadata"]["name"] for one in self.kubernetes.jobs(of_job)]
-        # A pod on a node that does not answer outlives its Job: it must not be taken for one of the next Job's.
+        # A pod on a node that does not answer outlives its Job, and must not be mistaken for a pod of the next Job.
         there += [pod["metadata"]["labels"].get(names.POD_OF_JOB, "") for pod in self.kubernetes.pods(of_job)]
         settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
         request = Request(
@@ -267,7 +271,7 @@ class Service:
             scheduler=self._scheduler(cluster_name),
             environment=settings,
             asked=asked,
-            labels=self._for_people,
+            labels=self._owner_and_study,
             dedicated=cluster,
             workers=self._worker_labels(cluster_name),
         )
@@ -277,7 +281,7 @@ class Service:
     def _dedicated_objects(self, build_spec: dedicated.BuildSpec, job: str) -> list[Object]:
         assert self.dedicated_size is not None
         name = names.cluster_name(job, secrets.token_hex(3))
-        labels = {names.JOB: job} | names.labels(self._for_people)
+        labels = {names.JOB: job} | names.labels(self._owner_and_study)
         service, namespace = self.profile.service, self.profile.namespace
         return dedicated.objects(build_spec, service, name, namespace, self.dedicated_size, labels)
 
@@ -298,28 +302,35 @@ class Service:
         return name
 
     def phase(self, job: str) -> Phase:
-        """Return where the newest Job of a job stands."""
+        """Return the phase of a job's newest Job."""
         return self.phases(names.of_job(job)).get(job, GONE)
 
     def phases(self, labels: Mapping[str, str] | None = None) -> dict[str, Phase]:
-        """Return where the newest Job of each job stands, by job."""
+        """Return the phase of each job's newest Job, by job."""
         wanted = dict(labels or {names.NAME: "mops", names.COMPONENT: names.RUNNER})
         jobs, pods, events = (self._jobs(wanted), self.kubernetes.pods(wanted), self.kubernetes.events())
         by_job: dict[str, list[Object]] = {}
         for one in jobs:
             by_job.setdefault(one["metadata"]["labels"].get(names.JOB, ""), []).append(one)
+        pods_by_name: dict[str, list[Object]] = {}
+        for pod in pods:
+            pods_by_name.setdefault(pod["metadata"].get("labels", {}).get(names.POD_OF_JOB, ""), []).append(pod)
         found = {job: newest(some) for job, some in by_job.items()}
         now = datetime.now(UTC)
-        return {job: phase_of(one, _pods_of(one, pods), events, now) for job, one in found.items() if one}
+        return {
+            job: phase_of(one, pods_by_name.get(one["metadata"]["name"], ()), events, now)
+            for job, one in found.items()
+            if one
+        }
 
     def _jobs(self, labels: Mapping[str, str]) -> list[Object]:
-        """Return the Jobs with these labels whose results go to the storage that is meant."""
+        """Return the Jobs with these labels whose results go to this storage."""
         results = self.results or profiles.storage_of(self.profile)
         found = self.kubernetes.jobs(dict(labels))
         return [one for one in found if one["metadata"].get("annotations", {}).get(names.STORAGE) == results]
 
-    def withdraw(self, job: str) -> list[str]:
-        """Delete the Jobs of a job that run nothing; return their names."""
+    def delete_idle_jobs(self, job: str) -> list[str]:
+        """Delete the Jobs of a job if no pod of them runs; return their names."""
         if self.phase(job).word in ("running", "retrying"):
             return []
         return self._delete_jobs(job)
@@ -330,16 +341,15 @@ class Service:
             self.kubernetes.delete_job(name)
         return there
 
-    def refuse_another(self, job: str, *, take_over: bool) -> bool:
-        """Refuse a second runner for a job, unless with ``take_over`` or if the node of the first one is lost.
+    def replaces_runner(self, job: str, *, take_over: bool) -> bool:
+        """Tell whether a new runner must replace a job's present one: with ``take_over``, or if its node is lost.
 
-        Nothing is changed. Return whether the second one replaces the first: when all else has been checked,
-        :meth:`remove_runner` makes room for it.
+        This changes nothing. :meth:`remove_runner` replaces it, after all other checks.
 
         Raises
         ------
         JobError
-            There is a Job that will run, or runs.
+            The job has a runner that the new one may not replace.
         """
         phase = self.phase(job)
         replaces = take_over or phase.word == "lost"
@@ -347,40 +357,40 @@ class Service:
             raise JobError(
                 f"job {job!r} has a runner in the cluster: {phase.word}{f' ({phase.reason})' if phase.reason else ''}",
                 where=self.kubernetes.where,
-                hint=f"stop it with: mops jobs cancel {job}; or put another one in its place with --take-over",
+                hint=f"stop the runner with 'mops jobs cancel {job}', or replace it with --take-over",
             )
         return replaces
 
     def remove_runner(self, job: str) -> None:
-        """Delete the Jobs of a job, also those that run."""
+        """Delete the Jobs of a job, running or not."""
         self._delete_jobs(job)
 
     def runner_log(self, job: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Yield what the newest pod of a job's runner printed; nothing where there is no pod."""
+        """Yield the lines that the newest pod of a job's runner printed; nothing if there is no pod."""
         pod = self.phase(job).pod
         return self.kubernetes.log_lines(pod, follow=follow, tail=tail) if pod else iter(())
 
     def worker_logs(self, job: str, tail: int | None = None) -> Iterator[tuple[str, str]]:
-        """Yield what a job's own workers printed, or else the shared ones, pod by pod: its name, a line."""
+        """Yield the lines of the pods of a job's Dask workers, dedicated or shared: the pod's name, and a line."""
         for pod in self.kubernetes.pods(self._worker_labels(self._dedicated_name(job))):
             name = pod["metadata"]["name"]
             for line in self.kubernetes.log_lines(name, tail=tail):
                 yield name, line
 
     def pods(self, component: str) -> list[PodState]:
-        """Return what the chart's pods of a component are up to, by name."""
+        """Return the state of the chart's pods of a component, in the order of their names."""
         found = self.kubernetes.pods(names.of_component(self.profile.service.release, component))
         events = self.kubernetes.events() if any(not is_running(pod) for pod in found) else []
         return sorted((state_of(pod, events) for pod in found), key=lambda pod: pod.name)
 
     @contextmanager
     def scheduler(self) -> Iterator[str]:
-        """Have the Dask scheduler on this machine while in the body; yield its address here.
+        """Forward the Dask scheduler to this machine while the body runs; yield its address here.
 
         Raises
         ------
         ServiceError
-            There is none, or this person may not reach it.
+            There is no scheduler, or this person may not reach it.
         """
         inside = urlsplit(self.profile.service.scheduler)
         service, port = (inside.hostname or "").partition(".")[0], inside.port or 8786
@@ -389,19 +399,19 @@ class Service:
 
     @contextmanager
     def dashboard(self, port: int, on_fault: Callable[[MopsError], None]) -> Iterator[str]:
-        """Have Dask's pages on this machine while in the body; yield their URL.
+        """Forward Dask's dashboard to this machine while the body runs; yield its URL.
 
         Parameters
         ----------
         port
-            Of this machine; 0: any that is free.
+            The port on this machine; 0: any free port.
         on_fault
-            Told why a page could not be had; in a thread of its own.
+            Called with each failure of a connection, in a separate thread.
 
         Raises
         ------
         UsageError
-            The port cannot be had.
+            The port is not available.
         ServiceError
             There is no scheduler, or this person may not reach it.
         """
@@ -411,10 +421,13 @@ class Service:
 
 
 def another_version(service: chart.ServiceConfig) -> str:
-    """Return what is wrong if the service runs another version of mops: nothing is promised between two; else empty."""
+    """Return a warning if the service runs another version of mops; empty: it does not.
+
+    Clients and services of different versions are not supported.
+    """
     if service.version == mops.__version__:
         return ""
-    return f"this is mops {mops.__version__}, the service {service.version}: install the same version"
+    return f"this is mops {mops.__version__} and the service runs {service.version}: install the same version"
 
 
 def _number(runner: str) -> int:
@@ -422,29 +435,14 @@ def _number(runner: str) -> int:
     return int(tail) if tail.isdigit() else 0
 
 
-def _pods_of(job: Object, pods: list[Object]) -> list[Object]:
-    name = job["metadata"]["name"]
-    return [pod for pod in pods if pod["metadata"].get("labels", {}).get(names.POD_OF_JOB) == name]
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name
-        return ""
-
-
 def _no_dedicated_cluster(what: str, value: str) -> UsageError:
-    hint = (
-        f"leave --dedicated out; or have its operator set {value} in the chart's values, then run 'mops connect' again"
-    )
-    return UsageError(what, where="--dedicated", hint=hint)
+    return UsageError(what, where="--dedicated", hint=f"leave out --dedicated, or ask the operator to set {value}")
 
 
 def forbidden(missing: list[str], where: str) -> ServiceError:
-    """Return the error for what this person may not do."""
+    """Return the error for missing permissions."""
     return ServiceError(
-        f"you may not do what mops needs: {', '.join(missing)}",
+        f"you lack permissions that mops needs: {', '.join(missing)}",
         where=where,
         hint="ask the cluster's operator to add you to clients.subjects of the chart's values",
     )

@@ -177,17 +177,17 @@ def test_a_profile_that_is_broken_is_said_before_anything_is_written(connected: 
     refused(
         connected,
         connected.submit(*here, "--storage", connected.storage),
-        "this describes no service of mops (namespace: Field required; service: Field required)",
+        "this does not describe a mops service (namespace: Field required; service: Field required)",
         str(profile),
-        "run 'mops connect' again, or remove the file",
+        "run 'mops connect' again",
     )
     assert connected.submit("--storage", connected.storage, MODELOPS_PROFILE="none").code == 0
 
 
 WRONG = {
-    "--memory": ("2 GB", "write bytes as Kubernetes does, like 2Gi or 500Mi"),
-    "--queue": ("a b", "write the name of a LocalQueue of Kueue: kubectl get localqueues"),
-    "--priority-class": ("Urgent!", "write the name of a PriorityClass: kubectl get priorityclasses"),
+    "--memory": ("2 GB", "write bytes as Kubernetes does: 2Gi or 500Mi"),
+    "--queue": ("a b", "kubectl get localqueues lists the queues of Kueue"),
+    "--priority-class": ("Urgent!", "kubectl get priorityclasses lists the classes"),
 }
 
 
@@ -204,16 +204,16 @@ def test_a_folder_of_this_machine_is_no_storage_for_a_service(connected: Command
     refused(
         connected,
         connected.submit("--storage", connected.storage),
-        "a runner in the cluster cannot see this storage",
+        "a runner in the cluster cannot reach this storage",
         str(connected.storage),
-        "leave --storage out to use the service's (/storage), or run on this machine with --local",
+        "leave out --storage to use the service's storage (/storage), or add --local",
     )
 
 
 def test_an_interpreter_of_this_machine_is_none_for_a_service(connected: CommandLab) -> None:
     ran = connected.submit("--python", "/usr/bin/python3")
     assert ran.err.splitlines() == [
-        "error: simulations cannot be started with these options",
+        "error: these options cannot start simulations",
         "  --python: /usr/bin/python3 is of this machine, and pods have their image's interpreter",
         "hint: put what the model needs into a requirements.txt beside it",
     ]
@@ -227,7 +227,7 @@ def test_a_service_that_is_out_of_reach(connected: CommandLab) -> None:
         connected.submit(),
         "the Kubernetes cluster at 127.0.0.1:1 is out of reach (Connection refused)",
         f"{path}, its current context",
-        "look: kubectl cluster-info; is it another context? mops connect --context",
+        "check the context with 'kubectl cluster-info'",
         code=4,
     )
 
@@ -240,8 +240,8 @@ def test_a_submit_begins_with_what_the_chart_says_now(connected: CommandLab, des
     image, until somebody connected again."""
     described["studies"] = json.dumps(SERVICE | {"storage": "/elsewhere"})
     ran = connected.submit("--storage", connected.storage)
-    assert "hint: leave --storage out to use the service's (/elsewhere)" in ran.err
-    assert ran.err.startswith("warning: the service has changed since 'mops connect': the profile is up to date now\n")
+    assert "hint: leave out --storage to use the service's storage (/elsewhere)" in ran.err
+    assert ran.err.startswith("warning: the service has changed since 'mops connect'; the profile is updated\n")
     assert '"/elsewhere"' in Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json").read_text()
     assert "warning:" not in connected.submit("--storage", connected.storage).err
 
@@ -265,7 +265,7 @@ def test_a_profile_that_cannot_be_written_stops_no_job(connected: CommandLab, de
         timeout=60,
     )
     assert ran.stderr.startswith("warning: the service has changed since 'mops connect', and the profile cannot be")
-    assert "hint: leave --storage out to use the service's (/elsewhere)" in ran.stderr
+    assert "hint: leave out --storage to use the service's storage (/elsewhere)" in ran.stderr
     assert profile.read_text() == kept
 
 
@@ -274,9 +274,9 @@ def test_a_service_that_was_removed_is_said_so(connected: CommandLab, server: st
     refused(
         connected,
         connected.submit(),
-        "the service 'mops' is gone: its ConfigMap is absent",
+        "service 'mops' no longer exists: its ConfigMap is absent",
         f"{server}, namespace studies: ConfigMap mops-client",
-        "connect to another service: mops connect; or run on this machine with --local",
+        "connect to another service with 'mops connect', or add --local to run on this machine",
         code=4,
     )
 
@@ -288,7 +288,7 @@ def test_a_description_of_a_newer_mops_is_said_so(
     refused(
         connected,
         connected.submit(),
-        "the service's chart is of mops 9.0, which says more than this client understands",
+        "the service's chart is from mops 9.0, and this client is older",
         f"{server}, namespace studies: ConfigMap mops-client",
         "install mops-runner 9.0",
     )
@@ -303,7 +303,7 @@ def test_connect_to_an_unknown_context(lab: CommandLab, server: str) -> None:
         lab.run("connect", "--context", "elsewhere"),
         "the kubeconfig does not lead to a cluster (Context elsewhere not found)",
         f"{lab.root / 'kubeconfig'}, context elsewhere",
-        "set KUBECONFIG, or name a context that 'kubectl config get-contexts' lists",
+        "'kubectl config get-contexts' lists the contexts of KUBECONFIG",
     )
     assert not_connected(lab)
 
@@ -314,7 +314,7 @@ def test_connect_without_a_kubeconfig(lab: CommandLab) -> None:
         lab.run("connect", "--kubeconfig", lab.root / "nothing"),
         "the kubeconfig does not lead to a cluster (Unable to find valid credentials)",
         f"{lab.root / 'nothing'}, its current context",
-        "set KUBECONFIG, or name a context that 'kubectl config get-contexts' lists",
+        "'kubectl config get-contexts' lists the contexts of KUBECONFIG",
     )
     assert not_connected(lab)
 
@@ -323,9 +323,9 @@ def test_connect_to_a_namespace_without_a_service(lab: CommandLab, server: str) 
     refused(
         lab,
         lab.run("connect", "--namespace", "empty"),
-        "there is no mops service 'mops' in this namespace",
+        "this namespace has no mops service 'mops'",
         f"{server}, namespace empty",
-        "name another namespace (--namespace) or release (--release), or have the operator install the chart",
+        "use another --namespace, or ask the cluster's operator to install the chart",
         code=4,
     )
     assert not_connected(lab)

@@ -23,7 +23,7 @@ from .test_commands import wait_for
 from .test_wrong_input import refused, refused_and_nothing_written
 
 SECRET = "c2VjcmV0-value"
-NO_OPTIONS = "error: simulations cannot be started with these options"
+NO_OPTIONS = "error: these options cannot start simulations"
 KEPT = "--env NAME=VALUE is kept with the job; --env NAME takes the value from the environment each time that it runs"
 ENV_HINT = f"hint: {KEPT}"
 MODEL = """

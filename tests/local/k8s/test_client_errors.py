@@ -87,14 +87,14 @@ def refusal(code: int, message: str = "no") -> kr8s.ServerError:
 @pytest.mark.parametrize(
     ("code", "kind", "what"),
     [
-        (400, ServiceError, "Kubernetes refuses: no"),
-        (401, ServiceError, "Kubernetes does not know you"),
-        (403, Forbidden, "you may not do this: no"),
-        (404, ServiceError, "Kubernetes answers 404: no"),
+        (400, ServiceError, "Kubernetes refused this: no"),
+        (401, ServiceError, "Kubernetes rejected your credentials (401): no"),
+        (403, Forbidden, "Kubernetes does not allow this (403): no"),
+        (404, ServiceError, "Kubernetes answered 404: no"),
         (409, AlreadyThere, "no"),
-        (422, ServiceError, "Kubernetes refuses: no"),
-        (429, ServiceError, "Kubernetes answers 429: no"),
-        (500, ServiceError, "Kubernetes answers 500: no"),
+        (422, ServiceError, "Kubernetes refused this: no"),
+        (429, ServiceError, "Kubernetes answered 429: no"),
+        (500, ServiceError, "Kubernetes answered 500: no"),
     ],
 )
 def test_what_the_api_server_refuses_is_said_in_its_words(code: int, kind: type[MopsError], what: str) -> None:
@@ -106,7 +106,7 @@ def test_what_the_api_server_refuses_is_said_in_its_words(code: int, kind: type[
 
 @pytest.mark.parametrize("content", [b"<html>a portal</html>", b"[1]", b"{}", b"null"])
 def test_a_refusal_by_something_else_than_kubernetes(content: bytes) -> None:
-    with pytest.raises(ServiceError, match=r"Kubernetes answers 502: ."), translated("somewhere"):
+    with pytest.raises(ServiceError, match=r"Kubernetes answered 502: ."), translated("somewhere"):
         raise kr8s.ServerError("?", response=httpx.Response(502, request=REQUEST, content=content))
 
 
@@ -198,7 +198,7 @@ def test_a_closed_port(tmp_path: Path) -> None:
         with pytest.raises(ServiceError) as raised:
             Kubernetes(kubeconfig=str(kubeconfig(tmp_path, f"https://{where}")))
     assert raised.value.what == f"the Kubernetes cluster at {where} is out of reach (Connection refused)"
-    assert "mops connect --context" in str(raised.value.hint)
+    assert "kubectl cluster-info" in str(raised.value.hint)
 
 
 def test_a_host_that_is_not_there(tmp_path: Path) -> None:
@@ -223,7 +223,10 @@ def test_a_certificate_that_is_not_trusted_is_not_a_network_fault() -> None:
     """httpx calls it a ConnectError."""
     error = ssl.SSLCertVerificationError()
     error.verify_message = "self-signed"
-    with pytest.raises(ServiceError, match=r"not the one that the kubeconfig trusts \(self-signed\)"), translated("x"):
+    with (
+        pytest.raises(ServiceError, match=r"the kubeconfig does not trust this Kubernetes cluster \(self-signed\)"),
+        translated("x"),
+    ):
         raise httpx.ConnectError("TLS") from error
 
 

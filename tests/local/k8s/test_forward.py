@@ -150,7 +150,7 @@ def test_a_port_in_use(elsewhere: Elsewhere) -> None:
             Forward(elsewhere.connect, elsewhere.faults.append).serve(port),
         ):
             pytest.fail("two listen on one port")
-    assert raised.value.hint == "choose another one with --port"
+    assert raised.value.hint == "choose another port with --port"
     assert elsewhere.opened == 0
 
 

@@ -266,10 +266,10 @@ def test_a_job_of_another_storage_is_left_alone(service: Service, study: Path) -
     submit.submit(study, name="waves", service=service, settings=Settings())
     other = replace(service, results="abfs://other/place")
     assert other.phase("waves") == GONE
-    assert other.withdraw("waves") == []
+    assert other.delete_idle_jobs("waves") == []
     other.remove_runner("waves")
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
-    assert service.withdraw("waves") == ["waves-1"]
+    assert service.delete_idle_jobs("waves") == ["waves-1"]
 
 
 def test_a_job_that_is_deleted_waits_for_no_place(
@@ -350,23 +350,23 @@ def test_a_runner_starts_as_the_chart_says_now(service: Service) -> None:
     in_memory(service).config = upgraded(service, runner=runner)
     now = service.renewed()
     assert (now.pod.image, now.profile.service.runner.image) == ("mops:2", "mops:2")
-    assert now.given(PodOptions(memory="3Gi")).pod.image == "mops:2"
+    assert now.with_options(PodOptions(memory="3Gi")).pod.image == "mops:2"
 
 
 def test_a_service_that_is_gone_is_said_so(service: Service) -> None:
-    with pytest.raises(ServiceError, match="the service 'mops' is gone"):
+    with pytest.raises(ServiceError, match="service 'mops' no longer exists"):
         service.renewed()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "not JSON"])
 def test_a_description_that_nobody_can_read_names_its_place(service: Service, text: str) -> None:
     in_memory(service).config = {"data": {CONFIG_KEY: text}}
-    with pytest.raises(UsageError, match="describes no service") as raised:
+    with pytest.raises(UsageError, match="does not describe a mops service") as raised:
         service.renewed()
     assert "ConfigMap mops-client" in str(raised.value.where)
 
 
 def test_a_newer_charts_description_asks_for_a_newer_mops(service: Service) -> None:
     in_memory(service).config = upgraded(service, format=2, version="9.0")
-    with pytest.raises(NewerFormat, match=r"is of mops 9\.0"):
+    with pytest.raises(NewerFormat, match=r"is from mops 9\.0"):
         service.renewed()

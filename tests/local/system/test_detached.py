@@ -161,7 +161,7 @@ def test_a_runner_that_dies_before_it_has_begun_is_shown_with_its_exit_code(stud
     task = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach", SLOTS=1)
     assert task.wait() == 2
     assert (study.folder / "stdout-1.txt").read_text() == ""
-    assert "error: the runner ended with exit code 2 before it had begun; it said: error: " in task.said
+    assert "error: the runner ended with exit code 2 before it claimed the job; its output: error: " in task.said
     assert "the licence server is gone" in task.said
     assert f"at: {study.folder}/state/mops/job.log" in task.said
     assert "hint: when that is mended: mops jobs resume job" in task.said

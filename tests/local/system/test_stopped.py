@@ -82,7 +82,7 @@ def test_sigterm_commits_what_is_finished_and_leaves_the_job_to_the_next_runner(
     wait_for(lambda: "SIGTERM" in runner.said, of=runner)
     runner.let_go()
     assert runner.wait() == 143, runner.said
-    assert "error: the runner of job 'job' was asked to end (SIGTERM); what is finished is committed" in runner.said
+    assert "error: SIGTERM stopped the runner of job 'job'; finished work is committed" in runner.said
     committed = set(study.view().committed)
     assert 0 < len(committed) < len(study.study["parameter_sets"])
     assert study.view().end is None

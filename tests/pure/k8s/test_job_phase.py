@@ -14,6 +14,7 @@ from mops.k8s.pod_state import (
     ObjectState,
     container_port,
     ends_of,
+    event_time,
     is_ready,
     last_end,
     newest,
@@ -21,7 +22,6 @@ from mops.k8s.pod_state import (
     serving,
     state_of,
     waiting,
-    when,
 )
 
 LIMIT = "BackoffLimitExceeded"
@@ -84,7 +84,7 @@ ENDING = {**RUNS, "metadata": {**RUNS["metadata"], "deletionTimestamp": "2026-11
 
 # A Job, its pods, the events; the phase's word and reason.
 TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
-    "gone": (None, [], [], "gone", "its Kubernetes Job is not there any more"),
+    "gone": (None, [], [], "gone", "its Kubernetes Job no longer exists"),
     "on a node that does not answer": (job(), [NODE_DEAD], [], "lost", "its node n7 does not answer"),
     "ending": (job(), [ENDING], [], "running", ""),
     "queued": (job(True, {"kueue.x-k8s.io/queue-name": "small"}), [], [], "queued", "in the queue small"),
@@ -121,7 +121,7 @@ TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
         [OOM],
         [],
         "failed",
-        "its pod ended too often; OOMKilled, exit code 137",
+        "its pods failed too often; OOMKilled, exit code 137",
     ),
     "took too long": (
         job(conditions=[condition("Failed", "DeadlineExceeded", "was active too long")]),
@@ -135,7 +135,7 @@ TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
         [ended("Failed", end(2, message="error: no model\n  at: model.py\nhint: write one"))],
         [],
         "failed",
-        "it ended with an exit code after which the same would come again; exit code 2: error: no model",
+        "its pod ended with an exit code that a restart cannot help; exit code 2: error: no model",
     ),
     "about to have failed": (job(conditions=[condition("FailureTarget", LIMIT)]), [OOM], [], "failed", "too often"),
     "failed for a reason of the future": (
@@ -245,7 +245,7 @@ def test_the_last_event_decides_even_without_a_last_timestamp() -> None:
     old["eventTime"] = "2026-11-21T10:00:09.000000Z"  # later than lastTimestamp, which counts
     for events in ([new, old], [old, new]):
         assert phase_of(job(), [waits("ContainerCreating")], events).reason == "new"
-    assert when({}) == ""
+    assert event_time({}) == ""
 
 
 def test_an_event_without_an_involved_object_is_ignored() -> None:
@@ -271,7 +271,7 @@ def test_a_pod_that_is_scheduled_but_not_ready_is_not_unschedulable() -> None:
     assert pending(pod(conditions=conditions)).word == "starting"
     nowhere = pending(pod(conditions=[{"type": "PodScheduled", "status": "False"}]))
     assert (nowhere.word, nowhere.reason) == ("unschedulable", "")
-    assert nowhere.hint == "ask for less (resources in the chart's values), or wait"
+    assert nowhere.hint == "wait for room, or lower the resources in the chart's values"
 
 
 def test_a_phase_is_printed_with_its_reason_and_restarts() -> None:
@@ -284,7 +284,7 @@ def test_a_phase_is_printed_with_its_reason_and_restarts() -> None:
 
 def test_the_hint_for_a_failed_mount_names_what_may_be_missing() -> None:
     stuck = pending(waits("ContainerCreating"), [event("FailedMount", "no secret")])
-    assert stuck.hint == "is there a volume, a Secret or a ConfigMap missing that the chart's values name?"
+    assert stuck.hint == "create the missing volume, Secret or ConfigMap, or correct its name in the chart's values"
 
 
 # How containers end

@@ -34,7 +34,7 @@ from mops.k8s.runner_job import Request, runner_job
 
 SEEN: dict[str, Object] = json.loads(Path(__file__).with_name("pods_seen.json").read_text())
 
-EARLIER = ", and the kernel had killed a process in it for memory before"
+EARLIER = "; the kernel had killed a process in it for memory before"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ MEMORY = (
     [
         (
             SEEN["evicted"],
-            PodEnd("pod evicted was taken away (EvictionByEvictionAPI): Eviction API: evicting", removed=True),
+            PodEnd("pod evicted was removed (EvictionByEvictionAPI): Eviction API: evicting", removed=True),
         ),
         (SEEN["killed"], PodEnd("pod killed was deleted", removed=True)),
         # A simulation has filled it, which must be found if it does so repeatedly.
@@ -97,7 +97,7 @@ def event(reason: str, message: str, second: int = 0) -> Object:
         ([event("Evicted", MEMORY)], PodEnd(f"pod x was Evicted: {MEMORY.strip()}", removed=True)),
         (
             [event("Preempted", "by a on node b")],
-            PodEnd("pod x was taken away (Preempted): by a on node b", removed=True),
+            PodEnd("pod x was removed (Preempted): by a on node b", removed=True),
         ),
         (
             [event("Killing", "Container worker failed liveness probe, will be restarted", 3), event("Evicted", "", 1)],
@@ -105,7 +105,7 @@ def event(reason: str, message: str, second: int = 0) -> Object:
         ),
         (
             [event("OOMKilling", "Memory cgroup")],
-            PodEnd("pod x was out of memory (OOMKilling): Memory cgroup", memory=True),
+            PodEnd("pod x ran out of memory (OOMKilling): Memory cgroup", memory=True),
         ),
     ],
 )
@@ -205,9 +205,9 @@ def test_of_two_pods_with_one_address_the_newest_counts() -> None:
     old = copy.deepcopy(SEEN["disk"])
     old["status"]["podIP"] = "10.245.0.64"
     old["metadata"]["creationTimestamp"] = "2026-11-20T00:00:00Z"
-    book = PodHistory()
-    book.note([healthy(), old], 1.0)
-    found = book.at("10.245.0.64")
+    history = PodHistory()
+    history.note([healthy(), old], 1.0)
+    found = history.pod_with_address("10.245.0.64")
     assert found is not None
     assert found.name == "mops-worker-7bc55dccfd-5gs4b"
 
@@ -231,7 +231,7 @@ def test_a_kubernetes_that_refuses_is_logged_once_and_not_asked_for_a_while(
             assert pods.cause(WORKER, clock.now) is None
     assert answers.n_asked == 2
     (said,) = caplog.messages
-    assert said == f"Kubernetes does not tell why pods end: {refused.what}; at {refused.where}; the job goes on"
+    assert said == f"cannot ask Kubernetes why pods end: {refused.what} (at {refused.where})"
 
 
 @pytest.mark.skipif(ACCOUNT.exists(), reason="this is a pod")

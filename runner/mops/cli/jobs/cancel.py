@@ -16,7 +16,7 @@ def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption =
     if found.cancel():
         terminal.say(f"job {job} is asked to stop; a runner that is at it commits what is finished within seconds")
         service = connected_service.service_with(found.files, local=local)
-        for name in service.withdraw(job) if service else ():
+        for name in service.delete_idle_jobs(job) if service else ():
             terminal.say(f"its Kubernetes Job {name}, which ran nothing, is deleted")
         terminal.say(f"go on later with: {job_text.command('resume', found)}")
     else:

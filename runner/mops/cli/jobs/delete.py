@@ -36,7 +36,7 @@ def delete_(
     # Before the files go: a Job that waits for a place would start a runner that finds no job, perhaps a day later.
     service = connected_service.service_with(files, local=local)
     for job in found:
-        for name in service.withdraw(job.job) if service else ():
+        for name in service.delete_idle_jobs(job.job) if service else ():
             terminal.say(f"its Kubernetes Job {name}, which runs nothing, is deleted")
     gone = []
     for deleted in delete(files, [job.job for job in found]):

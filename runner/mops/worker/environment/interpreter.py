@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mops.errors import ModelError, Problem, path_fault, path_refused, path_shown
+from mops.errors import ModelError, Problem, path_fault, path_refused, printable_path
 
 NEEDED = {"python": (3, 11), "numpy": (1, 23), "pyarrow": (18, 0)}
 START = str(Path(__file__).parents[2] / "child" / "start.py")
@@ -86,7 +86,7 @@ def problems_of(python: str, environment: Mapping[str, str]) -> list[Problem]:
         wrong = list(_wrong(python, environment))
     except OSError as bad:
         wrong = [f"it cannot be used: {path_fault(bad)}"]
-    return [Problem(f"--python {path_shown(python)}", message) for message in wrong]
+    return [Problem(f"--python {printable_path(python)}", message) for message in wrong]
 
 
 def _wrong(python: str, environment: Mapping[str, str]) -> Iterator[str]:
