@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Report:
-    """Something that went wrong, in the five parts of a line of the log.
+    """An event of a job that deserves a line of its log: what happened, and what mops does about it.
 
     Parameters
     ----------
-    what, how_often, where
-        What failed, the how manieth time, and where.
-    meaning, remedy
-        What that means, what follows, and what to do.
+    kind
+        The verdict, or another word for events of one kind: a terminal shows only the first few of them.
+    what
+        What happened, to which simulation and where.
+    then
+        What follows, and what the user can do.
     """
 
+    kind: str
     what: str
-    how_often: str
-    where: str
-    meaning: str
-    remedy: str
+    then: str
 
     def __str__(self) -> str:
-        """Return the line, the parts in their order."""
-        return "; ".join((self.what, self.how_often, self.where, self.meaning, self.remedy))
+        """Return the line of the log."""
+        return f"{self.kind}: {self.what}; {self.then}"
 
 
 VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")

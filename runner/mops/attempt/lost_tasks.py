@@ -124,17 +124,17 @@ def lost_report(event: TaskLost, n_times: int, *, quarantined: bool) -> Report:
     """
     task = event.task
     if event.died:
-        what = f"{described(task)} ended its workers: {event.why}"
-        meaning = event.cause.text or "they were killed, or the simulation ended them"
+        cause = event.cause.text or "they were killed, or the simulation ended them"
+        what = f"{described(task)} ended its workers (time {n_times}): {event.why}: {cause}"
     else:
-        what, meaning = f"{described(task)} gives no result: {event.why}", "other tasks run well on its workers"
+        what = f"{described(task)} gives no result (time {n_times}), other tasks on its workers do: {event.why}"
     if quarantined:
-        remedy = "it is quarantined, recorded as failed, and the rest goes on"
+        then = "it is quarantined, recorded as failed"
     elif task.replicates is None and len(task.groups) > 1:
-        remedy = "its parameter sets run again one by one, to find the one that did it"
+        then = "its parameter sets run again one by one"
     else:
-        remedy = "its simulations run again at the end, each alone on a worker"
-    return Report(what, f"time {n_times}", "on the cluster's workers", meaning, f"{remedy}; look at the workers' logs")
+        then = "its simulations run again at the end, each alone on a worker"
+    return Report("oom" if event.cause.memory else "lost", what, then)
 
 
 def described(task: Task) -> str:
@@ -158,12 +158,12 @@ def killed_report(live: Live, attempt: int, now: int, oom: str) -> Report:
         What says so; empty: only its last sign of life does.
     """
     took = f"{bytes_text(live.memory_bytes)} of {bytes_text(live.limit_bytes)}"
+    in_flight = f"parameter sets in flight: {now} now, {live.window} before"
     return Report(
-        f"the runner of attempt {attempt} was ended at {took}",
-        "no end is written",
-        f"on {live.host}",
-        f"{oom or 'it probably ran out of memory'}: parameter sets in flight: {now} now, {live.window} before",
-        f"to keep it so set MODELOPS_JOB_BATCH_SIZE={now}, or give the runner more memory",
+        "oom",
+        f"the runner of attempt {attempt} ended at {took} on {live.host}: "
+        f"{oom or 'it probably ran out of memory'}: {in_flight}",
+        f"set MODELOPS_JOB_BATCH_SIZE={now} to keep it so, or give the runner more memory",
     )
 
 
@@ -177,10 +177,9 @@ def memory_report(loss: WorkerLoss, n_tasks: int, before: int, now: int) -> Repo
     before, now
         Parameter sets in flight.
     """
+    in_flight = f"parameter sets in flight: {now} now, {before} before"
     return Report(
-        f"a worker ran out of memory: {loss.cause.text}",
-        f"tasks of this job that run again: {n_tasks}",
-        f"on {loss.worker}",
-        f"parameter sets in flight: {now} now, {before} before, and a tenth more after each batch without trouble",
-        f"to keep it so set MODELOPS_JOB_BATCH_SIZE={now}, or give workers more memory",
+        "oom",
+        f"a worker ran out of memory: {loss.cause.text} ({loss.worker}; tasks that run again: {n_tasks}): {in_flight}",
+        f"set MODELOPS_JOB_BATCH_SIZE={now} to keep it so, or give workers more memory",
     )

@@ -1,7 +1,7 @@
-"""Hands finished simulations over to the worker: many in one table, in one anonymous file.
+"""Buffers hand finished simulations to the worker: many simulations in one table, in one anonymous file.
 
-Written by the child (:class:`BufferWriter`), read by its worker, and by a later child that gets back what an earlier
-one had handed over before it died (:func:`tables_of`). Standard library and pyarrow only.
+A child writes them (:class:`BufferWriter`). Its worker reads them, and so does a later child if an earlier one died or
+left a group unfinished (:func:`tables_of`). Standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Tables = dict[str, pa.Table]
 
 
 class BufferWriter:
-    """Collects what a child has finished and hands it over to the worker.
+    """Collects what a child has finished and hands it to the worker.
 
     Parameters
     ----------
     channel
         The child's connection to its worker.
     keep
-        The outputs that the study keeps; None: all. What it does not keep still goes along while the group is
-        unfinished, because the group's targets may have to run in another child.
+        The outputs that the study keeps; None: all. Of an unfinished group the worker gets the others too, because the
+        group's targets may have to run in another child.
     name
-        Names the files, so that the drain check can tell whose they are.
+        The name of the files, which tells the drain check whose they are.
     """
 
     def __init__(self, channel: Channel, keep: list[str] | None, name: str):
@@ -53,68 +53,68 @@ class BufferWriter:
         self.bytes_total = 0
         self.groups_done = 0
 
-    def finished(self, place: int, replicate: int, tables: Tables) -> None:
+    def finished(self, position: int, replicate: int, tables: Tables) -> None:
         """Take the tables of a good simulation."""
-        self._open.append((place, replicate, tables))
+        self._open.append((position, replicate, tables))
         self._count(sum(map(self._sizes.of, tables.values())))
 
-    def failed(self, place: int, replicate: int | None, target: int | None, failure: dict[str, str]) -> None:
-        """Take the failure of a simulation or of a target; a traceback goes along once for all that have it."""
+    def failed(self, position: int, replicate: int | None, target: int | None, failure: dict[str, str]) -> None:
+        """Take the failure of a simulation or of a target; failures with the same traceback share it."""
         traceback = failure["traceback"]
         size = FAILURE_BYTES + len(failure["message"]) + (len(traceback) if traceback not in self._tracebacks else 0)
         number = self._tracebacks.setdefault(traceback, len(self._tracebacks))
-        what = {"place": place, "replicate": replicate, "target": target}
+        what = {"position": position, "replicate": replicate, "target": target}
         self._events["failures"].append(failure | what | {"traceback": number})
         self._count(size)
 
-    def scored(self, place: int, target: int, losses: dict[str, float]) -> None:
+    def scored(self, position: int, target: int, losses: dict[str, float]) -> None:
         """Take the losses of a target."""
-        self._events["losses"].append([place, target, losses])
+        self._events["losses"].append([position, target, losses])
         self._count(LOSS_BYTES * len(losses))
 
     def _count(self, n_bytes: int) -> None:
         self.bytes_open += n_bytes
         self.bytes_total += n_bytes
 
-    def done(self, place: int) -> None:
-        """Note that nothing of this group is left to do."""
-        self._events["done"].append(place)
+    def done(self, position: int) -> None:
+        """Write that nothing of this group is left to do."""
+        self._events["done"].append(position)
         self.groups_done += 1
 
     def flush(self) -> Families:
-        """Hand over what was taken since the last time, if anything was; return the families of its values."""
+        """Hand over what was taken since the last call, if anything; return the families of its values."""
         if not self._open and not any(self._events.values()):
             return {}
         done = set(self._events["done"])
-        message: Message = {"kind": "part", "reference": self.reference, **self._events}
+        message: Message = {"kind": "results", "reference": self.reference, **self._events}
         message["tracebacks"] = list(self._tracebacks)
-        message["sims"] = [[place, replicate] for place, replicate, _ in self._open]
+        message["simulations"] = [[position, replicate] for position, replicate, _ in self._open]
         send_tables(self._channel, message, self._kept(done), self._name)
         self._open, self.bytes_open, self._tracebacks = [], 0, {}
         self._events = {"failures": [], "losses": [], "done": []}
         return narrowed({}, message["outputs"])
 
     def _kept(self, done: set[int]) -> Iterator[tuple[int, int, Tables]]:
-        for place, replicate, tables in self._open:
-            if self._keep is None or place not in done:
-                yield place, replicate, tables
+        for position, replicate, tables in self._open:
+            if self._keep is None or position not in done:
+                yield position, replicate, tables
             else:
-                yield place, replicate, {name: tables[name] for name in self._keep if name in tables}
+                yield position, replicate, {name: tables[name] for name in self._keep if name in tables}
 
-    def end(self, seconds: float, worn: str, reason: str, written: list[str]) -> None:
-        """Say that nothing more comes of this task.
+    def end(self, seconds: float, replace_reason: str, replace_code: str, written: list[str]) -> None:
+        """Tell the worker that this task gives nothing more.
 
         Parameters
         ----------
         seconds
-            The time it took.
-        worn, reason
-            Why the child is worn, if it is.
+            The time that the task took.
+        replace_reason, replace_code
+            Why the child should be replaced, for people and in one word; empty: it need not be.
         written
-            The files that the simulations left in their working folder, where the task keeps it.
+            The files that the simulations left in their working folder, if the task keeps it.
         """
-        ended = {"kind": "ended", "seconds": seconds, "worn": worn, "reason": reason, "written": written}
-        self._channel.send(ended)
+        reasons = {"replace_reason": replace_reason, "replace_code": replace_code}
+        self._channel.send({"kind": "ended", "seconds": seconds, "written": written, **reasons})
 
 
 class _Sizes:
@@ -141,14 +141,14 @@ def _row_bytes(schema: pa.Schema) -> float | None:
 
 
 def send_tables(channel: Channel, message: Message, simulations: Iterable[tuple[int, int, Tables]], name: str) -> None:
-    """Send a message with tables in an anonymous file; ``message["outputs"]`` says what is where in it."""
+    """Send a message with tables in an anonymous file; ``message["outputs"]`` tells what is where in it."""
     by_output: dict[str, list[tuple[int, int, pa.Table]]] = {}
-    for place, replicate, tables in simulations:
+    for position, replicate, tables in simulations:
         for output, table in tables.items():
-            by_output.setdefault(output, []).append((place, replicate, table))
+            by_output.setdefault(output, []).append((position, replicate, table))
     fd = anonymous_file(name)
     try:
-        # Buffered: the kernel writes at most 2 GiB at once, and a raw file leaves it to its caller to write the rest.
+        # Buffered: the kernel writes at most 2 GiB at once, and a raw file would not write the rest.
         with os.fdopen(os.dup(fd), "wb") as buffered, pa.PythonFile(buffered, "w") as file:
             message["outputs"] = {output: list(_segments(file, rows)) for output, rows in by_output.items()}
         channel.send(message, fd)
@@ -157,7 +157,7 @@ def send_tables(channel: Channel, message: Message, simulations: Iterable[tuple[
 
 
 def _segments(file: pa.NativeFile, simulations: list[tuple[int, int, pa.Table]]) -> Iterator[dict[str, Any]]:
-    """Write the tables of each schema as one Arrow stream of one batch, and say what their columns hold."""
+    """Write the tables of each schema as one Arrow stream of one batch; yield what is where, and what columns hold."""
     for schema, rows in _by_schema(simulations):
         file.write(b"\0" * (-file.tell() % _ALIGN))
         start = file.tell()
@@ -167,26 +167,26 @@ def _segments(file: pa.NativeFile, simulations: list[tuple[int, int, pa.Table]])
         yield {
             "offset": start,
             "length": file.tell() - start,
-            "sims": [[place, replicate] for place, replicate, _ in rows],
+            "simulations": [[position, replicate] for position, replicate, _ in rows],
             "rows": [table.num_rows for _, _, table in rows],
             "families": families_in(table),
         }
 
 
 def _by_schema(simulations: list[tuple[int, int, pa.Table]]) -> Iterable[tuple[pa.Schema, list[Any]]]:
-    """Return the simulations of each schema, so that types that change to and fro make no more than a few segments."""
+    """Return the simulations of each schema: types that change back and forth make only a few segments."""
     found: dict[pa.Schema, list[Any]] = {}
     last, rows = None, []
     for simulation in simulations:
         schema = simulation[2].schema
-        if schema != last:  # a comparison takes a tenth of the time of looking it up
+        if schema != last:  # a comparison takes a tenth of the time of a lookup
             last, rows = schema, found.setdefault(schema, [])
         rows.append(simulation)
     return found.items()
 
 
-def map_part(fd: int) -> mmap.mmap | None:
-    """Map a part and close its descriptor; None for an empty one. The memory is given back with the last reader."""
+def map_buffer(fd: int) -> mmap.mmap | None:
+    """Map a buffer's file and close its descriptor; None if it is empty. The last reader frees the memory."""
     try:
         size = os.fstat(fd).st_size
         return mmap.mmap(fd, size, prot=mmap.PROT_READ) if size else None
@@ -200,8 +200,8 @@ def read_segment(buffer: pa.Buffer, segment: dict[str, Any]) -> pa.Table:
 
 
 def tables_of(outputs: dict[str, list[dict[str, Any]]], fd: int) -> dict[tuple[int, int], Tables]:
-    """Return each simulation's tables, by its group's place and its replicate."""
-    mapped = map_part(fd)
+    """Return each simulation's tables, by its group's position and its replicate."""
+    mapped = map_buffer(fd)
     found: dict[tuple[int, int], Tables] = {}
     if mapped is None:
         return found
@@ -209,7 +209,7 @@ def tables_of(outputs: dict[str, list[dict[str, Any]]], fd: int) -> dict[tuple[i
     for name, segments in outputs.items():
         for segment in segments:
             table, start = read_segment(buffer, segment), 0
-            for (place, replicate), rows in zip(segment["sims"], segment["rows"], strict=True):
-                found.setdefault((place, replicate), {})[name] = table.slice(start, rows)
+            for (position, replicate), rows in zip(segment["simulations"], segment["rows"], strict=True):
+                found.setdefault((position, replicate), {})[name] = table.slice(start, rows)
                 start += rows
     return found

@@ -1,12 +1,11 @@
 """Both ends of the socket between a worker and a child process: framed JSON messages, and the progress page.
 
-A message is a JSON object; it may carry one file descriptor (``SCM_RIGHTS``). Floats keep their value through
-JSON (``repr`` round-trips), integers their size, so parameters and seeds arrive as they were sent.
+A message is a JSON object and may carry one file descriptor (``SCM_RIGHTS``). JSON keeps the value of floats (``repr``
+round-trips) and the size of integers, so parameters and seeds arrive unchanged.
 
-The progress page is one shared page of memory: the child notes what it runs and since when, at the cost of three
-stores, so that its parent knows after any death, and at any time, which simulation it was. The parent asks the
-child to stop through the same page. Who reacts to what is in :mod:`mops.worker.pool` and
-:mod:`mops.child.main`. Standard library only: children import this.
+The progress page is one shared page of memory. The child writes there what it runs and since when, in three stores, so
+its worker knows at any time, and after any death, which simulation that is. The worker asks the child to stop through
+the same page. Standard library only: children import this.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import tempfile
 import time
 from typing import Any, NamedTuple
 
-_HEADER = struct.Struct("!IB")  # bytes of the body, descriptors that ride on the header
+_HEADER = struct.Struct("!IB")  # bytes of the body, descriptors that the header carries
 _SIZE, _STARTED, _POSITION, _STOP = range(4)  # of eight bytes each
 
 Message = dict[str, Any]
@@ -50,7 +49,7 @@ class Channel:
         Raises
         ------
         BrokenPipeError, ConnectionResetError
-            The other end is gone.
+            The other end is closed.
         """
         body = json.dumps(message, separators=(",", ":")).encode()
         fds = [] if fd is None else [fd]
@@ -63,7 +62,7 @@ class Channel:
         Raises
         ------
         EOFError
-            The other end is gone, perhaps in the middle of a message.
+            The other end is closed, maybe in the middle of a message.
         OSError
             This process has no room for the descriptor.
         """
@@ -71,15 +70,15 @@ class Channel:
         try:
             head, fds, _, _ = socket.recv_fds(self._sock, _HEADER.size, 1)  # which passes no flags on (Python 3.11)
             for fd in fds:
-                os.set_inheritable(fd, False)  # as Python does with those that it opens itself
+                os.set_inheritable(fd, False)  # as Python does with descriptors that it opens
             head += self._exactly(_HEADER.size - len(head))
             size, n_fds = _HEADER.unpack(head)
             body = self._exactly(size)
         except (EOFError, ConnectionResetError) as gone:
-            for fd in fds:  # nobody will get it with a message that never comes whole
+            for fd in fds:  # the rest of its message will never come
                 os.close(fd)
             raise EOFError from gone
-        if len(fds) < n_fds:  # the kernel had no number left for it, and drops it
+        if len(fds) < n_fds:  # the kernel had no number left for the descriptor and dropped it
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return json.loads(body), fds[0] if n_fds else None
 
@@ -107,78 +106,83 @@ def _identity(fd: int) -> tuple[int, int] | None:
 
 
 class Step(NamedTuple):
-    """What a child is running: a simulation, or a target, of one group of its task.
+    """What a child runs at a time: a simulation or a target.
 
-    ``step`` is the replicate for a simulation and ``n_replicates + i`` for the i-th target.
+    Parameters
+    ----------
+    group_position
+        Its group, by position in the task.
+    number
+        The replicate of a simulation; ``n_replicates + i`` for the i-th target.
     """
 
-    place: int
-    step: int
+    group_position: int
+    number: int
 
 
 class ProgressPage:
-    """The page that a child and its parent share."""
+    """The page that a child and its worker share."""
 
     _IDLE = -1
 
     def __init__(self, fd: int):
         page = memoryview(mmap.mmap(fd, mmap.PAGESIZE))
-        # Each is stored at once. Not by struct: it clears all that it packs before it writes any of it, and who looks
-        # then sees a unit that has been running since the machine was started.
+        # Each number is stored at once. Not by struct, which clears all that it packs before it writes: a look at that
+        # moment would show a step that has been running since the machine started.
         self._numbers, self._times = page.cast("q"), page.cast("d")
 
     @classmethod
     def create(cls) -> tuple[ProgressPage, int]:
-        """Make a page; return it with the descriptor that the child is to inherit."""
+        """Make a page; return it with the descriptor that the child inherits."""
         fd = anonymous_file("mops-progress")
         os.ftruncate(fd, mmap.PAGESIZE)
         page = cls(fd)
         page.idle()
         return page, fd
 
-    def begin(self, place: int, step: int, size_before: int = 0) -> None:
-        """Note that a unit starts now.
+    def begin(self, group_position: int, number: int, size_before: int = 0) -> None:
+        """Write that a step starts now.
 
         Parameters
         ----------
         size_before
-            Resident bytes of the process after the simulations that it has run before; 0: it has run none.
+            Resident bytes of the process after earlier simulations; 0: there were none.
         """
         self._numbers[_SIZE] = size_before
         self._times[_STARTED] = time.monotonic()
-        self._numbers[_POSITION] = place << 32 | step
+        self._numbers[_POSITION] = group_position << 32 | number
 
     def idle(self) -> None:
-        """Note that no unit is running."""
+        """Write that no step is running."""
         self._numbers[_POSITION] = self._IDLE
 
     def running(self) -> tuple[Step, float] | None:
-        """Return the unit that runs and the monotonic time (s) of its start, or None."""
-        position = self._numbers[_POSITION]  # before the time, which is never an earlier unit's then
+        """Return the step that runs and the monotonic time (s) of its start, or None."""
+        position = self._numbers[_POSITION]  # before the time, which is never that of an earlier step then
         if position == self._IDLE:
             return None
         return Step(position >> 32, position & 0xFFFFFFFF), self._times[_STARTED]
 
     @property
     def size_before(self) -> int:
-        """What :meth:`begin` was told."""
+        """The last value given to :meth:`begin`."""
         return self._numbers[_SIZE]
 
     def ask_to_stop(self) -> None:
-        """Ask the child to run nothing more after its present unit."""
+        """Ask the child to start no further step."""
         self._numbers[_STOP] = 1
 
     @property
     def stop_asked(self) -> bool:
-        """Whether the parent wants the child to stop."""
+        """Whether the worker asks the child to stop."""
         return self._numbers[_STOP] == 1
 
 
 def anonymous_file(name: str) -> int:
-    """Return a descriptor of a file without a path, so that no death leaves it behind.
+    """Return a descriptor of a file without a path, which no death leaves behind.
 
-    ``memfd_create`` where there is one (its bytes do not count against a pod's small /dev/shm); elsewhere an
-    unlinked temporary file.
+    That is a memfd if the system has them (its bytes do not count against a pod's small /dev/shm), else an unlinked
+    temporary file.
     """
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)

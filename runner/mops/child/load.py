@@ -369,7 +369,7 @@ class UserCode:
         self.target_names: list[str] = load["targets"]
         self.targets = [load_target(text, root, load["parameters"]) for text in load["targets"]]
         self.outputs = load["outputs"]
-        self.wear = ReplacementPolicy(load["tasks_per_child"], load["growth_bytes"])
+        self.replacement = ReplacementPolicy(load["tasks_per_child"], load["growth_bytes"])
         self.threads = list((Counter(_threads()) - Counter(before)).elements())
         self.modules = [name for name in load["unsafe"] if name in sys.modules]
         # The first table makes pyarrow import pandas, where there is one: 0.1 s that the pilot would wait for.
@@ -377,9 +377,9 @@ class UserCode:
         # What the import wrote is there for every simulation, and for none to change.
         has_written = imported_in.changed
         make_read_only(imported_in.path.parent)
-        self.folder = imported_in.of(folder_of_its_own(self.scratch))
+        self.folder = imported_in.of(own_folder(self.scratch))
         if has_written:
-            self.folder = WorkingFolder(folder_of_its_own(self.scratch), links_to(imported_in.path))
+            self.folder = WorkingFolder(own_folder(self.scratch), links_to(imported_in.path))
         self._read_only = (root.resolve(), imported_in.path.resolve())
 
     def hint(self, path: object) -> str:
@@ -395,8 +395,8 @@ class UserCode:
         return ""
 
 
-def folder_of_its_own(scratch: str, kind: str = "") -> Path:
-    """Return a folder that is this process's alone; its parent removes it."""
+def own_folder(scratch: str, kind: str = "") -> Path:
+    """Return the folder that only this process uses; its worker removes it."""
     return Path(scratch, f"{os.getpid()}{kind}")
 
 

@@ -6,21 +6,22 @@
       load {root, scratch, model, ...}          ──►
                                                 ◄──    loaded {threads, modules} | refused {message, traceback}
       run {groups, reference, seconds, bytes,
-           leave_at, keep_folder}               ──►
-        given {segments} + memfd (0 or 1)       ──►    replicates that an earlier child handed over
-                                                ◄──    part {sims, outputs, losses, failures, done} + memfd, repeated
-                                                ◄──    ended {seconds, worn, reason, written}
+           retirement_size, keep_folder}        ──►
+        given {outputs} + memfd (0 or 1)        ──►    replicates that an earlier child handed over
+                                                ◄──    results {simulations, outputs, losses, failures, done}
+                                                       + memfd, repeated
+                                                ◄──    ended {seconds, replace_reason, replace_code, written}
 
-A child may serve as a template instead: it has imported the model, and forks the children that run it::
+A child that has imported the model may serve as a template, which forks the children that run the model::
 
       fork + socket, lifeline, page, output     ──►    (a message for each descriptor)
                                                 ◄──    forked {pid} | not_forked {message}
       wait {pid}                                ──►
                                                 ◄──    status {returncode}
 
-What a simulation prints goes to descriptors 1 and 2, which are the parent's log and never the protocol. A death is
-the parent's to notice: the progress page says what ran. The child dies with its parent by a signal from the
-kernel (see :func:`die_with_parent`), also inside a C function that never returns.
+Descriptors 1 and 2 take what a simulation prints, and never a message. If the child dies, the progress page tells the
+worker what ran. If the worker dies, a signal from the kernel kills the child, even inside a C function that never
+returns (:func:`mops.system.lifeline.die_with_parent`).
 
 Imports the standard library, numpy, pyarrow and the user's model only.
 """
@@ -41,7 +42,7 @@ import pyarrow as pa
 
 from mops.child.buffers import tables_of
 from mops.child.channel import Channel, Message, ProgressPage
-from mops.child.load import CannotLoad, UserCode, folder_of_its_own
+from mops.child.load import CannotLoad, UserCode, own_folder
 from mops.child.task_run import TaskRun, flush_prints
 from mops.child.tracebacks import describe
 from mops.child.working_folder import WorkingFolder, links_to, obey_modes
@@ -51,47 +52,44 @@ _FORK_DESCRIPTORS = 4
 
 
 def main() -> None:
-    """Serve tasks until the parent closes the socket."""
+    """Serve tasks until the worker closes the socket."""
     channel_fd, lifeline_fd, page_fd = map(int, sys.argv[1:4])
     for fd in (channel_fd, lifeline_fd, page_fd):
-        os.set_inheritable(fd, False)  # a process of the model that kept the channel would hide this one's death
+        os.set_inheritable(fd, False)  # a process of the model that had the channel would hide this one's death
     die_with_parent(lifeline_fd)
     _prepare_process()
     channel = Channel(socket.socket(fileno=channel_fd))
-    with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone, and so are we
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the worker has closed the socket, or ended
         load, _ = channel.receive()
-        bundle = _load(load, channel)
+        code = _load(load, channel)
         page = ProgressPage(page_fd)
-        while bundle is not None:
-            channel, page = _serve(bundle, channel, page)
+        while code is not None:
+            channel, page = _serve(code, channel, page)
 
 
-def _serve(bundle: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channel, ProgressPage]:
-    """Do one thing that the parent asks for; return what to go on with, which is another in a process just forked."""
+def _serve(code: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channel, ProgressPage]:
+    """Serve one request; return the channel and the page to continue with: a process just forked has its own."""
     request, fd = channel.receive()
     if request["kind"] == "fork":
         own = _fork(channel, page, [fd, *(channel.receive()[1] for _ in range(_FORK_DESCRIPTORS - 1))])
         if own[0] is not channel:  # in the forked process
-            bundle.folder = bundle.folder.of(folder_of_its_own(bundle.scratch))
+            code.folder = code.folder.of(own_folder(code.scratch))
         return own
     if request["kind"] == "wait":
-        channel.send({"kind": "status", "returncode": _returncode_of(request["pid"])})
+        try:
+            returncode = os.waitstatus_to_exitcode(os.waitpid(request["pid"], 0)[1])
+        except ChildProcessError:  # the model's import has made the kernel forget children (SIGCHLD ignored)
+            returncode = None
+        channel.send({"kind": "status", "returncode": returncode})
     else:
-        _run(bundle, request, channel, page)
+        _run(code, request, channel, page)
     return channel, page
 
 
-def _returncode_of(pid: int) -> int | None:
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # the model's import has told the kernel to forget children (SIGCHLD ignored)
-        return None
-
-
 def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[Channel, ProgressPage]:
-    """Fork a child that serves tasks with these descriptors: its socket, lifeline, page and output."""
+    """Fork a child that serves tasks on these descriptors: its socket, lifeline, page and output."""
     ours = [fd for fd in fds if fd is not None]
-    flush_prints()  # or both would print what is not written yet
+    flush_prints()  # or both processes would print what is not written yet
     reading, writing = os.pipe()
     try:
         pid = os.fork()
@@ -111,32 +109,37 @@ def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[
     for fd in (*ours, writing):
         os.close(fd)
     if pid > 0:
-        os.read(reading, 1)  # until it has a group of its own: a signal to that would reach nobody before
+        os.read(reading, 1)  # until it has its own process group: a signal to that would be lost before
         channel.send({"kind": "forked", "pid": pid})
     os.close(reading)
     return channel, page
 
 
-def _run(bundle: UserCode, request: Message, channel: Channel, page: ProgressPage) -> None:
-    # A function of its own, so that no table outlives its task in a local name.
+def _run(code: UserCode, request: Message, channel: Channel, page: ProgressPage) -> None:
+    # A function, so that no table outlives its task in a local name.
     _adopt_once()
-    given = _given(channel) if request["given"] else {}
-    TaskRun(bundle, request, given, channel, page).run()
+    given: dict[tuple[int, int], dict[str, pa.Table]] = {}
+    if request["given"]:
+        message, fd = channel.receive()
+        if fd is None:
+            raise EOFError
+        given = tables_of(message["outputs"], fd)
+    TaskRun(code, request, given, channel, page).run()
 
 
 @functools.cache
 def _adopt_once() -> None:
-    # What simulations leave is this process's account. A template runs none: what its import leaves is not its own.
+    # The processes that simulations leave count for this process. A template adopts none: it runs no simulation.
     adopt_orphans()
 
 
 def _prepare_process() -> None:
     obey_modes()
-    faulthandler.enable()  # a segmentation fault says in the log which line of the model it was
+    faulthandler.enable()  # a segmentation fault prints the line of the model
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
-    # When memory runs out the kernel is to take this child and not the worker. Not every sandbox allows it.
+    # If memory runs out, the kernel kills this child and not the worker. Some sandboxes do not allow this.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     threads = int(os.environ.get("MOPS_CHILD_THREADS", "1"))
@@ -145,24 +148,17 @@ def _prepare_process() -> None:
 
 
 def _load(load: Message, channel: Channel) -> UserCode | None:
-    folder = WorkingFolder(folder_of_its_own(load["scratch"], ".import"), links_to(Path(load["root"])))
-    folder.renew()  # where that fails it is this machine's fault: the process ends, and no model is to blame
+    folder = WorkingFolder(own_folder(load["scratch"], ".import"), links_to(Path(load["root"])))
+    folder.renew()  # a failure is this machine's fault: it ends the process, and no model is to blame
     folder.enter()
     try:
-        bundle = UserCode(load, folder)
+        code = UserCode(load, folder)
     except CannotLoad as refused:
         channel.send({"kind": "refused", "message": str(refused), "traceback": ""})
     except BaseException as error:  # noqa: BLE001 - the user's import may raise anything, SystemExit too
         channel.send({"kind": "refused"} | describe(error))
     else:
-        gc.freeze()  # what is there stays: no collection looks through it, and forked processes go on sharing it
-        channel.send({"kind": "loaded", "threads": bundle.threads, "modules": bundle.modules})
-        return bundle
+        gc.freeze()  # what is there stays: no collection touches it, so forked processes keep sharing its pages
+        channel.send({"kind": "loaded", "threads": code.threads, "modules": code.modules})
+        return code
     return None
-
-
-def _given(channel: Channel) -> dict[tuple[int, int], dict[str, pa.Table]]:
-    message, fd = channel.receive()
-    if fd is None:
-        raise EOFError
-    return tables_of(message["outputs"], fd)

@@ -18,86 +18,82 @@ _MOST_ENDED = 64  # each has a process number, of which a container may have a t
 
 
 class ReplacementPolicy:
-    """What a child has been through.
+    """Watches what simulations do to their process.
 
     Parameters
     ----------
-    most_simulations
-        After so many it is worn; 0: any number.
-    most_growth_bytes
-        It is worn when it has grown by more since its first simulation; 0: any growth.
+    max_simulations
+        Replace the process after this many; 0: any number.
+    max_growth_bytes
+        Replace the process when it has grown by more since its first simulation; 0: any growth.
     """
 
-    def __init__(self, most_simulations: int, most_growth_bytes: int):
-        self._most, self._most_growth = most_simulations, most_growth_bytes
+    def __init__(self, max_simulations: int, max_growth_bytes: int):
+        self._max_simulations, self._max_growth = max_simulations, max_growth_bytes
         self._n = 0
         self._first_bytes = 0
-        self._looked = 0.0
-        self._most_bytes = 0
+        self._looked_at = 0.0
+        self._retirement_size = 0
         self.size_bytes = 0
-        """How large it was when it was looked at last; 0: it has run nothing, or may be of any size."""
-        self.worn = ""
-        """Why it is worn, for people; empty: it is not."""
+        """Resident bytes of the process at the last look; 0: it has run nothing, or may have any size."""
         self.reason = ""
+        """Why the process should be replaced, for people; empty: it need not be."""
+        self.code = ""
         """The same in one word: ``simulations``, ``growth``, ``size`` or ``zombies``."""
 
-    def leave_at(self, most_bytes: int) -> None:
-        """Have it leave when it is as large between two simulations; 0: at any size."""
-        self._most_bytes = most_bytes
-        if most_bytes and self.size_bytes >= most_bytes:
-            self._leave_for_its_size()
+    def retire_at(self, size_bytes: int) -> None:
+        """Ask for a replacement when the process has this size between two simulations; 0: at no size."""
+        self._retirement_size = size_bytes
+        self._check_retirement_size()
 
-    def _leave_for_its_size(self) -> None:
-        self._wear_out("size", f"it takes {self.size_bytes >> 20:,} MiB, which leaves too little for a simulation")
+    def _check_retirement_size(self) -> None:
+        if self._retirement_size and self.size_bytes >= self._retirement_size:
+            size = f"{self.size_bytes >> 20:,} MiB"
+            self._ask("size", f"it takes {size}, which leaves a simulation too little memory")
 
-    def _wear_out(self, reason: str, worn: str) -> None:
-        self.reason, self.worn = reason, worn
+    def _ask(self, code: str, reason: str) -> None:
+        self.code, self.reason = code, reason
 
     def finished(self, held_bytes: int) -> None:
-        """Count a simulation, and look from time to time at what simulations have left in the process.
+        """Count a simulation; from time to time, look at what simulations have left in the process.
 
         Parameters
         ----------
         held_bytes
-            Results that it holds at this moment, and will give up: no growth.
+            Results that the process holds and will hand over: these are no growth.
         """
         self._n += 1
-        if self._most and self._n >= self._most:
-            self._wear_out("simulations", f"it has run {self._n} simulations")
+        if self._max_simulations and self._n >= self._max_simulations:
+            self._ask("simulations", f"it has run {self._n} simulations")
             return
         now = time.monotonic()
-        if self._n > 1 and now - self._looked < _LOOK_SECONDS:
+        if self._n > 1 and now - self._looked_at < _LOOK_SECONDS:
             return
-        self._looked = now
-        self._look_for_zombies()
-        if self._most_growth and not self.worn:
-            self._look_at_size(held_bytes)
-
-    def _look_for_zombies(self) -> None:
-        """Leave before the system has no number for another process: the reaper takes those that have ended.
-
-        This process gets the orphans of its simulations. It cannot wait for them: it cannot tell them from the model's
-        own children, whose exit status is the model's to take.
-        """
+        self._looked_at = now
+        # This process adopts what its simulations leave. It cannot wait for those that end, because it cannot tell them
+        # from the model's own children, whose exit status the model takes. The reaper waits for them once this process
+        # has ended; else the system would run out of process numbers.
         if can_adopt() and _has_zombie() and (n_ended := ended_children_of(os.getpid())) > _MOST_ENDED:
-            self._wear_out("zombies", f"its simulations have left {n_ended} processes that ended and nobody waited for")
+            self._ask("zombies", f"its simulations have left {n_ended} ended processes")
+        if self._max_growth and not self.reason:
+            self._look_at_size(held_bytes)
 
     def _look_at_size(self, held_bytes: int) -> None:
         self.size_bytes = resident_bytes() - held_bytes
         if self._n == 1:
             self._first_bytes = self.size_bytes
-        if self._too_large():
+        if self._has_grown():
             gc.collect()
             trim_heap()
             self.size_bytes = resident_bytes() - held_bytes
-            if self._too_large():
+            if self._has_grown():
                 growth = (self.size_bytes - self._first_bytes) >> 20
-                self._wear_out("growth", f"it has grown by {growth:,} MiB since its first simulation")
-        if not self.worn and self._most_bytes and self.size_bytes >= self._most_bytes:
-            self._leave_for_its_size()
+                self._ask("growth", f"it has grown by {growth:,} MiB since its first simulation")
+        if not self.reason:
+            self._check_retirement_size()
 
-    def _too_large(self) -> bool:
-        return self.size_bytes - self._first_bytes > self._most_growth
+    def _has_grown(self) -> bool:
+        return self.size_bytes - self._first_bytes > self._max_growth
 
 
 def _has_zombie() -> bool:

@@ -23,6 +23,7 @@ from mops.study.ids_and_seeds import target_seed
 from mops.study.output_schema import OutputSchema
 
 HANDOVER_SECONDS = 0.5
+"""What a child has finished stays with it for this long at most, or until it has HANDOVER_BYTES."""
 
 HANDOVER_BYTES = 4 << 20
 
@@ -42,147 +43,155 @@ def _seed_generators(seed: int) -> None:
     np.random.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])  # noqa: NPY002
 
 
-def _take_back_timer() -> None:
-    """Stop a timer that user code started and left: it would end a later simulation, which would be blamed for it."""
+def _stop_timer() -> None:
+    """Stop a timer that user code has left: it would end a later simulation, which would be blamed for it."""
     signal.alarm(0)
 
 
 class TaskRun:
-    """One task: its groups in turn, handed over as they finish, until the budget is used or a stop is asked for."""
+    """Runs one task: its groups in turn, until the budget is used or a stop is requested.
+
+    Parameters
+    ----------
+    request
+        The worker's message, of the kind ``run``.
+    given
+        The tables of replicates that earlier processes ran, by the group's position and the replicate.
+    """
 
     def __init__(
         self,
-        bundle: UserCode,
+        code: UserCode,
         request: Message,
         given: dict[tuple[int, int], dict[str, pa.Table]],
         channel: Channel,
         page: ProgressPage,
     ):
-        self._bundle, self._request, self._given = bundle, request, given
+        self._code, self._request, self._given = code, request, given
         self._channel, self._page = channel, page
         self._reference = OutputSchema(request["reference"]) if request["reference"] else None
-        self._out = BufferWriter(channel, bundle.outputs, request["name"])
-        self._began = self._handed_over = time.monotonic()
+        self._writer = BufferWriter(channel, code.outputs, request["name"])
+        self._began = self._handed_over_at = time.monotonic()
 
     def run(self) -> None:
-        """Run what is asked for, and send what it gives."""
-        self._bundle.wear.leave_at(self._request["leave_at"])
+        """Run the task and hand over its results."""
+        replacement = self._code.replacement
+        replacement.retire_at(self._request["retirement_size"])
         for group in self._request["groups"]:
-            if group["sims"] and (self._bundle.wear.worn or self._enough(self._out.groups_done)):
+            if group["simulations"] and (replacement.reason or self._must_end(self._writer.groups_done)):
                 break
-            self._group(group)
+            self._run_group(group)
         self._page.idle()
         flush_prints()
-        self._out.flush()
-        wear = self._bundle.wear
-        written = self._bundle.folder.written() if self._request["keep_folder"] else []
+        self._writer.flush()
+        written = self._code.folder.written() if self._request["keep_folder"] else []
         self._renew_folder()
-        self._out.end(time.monotonic() - self._began, wear.worn, wear.reason, written)
+        self._writer.end(time.monotonic() - self._began, replacement.reason, replacement.code, written)
 
-    def _enough(self, n_finished: int) -> bool:
+    def _must_end(self, n_finished: int) -> bool:
         if self._page.stop_asked:
             return True
-        spent = time.monotonic() - self._began
-        used_up = spent >= self._request["seconds"] or self._out.bytes_total >= self._request["bytes"]
-        return used_up and n_finished > 0  # one at least, or a task would come back for ever
+        spent_s = time.monotonic() - self._began
+        is_used_up = spent_s >= self._request["seconds"] or self._writer.bytes_total >= self._request["bytes"]
+        return is_used_up and n_finished > 0  # one at least, or a task would come back for ever
 
-    def _group(self, group: dict[str, Any]) -> None:
-        place, params, handed_over = group["place"], group["params"], self._handed_over
+    def _run_group(self, group: dict[str, Any]) -> None:
+        position, params, handed_over_at = group["position"], group["params"], self._handed_over_at
         replicates: dict[int, dict[str, pa.Table]] = {
-            replicate: self._given[place, replicate] for replicate in group["given"]
+            replicate: self._given[position, replicate] for replicate in group["given"]
         }
-        kept_bytes = sum(t.nbytes for tables in replicates.values() for t in tables.values())
-        bytes_before, scored = self._out.bytes_total, bool(group["targets"])
-        for n_before, (replicate, seed) in enumerate(group["sims"]):
-            if self._bundle.wear.worn or (self._enough(n_before) if group["in_pieces"] else self._page.stop_asked):
+        given_bytes = sum(t.nbytes for tables in replicates.values() for t in tables.values())
+        bytes_before, has_targets = self._writer.bytes_total, bool(group["targets"])
+        for n_before, (replicate, seed) in enumerate(group["simulations"]):
+            must_end = self._must_end(n_before) if group["in_pieces"] else self._page.stop_asked
+            if self._code.replacement.reason or must_end:
                 return
-            tables = self._simulate(place, replicate, dict(params), seed)
+            tables = self._simulate(position, replicate, dict(params), seed)
             if tables is None:  # without one of them there will be no losses
-                scored = False
+                has_targets = False
                 replicates.clear()
-            elif scored:
+            elif has_targets:
                 replicates[replicate] = tables
-            tables = None  # or the last one would be held beside the next
-            held_bytes = kept_bytes + self._out.bytes_total - bytes_before if scored else self._out.bytes_open
-            self._bundle.wear.finished(held_bytes)
+            tables = None  # or they would stay in memory while the next simulation runs
+            kept_bytes = given_bytes + self._writer.bytes_total - bytes_before
+            self._code.replacement.finished(kept_bytes if has_targets else self._writer.bytes_open)
             self._hand_over_in_time()
         if group["in_pieces"]:
-            return  # what is settled counts, and the rest of the group is other tasks' work
-        if scored and len(replicates) == group["n_replicates"]:
+            return  # other tasks run the rest of the group
+        if has_targets and len(replicates) == group["n_replicates"]:
             ordered = [replicates[i] for i in range(group["n_replicates"])]
             for target in group["targets"]:
                 self._score(group, target, ordered)
-            _take_back_timer()
-        self._out.done(place)
-        if self._handed_over == handed_over:
+            _stop_timer()
+        self._writer.done(position)
+        if self._handed_over_at == handed_over_at:
             self._hand_over_in_time()
-        else:  # parts went ahead that count with their group only: a stop in the next simulation would lose them
+        else:  # the worker has buffers that count only with their group: a stop in the next simulation would lose them
             self._hand_over()
 
-    def _simulate(self, place: int, replicate: int, params: dict[str, Any], seed: int) -> dict[str, pa.Table] | None:
+    def _simulate(self, position: int, replicate: int, params: dict[str, Any], seed: int) -> dict[str, pa.Table] | None:
         self._renew_folder()
-        self._page.begin(place, replicate, self._bundle.wear.size_bytes)
+        self._page.begin(position, replicate, self._code.replacement.size_bytes)
         try:
-            self._bundle.folder.enter()  # the last one may have gone elsewhere
+            self._code.folder.enter()  # the simulation before may have left it
             _seed_generators(seed)
-            tables = self._checked(as_tables(self._bundle.model(params, seed), seed))
+            tables = as_tables(self._code.model(params, seed), seed)
+            if self._reference is None:
+                self._reference = OutputSchema(families_of(tables))
+                self._writer.reference = self._reference.families
+            tables = self._reference.check(tables)
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
-            self._out.failed(place, replicate, None, self._failure(error))
+            self._writer.failed(position, replicate, None, self._failure(error))
             return None
         finally:
-            _take_back_timer()
-            self._leave_unit()
-        self._out.finished(place, replicate, tables)
+            _stop_timer()
+            self._end_if_channel_is_closed()
+        self._writer.finished(position, replicate, tables)
         return tables
+
+    def _score(self, group: dict[str, Any], target: int, ordered: list[dict[str, pa.Table]]) -> None:
+        position = group["position"]
+        self._renew_folder()
+        self._page.begin(position, group["n_replicates"] + target, self._code.replacement.size_bytes)
+        try:
+            self._code.folder.enter()
+            _seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
+            losses = self._code.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
+        except BaseException as error:  # noqa: BLE001 - as for the model
+            self._writer.failed(position, None, target, self._failure(error))
+        else:
+            self._writer.scored(position, target, losses)
+        finally:
+            self._end_if_channel_is_closed()
 
     def _failure(self, error: BaseException) -> dict[str, str]:
         failure = failure_of(error)
         if isinstance(error, PermissionError):
-            failure["message"] += self._bundle.hint(error.filename)
+            failure["message"] += self._code.hint(error.filename)
         return failure
 
     def _renew_folder(self) -> None:
-        """Have the working folder as it was made, whatever the last unit wrote."""
-        folder = self._bundle.folder
+        """Remove from the working folder what the step before wrote."""
+        folder = self._code.folder
         if (self._request["keep_folder"] and folder.made) or not folder.changed:
             return
-        self._page.idle()  # what fails here is no unit's fault
+        self._page.idle()  # no step is to blame for a failure here
         folder.renew()
 
-    def _leave_unit(self) -> None:
+    def _end_if_channel_is_closed(self) -> None:
         if not self._channel.intact:
-            # While this unit still counts as running, so that no other is blamed for the silence.
+            # While the step still counts as running, so that no other is blamed for the silence.
             with contextlib.suppress(OSError):
-                os.write(2, b"the model closed the socket to its worker, a descriptor that was not its own\n")
+                os.write(2, b"the model closed the socket to its worker, a descriptor that it did not open\n")
             os._exit(_CHANNEL_CLOSED)
 
-    def _checked(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-        if self._reference is None:
-            self._reference = OutputSchema(families_of(tables))
-            self._out.reference = self._reference.families
-        return self._reference.check(tables)
-
-    def _score(self, group: dict[str, Any], target: int, ordered: list[dict[str, pa.Table]]) -> None:
-        place = group["place"]
-        self._renew_folder()
-        self._page.begin(place, group["n_replicates"] + target, self._bundle.wear.size_bytes)
-        try:
-            self._bundle.folder.enter()
-            _seed_generators(target_seed(group["param_id"], self._bundle.target_names[target]))
-            losses = self._bundle.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
-        except BaseException as error:  # noqa: BLE001 - as for the model
-            self._out.failed(place, None, target, self._failure(error))
-        else:
-            self._out.scored(place, target, losses)
-        finally:
-            self._leave_unit()
-
     def _hand_over_in_time(self) -> None:
-        if time.monotonic() - self._handed_over >= HANDOVER_SECONDS or self._out.bytes_open >= HANDOVER_BYTES:
+        is_late = time.monotonic() - self._handed_over_at >= HANDOVER_SECONDS
+        if is_late or self._writer.bytes_open >= HANDOVER_BYTES:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        families = self._out.flush()
+        families = self._writer.flush()
         if self._reference is not None:
             self._reference.handed_over(families)
-        self._handed_over = time.monotonic()
+        self._handed_over_at = time.monotonic()

@@ -131,7 +131,7 @@ class _Talk(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{record.levelname.lower()}: {self.format(record)}"
         for report in (found for found in record.args or () if isinstance(found, Report)):
-            kind = without_numbers(f"{report.meaning}; {report.remedy}")
+            kind = without_numbers(f"{report.kind}; {report.then}")
             self._alike[kind] += 1
             if self._alike[kind] > _ALIKE_SHOWN and self.level >= logging.WARNING:
                 return

@@ -1,8 +1,9 @@
-"""All child processes of a worker, of whichever pool: who has them, which idle, and which make room for another.
+"""All child processes of a worker, of every pool: which are busy, which are idle, and which make room for another.
 
-It keeps the books; starting, driving and ending a child are :mod:`mops.worker.pool`'s. A child of a pool of ``n``
-places counts as the n-th part of the worker, as its simulation does (:mod:`mops.worker.slots`), so that there are never
-more children than the worker has slots. The child that has idled longest makes room, of whichever pool it is.
+The registry only keeps the lists: :mod:`mops.worker.child_starter` starts children, :mod:`mops.worker.pool` runs tasks
+on them and closes them. A child of a pool of ``n`` slots counts as the n-th part of the worker, as its simulations do
+(:mod:`mops.worker.slots`), so the worker never has more children than slots. If there is no room for another child, the
+child that has been idle longest makes room, whichever pool it belongs to.
 """
 
 from __future__ import annotations
@@ -15,27 +16,68 @@ from mops.worker.child_process import ChildProcess
 from mops.worker.slots import PoolSlots, WorkerSlots
 
 TEMPLATES = 2
-"""A worker keeps as many templates as it has slots, but at least so many: two jobs on one slot fork both."""
+"""A worker keeps as many templates as it has slots, but at least this many: two jobs on one slot both fork."""
+
+HOW_STARTED = ("forked", "spawned")
+"""How a child process starts."""
+
+REPLACED_DEATHS = {"itself": "died", "silence": "silent", "start": "hung", "memory": "memory", "timeout": "timeout"}
+"""Why a dead child was replaced, by what ended it (:attr:`mops.worker.deaths.Death.by`)."""
+
+REPLACED_BETWEEN_SIMULATIONS = ("simulations", "growth", "size", "zombies")
+"""Why a child was replaced between two simulations (:attr:`mops.child.replacement.ReplacementPolicy.code`)."""
+
+REPLACED_FOR_ROOM = "room"
+"""Why an idle child was closed: it made room for another child."""
+
+_counting = threading.Lock()
+"""Guards both counts. They are this process's, because pools come and go with their jobs."""
+_n_started: Counter[str] = Counter()
+_n_replaced: Counter[str] = Counter()
+
+
+def count_started(how: str) -> None:
+    """Count a process that has started."""
+    with _counting:
+        _n_started[how] += 1
+
+
+def count_replaced(reason: str) -> None:
+    """Count a process in whose place a fresh one starts."""
+    with _counting:
+        _n_replaced[reason] += 1
+
+
+def counts() -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many processes have started, by how, and how many were replaced, by reason."""
+    reasons = (*REPLACED_BETWEEN_SIMULATIONS, *REPLACED_DEATHS.values(), REPLACED_FOR_ROOM)
+    with _counting:
+        return {how: _n_started[how] for how in HOW_STARTED}, {reason: _n_replaced[reason] for reason in reasons}
 
 
 class ChildRegistry:
-    """The children of one worker process. Thread-safe; a pool is named by its :class:`PoolSlots`."""
+    """The children of one worker process. Thread-safe; a pool is named by its :class:`PoolSlots`.
+
+    A stopped pool gets no child and keeps no idle one. :meth:`PoolSlots.stop` comes before the lists are read here, and
+    each change checks it under the lock, so whoever stops a pool sees every child that it still has.
+    """
 
     def __init__(self) -> None:
-        self.places = WorkerSlots()
+        self.slots = WorkerSlots()
         self._changed = threading.Condition()
+        """Guards all that follows."""
         self._of: dict[PoolSlots, set[ChildProcess]] = {}
         self._starting: Counter[PoolSlots] = Counter()
         self._idle: dict[ChildProcess, PoolSlots] = {}  # the longest idle first
         self._templates: dict[PoolSlots, ChildProcess] = {}  # the longest unused first
 
     def join(self, pool: PoolSlots) -> None:
-        """Note that there is a pool."""
+        """Add a pool."""
         with self._changed:
             self._of[pool] = set()
 
     def leave(self, pool: PoolSlots) -> list[ChildProcess]:
-        """Note that a pool is no more; return the children that it still has, to be closed."""
+        """Remove a pool; return the children that it still has, for the caller to close."""
         with self._changed:
             return list(self._of.pop(pool, ()))
 
@@ -55,25 +97,25 @@ class ChildRegistry:
             return list(self._of.get(pool, ()))
 
     @property
-    def any_lent(self) -> bool:
-        """Whether a child of any pool is at work."""
+    def any_busy(self) -> bool:
+        """Whether a child of any pool is busy."""
         with self._changed:
             return sum(map(len, self._of.values())) > len(self._idle)
 
     def busy_and_idle(self, pool: PoolSlots) -> tuple[int, int]:
-        """Return how many of a pool's children are at work, and how many idle."""
+        """Return how many of a pool's children are busy, and how many are idle."""
         with self._changed:
             idle = sum(its is pool for its in self._idle.values())
             return len(self._of.get(pool, ())) - idle, idle
 
     def pids(self) -> list[int]:
-        """Return the processes of all children and templates."""
+        """Return the process ids of all children and templates."""
         with self._changed:
             living = [child for children in self._of.values() for child in children]
             return [child.pid for child in (*living, *self._templates.values())]
 
-    def lend(self, pool: PoolSlots) -> ChildProcess | None:
-        """Return the pool's child that has idled least, which is at work from now on; None: none idles."""
+    def take(self, pool: PoolSlots) -> ChildProcess | None:
+        """Return the pool's child that became idle last, which is busy from now on; None: none is idle."""
         with self._changed:
             found = next((child for child, its in reversed(self._idle.items()) if its is pool), None)
             if found is not None:
@@ -81,7 +123,7 @@ class ChildRegistry:
             return found
 
     def reserve(self, pool: PoolSlots) -> list[ChildProcess]:
-        """Count a child that a pool is about to start; return those that are to be closed before, to make room."""
+        """Count a child that a pool is about to start; return idle children that the caller must close first."""
         with self._changed:
             self._starting[pool] += 1
             victims: list[ChildProcess] = []
@@ -89,17 +131,27 @@ class ChildRegistry:
                 victims += self._take([next(iter(self._idle))])
             return victims
 
-    def started(self, pool: PoolSlots, child: ChildProcess | None) -> None:
-        """Note what became of a reservation: a child that is at work; None: it did not start."""
+    def started(self, pool: PoolSlots, child: ChildProcess | None, *, only_targets: bool = False) -> bool:
+        """End a reservation; return whether the pool has the child, which is busy then.
+
+        Parameters
+        ----------
+        child
+            None: it did not start.
+        only_targets
+            Whether it is for targets only, which a pool starts even when it is stopped (:meth:`PoolSlots.stopped`).
+        """
         with self._changed:
             self._starting[pool] -= 1
-            if child is not None:
-                self._of.setdefault(pool, set()).add(child)
+            if child is None or pool.stopped(only_targets=only_targets):
+                return False
+            self._of[pool].add(child)
+            return True
 
-    def rest(self, pool: PoolSlots, child: ChildProcess) -> bool:
-        """Let a child idle if there is room for it; return whether there is."""
+    def mark_idle(self, pool: PoolSlots, child: ChildProcess) -> bool:
+        """Keep a child for the pool's next task; return False if there is no room for it or the pool is stopped."""
         with self._changed:
-            if self._used() > 1:
+            if pool.stopped() or self._used() > 1:
                 return False
             self._idle[child] = pool
             self._changed.notify_all()
@@ -112,14 +164,14 @@ class ChildRegistry:
             self._changed.notify_all()
 
     def take_idle(self, pool: PoolSlots | None = None, above: int = 0) -> list[ChildProcess]:
-        """Take out children that idle, to be closed.
+        """Remove idle children; return them, for the caller to close.
 
         Parameters
         ----------
         pool
-            Whose; None: anybody's.
+            Only this pool's; None: every pool's.
         above
-            Only while the pool has more.
+            Leave the pool this many children.
         """
         with self._changed:
             idle = [child for child, its in self._idle.items() if pool in (None, its)]
@@ -137,7 +189,7 @@ class ChildRegistry:
         return living + sum(Fraction(n, pool.n) for pool, n in self._starting.items())
 
     def await_change(self, within_s: float) -> None:
-        """Wait until a child rests or is gone."""
+        """Wait until a child becomes idle or is removed."""
         with self._changed:
             self._changed.wait(within_s)
 
@@ -150,30 +202,35 @@ class ChildRegistry:
             return found
 
     def set_template(self, pool: PoolSlots, template: ChildProcess) -> list[ChildProcess]:
-        """Keep a pool's template; return those of others that are to be closed because there are too many."""
+        """Keep a pool's template; return templates that the caller must close because there are too many.
+
+        That of a stopped pool is one of them.
+        """
         with self._changed:
+            if pool.stopped():
+                return [template]
             self._templates[pool] = template
-            n_too_many = len(self._templates) - max(TEMPLATES, *(its.there for its in self._templates))
+            n_too_many = len(self._templates) - max(TEMPLATES, *(its.n_at_start for its in self._templates))
             return [self._templates.pop(its) for its in self._unused(but=pool)[: max(n_too_many, 0)]]
 
     def take_template(self, pool: PoolSlots) -> list[ChildProcess]:
-        """Take out a pool's template, to be closed; nothing where it has none."""
+        """Remove a pool's template; return it, for the caller to close, or nothing if there is none."""
         with self._changed:
             found = self._templates.pop(pool, None)
             return [] if found is None else [found]
 
     def take_unused_templates(self, but: PoolSlots) -> list[ChildProcess]:
-        """Take out the templates of other pools that run nothing, to be closed."""
+        """Remove the templates of other pools that run nothing; return them, for the caller to close."""
         with self._changed:
             return [self._templates.pop(its) for its in self._unused(but=but)]
 
-    def templates(self) -> list[int]:
-        """Return the processes of all pools' templates."""
+    def template_pids(self) -> list[int]:
+        """Return the process ids of all pools' templates."""
         with self._changed:
             return [template.pid for template in self._templates.values()]
 
     def _unused(self, *, but: PoolSlots) -> list[PoolSlots]:
-        # Not where a child is left: its template tells how it ends. And not where a task has a place: it may fork.
+        # A pool with a child needs its template, which tells how the child ends; one whose task has a slot may fork.
         return [
             pool
             for pool in self._templates

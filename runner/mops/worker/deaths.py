@@ -1,6 +1,6 @@
-"""Decides the verdict for a child process that died, from all signals of its death. Pure (docs/internals/limits.md).
+"""Decides the verdict for a child process that died, from all signs of its death. Pure (docs/internals/limits.md).
 
-What a model says itself (``error``, ``invalid_output``) never comes here, nor what only the runner sees (``lost``).
+The child itself reports ``error`` and ``invalid_output``, and only the runner sees ``lost``.
 """
 
 from __future__ import annotations
@@ -8,9 +8,16 @@ from __future__ import annotations
 import contextlib
 import signal
 from dataclasses import dataclass
+from typing import Literal
 
 from mops.child.channel import Step
 from mops.units import bytes_text
+
+Breach = Literal["timeout", "memory", "start"]
+"""Which limit a child broke; "start": as a forked process, it did no work at all in its first simulation."""
+
+EndedBy = Breach | Literal["itself", "silence", "stop"]
+"""What ended a child: a limit that it broke, itself, mops, or mops after the child closed its socket ("silence")."""
 
 
 @dataclass(frozen=True)
@@ -20,30 +27,27 @@ class Death:
     Parameters
     ----------
     returncode
-        Negative: a signal; None: nobody can tell.
-    unit
-        What it ran.
-    by
-        Who ended it: "itself", "silence" (it closed its socket and stayed), "timeout", "memory" or "stop".
+        Negative: a signal; None: unknown.
+    step
+        The simulation or target that it ran.
     seconds
-        How long the unit ran.
+        How long that ran.
     tail
-        The last that it printed.
+        The last that the child printed.
     peak_bytes, limit_bytes
-        Of its process tree while the unit ran, as far as it was seen; and what it might take.
+        What its process tree took at most while the step ran, as far as it was seen; and its limit.
     kernel_kills
-        Processes of its container, or of the machine, that the kernel killed for memory meanwhile; None: unknown.
-    pid
-        The process.
+        Processes that the kernel has killed meanwhile because memory ran out, in the container or on the machine; None:
+        unknown.
     size_before
-        Its resident bytes after the simulations that it had run before; 0: it had run none.
-    own
-        Whether pages that others have too are left out of ``peak_bytes``.
+        Resident bytes of the process after earlier simulations; 0: there were none.
+    is_exact
+        Whether ``peak_bytes`` leaves out pages that other processes have too.
     """
 
     returncode: int | None
-    unit: Step | None
-    by: str
+    step: Step | None
+    by: EndedBy
     seconds: float
     tail: str
     peak_bytes: int | None = None
@@ -51,35 +55,37 @@ class Death:
     kernel_kills: int | None = None
     pid: int = 0
     size_before: int = 0
-    own: bool = False
+    is_exact: bool = False
 
     @property
     def by_kernel(self) -> bool:
-        """Whether the kernel killed it for memory, or whoever knows how it ended together with it."""
+        """Whether the kernel killed it because memory ran out, maybe with the process that knows how it ended."""
         killed = self.by == "itself" and self.returncode in (None, -signal.SIGKILL)
         return killed and bool(self.kernel_kills)
 
     @property
     def how(self) -> str:
-        """Say how, for people."""
+        """How the process ended, as a verb with its object."""
         if self.returncode is None:
-            return "ended, and nobody can tell how"
+            return "ended in an unknown way"
         if self.returncode >= 0:
-            return f"ended by itself with exit code {self.returncode} (os._exit?)"
+            return f"ended with exit code {self.returncode} (os._exit?)"
         number = -self.returncode
         with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(number).name} ({signal.strsignal(number)})"
-        return f"was ended by signal {number}"
+            return f"ended with {signal.Signals(number).name} ({signal.strsignal(number)})"
+        return f"ended with signal {number}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a unit failed; the fields are those of :class:`mops.task.Failure`.
+    """Why a simulation or a target failed; the fields are those of :class:`mops.task.Failure`.
 
     Parameters
     ----------
-    happened, meaning, remedy
-        What was seen, what it means, and what to do; of what a model says itself only the first.
+    happened
+        What it did, as a verb with its object; for what a model raised, the exception.
+    hint
+        What it means, and what the user can do; empty for what a model raised.
     """
 
     reason: str
@@ -89,86 +95,73 @@ class Verdict:
     peak_bytes: int | None = None
     peak_at_least: bool | None = None
     limit_bytes: int | None = None
-    meaning: str = ""
-    remedy: str = ""
+    hint: str = ""
 
     @property
     def message(self) -> str:
-        """All that there is to say, for a row of failures."""
-        return "; ".join(filter(None, (self.happened, self.meaning, self.remedy)))
+        """The message of a row of failures."""
+        return "; ".join(filter(None, (self.happened, self.hint)))
 
 
 def verdict_of(death: Death, timeout_s: float | None) -> Verdict:
-    """Return why the unit that ran has failed.
+    """Return why the simulation or target failed that ran when the child died.
 
     Parameters
     ----------
     timeout_s
         MODELOPS_JOB_SIM_TIMEOUT.
     """
-    reason, happened, meaning, remedy = _judged(death, timeout_s)
-    return Verdict(
-        reason,
-        happened,
-        death.tail,
-        _signals(death),
-        death.peak_bytes,
-        None if death.peak_bytes is None else True,
-        death.limit_bytes,
-        meaning,
-        remedy,
-    )
-
-
-def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str, str]:
-    """Return the verdict, what happened, what it means and what to do."""
-    if death.by == "timeout":
-        return (
-            "timeout",
-            f"ran for more than {timeout_s:g} s (MODELOPS_JOB_SIM_TIMEOUT) and was ended",
-            "it hangs, or needs more time",
-            "the traceback shows where it was",
-        )
-    if death.by == "silence":
-        return (
-            "crashed",
-            "it closed the socket to its worker, a descriptor that was not its own, and was ended",
-            "its code, or a library, closes descriptors by their numbers",
-            "close only what was opened there",
-        )
-    if death.by == "memory":
-        took, limit = bytes_text(death.peak_bytes or 0), bytes_text(death.limit_bytes or 0)
-        took += " of their own" if death.own else ""
-        return (
-            "oom",
-            f"its processes took {took}, more than the {limit} of one simulation, and were ended",
-            "ended before the kernel, or Dask's nanny, would choose whom to end",
-            "set MODELOPS_JOB_SIM_MEMORY higher if the machine has it, or run fewer at once (MODELOPS_JOB_SLOTS)",
-        )
-    happened = f"the process that ran it {death.how} after {death.seconds:.1f} s"
-    if death.by_kernel:
-        return (
-            "oom",
-            happened,
-            "the kernel killed it, since the memory of the container or the machine was used up",
-            "run fewer at once (MODELOPS_JOB_SLOTS), or give it more memory",
-        )
-    if death.returncode != -signal.SIGKILL:
-        return "crashed", happened, "native code or an exit, which no exception could tell of", "see its last output"
-    return (
-        "crashed",
-        happened,
-        "mops did not send that: probably the system ran out of memory",
-        "lower MODELOPS_JOB_SLOTS or MODELOPS_JOB_BATCH_SIZE, or give it more memory",
-    )
-
-
-def _signals(death: Death) -> str:
-    """Say what was seen, in the order in which it was."""
+    reason, happened, hint = _judged(death, timeout_s)
     seen = []
     if death.by in ("timeout", "memory", "silence"):
         seen.append(f"ended by the worker ({death.by})")
     if death.kernel_kills:
         seen.append(f"the kernel counts {death.kernel_kills} more killed for memory")
     seen.append(f"return code {death.returncode}")
-    return "; ".join(seen)
+    return Verdict(
+        reason=reason,
+        happened=happened,
+        traceback=death.tail,
+        signals="; ".join(seen),
+        peak_bytes=death.peak_bytes,
+        peak_at_least=None if death.peak_bytes is None else True,
+        limit_bytes=death.limit_bytes,
+        hint=hint,
+    )
+
+
+def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str]:
+    """Return the verdict, what the simulation did, and a hint."""
+    if death.by == "timeout":
+        return (
+            "timeout",
+            f"ran for more than {timeout_s:g} s",
+            "the traceback shows where it was; if it needs more time, set MODELOPS_JOB_SIM_TIMEOUT higher",
+        )
+    if death.by == "silence":
+        return (
+            "crashed",
+            "closed the socket to its worker",
+            "its code, or a library, closes descriptors by their numbers: close only those that it opened",
+        )
+    if death.by == "memory":
+        shared = "shared pages are not counted; " if death.is_exact else ""
+        return (
+            "oom",
+            f"used {bytes_text(death.peak_bytes or 0)} of its {bytes_text(death.limit_bytes or 0)} limit",
+            f"{shared}set MODELOPS_JOB_SIM_MEMORY higher, or run fewer simulations at a time (MODELOPS_JOB_SLOTS)",
+        )
+    happened = f"{death.how} after {death.seconds:.1f} s"
+    if death.by_kernel:
+        return (
+            "oom",
+            f"was killed by the kernel after {death.seconds:.1f} s because memory ran out",
+            "run fewer simulations at a time (MODELOPS_JOB_SLOTS), or give the container or machine more memory",
+        )
+    if death.returncode != -signal.SIGKILL:
+        return "crashed", happened, "native code or os._exit ended its process: the traceback has its last output"
+    return (
+        "crashed",
+        f"{happened}, probably because the system ran out of memory",
+        "mops did not send this signal; lower MODELOPS_JOB_SLOTS or MODELOPS_JOB_BATCH_SIZE, or add memory",
+    )

@@ -15,7 +15,8 @@ from prometheus_client.registry import Collector
 
 from mops.system import cgroup
 from mops.system.heap import resident_bytes
-from mops.worker import replacement_counts, result_buffers
+from mops.worker import result_buffers
+from mops.worker.children import counts
 from mops.worker.pool import Pool
 
 
@@ -90,7 +91,7 @@ class PoolCollector(Collector):
 
 def _children(pools: list[Pool]) -> Iterator[Metric]:
     busy, idle = map(sum, zip((0, 0), *(pool.busy_and_idle() for pool in pools), strict=True))
-    started, replaced = replacement_counts.counts()
+    started, replaced = counts()
     yield _PLAIN.gauge_by("mops_children", "Child processes of this process.", "state", {"busy": busy, "idle": idle})
     yield _PLAIN.counter_by(
         "mops_children_started", "Child processes started, since this process began.", "how", started

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mops.child.buffers import map_part
+from mops.child.buffers import map_buffer
 from mops.waiting import polls
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def take(fd: int, name: str) -> pa.Buffer | None:
         Whose part it is: the task's name for its parts.
     """
     size = os.fstat(fd).st_size
-    content = _copied(fd, size) if size < COPY_BELOW_BYTES else map_part(fd)
+    content = _copied(fd, size) if size < COPY_BELOW_BYTES else map_buffer(fd)
     if content is None or not size:
         return None
     _count(name, size)

@@ -1,16 +1,21 @@
-"""How many simulations run at once on a worker: a number for each pool, and one worker that all of them share.
+"""Slots: how many simulations run at a time, for each pool and for the worker that all pools share.
 
-A pool of ``n`` places gives a simulation the n-th part of the worker, of its processors as of its memory. The parts
-that are taken never make more than the whole, whoever takes them; who waits longest is next.
+A pool of ``n`` slots gives each simulation the n-th part of the worker, of its processors and of its memory. The parts
+in use never add up to more than the whole worker. Waiting tasks take their slots in the order in which they came.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+
+from mops.worker.deaths import Death
+
+logger = logging.getLogger(__name__)
 
 
 class WorkerSlots:
@@ -18,37 +23,48 @@ class WorkerSlots:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
+        """Guards what follows, and the numbers of every :class:`PoolSlots`."""
         self._waiting: deque[object] = deque()
         self._taken: Counter[PoolSlots] = Counter()
         self._alone = False
 
     def taken_by(self, slots: PoolSlots) -> int:
-        """Return how many places of a pool are taken."""
+        """Return how many slots of a pool are in use."""
         return self._taken[slots]
 
     @contextmanager
-    def taken(self, slots: PoolSlots, over: Callable[[], bool], *, alone: bool) -> Iterator[bool]:
-        """Take a part of the worker (or all of it) when there is room; yield whether it is had.
+    def taken(self, slots: PoolSlots, stopped: Callable[[], bool], *, alone: bool) -> Iterator[bool]:
+        """Wait for a part of the worker (``alone``: all of it) and use it in the body; yield whether there is one.
 
         Parameters
         ----------
-        over
-            Tells that it is not wanted any more; :meth:`wake` has it asked again.
+        stopped
+            Whether to stop waiting; :meth:`wake` makes waiting tasks ask again.
         """
         with self.changed:
-            had = self._wait(slots, over, alone=alone)
+            is_taken = self._wait(slots, stopped, alone=alone)
         try:
-            yield had
+            yield is_taken
         finally:
-            if had:
-                self._leave(slots, alone=alone)
+            if is_taken:
+                with self.changed:
+                    self._taken[slots] -= 1
+                    if not self._taken[slots]:
+                        del self._taken[slots]
+                    self._alone &= not alone
+                    self.changed.notify_all()
 
-    def _wait(self, slots: PoolSlots, over: Callable[[], bool], *, alone: bool) -> bool:
+    def _wait(self, slots: PoolSlots, stopped: Callable[[], bool], *, alone: bool) -> bool:
         ticket = object()
         self._waiting.append(ticket)
+
+        def fits() -> bool:
+            used = sum(Fraction(n, pool.n) for pool, n in self._taken.items())
+            return not used if alone else not self._alone and used + Fraction(1, slots.n) <= 1
+
         try:
-            self.changed.wait_for(lambda: over() or (self._waiting[0] is ticket and self._fits(slots, alone=alone)))
-            if over():
+            self.changed.wait_for(lambda: stopped() or (self._waiting[0] is ticket and fits()))
+            if stopped():
                 return False
             self._taken[slots] += 1
             self._alone |= alone
@@ -57,75 +73,84 @@ class WorkerSlots:
             self._waiting.remove(ticket)
             self.changed.notify_all()
 
-    def _fits(self, slots: PoolSlots, *, alone: bool) -> bool:
-        used = sum(Fraction(n, pool.n) for pool, n in self._taken.items())
-        return not used if alone else not self._alone and used + Fraction(1, slots.n) <= 1
-
-    def _leave(self, slots: PoolSlots, *, alone: bool) -> None:
-        with self.changed:
-            self._taken[slots] -= 1
-            if not self._taken[slots]:
-                del self._taken[slots]
-            self._alone &= not alone
-            self.changed.notify_all()
-
     def wake(self) -> None:
-        """Let whoever waits look again."""
+        """Make waiting tasks check their conditions again."""
         with self.changed:
             self.changed.notify_all()
 
 
 class PoolSlots:
-    """The places of one pool. Thread-safe.
+    """The slots of one pool, and whether the pool still starts anything. Thread-safe.
 
     Parameters
     ----------
     n
-        How many there are (:attr:`there`), whatever may be taken now.
-    places
-        The worker; None: nobody else uses it.
+        Slots at the start.
+    worker
+        The worker; None: no other pool uses it.
     """
 
-    def __init__(self, n: int, places: WorkerSlots | None = None):
-        self.there = self._most = self._n = n
-        self._places = places or WorkerSlots()
+    def __init__(self, n: int, worker: WorkerSlots | None = None):
+        self.n_at_start = self._most = self._n = n
+        self._worker = worker or WorkerSlots()
+        self._stopping = self._ended = False
 
     @property
     def n(self) -> int:
-        """How many may be taken at once now."""
+        """How many can be in use at a time now."""
         return self._n
 
     @property
     def taken(self) -> int:
-        """How many are taken."""
-        return self._places.taken_by(self)
+        """How many are in use."""
+        return self._worker.taken_by(self)
 
-    def fewer(self) -> bool:
-        """Have one place less for good, but at least one; return whether there is one less."""
-        with self._places.changed:
+    def fewer_after(self, death: Death, job: str) -> None:
+        """Use one slot fewer from now on, but at least one, if the kernel killed a process because memory ran out."""
+        if not death.by_kernel:
+            return
+        with self._worker.changed:
             if self._n == 1:
-                return False
+                return
             self._most = self._n = self._n - 1
-            return True
+        message = "%s: the kernel killed process %d because memory ran out; simulations at a time on this worker: %d"
+        logger.warning(message, job, death.pid, self._n)
 
     def limit(self, n: int) -> None:
-        """Use ``n`` of the places that there are, at least one."""
-        with self._places.changed:
+        """Use ``n`` of the slots, at least one."""
+        with self._worker.changed:
             self._n = max(min(n, self._most), 1)
-            self._places.changed.notify_all()
+            self._worker.changed.notify_all()
 
     @contextmanager
-    def one(self, over: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Take a place, when there is one; yield False where it is ``over`` before."""
-        with self._places.taken(self, over, alone=False) as had:
-            yield had
+    def one(self, *, only_targets: bool = False) -> Iterator[bool]:
+        """Wait for a slot and use it in the body; yield False if the pool stops before there is one."""
+        with self._worker.taken(self, lambda: self.stopped(only_targets=only_targets), alone=False) as is_taken:
+            yield is_taken
 
     @contextmanager
-    def all(self, over: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Take the whole worker, when nobody has a part of it; no further one is given out meanwhile."""
-        with self._places.taken(self, over, alone=True) as had:
-            yield had
+    def all(self, *, only_targets: bool = False) -> Iterator[bool]:
+        """Wait until the worker is free and use all of it in the body; yield False if the pool stops before."""
+        with self._worker.taken(self, lambda: self.stopped(only_targets=only_targets), alone=True) as is_taken:
+            yield is_taken
 
-    def wake(self) -> None:
-        """Have those who wait look whether it is over."""
-        self._places.wake()
+    def stop(self) -> None:
+        """Start nothing from now on, except targets of groups whose simulations are done."""
+        self._stopping = True
+        self._worker.wake()
+
+    def end(self) -> None:
+        """Start nothing at all from now on."""
+        self._stopping = self._ended = True
+        self._worker.wake()
+
+    def stopped(self, *, only_targets: bool = False) -> bool:
+        """Tell whether the pool starts nothing any longer.
+
+        Parameters
+        ----------
+        only_targets
+            Whether that is a task of targets only. It also starts while a stop grants time: its group would be lost
+            without its losses.
+        """
+        return self._ended if only_targets else self._stopping

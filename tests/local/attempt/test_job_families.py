@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from mops.attempt.checkpoint.open_checkpoint import OpenCheckpoint
 from mops.attempt.job_families import JobFamilies
-from mops.child.buffers import BufferWriter, map_part
+from mops.child.buffers import BufferWriter, map_buffer
 from mops.child.channel import Channel
 from mops.storage.backends.spool import Spool
 from mops.storage.output_file import StoredTypes
@@ -174,10 +174,12 @@ class Job:
             message, fd = theirs.receive()
             assert fd is not None
             segments = [
-                Segment("out", s["offset"], s["length"], [(g, 0) for _, g in s["sims"]], s["rows"], s["families"])
+                Segment(
+                    "out", s["offset"], s["length"], [(g, 0) for _, g in s["simulations"]], s["rows"], s["families"]
+                )
                 for s in message["outputs"]["out"]
             ]
-            parts = [ResultBuffer(pa.py_buffer(map_part(fd)), segments)]
+            parts = [ResultBuffer(pa.py_buffer(map_buffer(fd)), segments)]
         ours.close()
         theirs.close()
         return TaskResult(("sim-1",), frozenset(groups), 1.0, first or known, parts=parts, failures=failures)

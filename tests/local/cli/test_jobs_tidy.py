@@ -93,9 +93,7 @@ BEGINS = re.compile(
 )
 
 
-CHILDREN = re.compile(
-    rf"{STAMP} INFO \S+: children are started so: forked from a process that has imported the model\n"
-)
+CHILDREN = re.compile(rf"{STAMP} INFO \S+: child processes fork from a template that has imported the model\n")
 
 
 def test_the_log_is_when_an_attempt_began_and_ended_and_what_the_models_printed(

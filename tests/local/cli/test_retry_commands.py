@@ -71,7 +71,7 @@ def test_retry_says_what_runs_again_and_a_retry_of_it_completes_the_study(partly
         "partial in",
         "8 good, 2 failed, of 10",
         "4 scored, 1 failed",
-        "2 x crashed: the process that ran it ended by itself with exit code 7",
+        "2 x crashed: ended with exit code 7",
         f"mops jobs results {ran.name}",
     ):
         assert said in ran.err

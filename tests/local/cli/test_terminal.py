@@ -26,10 +26,10 @@ def test_of_many_deaths_alike_the_first_five_are_shown(
 ) -> None:
     terminal.set_up_logging(verbose)
     for i in range(8):
-        logger.warning("%s: %s", "job", Report(f"simulation {i}", "time 1 of 2", "here", "too large", "take less"))
-    logger.warning("%s: %s", "job", Report("another", "time 1 of 1", "there", "a crash", "mend it"))
+        logger.warning("%s: %s", "job", Report("oom", f"simulation {i} is too large", "take less"))
+    logger.warning("%s: %s", "job", Report("crashed", "another", "take less"))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == shown
-    assert lines[0] == "warning: job: simulation 0; time 1 of 2; here; too large; take less"
+    assert lines[0] == "warning: job: oom: simulation 0 is too large; take less"
     assert lines[4].endswith("take less (further ones like it stand in the job's log: mops jobs logs)")
-    assert lines[-1].startswith("warning: job: another")
+    assert lines[-1].startswith("warning: job: crashed: another")

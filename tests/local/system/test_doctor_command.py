@@ -73,7 +73,7 @@ def test_a_job_says_at_its_start_what_is_off(lab: StudyLab, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("start", "expected"), [("auto", "forked from a process"), ("spawn", "MODELOPS_JOB_START=spawn")]
+    ("start", "expected"), [("auto", "fork from a template"), ("spawn", "MODELOPS_JOB_START=spawn")]
 )
 def test_how_the_children_of_a_job_were_started(lab: StudyLab, start: str, expected: str) -> None:
     lab.write("counted:simulate", betas(2))

@@ -49,8 +49,8 @@ def test_kills_of_children_change_no_row_and_are_explained(lab: StudyLab) -> Non
     lab.assert_sound()
     said = " ".join(runner.said.split())  # lines are wrapped
     assert re.search(
-        r"(?i)warning:? job: replicate \d \(seed \d+\) of group \d+ .{1,99} was ended by SIGKILL .{1,200} "
-        r"lower MODELOPS_JOB_SLOTS or MODELOPS_JOB_BATCH_SIZE",
+        r"(?i)warning:? job: crashed: group \d+ replicate \d ended with SIGKILL \(Killed\) after .{1,20}, "
+        r"probably because the system ran out of memory on .{1,99}; retrying in a new process \(try 2 of \d\)",
         said,
     ), runner.said
 

@@ -54,7 +54,7 @@ def test_a_greedy_set_is_out_of_memory_and_every_other_is_there(study: StudyLab)
     assert (failure["limit_bytes"], failure["peak_at_least"]) == (2 * LIMIT * MIB, True)
     assert 1 < failure["peak_bytes"] / failure["limit_bytes"] <= 1.25
     assert sorted(job.outputs("output").to_table()["group"].to_pylist()) == [i for i in range(N) if i != GREEDY]
-    assert "it is tried again at the end, alone on its worker" in runner.said
+    assert "retrying at the end of the job, alone on its worker" in runner.said
     assert "parameter sets in flight" not in runner.said, "the window is not halved for it"
     study.assert_sound()
 
@@ -152,7 +152,7 @@ def test_auto_runs_as_much_at_once_as_its_memory_holds(lab: StudyLab, cgroup_of:
     assert live["sizing"] in log_of(runner)
     # The pilot has its worker for itself, so that nothing is too large but to be run alone.
     assert "out of memory" not in said
-    assert "tried again" not in said
+    assert "retrying" not in said
     lab.assert_sound()
 
 

@@ -27,7 +27,7 @@ import mops
 from mops.attempt.reporting.progress import Snapshot
 from mops.settings import Settings
 from mops.system.cgroup import oom_kills
-from mops.worker import replacement_counts
+from mops.worker import children
 
 DASHBOARD = Path(__file__).parents[3] / "helm" / "mops" / "dashboards" / "mops.json"
 SICK, REPLICATES = 1, 3
@@ -150,7 +150,7 @@ def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: StudyL
 @pytest.mark.timeout(180)
 def test_an_embedded_runner_shows_its_job_and_its_children(lab: StudyLab, runs: Runs) -> None:
     write_ill(lab)
-    before = Counter(replacement_counts.counts()[1])  # of other tests in this process
+    before = Counter(children.counts()[1])  # of other tests in this process
     watch, job = runs.submit(tasks_per_child=1, slots=2, checkpoint_seconds=1.0, task_seconds=0.1)
     assert_as_the_status_says(watch.last, job, lab)
     assert by(watch.last, "mops_simulations_total", "verdict") == {

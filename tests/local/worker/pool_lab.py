@@ -29,10 +29,15 @@ def order_of(context: JobContext, groups: tuple[Group, ...], **budget: Any) -> T
     return TaskRequest(context, groups=groups, **fields)
 
 
+def limit_bytes(pool: Pool, *, alone: bool) -> int:
+    """Return what one simulation of the pool may take now."""
+    return pool._memory.simulation_bytes(pool.slots, pool.context.memory_bytes, alone=alone)
+
+
 def n_waiting(children: ChildRegistry) -> int:
-    """Return how many orders wait for a place; with the lock, under which one that gets its place never shows here."""
-    with children.places.changed:
-        return len(children.places._waiting)
+    """Return how many tasks wait for a slot; under the lock, so that none shows here that gets its slot just now."""
+    with children.slots.changed:
+        return len(children.slots._waiting)
 
 
 def values(result: TaskResult, column: str) -> dict[tuple[int, int], list[Any]]:

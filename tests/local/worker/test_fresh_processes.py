@@ -94,8 +94,8 @@ def test_results_that_are_held_are_no_growth(lab: PoolLab) -> None:
 
 
 def test_growth_counts_from_the_first_simulation_on() -> None:
-    wear = ReplacementPolicy(0, 1)
+    policy = ReplacementPolicy(0, 1)
     ballast = bytearray(50 << 20)
-    wear.finished(0)
-    assert not wear.worn, "what the imports took is no growth"
+    policy.finished(0)
+    assert not policy.reason, "what the imports took is no growth"
     del ballast

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pool_lab import PoolLab, groups_of, order_of, values
+from pool_lab import PoolLab, groups_of, limit_bytes, order_of, values
 
 from mops.system import cgroup, memory_limits, process_memory
 from mops.system.heap import resident_bytes
@@ -49,8 +49,10 @@ def test_a_simulation_over_its_limit_is_ended_and_the_others_are_there(
     assert failure.peak_bytes is not None
     assert LIMIT < failure.peak_bytes <= 1.25 * LIMIT
     assert failure.signals.startswith("ended by the worker (memory); return code -")
-    assert "more than the 400 MiB of one simulation" in failure.message
-    assert "MODELOPS_JOB_SIM_MEMORY" in caplog.text
+    assert "of its 400 MiB limit" in failure.message
+    assert "MODELOPS_JOB_SIM_MEMORY" in failure.message
+    assert "oom: group 1 replicate 0 used " in caplog.text
+    assert caplog.text.rstrip().endswith("; recorded as failed after 1 try")
 
 
 def test_what_a_simulation_starts_counts(lab: PoolLab) -> None:
@@ -92,7 +94,7 @@ def test_with_retries_it_is_left_to_an_order_of_its_own(lab: PoolLab, caplog: py
     sets = [{"mib": 8}, {"mib": 600, "holds": 2}, {"mib": 16}]
     result = lab.run(pool, sets)
     assert (result.done, result.postponed, result.failures) == ({0, 2}, {1}, [])
-    assert "it is tried again at the end, alone on its worker" in caplog.text
+    assert "retrying at the end of the job, alone on its worker" in caplog.text
 
     alone = lab.run(pool, sets[1:2], alone=True)
     assert (alone.done, alone.failures) == ({0}, [])
@@ -125,11 +127,11 @@ def test_what_earlier_simulations_left_is_not_blamed_on_the_next(
         result = lab.run(pool, [{"mib": 110, "i": i} for i in range(8)])
         assert (result.done, result.postponed, result.failures) == ({*range(8)}, frozenset(), [])
     # On a busy machine a second leak may pass unseen: then the first lesson is a size that is too large still.
-    n_lessons = caplog.text.count("it is tried again in a fresh one")
+    n_lessons = caplog.text.count("retrying in a fresh process (")
     assert 1 <= n_lessons <= 3, "a few are enough to know when to leave"
-    assert "not counted" in caplog.text
-    assert "are replaced from now on" in caplog.text
-    assert "which leaves too little for a simulation" in caplog.text
+    assert "were left over from earlier simulations)" in caplog.text
+    assert "from now on replacing child processes" in caplog.text
+    assert "which leaves a simulation too little memory" in caplog.text
 
 
 def test_without_recycling_it_is_blamed_on_the_next(lab: PoolLab) -> None:
@@ -147,8 +149,8 @@ def test_a_greedy_simulation_gets_a_fresh_process_once_and_no_other_one_has_to_l
     assert result.done == {0, 1, 2, 3}
     (failure,) = result.failures
     assert (failure.group, failure.reason, failure.attempts) == (2, "oom", 1)
-    assert caplog.text.count("it is tried again in a fresh one") == 1
-    assert "are replaced from now on" not in caplog.text
+    assert caplog.text.count("retrying in a fresh process (") == 1
+    assert "from now on replacing" not in caplog.text
 
 
 def test_alone_its_peak_is_that_of_the_kernels_own_count(lab: PoolLab) -> None:
@@ -214,7 +216,7 @@ def test_pages_that_forked_processes_share_with_their_template_are_not_counted_i
     """Four slots in 1.5 GiB ended every simulation of a model whose import takes 300 MiB as `oom`."""
     pool = lab.pool(LARGE_IMPORT, slots=4, worker_limit=resident_bytes() + 1200 * MIB, retries=0)
     pool.check()
-    assert pool._limit_bytes(alone=False) < 300 * MIB
+    assert limit_bytes(pool, alone=False) < 300 * MIB
     result = lab.run(pool, [{"a": 1}, {"a": 2}, {"a": 3, "mib": 600}])
     assert sorted(values(result, "x")) == [(0, 0), (1, 0)]
     (failure,) = result.failures
@@ -222,7 +224,7 @@ def test_pages_that_forked_processes_share_with_their_template_are_not_counted_i
     assert failure.limit_bytes is not None
     assert failure.peak_bytes is not None
     assert failure.limit_bytes < failure.peak_bytes < 640 * MIB, "what it shares is in no figure"
-    assert "of their own, more than the" in failure.message
+    assert "shared pages are not counted" in failure.message
 
 
 def test_what_is_shared_keeps_no_simulation_waiting(lab: PoolLab) -> None:
@@ -397,8 +399,8 @@ def test_what_the_kernel_kills_is_out_of_memory_and_not_crashed(
     (failure,) = found["failures"]
     assert (failure["group"], failure["reason"]) == (1, "oom")
     assert failure["signals"].startswith("the kernel counts 1 more killed for memory; return code ")
-    assert "the kernel killed it" in failure["message"]
-    assert "1 simulations at a time on this worker from now on" in ran.stderr
+    assert "was killed by the kernel" in failure["message"]
+    assert "simulations at a time on this worker: 1" in ran.stderr
     assert failure["limit_bytes"] == 8 << 30
 
 
@@ -411,11 +413,11 @@ def test_a_template_that_the_kernel_kills_costs_a_slot_too(
     monkeypatch.setattr(cgroup, "_own_kill_counter", lambda: counter)
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3)
     lab.run(pool, [{"a": 1}])
-    assert pool._template is not None
-    template = pool._template.pid
+    assert pool._starter.template is not None
+    template = pool._starter.template.pid
     os.kill(template, signal.SIGKILL)
     counter.write_text("oom_kill 4\n")
-    until(lambda: pool._template is None or not pool._template.fit)
+    until(lambda: pool._starter.template is None or not pool._starter.template.is_reusable)
     assert lab.run(pool, [{"a": 2}]).done == {0}
     assert pool.slots.n == 2
-    assert f"the kernel killed process {template} for memory" in caplog.text
+    assert f"the kernel killed process {template} because memory ran out" in caplog.text

@@ -163,22 +163,22 @@ def test_processes_whose_template_was_killed_run_to_their_end_and_are_told_how(l
         return thread
 
     threads = {what: run(what) for what in ("lives", "dies")}
-    assert pool._template is not None
-    os.kill(pool._template.pid, signal.SIGKILL)
+    assert pool._starter.template is not None
+    os.kill(pool._starter.template.pid, signal.SIGKILL)
     threads["other"] = run("other")  # with a template of its own
     for what in ("dies", "other", "lives"):
         (lab.folder / f"go-{what}").touch()
         threads[what].join(60)
     assert [got[what].failures for what in ("lives", "other")] == [[], []]
     (failure,) = got["dies"].failures
-    assert "ended by itself with exit code 7" in failure.message
+    assert "ended with exit code 7" in failure.message
 
 
 def test_a_reaper_that_is_killed_is_replaced(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn", tasks_per_child=1)
     assert lab.run(pool, [{"a": 1}]).done == {0}
-    assert pool._reaper is not None
-    os.kill(pool._reaper.pid, signal.SIGKILL)
+    assert pool._starter._reaper is not None
+    os.kill(pool._starter._reaper.pid, signal.SIGKILL)
     assert lab.run(pool, [{"a": 2}]).done == {0}
 
 
@@ -374,6 +374,6 @@ def test_a_process_with_many_orphans_that_have_ended_is_replaced(lab: PoolLab, g
     pool = lab.pool(ORPHANS, growth_bytes=growth_bytes)
     result = lab.run(pool, [{"a": a} for a in range(3)])
     assert len({pid for (pid,) in values(result, "x").values()}) == 3
-    assert pool._reaper is not None
-    below = psutil.Process(pool._reaper.pid).children(recursive=True)
+    assert pool._starter._reaper is not None
+    below = psutil.Process(pool._starter._reaper.pid).children(recursive=True)
     assert [process for process in below if process.status() == psutil.STATUS_ZOMBIE] == []

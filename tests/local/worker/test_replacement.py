@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pool_lab import PoolLab
 
-from mops.worker import child_process, replacement_counts
+from mops.worker import children
+from mops.worker.deaths import EndedBy
 
 GOOD = "def run(p, s):\n    return {'x': 1}\n"
 ENDS = "import os\n\ndef run(p, s):\n    os._exit(3)\n"
@@ -36,15 +35,15 @@ LEAKS = (
 def test_each_replacement_has_its_reason(
     lab: PoolLab, code: str, fields: dict[str, Any], n_simulations: int, expected: dict[str, int]
 ) -> None:
-    before = Counter(replacement_counts.counts()[1])
+    before = Counter(children.counts()[1])
     lab.run(lab.pool(code, **fields), [{"a": i} for i in range(n_simulations)])
-    assert Counter(replacement_counts.counts()[1]) - before == expected
+    assert Counter(children.counts()[1]) - before == expected
 
 
 def test_a_child_that_grows_is_counted_so(lab: PoolLab) -> None:
-    before = Counter(replacement_counts.counts()[1])
+    before = Counter(children.counts()[1])
     lab.run(lab.pool(LEAKS, growth_bytes=100 << 20), [{"a": i} for i in range(20)])
-    more = Counter(replacement_counts.counts()[1]) - before
+    more = Counter(children.counts()[1]) - before
     assert set(more) == {"growth"}
     assert 1 <= more["growth"] <= 3
 
@@ -52,25 +51,13 @@ def test_a_child_that_grows_is_counted_so(lab: PoolLab) -> None:
 @pytest.mark.parametrize(("start", "expected"), [("fork", {"spawned": 1, "forked": 3}), ("spawn", {"spawned": 3})])
 def test_processes_are_counted_by_how_they_start(lab: PoolLab, start: str, expected: dict[str, int]) -> None:
     """The one that forks the others is a process that is spawned, too."""
-    before = Counter(replacement_counts.counts()[0])
+    before = Counter(children.counts()[0])
     lab.run(lab.pool(GOOD, start=start, tasks_per_child=1), [{"a": i} for i in range(3)])
-    assert Counter(replacement_counts.counts()[0]) - before == expected
+    assert Counter(children.counts()[0]) - before == expected
 
 
 def test_every_way_to_end_a_child_has_a_reason() -> None:
-    """A new one that is forgotten here would end its task with a KeyError.
-
-    The ways are read from the code that ends children: a copy of the table would agree with itself.
-    """
-    code = ast.parse(Path(child_process.__file__).read_text())
-    given = {
-        node.args[1] for node in ast.walk(code) if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._end"
-    }
-    set_to = {
-        node.value
-        for node in ast.walk(code)
-        if isinstance(node, ast.Assign) and any(ast.unparse(target) == "self._ended_by" for target in node.targets)
-    }
-    ways = {node.value for node in given | set_to if isinstance(node, ast.Constant)}
+    """A way without a reason would end its task with a KeyError. mypy checks that no child ends in another way."""
+    ways = {way for literal in get_args(EndedBy) for way in get_args(literal)}
     assert {"itself", "timeout", "memory", "stop"} < ways
-    assert set(replacement_counts.REASONS) == ways - {"stop"}, "a child that is told to stop makes room for no other"
+    assert set(children.REPLACED_DEATHS) == ways - {"stop"}, "a child that mops stops is not replaced"

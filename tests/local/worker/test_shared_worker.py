@@ -9,12 +9,11 @@ from typing import Any
 
 import psutil
 import pytest
-from pool_lab import PoolLab, n_waiting, order_of, values
+from pool_lab import PoolLab, limit_bytes, n_waiting, order_of, values
 
 from mops.study.groups import Group
 from mops.task import TaskResult
-from mops.worker import replacement_counts
-from mops.worker.children import TEMPLATES, ChildRegistry
+from mops.worker.children import TEMPLATES, ChildRegistry, counts
 from mops.worker.pool import Pool
 from mops.worker.result_buffers import held_bytes
 from waiting import until
@@ -81,7 +80,8 @@ def most_processes(pools: list[Pool], others: set[int]) -> Iterator[list[int]]:
 
     def look() -> None:
         while not over.wait(0.002):
-            idle = {one.pid for pool in pools for one in (pool._template, pool._reaper) if one is not None}
+            starters = [pool._starter for pool in pools]
+            idle = {one.pid for its in starters for one in (its.template, its._reaper) if one is not None}
             seen[0] = max(seen[0], len(processes() - idle - others))
 
     watching = threading.Thread(target=look)
@@ -107,7 +107,7 @@ def test_there_are_never_more_children_than_slots_whatever_the_number_of_pools(
     others = processes()
     pools = [lab.pool(HOLDS, slots=2, children=children, start=start, job=f"job-{i}") for i in range(3)]
     for pool in pools:
-        pool._living_reaper()  # nor is a reaper
+        pool._starter._living_reaper()  # nor is a reaper
     for pool in pools if start == "fork" else ():
         pool.check()  # a template is no child, and this test tells them apart when they are there
     results: list[tuple[threading.Thread, list[TaskResult]]] = []
@@ -126,9 +126,9 @@ def test_the_child_that_has_idled_longest_makes_room(lab: PoolLab, children: Chi
         pool.check()
     first, second = pid(lab.run(one, [{"a": 1}])), pid(lab.run(two, [{"a": 2}]))
     assert pid(lab.run(one, [{"a": 3}])) == first, "a child is kept as long as there is room"
-    made_room = replacement_counts.counts()[1]["room"]
+    made_room = counts()[1]["room"]
     lab.run(three, [{"a": 4}])
-    assert replacement_counts.counts()[1]["room"] == made_room + 1
+    assert counts()[1]["room"] == made_room + 1
     assert (one.pids(), two.pids()) == ([first], []), "that of the second pool had idled longest"
     assert not psutil.pid_exists(second)
 
@@ -165,7 +165,7 @@ def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: PoolLab,
     let_go(lab, "o", runs)
     until((lab.folder / "started-alone").exists)
     assert begun_alone == [0], "the other pool's child has given its memory back"
-    assert pool._limit_bytes(alone=True) > 7 << 30
+    assert limit_bytes(pool, alone=True) > 7 << 30
     assert not (lab.folder / "started-after").exists()
     let_go(lab, "alone", alone)
     after.join(30)
@@ -200,9 +200,9 @@ def test_templates_of_jobs_that_run_nothing_make_room_and_come_again(lab: PoolLa
     pools = [lab.pool(HOLDS, slots=1, children=children, start="fork", job=f"job-{i}") for i in range(4)]
     for pool in pools:
         lab.run(pool, [{"a": 1}])
-    assert [pool._template is not None for pool in pools] == [False] * (4 - TEMPLATES) + [True] * TEMPLATES
+    assert [pool._starter.template is not None for pool in pools] == [False] * (4 - TEMPLATES) + [True] * TEMPLATES
     assert lab.run(pools[0], [{"a": 2}]).done == {0}
-    assert pools[0]._template is not None
+    assert pools[0]._starter.template is not None
 
 
 def test_memory_of_another_pools_template_is_not_given_to_simulations(lab: PoolLab, children: ChildRegistry) -> None:
@@ -210,9 +210,9 @@ def test_memory_of_another_pools_template_is_not_given_to_simulations(lab: PoolL
     (lab.folder / "large.py").write_text(large)
     pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=8 << 30, start="fork")
     pool.check()
-    before = pool._limit_bytes(alone=False)
+    before = limit_bytes(pool, alone=False)
     lab.pool(None, "large:run", str(lab.folder), slots=2, children=children, start="fork", job="large").check()
-    assert 90 * MIB < before - pool._limit_bytes(alone=False) < 300 * MIB
+    assert 90 * MIB < before - limit_bytes(pool, alone=False) < 300 * MIB
 
 
 def test_a_full_worker_ends_idle_children_of_every_pool(lab: PoolLab, children: ChildRegistry) -> None:

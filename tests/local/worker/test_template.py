@@ -39,8 +39,8 @@ def processes(result) -> list[tuple[int, int]]:  # type: ignore[no-untyped-def]
 
 
 def reaper_of(pool: Pool) -> int:
-    assert pool._reaper is not None
-    return pool._reaper.pid
+    assert pool._starter._reaper is not None
+    return pool._starter._reaper.pid
 
 
 def test_the_model_is_imported_once_and_children_are_forked(lab: PoolLab) -> None:
@@ -72,9 +72,9 @@ def test_the_example_forks(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize(
     ("ends", "how"),
     [
-        ("os._exit(7)", "ended by itself with exit code 7"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "was ended by SIGSEGV"),
-        ("os.killpg(0, signal.SIGKILL)", "was ended by SIGKILL"),
+        ("os._exit(7)", "ended with exit code 7"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "ended with SIGSEGV"),
+        ("os.killpg(0, signal.SIGKILL)", "ended with SIGKILL"),
     ],
 )
 def test_how_a_forked_process_ended_is_known(lab: PoolLab, ends: str, how: str) -> None:
@@ -123,7 +123,7 @@ def test_a_template_that_dies_is_replaced(lab: PoolLab) -> None:
     pool = lab.pool(COUNTS, tasks_per_child=1)
     ((_, template),) = processes(lab.run(pool, [{"a": 1}]))
     os.kill(template, signal.SIGKILL)
-    until(lambda: pool._template is None or not pool._template.fit)
+    until(lambda: pool._starter.template is None or not pool._starter.template.is_reusable)
     ((_, another),) = processes(lab.run(pool, [{"a": 2}]))
     assert another not in (template, reaper_of(pool))
     assert (lab.folder / "imports").read_text() == "xx"
@@ -132,7 +132,7 @@ def test_a_template_that_dies_is_replaced(lab: PoolLab) -> None:
 def test_a_forked_process_that_hangs_at_once_is_replaced_by_a_spawned_one(
     lab: PoolLab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mops.worker.child_process.START_SECONDS", 1.0)
+    monkeypatch.setattr("mops.worker.limits.START_SECONDS", 1.0)
     code = (
         "import os, threading\nlock, importer = threading.Lock(), os.getpid()\nlock.acquire()\n\ndef run(p, s):\n"
         "    if os.getpid() != importer:\n        lock.acquire()  # as of a thread that is not here any more\n"
@@ -140,7 +140,7 @@ def test_a_forked_process_that_hangs_at_once_is_replaced_by_a_spawned_one(
     )
     result = lab.run(lab.pool(code), [{"a": 1}, {"a": 2}])
     assert (result.done, result.failures) == ({0, 1}, [])
-    assert "a forked process did nothing for 1 s in its first simulation" in caplog.text
+    assert "did nothing for 1 s in a forked process" in caplog.text
     assert "MODELOPS_JOB_START=spawn" in caplog.text
 
 
@@ -192,17 +192,17 @@ def test_simulations_run_where_the_kernel_refuses_pidfd_open(
     finally:
         can_watch.cache_clear()
     assert result.done == {0}
-    assert pool._reaper is None
+    assert pool._starter._reaper is None
 
 
 def test_whoever_asks_a_template_that_is_closed_meanwhile_learns_that_it_has_ended(lab: PoolLab) -> None:
     """ValueError, of a closed epoll descriptor, was not expected; the process's own descriptor stayed open."""
     pool = lab.pool(COUNTS)
     pool.check()
-    template = pool._template
+    template = pool._starter.template
     assert template is not None
     before = len(list(Path("/proc/self/fd").iterdir()))
-    child = ChildProcess(pool.context, str(lab.folder), pool._scratch, template)
+    child = ChildProcess(pool.context, str(lab.folder), pool._starter.scratch, template)
     template._selector.close()  # what a closing does first, and a thread that asks may come between
     with pytest.raises(ConnectionError):
         template._ask({"kind": "wait", "pid": 1})
@@ -216,7 +216,7 @@ def test_a_process_that_was_just_forked_can_be_ended_at_once(lab: PoolLab) -> No
     pool = lab.pool(COUNTS)
     pool.check()
     for _ in range(60):
-        child = ChildProcess(pool.context, str(lab.folder), pool._scratch, pool._template)
+        child = ChildProcess(pool.context, str(lab.folder), pool._starter.scratch, pool._starter.template)
         child.close()
         assert not psutil.pid_exists(child.pid)
 
@@ -243,7 +243,7 @@ def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an ordinary child it would run an order, and be asked for a status, in two threads at once."""
-    monkeypatch.setattr("mops.worker.child_process.START_SECONDS", 1.0)
+    monkeypatch.setattr("mops.worker.limits.START_SECONDS", 1.0)
     pool = lab.pool(ENDS, slots=2, retries=0)
     got: dict[str, TaskResult] = {}
 
@@ -263,7 +263,7 @@ def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
     slow.join(30)
     assert [got[what].failures for what in ("hangs", "slow")] == [[], []]
     (failure,) = got["dies"].failures
-    assert "ended by itself with exit code 7" in failure.message
+    assert "ended with exit code 7" in failure.message
 
 
 def test_a_model_that_is_refused_is_refused_again(lab: PoolLab) -> None:
@@ -280,10 +280,10 @@ def test_each_outcome_says_how_children_start_and_a_refused_wish_is_a_warning(
     caplog.set_level("INFO", "mops")
     code = f"import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n{COUNTS}"
     result = lab.run(lab.pool(code, start=start), [{"a": 1}])
-    assert result.children.startswith("each imports the model: importing the model starts threads")
-    assert [record.levelname for record in caplog.records if "started so" in record.message] == [level]
-    assert lab.run(lab.pool(COUNTS, start=start), [{"a": 1}]).children.startswith("forked")
-    assert lab.run(lab.pool(COUNTS, start="spawn"), [{"a": 1}]).children.endswith("MODELOPS_JOB_START=spawn")
+    assert result.children.startswith("import the model one by one: importing the model starts threads")
+    assert [record.levelname for record in caplog.records if "child processes" in record.message] == [level]
+    assert lab.run(lab.pool(COUNTS, start=start), [{"a": 1}]).children.startswith("fork from a template")
+    assert lab.run(lab.pool(COUNTS, start="spawn"), [{"a": 1}]).children.endswith("(MODELOPS_JOB_START=spawn)")
 
 
 def test_what_a_model_prints_when_it_is_imported_comes_with_the_first_order(lab: PoolLab) -> None:
@@ -342,7 +342,7 @@ def test_a_model_that_hangs_when_it_is_forked_is_spawned(
     pool = lab.pool(AT_FORK.format(handler=handler))
     result = lab.run(pool, [{"a": 1}, {"a": 2}])
     assert values(result, "forked") == {(0, 0): [False], (1, 0): [False]}
-    assert caplog.text.count("the process that forks them did not answer") == 1
+    assert caplog.text.count("the template did not answer") == 1
     pool.close()
     assert set(psutil.Process().children(recursive=True)) <= others
 
@@ -358,7 +358,7 @@ def test_a_pool_stops_while_its_template_hangs_in_a_fork(
     got: list[TaskResult] = []
     thread = threading.Thread(target=lambda: got.append(lab.run(pool, [{"a": 1}])), daemon=True)
     thread.start()
-    until(lambda: pool._template is not None and pool._template._forks)
+    until(lambda: pool._starter.template is not None and pool._starter.template._is_forking)
     pool.stop(0.0) if way == "stop" else pool.close()
     thread.join(60)
     assert [(result.done, result.failures) for result in got] == [(frozenset(), [])]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mops.child.buffers import BufferWriter, map_part, read_segment, send_tables, tables_of
+from mops.child.buffers import BufferWriter, map_buffer, read_segment, send_tables, tables_of
 from mops.child.channel import Channel
 from mops.worker import result_buffers
 
@@ -51,14 +51,14 @@ def n_descriptors():
 class TestRoundTrip:
     def test_every_simulation_gets_its_own_rows_back(self, writer, hand_over):
         out, sent = writer(), {}
-        for place in range(3):
+        for position in range(3):
             for replicate in range(4):
-                tables = {"a": rows(place + replicate, start=10 * place), "b": rows(1)}
-                out.finished(place, replicate, tables)
-                sent[place, replicate] = tables
+                tables = {"a": rows(position + replicate, start=10 * position), "b": rows(1)}
+                out.finished(position, replicate, tables)
+                sent[position, replicate] = tables
         message, found = hand_over(out)
         assert found == sent
-        assert message["sims"] == [list(key) for key in sent]
+        assert message["simulations"] == [list(key) for key in sent]
 
     def test_tables_of_one_schema_are_one_segment(self, writer, hand_over):
         out = writer()
@@ -67,7 +67,7 @@ class TestRoundTrip:
         message, _ = hand_over(out)
         (segment,) = message["outputs"]["a"]
         assert segment["rows"] == [2] * 5
-        assert segment["sims"] == [[0, replicate] for replicate in range(5)]
+        assert segment["simulations"] == [[0, replicate] for replicate in range(5)]
 
     def test_schemas_may_change_and_change_back_within_one_flush(self, writer, hand_over):
         kinds = [pa.int64(), pa.int64(), pa.float64(), pa.null(), pa.int8(), pa.int64()]
@@ -80,7 +80,7 @@ class TestRoundTrip:
         assert found == sent
         assert [found[0, i]["a"].schema.types for i in range(6)] == [[kind] for kind in kinds]
         segments = message["outputs"]["a"]
-        assert [len(segment["sims"]) for segment in segments] == [3, 1, 1, 1], (
+        assert [len(segment["simulations"]) for segment in segments] == [3, 1, 1, 1], (
             "one for each schema, not for each change"
         )
         assert [segment["families"] for segment in segments] == [{"x": "number"}, *[{"x": "null"}] * 3]
@@ -120,7 +120,7 @@ class TestRoundTrip:
         message = {"kind": "given"}
         send_tables(ends[0], message, [(0, 0, {"a": rows(2)}), (0, 1, {"a": rows(1)}), (0, 0, {"b": rows(3)})], "test")
         received, fd = ends[1].receive()
-        buffer = pa.py_buffer(map_part(fd))
+        buffer = pa.py_buffer(map_buffer(fd))
         assert read_segment(buffer, received["outputs"]["a"][0]) == pa.concat_tables([rows(2), rows(1)])
         assert read_segment(buffer, received["outputs"]["b"][0]) == rows(3)
 
@@ -139,7 +139,7 @@ class TestKeep:
         out.done(0)
         message, found = hand_over(out)
         assert found == {(0, 0): {"b": rows(2)}}
-        assert message["sims"] == [[0, 0]]
+        assert message["simulations"] == [[0, 0]]
 
     def test_of_an_unfinished_group_all_outputs_are_sent(self, writer, hand_over):
         out = writer(["b"])
@@ -155,7 +155,7 @@ class TestKeep:
         out.done(0)
         message, found = hand_over(out)
         assert found == {}
-        assert (message["sims"], message["done"]) == ([[0, 0]], [0])
+        assert (message["simulations"], message["done"]) == ([[0, 0]], [0])
 
 
 class TestWriter:
@@ -164,7 +164,13 @@ class TestWriter:
         out.flush()
         out.end(1.5, "it is old", "simulations", [])
         assert ends[1].receive() == (
-            {"kind": "ended", "seconds": 1.5, "worn": "it is old", "reason": "simulations", "written": []},
+            {
+                "kind": "ended",
+                "seconds": 1.5,
+                "written": [],
+                "replace_reason": "it is old",
+                "replace_code": "simulations",
+            },
             None,
         )
 
@@ -188,7 +194,7 @@ class TestWriter:
         message, found = hand_over(out)
         assert found == {}
         assert message["failures"] == [
-            {"place": 2, "replicate": None, "target": 1, "reason": "error", "message": "no", "traceback": 0}
+            {"position": 2, "replicate": None, "target": 1, "reason": "error", "message": "no", "traceback": 0}
         ]
         assert message["tracebacks"] == ["line"]
 
@@ -264,7 +270,7 @@ def test_a_buffer_that_cannot_be_sent_leaves_no_open_descriptor(writer, ends):
 def test_an_empty_buffer_is_not_mapped_and_its_descriptor_is_closed():
     read, write = os.pipe()
     os.close(write)
-    assert map_part(read) is None
+    assert map_buffer(read) is None
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(read)
 

@@ -1,0 +1,279 @@
+"""Starts the child processes of one pool: installs what they need, keeps the template, and forks or spawns children.
+
+The first process that imports the model becomes the template, which forks the children. If forking is not safe, each
+child imports the model itself (``spawn``). A reaper starts every process that the template does not fork.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from mops.errors import ClusterError, InstallError
+from mops.task import JobContext
+from mops.worker.child_process import ChildProcess
+from mops.worker.children import REPLACED_FOR_ROOM, ChildRegistry, count_replaced, count_started
+from mops.worker.deaths import Death
+from mops.worker.environment.install import install
+from mops.worker.reaper.client import ANSWER_SECONDS, Reaper, can_reap
+from mops.worker.scratch import Scratch
+from mops.worker.slots import PoolSlots
+
+logger = logging.getLogger(__name__)
+
+
+class ChildStarter:
+    """Starts one pool's child processes. Thread-safe.
+
+    Parameters
+    ----------
+    root
+        The folder with the unpacked bundle.
+    slots
+        The pool; when it stops, nothing starts any longer.
+    """
+
+    def __init__(self, context: JobContext, root: str, slots: PoolSlots, children: ChildRegistry):
+        self.context = context
+        """The job, with the interpreter of its environment once that is installed."""
+        self.how = "import the model one by one (MODELOPS_JOB_START=spawn)" if context.start == "spawn" else ""
+        """How child processes start, and why; empty: not known yet."""
+        self.scratch = Scratch()
+        self._root, self._slots, self._children = root, slots, children
+        self._installing = threading.Lock()
+        """Held by the thread that installs; guards the two below."""
+        self._is_installed = context.install_s is None
+        self._install_failure: InstallError | None = None
+        self._preparing = threading.Lock()
+        """Held by the thread that starts a template or waits until it has imported the model."""
+        self._starting = threading.Lock()
+        """Held while a process starts: a fork may wait for what the model does there. Whoever closes waits for it."""
+        self._reaper_lock = threading.Lock()
+        """Guards the two below."""
+        self._reaper: Reaper | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+        """Guards the three below."""
+        self._spawns = context.start == "spawn"
+        self._template_prints = ""
+        self._notes: list[str] = []
+
+    def install(self) -> None:
+        """Install what the bundle asks for, once; until then no child may start.
+
+        Raises
+        ------
+        InstallError
+            It failed. mops does not retry: every task gets the same error.
+        """
+        with self._installing:
+            if self._install_failure is not None:
+                raise self._install_failure
+            if self._is_installed or self._slots.stopped():
+                return
+            try:
+                found = install(self.context, Path(self._root), self._slots.stopped)
+            except InstallError as failure:
+                self._install_failure = failure
+                raise
+            self._is_installed = True
+            if found is None:
+                return
+            self.context = replace(self.context, python=found.python)
+            logger.info("%s: %s", self.context.job, found.said)
+            if self.context.slots is None:  # the runner, which keeps the job's log, is another process
+                with self._lock:
+                    self._notes.append(found.said)
+
+    def take_notes(self) -> list[str]:
+        """Return what the job's log should say, each line once."""
+        with self._lock:
+            notes, self._notes = self._notes, []
+        return notes
+
+    @property
+    def spawns(self) -> bool:
+        """Whether each child imports the model itself."""
+        return self._spawns
+
+    @property
+    def template(self) -> ChildProcess | None:
+        """The pool's template, if it has one."""
+        return self._children.template(self._slots)
+
+    def prepare(self) -> Death | None:
+        """Make sure that there is a template which has imported the model; return how it died, if it did.
+
+        Raises
+        ------
+        ModelError, InstallError
+            The model cannot be imported, or what it needs cannot be installed.
+        """
+        self.install()
+        with self._preparing:
+            if self._spawns or self._slots.stopped():
+                return None
+            template = self.template
+            if template is not None and template.loaded and not template.is_reusable:
+                self._slots.fewer_after(template.death(), self.context.job)
+                self._drop_template()
+                template = None
+            template = template or self.start_template()
+            if template is None:
+                return None
+            has_imported = False
+            try:
+                death = template.ready()
+                has_imported = death is None
+            finally:
+                if not has_imported:
+                    self._drop_template()
+            if death is not None:
+                return death
+            if template.fork_refusal is not None:
+                self._adopt(template, template.fork_refusal)
+                return None
+            prints = template.take_template_prints()
+            with self._lock:
+                self._template_prints += prints
+            if not self.how:
+                self._set_how("fork from a template that has imported the model", logging.INFO)
+            return None
+
+    def start_template(self) -> ChildProcess | None:
+        """Start a template, which imports the model meanwhile; None once the pool is stopped."""
+        with self._starting:
+            template = None if self._slots.stopped() else self._spawn()
+            if template is None:
+                return None
+            too_many = self._children.set_template(self._slots, template)
+            close_all(too_many)
+        return None if template in too_many else template
+
+    def take_template_prints(self) -> str:
+        """Return what the model has printed in the template, each line once."""
+        with self._lock:
+            prints, self._template_prints = self._template_prints, ""
+        return prints
+
+    def kill_starting_template(self) -> None:
+        """Kill a template that imports the model or forks. One that does neither still tells how its children end."""
+        if (template := self.template) is not None:
+            template.kill_if_it_starts()
+
+    def _drop_template(self) -> None:
+        close_all(self._children.take_template(self._slots))
+
+    def _adopt(self, template: ChildProcess, refusal: str) -> None:
+        """Make an ordinary child of a template that must not fork."""
+        self._children.take_template(self._slots)
+        self._make_room()
+        is_kept = self._children.started(self._slots, template) and self._children.mark_idle(self._slots, template)
+        if not is_kept:
+            template.close()
+            self._children.remove(self._slots, template)
+        self.spawn_only(refusal, logging.WARNING if self.context.start == "fork" else logging.INFO)
+
+    def spawn_only(self, reason: str, level: int = logging.INFO) -> None:
+        """Fork no further child. A template that has forked stays, because it tells how its children end."""
+        with self._lock:
+            if self._spawns:
+                return
+            self._spawns = True
+        self._set_how(f"import the model one by one: {reason}", level)
+
+    def _set_how(self, how: str, level: int) -> None:
+        self.how = how
+        logger.log(level, "%s: child processes %s", self.context.job, how)
+
+    def start(self, *, only_targets: bool = False) -> ChildProcess | None:
+        """Start a child, in place of idle ones if there is no room; None once the pool is stopped.
+
+        Parameters
+        ----------
+        only_targets
+            Whether it is for targets only, which a pool starts even when it is stopped.
+        """
+        self._make_room()
+        child = None
+        try:
+            with self._starting:
+                if not self._slots.stopped(only_targets=only_targets):
+                    child = self._fork_or_spawn()
+        finally:
+            is_kept = self._children.started(self._slots, child, only_targets=only_targets)
+        if child is not None and not is_kept:
+            close_all([child])
+        return child if is_kept else None
+
+    def _make_room(self) -> None:
+        """Reserve room for one more child."""
+        for child in self._children.reserve(self._slots):
+            count_replaced(REPLACED_FOR_ROOM)
+            child.close()
+
+    def _fork_or_spawn(self) -> ChildProcess | None:
+        template = self.template
+        if template is None or self._spawns:
+            return self._spawn()
+        try:
+            child = ChildProcess(self.context, self._root, self.scratch, template)
+        except TimeoutError:
+            reason = f"the template did not answer within {ANSWER_SECONDS:g} s (os.register_at_fork?)"
+            self.spawn_only(reason, logging.WARNING)
+            return self._spawn()
+        except (OSError, EOFError) as ended:
+            # The next task replaces a template that has just ended; this child imports the model itself.
+            logger.debug("%s: the template does not fork: %r", self.context.job, ended)
+            return self._spawn()
+        count_started("forked")
+        return child
+
+    def _spawn(self) -> ChildProcess | None:
+        """Start a child that imports the model itself; None once the pool is closed."""
+        try:
+            try:
+                child = ChildProcess(self.context, self._root, self.scratch, reaper=self._living_reaper())
+            except ConnectionError:  # the reaper was killed just now: use another one
+                child = ChildProcess(self.context, self._root, self.scratch, reaper=self._living_reaper())
+        except (OSError, ClusterError):
+            if self._slots.stopped(only_targets=True):  # whatever the child needs is closed
+                return None
+            raise
+        count_started("spawned")
+        return child
+
+    def _living_reaper(self) -> Reaper | None:
+        with self._reaper_lock:
+            if self._slots.stopped(only_targets=True):
+                raise ConnectionError("the pool is closed, so nothing would close another reaper")
+            if can_reap() and (self._reaper is None or not self._reaper.lives):
+                if self._reaper is not None:
+                    self._reaper.close()
+                self._reaper = Reaper()
+            return self._reaper
+
+    def await_start(self, within_s: float) -> None:
+        """Wait until no process starts any longer."""
+        if self._starting.acquire(timeout=within_s):
+            self._starting.release()
+
+    def close(self) -> None:
+        """Close the template, the reaper and the folder of the processes, which have ended."""
+        self._drop_template()
+        with self._reaper_lock:
+            if self._reaper is not None:
+                self._reaper.close()
+        self.scratch.close()
+
+
+def close_all(children: Iterable[ChildProcess]) -> None:
+    """Kill children, then wait for their ends: they end side by side, the kernel takes milliseconds for each."""
+    children = list(children)
+    for child in children:
+        child.kill()
+    for child in children:
+        child.close()

@@ -1,0 +1,197 @@
+"""The limits of simulations: how much memory a worker may take and one simulation of it, and the watch over a child.
+
+docs/internals/limits.md has the rules and their reasons.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from mops.child.channel import Step
+from mops.system import memory_limits, process_memory
+from mops.system.heap import resident_bytes
+from mops.worker.deaths import Breach
+from mops.worker.slots import PoolSlots
+
+START_SECONDS = 60.0
+"""A forked process that does no work for this long in its first simulation waits for a thread that it does not have."""
+
+_POLL_SECONDS = 0.25  # between two looks at a child, at most
+_LOOK_SECONDS = 0.02  # between two looks at a child's memory, at least
+_WORK_SECONDS = 0.1  # between two looks at the CPU time of a forked process
+_ALLOCATES = 2.5e9  # bytes a second at most: how soon a child can be over its limit
+_PAUSE_SHARE = 0.85  # of what the worker may take: above it, no simulation starts next to one that runs
+
+
+class WorkerMemory:
+    """The memory of a worker's processes, and how much of it one simulation may take.
+
+    Parameters
+    ----------
+    pids, template_pids
+        Return the process ids of all children and templates, and those of the templates alone.
+    worker_limit
+        Dask's memory limit of this worker in bytes; None: it has none.
+    """
+
+    def __init__(self, pids: Callable[[], list[int]], template_pids: Callable[[], list[int]], worker_limit: int | None):
+        self._pids, self._template_pids = pids, template_pids
+        self._usage = process_memory.Usage()
+        taken = self._exact_bytes()
+        taken = self._resident_bytes() if taken is None else taken
+        self.allowed_bytes = memory_limits.usable_bytes(worker_limit, taken)
+        """What the worker and all its processes may take, given what others left when the pool was made."""
+
+    def children_bytes(self) -> int:
+        """Return the resident memory of all children of every pool, with the processes that they have started."""
+        return process_memory.tree_bytes(*self._pids())
+
+    def own_bytes(self) -> int:
+        """Return what simulations cannot have: the memory of the worker's own process and of all templates."""
+        return resident_bytes() + sum(map(resident_bytes, self._template_pids()))
+
+    def _resident_bytes(self) -> int:
+        return resident_bytes() + self.children_bytes()
+
+    def _exact_bytes(self) -> int | None:
+        children = process_memory.own_bytes(*self._pids())
+        return None if children is None else resident_bytes() + children
+
+    def simulation_bytes(self, slots: PoolSlots, set_bytes: int | None, *, alone: bool) -> int:
+        """Return what one simulation may take now.
+
+        Parameters
+        ----------
+        set_bytes
+            MODELOPS_JOB_SIM_MEMORY; None: a slot's share of the worker's memory.
+        alone
+            Whether it has the memory of all slots.
+        """
+        share = memory_limits.share_bytes(self.allowed_bytes, self.own_bytes(), 1 if alone else slots.n)
+        if set_bytes is None:
+            return share
+        return max(set_bytes, min(slots.n_at_start * set_bytes, share)) if alone else set_bytes
+
+    def taken_and_pause_limit(self) -> tuple[int, int]:
+        """Return what all processes take, and the limit above which no simulation starts next to one that runs."""
+        # Others on the machine may take more than when the pool was made: what is available now counts too.
+        now = memory_limits.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
+        limit = int(min(_PAUSE_SHARE * self.allowed_bytes, now))
+        return self._usage.look(limit, self._resident_bytes, self._exact_bytes), limit
+
+
+class LimitWatch:
+    """Watches the time and the memory of what one child runs, and whether a forked process works at all.
+
+    Parameters
+    ----------
+    timeout_s
+        MODELOPS_JOB_SIM_TIMEOUT.
+    template
+        The watch of the template that forked the child; None: the child imported the model itself.
+    """
+
+    def __init__(self, pid: int, timeout_s: float | None, template: LimitWatch | None = None):
+        self._pid, self._timeout_s, self._template = pid, timeout_s, template
+        self.limit_bytes: int | None = None
+        """What each simulation of the present task may take, with all processes that it starts."""
+        self.peak_bytes = 0
+        """The most that simulations of the present task took."""
+        self._usage = process_memory.Usage()
+        self._look_at = 0.0
+        self._peak_of: Step | None = None
+        self._step_peak_bytes = 0
+        self._shared_bytes: int | None = None
+        self._is_starting = template is not None
+        self._first: Step | None = None
+        self._work_at = self._worked_s = 0.0
+        self._idle_since = time.monotonic()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the memory that was over the limit does not count pages that the child shares with others."""
+        return self._usage.is_exact
+
+    def start_task(self, limit_bytes: int) -> None:
+        """Measure from now on for another task."""
+        now = time.monotonic()
+        self.limit_bytes, self.peak_bytes = limit_bytes, 0
+        self._usage = process_memory.Usage()
+        self._look_at = now + self._seconds_to_limit(self._taken_bytes(limit_bytes), limit_bytes)
+        process_memory.reset_peak(self._pid)
+        self._idle_since = now
+
+    def end_task(self) -> None:
+        """Add the kernel's own peak, which no look can miss."""
+        self.peak_bytes = max(self.peak_bytes, process_memory.peak_bytes(self._pid) - self._bytes_of_template())
+        self._is_starting = False
+
+    def wait_s(self) -> float:
+        """Return the seconds for which nothing can break a limit."""
+        poll_s = min(_POLL_SECONDS, (self._timeout_s or 1.0) / 4)
+        if self.limit_bytes is None:
+            return poll_s
+        return min(poll_s, max(self._look_at - time.monotonic(), _LOOK_SECONDS))
+
+    def breach(self, step: Step, began: float) -> Breach | None:
+        """Return which limit a step breaks that has run since ``began`` (s, monotonic); None: none."""
+        exceeds_memory = self._exceeds_memory(step)
+        if self._timeout_s is not None and time.monotonic() - began > self._timeout_s:
+            return "timeout"
+        if exceeds_memory:
+            return "memory"
+        return "start" if self._hangs_at_start(step) else None
+
+    def peak_of(self, step: Step) -> int | None:
+        """Return the most that a step took, as far as it was seen; None: it was not."""
+        return self._step_peak_bytes if step == self._peak_of else None
+
+    def _hangs_at_start(self, step: Step) -> bool:
+        """Tell whether a forked process does no work at all in its first simulation."""
+        if not self._is_starting:
+            return False
+        self._first = self._first or step
+        if step != self._first:
+            self._is_starting = False
+            return False
+        now = time.monotonic()
+        if now < self._work_at:
+            return False
+        self._work_at = now + _WORK_SECONDS
+        worked_s = process_memory.tree_cpu_seconds(self._pid)
+        if worked_s > self._worked_s:
+            self._worked_s, self._idle_since = worked_s, time.monotonic()
+            return False
+        return time.monotonic() - self._idle_since > START_SECONDS
+
+    def _exceeds_memory(self, step: Step) -> bool:
+        # By the clock, and not whenever the child prints: a look takes as long as a short simulation.
+        if self.limit_bytes is None or time.monotonic() < self._look_at:
+            return False
+        n_bytes = self._taken_bytes(self.limit_bytes)
+        self._look_at = time.monotonic() + self._seconds_to_limit(n_bytes, self.limit_bytes)
+        if step != self._peak_of:
+            self._peak_of, self._step_peak_bytes = step, 0
+        self._step_peak_bytes = max(self._step_peak_bytes, n_bytes)
+        self.peak_bytes = max(self.peak_bytes, n_bytes)
+        return n_bytes > self.limit_bytes
+
+    def _seconds_to_limit(self, taken_bytes: int, limit_bytes: int) -> float:
+        """Return the seconds until the child could be over its limit."""
+        return min(max((limit_bytes - taken_bytes) / _ALLOCATES, _LOOK_SECONDS), _POLL_SECONDS)
+
+    def _taken_bytes(self, limit_bytes: int) -> int:
+        return self._usage.look(limit_bytes, lambda: process_memory.tree_bytes(self._pid), self._own_bytes)
+
+    def _own_bytes(self) -> int | None:
+        return process_memory.own_bytes(self._pid, template=self._template._pid if self._template else None)
+
+    def _bytes_of_template(self) -> int:
+        """Return the bytes that a child shares with its template, measured once for all children of the template."""
+        if self._template is None:
+            return 0
+        if self._template._shared_bytes is None:
+            own = self._own_bytes()
+            self._template._shared_bytes = 0 if own is None else max(process_memory.tree_bytes(self._pid) - own, 0)
+        return self._template._shared_bytes
