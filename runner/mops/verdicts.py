@@ -45,6 +45,8 @@ class Counts:
         a simulation failed, are in ``targets_failed`` alone.
     """
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - a stored count of another name is not dropped unread
+
     simulations_good: int = 0
     simulations_failed: int = 0
     targets_good: int = 0

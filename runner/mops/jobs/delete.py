@@ -5,7 +5,6 @@ docs/internals/storage.md, "Deleting a job", has the order of steps and the reas
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,9 +18,17 @@ from mops.jobs.job import Job
 from mops.jobs.status import is_alive
 from mops.storage.backends.base import Entry
 from mops.storage.files import Files
-from mops.storage.job_records import Deletion, driven_here, job_names, load_job, read_deletion, write_deletion
+from mops.storage.job_records import (
+    Deletion,
+    driven_here,
+    job_names,
+    load_job,
+    parent_named,
+    read_deletion,
+    write_deletion,
+)
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Claim, Commit, parse_record
+from mops.storage.joblog.records import LOG_RECORDS, Claim, Commit
 from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
 
@@ -110,17 +117,9 @@ def derived_jobs(files: Files) -> Mapping[str, list[str]]:
     """Return the names of the jobs that were derived from each job."""
     names, found = job_names(files), defaultdict[str, list[str]](list)
     for name, data in zip(names, files.get_many([JobPaths(name).record for name in names]), strict=True):
-        if data is not None and (parent := _parent(data)) is not None:
+        if data is not None and (parent := parent_named(data)) is not None:
             found[parent].append(name)
     return found
-
-
-def _parent(data: bytes) -> str | None:
-    """Return the parent that a record names, whatever else is in it: it may be a newer mops's, or broken."""
-    try:
-        return str(json.loads(data)["parent"]["job"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def _children_first(jobs: Iterable[str], derived: Mapping[str, list[str]]) -> list[str]:
@@ -298,5 +297,5 @@ def _fences(files: Files, paths: JobPaths) -> Iterator[str]:
     """Yield the log's records that stop a runner of an older attempt: all but commits."""
     there = [entry.path for entry in files.list(paths.log)]
     for path, data in zip(there, files.get_many(there), strict=True):
-        if data is not None and not isinstance(parse_record(data, None, path), Commit):
+        if data is not None and not isinstance(LOG_RECORDS.decode(data, path), Commit):
             yield path

@@ -22,7 +22,7 @@ from mops.jobs.location import Location, locate
 from mops.service.service import KubernetesRunner, Service
 from mops.settings import Settings
 from mops.storage.files import Files
-from mops.storage.job_options import JobOptions, PodOptions
+from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.records import Asked
 from mops.task import JobContext
@@ -132,7 +132,7 @@ class Launch:
         named = JobOptions(
             dict(given.get("env") or {}), None if python is None else str(python), given.get("pod") or PodOptions()
         )
-        before = kept or JobOptions()
+        before = kept or NO_OPTIONS
         options = before.overridden(named)
         if service is not None:
             options = replace(options, python=named.python)  # an interpreter kept with the job is of one machine

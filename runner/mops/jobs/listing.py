@@ -12,7 +12,7 @@ from mops.errors import CorruptRecord, JobError, MopsError, NewerFormat, UsageEr
 from mops.jobs.job import Job
 from mops.storage import advisory
 from mops.storage.files import Files
-from mops.storage.job_records import JobRecord, job_names, parse_finished, parse_job
+from mops.storage.job_records import JOB_RECORDS, JobRecord, decode_finished, job_names
 from mops.storage.joblog.records import End
 from mops.storage.paths import JobPaths
 
@@ -97,7 +97,7 @@ def _newest_first(files: Files) -> list[JobRecord | Listed]:
 
 def _record(files: Files, name: str, data: bytes) -> JobRecord | Listed:
     try:
-        return parse_job(data, f"{files.url}/{JobPaths(name).record}")
+        return JOB_RECORDS.decode(data, f"{files.url}/{JobPaths(name).record}")
     except (CorruptRecord, NewerFormat) as bad:
         return _unreadable(name, bad)
 
@@ -110,7 +110,7 @@ def _listed(files: Files, jobs: Sequence[JobRecord | Listed]) -> Iterator[Listed
     records = [job for job in jobs if isinstance(job, JobRecord)]
     copies = advisory.read_many(files, [JobPaths(record.job).finished for record in records], lambda data, _: data)
     ends = {
-        record.job: parse_finished(data, record)
+        record.job: decode_finished(data, record)
         for record, data in zip(records, copies, strict=True)
         if data is not None
     }

@@ -17,6 +17,7 @@ from mops.project.bundle import Bundle, pack
 from mops.project.bundle_cache import cache_folder, unpack
 from mops.project.project import ModelSpec, find_root, read_registry, resolve
 from mops.storage.files import canonical_url
+from mops.storage.job_options import JobOptions
 from mops.storage.job_records import JobRecord
 from mops.study.json_file import read_json, read_text
 from mops.study.study_file import Study, parse_study
@@ -132,7 +133,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def make_record(name: str, prepared: PreparedStudy) -> JobRecord:
+def make_record(name: str, prepared: PreparedStudy, options: JobOptions, study: str) -> JobRecord:
     """Return what is kept of a job that is about to be created."""
     return JobRecord(
         job=name,
@@ -141,6 +142,8 @@ def make_record(name: str, prepared: PreparedStudy) -> JobRecord:
         spec=prepared.spec,
         n_groups=len(prepared.study.groups),
         n_simulations=prepared.study.n_simulations,
+        options=options,
+        study=study,
         project=str(prepared.root),
     )
 

@@ -31,14 +31,14 @@ from mops.project.bundle import differing_files, pack
 from mops.project.bundle_cache import cache_folder, unpack
 from mops.service.service import Service
 from mops.settings import PREFIX, Settings
-from mops.storage.job_records import JobRecord, create_derived, create_job, load_bundle, load_job
+from mops.storage.job_records import JobRecord, create_derived, create_job, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.starting import check_start
 from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import keep_options, read_options
 from mops.storage.live_record import read_live
-from mops.storage.paths import JobPaths
+from mops.storage.paths import JobPaths, bundle_path
 from mops.task import JobContext
 from mops.worker.environment.options import ChildEnvironment, child_environment
 
@@ -114,7 +114,7 @@ def submit(
     files = launch.location.open(prepared.root)
     files.brief().list(JobPaths(name).root)  # a storage out of reach shows within seconds, before the model's import
     job = Job(files, name)
-    record = replace(make_record(name, prepared), options=launch.options, study=study_name(Path(study)))
+    record = make_record(name, prepared, launch.options, study_name(Path(study)))
     shared = job_context(name, prepared.bundle.digest, files.url, prepared.spec, launch.settings)
     context = context_for(prepared, launch.child.of(shared))
     pending = [prepared]
@@ -326,7 +326,7 @@ def run(
 
 def _context(job: Job, record: JobRecord, child: ChildEnvironment, settings: Settings) -> JobContext:
     """Return what the tasks of a stored job share, and unpack its bundle here."""
-    unpack(record.bundle, lambda: load_bundle(job.files, record.bundle), cache_folder())
+    unpack(record.bundle, lambda: job.files.get(bundle_path(record.bundle)), cache_folder())
     return child.of(job_context(job.name, record.bundle, job.files.url, record.spec, settings))
 
 
@@ -354,7 +354,7 @@ def _project_changes(job: Job, record: JobRecord) -> list[str]:
         return []
     if bundle.digest == record.bundle:
         return []
-    then = unpack(record.bundle, lambda: load_bundle(job.files, record.bundle), cache_folder())
+    then = unpack(record.bundle, lambda: job.files.get(bundle_path(record.bundle)), cache_folder())
     differing = list(differing_files(bundle, then))
     shown = ", ".join(f"{name} ({how})" for name, how in differing[:_FILES_SHOWN])
     more = len(differing) - _FILES_SHOWN

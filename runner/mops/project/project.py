@@ -28,22 +28,6 @@ class ModelSpec:
     targets: tuple[str, ...]
     outputs: tuple[str, ...] | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        outputs = None if self.outputs is None else list(self.outputs)
-        return {"model": self.model, "scenario": self.scenario, "targets": list(self.targets), "outputs": outputs}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> ModelSpec:
-        """Return what :meth:`to_json` wrote; KeyError or TypeError if it is not that."""
-        outputs = fields["outputs"]
-        return cls(
-            fields["model"],
-            fields["scenario"],
-            tuple(fields["targets"]),
-            None if outputs is None else tuple(outputs),
-        )
-
 
 @dataclass(frozen=True)
 class Registry:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import WrapSerializer
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ def option(name: str) -> str:
     return f"--{name.removesuffix('_s').replace('_', '-')}"
 
 
+def _without_none(pod: PodOptions, serialize: Callable[[PodOptions], dict[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in serialize(pod).items() if value is not None}
+
+
 @dataclass(frozen=True)
 class JobOptions:
     """What is kept with a job besides its study.
@@ -70,9 +76,9 @@ class JobOptions:
         The interpreter that runs simulations, an absolute path; None: the worker's own.
     """
 
-    env: Mapping[str, str | None] = field(default_factory=dict)
-    python: str | None = None
-    pod: PodOptions = field(default_factory=PodOptions)
+    env: Mapping[str, str | None]
+    python: str | None
+    pod: Annotated[PodOptions, WrapSerializer(_without_none)]
 
     def overridden(self, given: JobOptions) -> JobOptions:
         """Return these options with those of a later command in their place; of ``env`` by variable."""
@@ -91,12 +97,6 @@ class JobOptions:
         python = {"--python": self.python} if self.python else {}
         return {**variables, **python, **{option(name): str(value) for name, value in self.pod.given.items()}}
 
-    def to_json(self) -> dict[str, object]:
-        """Return the fields as JSON values."""
-        return {"env": dict(self.env), "python": self.python, "pod": self.pod.given}
 
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> JobOptions:
-        """Return what :meth:`to_json` wrote, without fields of a newer mops; KeyError, TypeError or ValueError."""
-        pod = {one.name: found["pod"][one.name] for one in fields(PodOptions) if one.name in found["pod"]}
-        return cls(dict(found["env"]), found["python"], PodOptions(**pod))
+NO_OPTIONS = JobOptions({}, None, PodOptions())
+"""Those of a job that was started without any."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from operator import not_
+from typing import Annotated
+
+from pydantic import Field
 
 import mops
 from mops.errors import CorruptRecord, JobError, NewerFormat
@@ -16,11 +18,11 @@ from mops.project.project import ModelSpec
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
-from mops.storage.joblog.records import End, parse_record
-from mops.storage.json_records import FORMAT, encode_json, parse_object, read_record
+from mops.storage.joblog.records import End
+from mops.storage.json_records import FORMAT, JsonCodec, StoredFamilies, StoredRanges
 from mops.storage.params_file import encode_groups, read_groups
 from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
-from mops.study.column_families import Families, parse_families
+from mops.study.column_families import Families
 from mops.study.group_builder import StudyGroups
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
@@ -46,18 +48,8 @@ class Parent:
     job: str
     k: int
     nonce: str
-    groups: Ranges
+    groups: StoredRanges
     counts: Counts
-
-    def to_json(self) -> dict[str, object]:
-        """Return the fields as JSON values."""
-        return {**vars(self), "groups": self.groups.to_json(), "counts": vars(self.counts)}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Parent:
-        """Return what :meth:`to_json` wrote; KeyError, TypeError or ValueError if it is not that."""
-        plain = {name: fields[name] for name in ("job", "k", "nonce")}
-        return cls(**plain, groups=Ranges.from_json(fields["groups"]), counts=Counts(**fields["counts"]))
 
 
 @dataclass(frozen=True)
@@ -70,14 +62,14 @@ class JobRecord:
         When it was submitted (UTC, ISO 8601).
     bundle
         The bundle's digest.
-    parent
-        Of a derived job.
     options
         How it was started. A resume may have changed them: :func:`mops.storage.kept_options.read_options`.
     study
         The study's name, for people: a label of its runner's Kubernetes Job.
     project
         The project root on the machine that submitted it: a resume there tells what has changed since.
+    parent
+        Of a derived job.
     """
 
     job: str
@@ -86,10 +78,10 @@ class JobRecord:
     spec: ModelSpec
     n_groups: int
     n_simulations: int
-    parent: Parent | None = None
-    options: JobOptions = field(default_factory=JobOptions)
-    study: str = ""
-    project: str = ""
+    options: JobOptions
+    study: str
+    project: str
+    parent: Annotated[Parent | None, Field(exclude_if=not_)] = None
 
     @property
     def due(self) -> Ranges:
@@ -110,11 +102,8 @@ class JobRecord:
         """Return the groups that are left to run when the job's own log has committed these."""
         return self.due & committed.complement(self.n_groups)
 
-    def to_json(self) -> dict[str, object]:
-        """Return the fields as JSON values."""
-        fields = {**vars(self), "spec": self.spec.to_json(), "options": self.options.to_json()}
-        del fields["parent"]
-        return fields | {"parent": self.parent.to_json()} if self.parent else fields
+
+JOB_RECORDS = JsonCodec[JobRecord](JobRecord)
 
 
 def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, groups: StudyGroups) -> None:
@@ -211,21 +200,17 @@ class Deletion:
     hosts: tuple[str, ...]
 
 
+_DELETIONS = JsonCodec[Deletion](Deletion)
+
+
 def write_deletion(files: Files, paths: JobPaths, deletion: Deletion) -> None:
     """Say that the job is being deleted."""
-    files.put(paths.deleted, encode_json({"format": FORMAT, **asdict(deletion)}))
+    files.put(paths.deleted, _DELETIONS.encode(deletion))
 
 
 def read_deletion(files: Files, paths: JobPaths) -> Deletion | None:
     """Return what is said of the job's deletion; None: it is not being deleted."""
-    try:
-        fields = read_record(files, paths.deleted)
-    except FileNotFoundError:
-        return None
-    try:
-        return Deletion(fields["who"], fields["at"], tuple(fields["hosts"]))
-    except (KeyError, TypeError) as bad:
-        raise CorruptRecord("this record is not what mops wrote", where=f"{files.url}/{paths.deleted}") from bad
+    return _DELETIONS.read(files, paths.deleted)
 
 
 def check_still_there(files: Files, record: JobRecord) -> None:
@@ -238,9 +223,8 @@ def check_still_there(files: Files, record: JobRecord) -> None:
     JobError
         It was.
     """
-    path = JobPaths(record.job).record
-    data = files.get_many([path])[0]
-    if data is None or parse_job(data, f"{files.url}/{path}").created != record.created:
+    found = JOB_RECORDS.read(files, JobPaths(record.job).record)
+    if found is None or found.created != record.created:
         raise JobError(f"job {record.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
 
 
@@ -293,8 +277,7 @@ def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
 
 
 def _put_record(files: Files, record: JobRecord) -> bool:
-    text = encode_json({"format": FORMAT, "mops": mops.__version__, **record.to_json()})
-    return files.put_new(JobPaths(record.job).record, text)
+    return files.put_new(JobPaths(record.job).record, JOB_RECORDS.encode(record, mops=mops.__version__))
 
 
 def _taken(files: Files, job: str) -> JobError:
@@ -311,25 +294,29 @@ def load_job(files: Files, job: str) -> JobRecord:
     NewerFormat, CorruptRecord
         The record is of a newer mops, or is not one.
     """
-    path = JobPaths(job).record
-    try:
-        data = files.get(path)
-    except FileNotFoundError:
-        raise _no_job(files, job) from None
-    return parse_job(data, f"{files.url}/{path}")
+    record = JOB_RECORDS.read(files, JobPaths(job).record)
+    if record is None:
+        raise _no_job(files, job)
+    return record
 
 
-def parse_job(data: bytes, where: str) -> JobRecord:
-    """Return the job's record that these bytes are; raises as :func:`load_job`."""
-    fields = parse_object(data, where)
-    try:
-        spec = ModelSpec.from_json(fields["spec"])
-        names = ("job", "created", "bundle", "n_groups", "n_simulations", "study", "project")
-        parent = Parent.from_json(fields["parent"]) if fields.get("parent") else None
-        options = JobOptions.from_json(fields["options"])
-        return JobRecord(spec=spec, parent=parent, options=options, **{name: fields[name] for name in names})
-    except (KeyError, TypeError, ValueError) as bad:
-        raise CorruptRecord(f"the job's record lacks {bad}", where=where) from bad
+@dataclass(frozen=True)
+class _ParentName:
+    job: str
+
+
+@dataclass(frozen=True)
+class _Derived:
+    parent: _ParentName
+
+
+_DERIVED = JsonCodec[_Derived](_Derived)
+
+
+def parent_named(data: bytes) -> str | None:
+    """Return the parent that a job's record names, whatever else is in it: it may be a newer mops's, or broken."""
+    derived = _DERIVED.glance(data)
+    return derived.parent.job if derived else None
 
 
 def _no_job(files: Files, job: str) -> JobError:
@@ -357,9 +344,12 @@ def load_groups(files: Files, job: str) -> GroupTable:
     return read_groups(files.reader(path), f"{files.url}/{path}")
 
 
-def load_bundle(files: Files, digest: str) -> bytes:
-    """Return a bundle's bytes."""
-    return files.get(bundle_path(digest))
+@dataclass(frozen=True)
+class _Reference:
+    outputs: StoredFamilies
+
+
+_REFERENCES = JsonCodec[_Reference](_Reference)
 
 
 def read_reference(files: Files, paths: JobPaths) -> Families | None:
@@ -367,33 +357,42 @@ def read_reference(files: Files, paths: JobPaths) -> Families | None:
 
     What later values fixed beyond it, the commits say (:attr:`mops.storage.joblog.view.LogView.families`).
     """
-    try:
-        fields = read_record(files, paths.schema)
-    except FileNotFoundError:
-        return None
-    try:
-        return parse_families(fields["outputs"])
-    except (KeyError, TypeError, ValueError) as bad:
-        where = f"{files.url}/{paths.schema}"
-        raise CorruptRecord(f"the reference schema is not what this mops wrote ({bad})", where=where) from bad
+    reference = _REFERENCES.read(files, paths.schema)
+    return reference.outputs if reference else None
 
 
 def keep_reference(files: Files, paths: JobPaths, families: Families) -> Families:
     """Make this the job's reference schema, unless it has one; return the one that it has now."""
-    files.put_new(paths.schema, encode_json({"format": FORMAT, "outputs": families}))
+    files.put_new(paths.schema, _REFERENCES.encode(_Reference(families)))
     return read_reference(files, paths) or families
 
 
+@dataclass(frozen=True, kw_only=True)
+class Finished(End):
+    """A copy of a job's complete end.
+
+    Parameters
+    ----------
+    created
+        Tells this job from another of its name.
+    """
+
+    created: str
+
+
+_FINISHED = JsonCodec[Finished](Finished, advisory=True)
+
+
 def keep_finished(files: Files, record: JobRecord, end: End) -> None:
-    """Keep a copy of the complete end, for quick listing; ``created`` tells this job from another of its name."""
-    files.put(JobPaths(record.job).finished, encode_json({**end.to_json(), "created": record.created}))
+    """Keep a copy of the complete end, for quick listing."""
+    copy = Finished(**vars(end), created=record.created)
+    files.put(JobPaths(record.job).finished, _FINISHED.encode(copy))
 
 
-def parse_finished(data: bytes, record: JobRecord) -> End | None:
-    """Return the end that these bytes are a copy of; None: they are none of this job's, and the log is to be read."""
+def decode_finished(data: bytes, record: JobRecord) -> Finished | None:
+    """Return the copy of a job's end; None: these bytes are none, or of another job, and the log is to be read."""
     try:
-        end = parse_record(data, None, JobPaths(record.job).finished)
-        of_this_job = json.loads(data)["created"] == record.created
-    except (CorruptRecord, NewerFormat, KeyError):
+        copy = _FINISHED.decode(data, JobPaths(record.job).finished)
+    except (CorruptRecord, NewerFormat):
         return None
-    return end if of_this_job and isinstance(end, End) and end.complete else None
+    return copy if copy.created == record.created and copy.complete else None

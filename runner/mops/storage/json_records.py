@@ -1,69 +1,188 @@
-"""Reads and writes JSON records; refuses those of a newer mops."""
+"""How records are stored as JSON: one codec for all kinds of records, and the types of their fields.
+
+A record is a dataclass. Pydantic checks what is read against the dataclass's annotations, strictly: no value is
+converted to another type. A field that the dataclass does not have comes from a newer mops and is passed over.
+"""
 
 from __future__ import annotations
 
 import json
-import math
 import time
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
-from mops.errors import CorruptRecord, NewerFormat
+from pydantic import AfterValidator, Field, GetPydanticSchema, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, core_schema
+
+from mops.errors import CorruptRecord, NewerFormat, printable_path
 from mops.storage.files import Files
+from mops.study.column_families import Family, is_family
+from mops.study.ranges import Ranges
+
+T = TypeVar("T")
 
 FORMAT = 1
+"""The format of every JSON record. A mops refuses records of a newer one."""
 
+RESTORE_HINT = "only mops writes this file: restore it from a backup or from the storage's own history"
+
+_NEWER = "the version of mops-runner that runs the job, or a newer one"
+_FAULTS_SHOWN = 3
 _DAY_SECONDS = 86400.0
 
 
-def is_count(value: object) -> bool:
-    """Tell whether a JSON value counts something."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+@dataclass(frozen=True)
+class _Head:
+    """What every record says, of whatever format.
+
+    Parameters
+    ----------
+    mops
+        The version that wrote it, in ``job.json``.
+    """
+
+    format: int
+    mops: Any = None
 
 
-def is_number(value: object) -> bool:
-    """Tell whether a JSON value is a number that can be reckoned with."""
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 and math.isfinite(value)
+_HEAD = TypeAdapter(_Head)
+
+
+class JsonCodec(Generic[T]):
+    """Writes records of one kind as JSON, and reads them back.
+
+    Parameters
+    ----------
+    kind
+        A dataclass, or a union of dataclasses that a field tells apart.
+    advisory
+        Whether the records decide nothing. A value of a wrong type is then written as it is: it costs a reader the
+        record, and not a runner its job.
+    """
+
+    def __init__(self, kind: Any, *, advisory: bool = False):
+        self._kind = kind
+        self._warnings: Literal["none", "error"] = "none" if advisory else "error"
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[T]:  # on first use: all adapters together take 0.1 s
+        return TypeAdapter(self._kind)
+
+    def encode(self, record: T, **head: object) -> bytes:
+        """Return a record as JSON in UTF-8, without spaces.
+
+        Parameters
+        ----------
+        head
+            Fields that stand before the record's own.
+
+        Raises
+        ------
+        ValueError
+            A value is of another type than its field, so that nothing could read the record.
+        """
+        # The bytes are json's: pydantic writes some floats in another way (1e-7 for 1e-07).
+        fields = {"format": FORMAT, **head, **self._adapter.dump_python(record, warnings=self._warnings)}
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+    def decode(self, data: bytes, where: str) -> T:
+        """Return the record that these bytes are.
+
+        Parameters
+        ----------
+        where
+            What errors name.
+
+        Raises
+        ------
+        NewerFormat
+            A newer mops wrote it.
+        CorruptRecord
+            It is not what mops wrote.
+        """
+        try:
+            head = _HEAD.validate_json(data, strict=True)
+            if head.format > FORMAT:  # before the rest: a newer record may lack what this mops needs
+                what = f"this record has format {head.format}, and this mops reads {FORMAT}"
+                newer = f"mops-runner {head.mops} or newer" if head.mops else _NEWER
+                raise NewerFormat(what, where=where, hint=f"install {newer}")
+            return self._adapter.validate_json(data, strict=True)
+        except ValidationError as bad:
+            what = f"this record is not what mops wrote ({_faults(bad)})"
+            raise CorruptRecord(what, where=where, hint=RESTORE_HINT) from bad
+
+    def glance(self, data: bytes) -> T | None:
+        """Return what a record of any format says of this kind's fields; None: it does not have them."""
+        try:
+            return self._adapter.validate_json(data, strict=True)
+        except ValidationError:
+            return None
+
+    def read(self, files: Files, path: str) -> T | None:
+        """Return the record in a file; None: there is no such file.
+
+        Raises
+        ------
+        NewerFormat, CorruptRecord
+            As for :meth:`decode`.
+        StorageError
+            The storage refuses, or is out of reach.
+        """
+        data = files.get_many([path])[0]
+        return None if data is None else self.decode(data, f"{files.url}/{path}")
+
+
+def _faults(bad: ValidationError) -> str:
+    """Return where a record is wrong, and how."""
+    errors = bad.errors(include_url=False, include_input=False, include_context=False)
+    shown = []
+    for error in errors[:_FAULTS_SHOWN]:
+        field = printable_path(".".join(map(str, error["loc"])))
+        shown.append(f"{field}: {error['msg']}" if field else error["msg"])
+    more = len(errors) - _FAULTS_SHOWN
+    return "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
+
+
+# How fields are checked and stored whose types say too little.
+
+StoredCount: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
+StoredNumber: TypeAlias = Annotated[float, Field(gt=-(2**63), lt=2**63, allow_inf_nan=False)]
+
+
+def _past(time_s: float) -> float:
+    if time_s > time.time() + _DAY_SECONDS:  # clocks of machines differ
+        raise ValueError("lies in the future")
+    return time_s
+
+
+StoredTime: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_past)]
+"""Seconds since the epoch, at which something has happened."""
+
+
+def _family(value: Family) -> Family:
+    if not is_family(value):
+        raise ValueError("is no family of types")
+    return value
+
+
+StoredFamilies: TypeAlias = dict[str, dict[str, Annotated[Family, AfterValidator(_family)]]]
+
+
+def _ranges(intervals: tuple[tuple[int, int], ...]) -> Ranges:
+    if any(start >= stop for start, stop in intervals):
+        raise ValueError("not all are intervals [start, stop] with start < stop")
+    return Ranges.joined(intervals)
+
+
+def _ranges_schema(_: object, schema_of: Callable[[Any], CoreSchema]) -> CoreSchema:
+    intervals = core_schema.plain_serializer_function_ser_schema(attrgetter("intervals"))
+    return core_schema.no_info_after_validator_function(
+        _ranges, schema_of(tuple[tuple[int, int], ...]), serialization=intervals
     )
 
 
-def is_time(value: object) -> bool:
-    """Tell whether a JSON value is a time that somebody can have noted, in seconds since the epoch."""
-    return is_number(value) and 0 <= value < time.time() + _DAY_SECONDS  # type: ignore[operator]
-
-
-_INSTALL_NEWER = "install the version of mops-runner that runs the job, or a newer one"
-
-
-def read_record(files: Files, path: str) -> dict[str, Any]:
-    """Return a JSON record.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is none.
-    NewerFormat, CorruptRecord
-        It is of a newer mops, or no JSON object.
-    """
-    return parse_object(files.get(path), f"{files.url}/{path}")
-
-
-def parse_object(data: bytes, where: str) -> dict[str, Any]:
-    """Return the JSON record that these bytes are; raises as :func:`read_record`."""
-    try:
-        fields = json.loads(data)
-        newer = fields["format"] > FORMAT
-    except (ValueError, KeyError, TypeError, RecursionError) as bad:
-        raise CorruptRecord("this record is not what mops wrote", where=where) from bad
-    if newer:
-        raise NewerFormat(
-            f"this record has format {fields['format']}, and this mops reads {FORMAT}",
-            where=where,
-            hint=f"install mops-runner {fields['mops']} or newer" if "mops" in fields else _INSTALL_NEWER,
-        )
-    return dict(fields)
-
-
-def encode_json(record: object) -> bytes:
-    """Return a record as JSON in UTF-8, without spaces."""
-    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
+StoredRanges: TypeAlias = Annotated[Ranges, GetPydanticSchema(_ranges_schema)]
+"""Stored as a list of intervals: ``[[0, 200], [300, 301]]``."""

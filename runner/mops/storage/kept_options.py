@@ -9,19 +9,32 @@ read afresh by each attempt and is not kept here. docs/internals/kubernetes.md h
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mops.errors import CorruptRecord, JobError, NewerFormat
+from mops.errors import JobError
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
+from mops.storage.json_records import JsonCodec
 from mops.storage.paths import JobPaths
 
 if TYPE_CHECKING:
     from mops.storage.job_records import JobRecord
 
-FORMAT = 1
+
+@dataclass(frozen=True)
+class _Submitted:
+    """Which job a record is of: the time of its submit."""
+
+    created: str
+
+
+@dataclass(frozen=True)
+class _Record(_Submitted):
+    options: JobOptions
+
+
+_SUBMITTED, _RECORDS = JsonCodec[_Submitted](_Submitted), JsonCodec[_Record](_Record)
 
 
 @dataclass(frozen=True)
@@ -42,8 +55,11 @@ def read_options(files: Files, job: JobRecord) -> KeptOptions:
     """
     paths, kept = JobPaths(job.job), KeptOptions(0, job.options)
     while (data := files.get_many([paths.options(kept.k + 1)])[0]) is not None:
-        found = _parse(data, job, f"{files.url}/{paths.options(kept.k + 1)}")
-        kept = KeptOptions(kept.k + 1, found or kept.options)
+        options = kept.options
+        # A record of a job that had this name before may be of any format.
+        if (of := _SUBMITTED.glance(data)) is None or of.created == job.created:
+            options = _RECORDS.decode(data, f"{files.url}/{paths.options(kept.k + 1)}").options
+        kept = KeptOptions(kept.k + 1, options)
     return kept
 
 
@@ -63,28 +79,10 @@ def keep_options(files: Files, job: JobRecord, before: KeptOptions, now: JobOpti
     if now == before.options:
         return
     path = JobPaths(job.job).options(before.k + 1)
-    record = {"format": FORMAT, "created": job.created, "options": now.to_json()}
-    content = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
+    content = _RECORDS.encode(_Record(job.created, now))
     if not files.put_new(path, content) and files.get(path) != content:  # the same bytes: an answer was lost
         raise JobError(
             f"another command has changed the options of job {job.job!r} meanwhile",
             where=f"{files.url}/{path}",
             hint=f"look at the job: mops jobs status {job.job}; then repeat the command",
         )
-
-
-def _parse(data: bytes, job: JobRecord, where: str) -> JobOptions | None:
-    """Return the options of a record; None: it is of a job that had the same name before."""
-    try:
-        record = json.loads(data)
-        if record["created"] != job.created:
-            return None
-        if record["format"] > FORMAT:
-            raise NewerFormat(
-                f"this record has format {record['format']}, and this mops reads {FORMAT}",
-                where=where,
-                hint="install the version of mops that resumed the job, or a newer one",
-            )
-        return JobOptions.from_json(record["options"])
-    except (ValueError, KeyError, TypeError) as bad:
-        raise CorruptRecord("this record is not what mops wrote", where=where) from bad

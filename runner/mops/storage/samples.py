@@ -6,17 +6,16 @@ minute is missing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeAlias
 
 import pyarrow as pa
+from pydantic import Field
 
-from mops.errors import CorruptRecord
 from mops.storage import advisory
 from mops.storage.files import Files
-from mops.storage.json_records import FORMAT, is_count, is_number, is_time, parse_object
+from mops.storage.json_records import JsonCodec, StoredCount, StoredNumber, StoredTime
 from mops.storage.paths import JobPaths, numbers_of
 
 SAMPLES = pa.schema(
@@ -37,6 +36,9 @@ SAMPLES = pa.schema(
         pa.field("verdicts", pa.map_(pa.string(), pa.int64()), nullable=False),
     ]
 )
+
+_MOST = 2**31  # attempts, groups in flight and slots: what their columns take
+_Count32: TypeAlias = Annotated[int, Field(ge=0, lt=_MOST)]
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,19 @@ class Sample:
         How many simulations and targets failed, by verdict.
     """
 
-    at: float
-    simulations_good: int
-    simulations_failed: int
-    targets_good: int
-    targets_failed: int
-    durable: int
-    rate: float
-    memory_bytes: int
-    runner_bytes: int
-    in_flight: int
-    slots: int
-    open_bytes: int
-    verdicts: Mapping[str, int] = field(default_factory=dict)
+    at: StoredTime
+    simulations_good: StoredCount
+    simulations_failed: StoredCount
+    targets_good: StoredCount
+    targets_failed: StoredCount
+    durable: StoredCount
+    rate: StoredNumber
+    memory_bytes: StoredCount
+    runner_bytes: StoredCount
+    in_flight: _Count32
+    slots: _Count32
+    open_bytes: StoredCount
+    verdicts: Mapping[str, StoredCount]
 
     @property
     def simulations(self) -> int:
@@ -86,13 +88,19 @@ class Sample:
 
 
 _NAMES = tuple(one.name for one in fields(Sample))
-_MOST_ATTEMPTS = 2**31  # and slots, and groups in flight: what their columns take
+
+
+@dataclass(frozen=True)
+class _Samples:
+    samples: list[Sample]
+
+
+_SAMPLES = JsonCodec[_Samples](_Samples, advisory=True)
 
 
 def write_samples(files: Files, paths: JobPaths, n: int, c: int, samples: Sequence[Sample]) -> None:
     """Write samples of attempt ``n`` as its object ``c``."""
-    record = {"format": FORMAT, "samples": [asdict(sample) for sample in samples]}
-    files.put(paths.events(n, c), json.dumps(record, separators=(",", ":")).encode())
+    files.put(paths.events(n, c), _SAMPLES.encode(_Samples(list(samples))))
 
 
 def read_samples(files: Files, paths: JobPaths, newest: int | None = None) -> list[tuple[int, Sample]]:
@@ -110,27 +118,10 @@ def read_samples(files: Files, paths: JobPaths, newest: int | None = None) -> li
     """
     listed = [(numbers_of(entry.path), entry.path) for entry in advisory.listed(files, paths.samples)]
     ordered = sorted((*numbers, path) for numbers, path in listed if numbers and path.endswith(".json"))
-    chosen = [one for one in ordered if one[0] < _MOST_ATTEMPTS][-newest if newest else 0 :]
-    read = advisory.read_many(files, [path for _, _, path in chosen], _samples)
-    return [(n, sample) for (n, _, _), samples in zip(chosen, read, strict=True) for sample in samples or ()]
-
-
-def _samples(data: bytes, where: str) -> list[Sample]:
-    record = parse_object(data, where)
-    try:
-        return [_sample(one) for one in record["samples"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as bad:
-        raise CorruptRecord("these samples are not what mops wrote", where=where) from bad
-
-
-def _sample(one: Mapping[str, Any]) -> Sample:
-    sample = Sample(**{name: one[name] for name in _NAMES})
-    counted = [one[field.name] for field in SAMPLES if pa.types.is_integer(field.type) and field.name in one]
-    named = all(isinstance(name, str) and is_count(n) for name, n in sample.verdicts.items())
-    small = max(sample.in_flight, sample.slots) < _MOST_ATTEMPTS
-    if not (is_time(sample.at) and is_number(sample.rate) and all(map(is_count, counted)) and named and small):
-        raise ValueError("a value is none of its kind")
-    return sample
+    chosen = [one for one in ordered if one[0] < _MOST][-newest if newest else 0 :]
+    read = advisory.read_many(files, [path for _, _, path in chosen], _SAMPLES.decode)
+    found = zip(chosen, read, strict=True)
+    return [(n, sample) for (n, _, _), record in found if record is not None for sample in record.samples]
 
 
 def as_table(samples: Iterable[tuple[int, Sample]]) -> pa.Table:

@@ -21,13 +21,14 @@ and it does not matter in which order values are taken in. Pure; what Arrow has 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
-Family: TypeAlias = "str | list[Any]"
-Columns: TypeAlias = "dict[str, Family]"
-Families: TypeAlias = "dict[str, Columns]"
+Family: TypeAlias = str | list[Any]
+Columns: TypeAlias = dict[str, Family]
+Families: TypeAlias = dict[str, Columns]
 """``{output: {column: family}}``"""
 
 NULL = "null"
@@ -36,9 +37,12 @@ UNITS = ("s", "ms", "us", "ns")
 TIMED = ("timestamp", "zoned_timestamp", "duration")
 DECIMAL_DIGITS = 76
 
-_FACTS = ("float", "huge", "large", "negative")
 _APART = ({"float", "large"}, {"negative", "huge"})
-_PLAIN = (NULL, MIXED, "boolean", "string", "binary", "date", "time")
+_PLAIN = re.compile(
+    r"null|mixed|boolean|string|binary|date|time|other( .*)?|number( (float|huge|large|negative))*|decimal \d+ \d+"
+    r"|(timestamp|zoned_timestamp|duration)( (s|ms|us|ns)){2}",
+    re.DOTALL,
+)
 _SAID = {
     "number": "number",
     "zoned_timestamp": "timestamp with a time zone",
@@ -176,40 +180,15 @@ def _inner_pairs(known: list[Any], found: list[Any]) -> list[tuple[Family, Famil
     return list(zip(known[1:], found[1:], strict=True))
 
 
-def parse_families(fields: object) -> Families:
-    """Return the families that this JSON value is.
-
-    Raises
-    ------
-    ValueError, TypeError
-        It is none.
-    """
-    if not isinstance(fields, dict) or not all(isinstance(columns, dict) for columns in fields.values()):
-        raise TypeError(f"{fields!r} does not map outputs to columns")
-    for columns in fields.values():
-        for family in columns.values():
-            _check(family)
-    return fields
-
-
-def _check(family: object) -> None:
-    if isinstance(family, list) and family[:1] == ["struct"] and len(family) == 2 and isinstance(family[1], dict):
-        inner = list(family[1].values())
-    elif isinstance(family, list) and (family[:1], len(family)) in ((["list"], 2), (["map"], 3)):
-        inner = family[1:]
-    elif isinstance(family, str) and _is_plain(*family.split(" ")):
-        inner = []
-    else:
-        raise ValueError(f"{family!r} is no family of types")
-    for one in inner:
-        _check(one)
-
-
-def _is_plain(kind: str, *facts: str) -> bool:
-    if kind == "number":
-        return set(facts) <= set(_FACTS)
-    if kind == "decimal":
-        return len(facts) == 2 and all(digits.isdecimal() for digits in facts)
-    if kind in TIMED:
-        return len(facts) == 2 and set(facts) <= set(UNITS)
-    return kind == "other" or (kind in _PLAIN and not facts)
+def is_family(value: object) -> bool:
+    """Tell whether a JSON value is a family."""
+    match value:
+        case str():
+            return _PLAIN.fullmatch(value) is not None
+        case ["list", inner]:
+            return is_family(inner)
+        case ["map", key, inner]:
+            return is_family(key) and is_family(inner)
+        case ["struct", dict(fields)]:
+            return all(map(is_family, fields.values()))
+    return False

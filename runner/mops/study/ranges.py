@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from operator import index, itemgetter
+from operator import itemgetter
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,3 @@ class Ranges:
                 missing.append((at, start))
             at = stop
         return Ranges(tuple(missing))
-
-    def to_json(self) -> list[list[int]]:
-        """Return the intervals as lists."""
-        return [list(interval) for interval in self.intervals]
-
-    @classmethod
-    def from_json(cls, intervals: Iterable[Iterable[int]]) -> Ranges:
-        """Return the set that :meth:`to_json` wrote; ValueError or TypeError if it is none."""
-        pairs = [(index(start), index(stop)) for start, stop in intervals]
-        if any(start >= stop for start, stop in pairs):
-            raise ValueError(f"{pairs} are not intervals [start, stop] with start < stop")
-        return cls.joined(pairs)

@@ -15,7 +15,7 @@ from distributed.utils import sync
 from mops.errors import ClusterError, StorageError
 from mops.project.bundle_cache import cache_folder, unpack
 from mops.storage.files import Files
-from mops.storage.job_records import load_bundle
+from mops.storage.paths import bundle_path
 from mops.system import process_memory
 from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
 from mops.worker.children import ChildRegistry
@@ -120,7 +120,7 @@ def bundle_folder(context: JobContext) -> Path:
 
 def _load_bundle(context: JobContext) -> bytes:
     try:
-        return load_bundle(Files.open(context.storage).brief(), context.bundle)
+        return Files.open(context.storage).brief().get(bundle_path(context.bundle))
     except (FileNotFoundError, StorageError) as fault:
         raise ClusterError(
             f"a worker cannot read the job's bundle ({fault})",

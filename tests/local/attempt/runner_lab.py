@@ -26,6 +26,7 @@ from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage.files import Files
+from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import JobRecord
 from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
@@ -289,7 +290,8 @@ class RunnerLab:
         groups = builder.build()[0]
         names = ("scores:one",) if targets else ()
         spec = ModelSpec("model:run", "baseline", names, None)
-        record = JobRecord("job", "2026-01-02T03:04:05+00:00", "00" * 32, spec, len(groups), groups.n_simulations)
+        numbers = (len(groups), groups.n_simulations)
+        record = JobRecord("job", "2026-01-02", "00" * 32, spec, *numbers, NO_OPTIONS, study="", project="")
         files = Files.open(str(folder))
         log = JobLog(files, JobPaths("job"), host="here")
         log.claim("person")

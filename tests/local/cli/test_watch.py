@@ -13,16 +13,16 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 
 import pytest
 
 from mops.cli.jobs.watch import Lines, plain, sparkline
 from mops.jobs.job import open_job
-from mops.jobs.prepare import prepare
+from mops.jobs.prepare import make_record, prepare
 from mops.jobs.status import SILENT_SECONDS, Status
 from mops.storage.files import Files
-from mops.storage.job_records import JobRecord, create_job
+from mops.storage.job_options import NO_OPTIONS
+from mops.storage.job_records import create_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
 from mops.system.lifeline import readable
@@ -150,8 +150,7 @@ def open_gate(lab: CommandLab) -> None:
 def submit_only(lab: CommandLab) -> None:
     """Write the job's records; nobody runs it."""
     prepared = prepare(lab.study)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    record = JobRecord("job", now, prepared.bundle.digest, prepared.spec, 3, 3)
+    record = make_record("job", prepared, NO_OPTIONS, "")
     create_job(Files.open(str(lab.storage)), record, prepared.bundle, prepared.text, prepared.study.groups)
 
 

@@ -56,6 +56,10 @@ ASKED = PodOptions(
 )
 
 
+def options(mode: str) -> JobOptions:
+    return JobOptions({"MODE": mode}, None, PodOptions())
+
+
 @pytest.fixture
 def storage(tmp_path: Path) -> str:
     return str(tmp_path / "storage")
@@ -225,18 +229,18 @@ def test_of_two_commands_at_once_one_is_refused(service: Service, study: Path) -
     """Else a job would run with options that the one who started it had not seen."""
     job = submitted(service, study)
     seen = read_options(job.files, job.record)
-    keep_options(job.files, job.record, seen, JobOptions({"MODE": "a"}))
-    keep_options(job.files, job.record, seen, JobOptions({"MODE": "a"}))  # an answer was lost
+    keep_options(job.files, job.record, seen, options("a"))
+    keep_options(job.files, job.record, seen, options("a"))  # an answer was lost
     with pytest.raises(JobError, match="another command has changed the options"):
-        keep_options(job.files, job.record, seen, JobOptions({"MODE": "b"}))
-    assert read_options(job.files, job.record) == KeptOptions(1, JobOptions({"MODE": "a"}))
+        keep_options(job.files, job.record, seen, options("b"))
+    assert read_options(job.files, job.record) == KeptOptions(1, options("a"))
 
 
 def test_options_of_a_deleted_job_are_not_those_of_the_next_one_of_its_name(service: Service, study: Path) -> None:
     """A job was deleted while a resume was about to keep its options: the next one of its name ran with them."""
     job = submitted(service, study)
     deleted = replace(job.record, created="2026-01-01T00:00:00+00:00")
-    keep_options(job.files, deleted, KeptOptions(0, deleted.options), JobOptions({"MODE": "fast"}))
+    keep_options(job.files, deleted, KeptOptions(0, deleted.options), options("fast"))
     assert resume(job, service) == []
     assert read_options(job.files, job.record).options == job.record.options
     resume(job, service, env={"MODE": "slow"})

@@ -9,6 +9,7 @@ import time
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
 from mops.storage.files import Files
+from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import JobRecord, create_job, keep_finished
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part, State
@@ -26,7 +27,8 @@ def created(
     files: Files, name: str = "job", at: str = "2026-01-02T03:04:05+00:00", study: str | None = None
 ) -> JobRecord:
     """Submit a job, with this text for its study if one is given."""
-    record = JobRecord(name, at, BUNDLE.digest, ModelSpec("model:run", "baseline", (), None), N_GROUPS, N_GROUPS)
+    spec = ModelSpec("model:run", "baseline", (), None)
+    record = JobRecord(name, at, BUNDLE.digest, spec, N_GROUPS, N_GROUPS, NO_OPTIONS, study="", project="")
     sets = [{"params": {"x": n}, "seed": n} for n in range(N_GROUPS)]
     groups = parse_study({"model": "model:run", "parameter_sets": sets}, where="study.json").groups
     create_job(files, record, BUNDLE, study or json.dumps({"study": "of " + name}), groups)
@@ -52,7 +54,7 @@ def commit(files: Files, log: JobLog, name: str, *groups: int, failed: int = 0) 
     """Commit groups of one simulation each, the last ``failed`` of which have failed, each group with a part."""
     for i, group in enumerate(groups):
         bad = i >= len(groups) - failed
-        log.commit(Ranges.of([group]), [part(files, name, log.view.attempt, group)], Counts(not bad, int(bad)))
+        log.commit(Ranges.of([group]), [part(files, name, log.view.attempt, group)], Counts(int(not bad), int(bad)))
 
 
 def lives(files: Files, name: str, n: int, *, host: str = "elsewhere", pid: int = 1, age_s: float = 1000.0) -> None:

@@ -23,7 +23,7 @@ from mops.jobs.job import Job
 from mops.storage.backends.base import Entry, Retry
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked, By, Cancel, Claim, Commit, End, Part, Record, parse_record
+from mops.storage.joblog.records import Asked, By, Cancel, Claim, Commit, End, Part, Record, decode_record
 from mops.storage.joblog.starting import NothingToRun, Overtaken
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
@@ -67,7 +67,7 @@ class World:
         """The log as it is now."""
         found = []
         while data := self.store.get(PATHS.log_record(len(found) + 1)):
-            found.append(parse_record(data, len(found) + 1, "simulated"))
+            found.append(decode_record(data, len(found) + 1, "simulated"))
         return found
 
     def claim(self, what: bool, invariant: str) -> None:

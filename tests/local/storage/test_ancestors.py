@@ -28,6 +28,7 @@ from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
 from mops.storage.ancestors import verify_job
 from mops.storage.files import Files
+from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import JobRecord, create_derived, create_job, keep_reference, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
@@ -82,7 +83,8 @@ class World:
         sets = [{"params": {"x": i}, "seed": 10 * i + replicate} for i in range(self.n_groups) for replicate in (0, 1)]
         groups = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json").groups
         spec = ModelSpec("m:f", "baseline", TARGETS, None)
-        record = JobRecord("first", "now", "0" * 64, spec, self.n_groups, 2 * self.n_groups)
+        numbers = (self.n_groups, 2 * self.n_groups)
+        record = JobRecord("first", "now", "0" * 64, spec, *numbers, NO_OPTIONS, study="", project="")
         create_job(self.files, record, Bundle("0" * 64, b"zip", ()), "{}", groups)
         keep_reference(self.files, JobPaths("first"), {OUTPUT: {"y": "string"}})
         return self.run("first", dict(enumerate(outcomes)), commits)

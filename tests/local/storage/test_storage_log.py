@@ -19,7 +19,7 @@ from made import Hooked
 from mops.errors import CorruptRecord, NewerFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog, read_whole
-from mops.storage.joblog.records import Asked, Cancel, Claim, Commit, End, Part, encode_record, parse_record
+from mops.storage.joblog.records import LOG_RECORDS, Asked, Cancel, Claim, Commit, End, Part, decode_record
 from mops.storage.joblog.starting import NothingToRun, Overtaken, check_start
 from mops.storage.joblog.verify import order_problems, verify
 from mops.storage.joblog.view import LogView, Stored
@@ -86,15 +86,15 @@ records = st.one_of(
 
 @given(records)
 def test_a_record_is_read_as_it_was_written(record):
-    data = encode_record(record)
-    assert parse_record(data, record.k, "x") == record
+    data = LOG_RECORDS.encode(record)
+    assert decode_record(data, record.k, "x") == record
     assert json.loads(data)["format"] == 1
 
 
 def test_a_record_of_a_newer_mops_is_refused_by_its_version():
     data = json.dumps({"format": 2, "kind": "merge"}).encode()
     with pytest.raises(NewerFormat, match="format 2") as caught:
-        parse_record(data, 1, "where/it/is")
+        decode_record(data, 1, "where/it/is")
     assert caught.value.where == "where/it/is"
     assert caught.value.hint
 
@@ -135,7 +135,7 @@ GOOD = {"format": 1, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
 )
 def test_what_is_no_record_is_refused_by_its_path(data):
     with pytest.raises(CorruptRecord) as caught:
-        parse_record(data, 1, "where/it/is")
+        decode_record(data, 1, "where/it/is")
     assert caught.value.where == "where/it/is"
 
 
@@ -539,7 +539,7 @@ def test_commits_need_a_claim(files):
 
 def test_a_commit_that_is_not_by_the_owner_is_named(storage, files):
     log = owner(files)
-    storage.lay(PATHS.log_record(2), encode_record(commit(2, 0)))
+    storage.lay(PATHS.log_record(2), LOG_RECORDS.encode(commit(2, 0)))
     with pytest.raises(CorruptRecord, match="not by the job's owner"):
         log.poll()
 
@@ -571,14 +571,14 @@ def test_verify_names_what_is_wrong_with_the_log(storage, files):
     finished(files)
     assert "with 3 of 5 groups" in verify(files, PATHS, 5)[0]
     assert "not all among the job's 2" in verify(files, PATHS, 2)[0]
-    storage.lay(PATHS.log_record(6), encode_record(commit(6, 1)))
-    storage.lay(PATHS.log_record(7), encode_record(Claim(k=7, by="auto", **{**HEAD, "n": 3})))
+    storage.lay(PATHS.log_record(6), LOG_RECORDS.encode(commit(6, 1)))
+    storage.lay(PATHS.log_record(7), LOG_RECORDS.encode(Claim(k=7, by="auto", **{**HEAD, "n": 3})))
     found = "\n".join(verify(files, PATHS, 3))
     assert "record 6: it follows a complete end" in found
     assert "record 6: a commit while no attempt runs" in found
     assert "records 3 and 6: both commit groups 1 to 1" in found
     assert "record 7: it names attempt 3, where attempt 2 stands" in found
     storage.lay(PATHS.log_record(2), b"{}")
-    assert "00000002.json: this record of the log is malformed" in verify(files, PATHS, 3)[0]
+    assert "00000002.json: this record is not what mops wrote" in verify(files, PATHS, 3)[0]
     storage.drop(PATHS.log_record(1))
     assert "00000001.json: missing" in verify(files, PATHS, 3)[0]

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from mops.jobs.job import Job, open_job
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Commit, Record, parse_record
+from mops.storage.joblog.records import Commit, Record, decode_record
 from mops.storage.joblog.verify import verify
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths
@@ -270,7 +270,7 @@ class StudyLab:
     def records(self, name: str = "job") -> list[Record]:
         """Return the log's records in their order."""
         paths = sorted((self.storage / JobPaths(name).record).with_name("log").glob("*.json"))
-        return [parse_record(path.read_bytes(), k, str(path)) for k, path in enumerate(paths, start=1)]
+        return [decode_record(path.read_bytes(), k, str(path)) for k, path in enumerate(paths, start=1)]
 
     def assert_sound(self, name: str = "job") -> None:
         """Check the log and its parts by the storage's own rules, and that no group stands in two commits."""

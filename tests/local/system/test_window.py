@@ -17,10 +17,11 @@ from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.text_log import collecting
 from mops.cluster.embedded import start_embedded
-from mops.jobs.prepare import prepare
+from mops.jobs.prepare import make_record, prepare
 from mops.settings import Settings
 from mops.storage.files import Files
-from mops.storage.job_records import JobRecord, create_job, load_groups
+from mops.storage.job_options import NO_OPTIONS
+from mops.storage.job_records import create_job, load_groups
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Commit
 from mops.storage.paths import JobPaths
@@ -68,7 +69,7 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
     settings = Settings(batch_size=BATCH, slots=SLOTS, checkpoint_seconds=checkpoint_seconds, task_seconds=0.02)
     drained = f"job: batch {n_groups // BATCH} is drained"  # a checkpoint may complete several; the look is for all
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
-    record = JobRecord("job", "now", prepared.bundle.digest, prepared.spec, n_groups, n_groups)
+    record = make_record("job", prepared, NO_OPTIONS, "")
     context = job_context("job", prepared.bundle.digest, files.url, prepared.spec, settings)
     create_job(files, record, prepared.bundle, prepared.text, prepared.study.groups)
     with started_children(context), start_embedded(context.run, SLOTS) as cluster, collecting() as text:

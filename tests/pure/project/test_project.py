@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mops.errors import ModelError
-from mops.project.project import MARKERS, REGISTRY, ModelSpec, Registry, find_root, read_registry, resolve
+from mops.project.project import MARKERS, REGISTRY, Registry, find_root, read_registry, resolve
 from mops.study.entry_point import EntryPoint
 from mops.study.study_file import Study, parse_study
 
@@ -201,14 +200,7 @@ def test_the_registered_project_resolves() -> None:
 
 
 @pytest.mark.parametrize("outputs", [None, ["incidence", "final"]])
-def test_a_spec_is_the_same_after_a_round_trip_through_json(outputs: list[str] | None) -> None:
+def test_a_spec_has_the_scenario_and_the_outputs_of_its_study(outputs: list[str] | None) -> None:
     spec = resolve(study(scenario="lockdown", outputs=outputs), Path("/project"), ONE)
     assert spec.scenario == "lockdown"
     assert spec.outputs == (None if outputs is None else tuple(outputs))
-    assert ModelSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
-
-
-@pytest.mark.parametrize("bad", [{}, {"model": "a", "scenario": "b", "targets": None, "outputs": None}])
-def test_json_of_an_invalid_spec_is_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises((KeyError, TypeError)):
-        ModelSpec.from_json(bad)

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mops
+from mops.errors import CorruptRecord, NewerFormat
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
 from mops.storage.files import Files
-from mops.storage.job_options import JobOptions, PodOptions
+from mops.storage.job_options import NO_OPTIONS, JobOptions, PodOptions
 from mops.storage.job_records import (
     Deletion,
     JobRecord,
     Parent,
     create_derived,
     create_job,
+    decode_finished,
     keep_finished,
     keep_reference,
     load_job,
-    parse_finished,
     read_deletion,
     read_reference,
     write_deletion,
 )
 from mops.storage.joblog.log import JobLog, read_whole
-from mops.storage.joblog.records import Asked, Part
+from mops.storage.joblog.records import Asked, Part, decode_record
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
 from mops.storage.live_record import Live, read_live, write_live
 from mops.storage.paths import JobPaths
@@ -56,7 +62,7 @@ RECORD = JobRecord(
 COUNTS = Counts(4, 2, 1, 1, {"oom": 1, "error": 1})
 PARENT = Parent("one", 5, "n5", Ranges(((0, 1), (2, 3))), COUNTS)
 DERIVED = JobRecord(
-    "two", "2026-01-03", "ab" * 32, ModelSpec("m", "b", (), None), 3, 6, PARENT, JobOptions(), study="", project=""
+    "two", "2026-01-03", "ab" * 32, ModelSpec("m", "b", (), None), 3, 6, NO_OPTIONS, study="", project="", parent=PARENT
 )
 FAMILIES: Any = {
     "daily": {"x": "number float", "é": ["list", ["struct", {"a": "timestamp us ns", "b": ["map", "string", "null"]}]]},
@@ -161,7 +167,8 @@ def finished(files: Files) -> Stored:
     made.end("partial", COUNTS)
     assert made.view.end is not None
     keep_finished(files, RECORD, made.view.end)
-    return PATHS.finished, made.view.end, parse_finished(files.get(PATHS.finished), RECORD)
+    read = decode_finished(files.get(PATHS.finished), RECORD)
+    return PATHS.finished, {**vars(made.view.end), "created": RECORD.created}, vars(read)
 
 
 def live(files: Files) -> Stored:
@@ -189,7 +196,34 @@ CASES: dict[str, Case] = {
 
 
 # One line for each case. Jobs in storages hold these bytes, so they never change.
-GOLDEN = Path(__file__).with_name("stored_records.jsonl").read_bytes().removesuffix(b"\n").split(b"\n")
+LINES = Path(__file__).with_name("stored_records.jsonl").read_bytes().removesuffix(b"\n").split(b"\n")
+GOLDEN = dict(zip(CASES, LINES, strict=True))
+PATH = {
+    "job.json": PATHS.record,
+    "job.json of a derived job": PATHS.record,
+    "options": PATHS.options(1),
+    "deleted.json": PATHS.deleted,
+    "schema.json": PATHS.schema,
+    "finished.json": PATHS.finished,
+    "live": PATHS.live(1),
+    "samples": PATHS.events(1, 1),
+}
+DECIDING: dict[str, Callable[[Files], object]] = {
+    "job.json": lambda files: load_job(files, "one"),
+    "job.json of a derived job": lambda files: load_job(files, "one"),
+    "options": lambda files: read_options(files, RECORD),
+    "deleted.json": lambda files: read_deletion(files, PATHS),
+    "schema.json": lambda files: read_reference(files, PATHS),
+}
+ADVISORY: dict[str, Callable[[Files], object]] = {
+    "finished.json": lambda files: decode_finished(files.get(PATHS.finished), RECORD),
+    "live": lambda files: read_live(files, PATHS, 1),
+    "samples": lambda files: read_samples(files, PATHS),
+}
+for n in range(1, 7):
+    PATH[f"log record {n}"] = PATHS.log_record(n)
+    DECIDING[f"log record {n}"] = lambda files, k=n: decode_record(files.get(PATHS.log_record(k)), k, "here")
+NOT_REQUIRED = {"mops", "parent", "families", "asked"}
 
 
 @pytest.fixture
@@ -197,8 +231,134 @@ def files() -> Files:
     return Files.open(f"memory://{uuid.uuid4().hex}")
 
 
-@pytest.mark.parametrize(("case", "golden"), zip(CASES, GOLDEN, strict=True), ids=CASES)
-def test_a_record_has_the_bytes_that_it_always_had_and_comes_back_equal(files: Files, case: str, golden: bytes) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_a_record_has_the_bytes_that_it_always_had_and_comes_back_equal(files: Files, case: str) -> None:
     path, written, read = CASES[case](files)
-    assert files.get(path) == golden.replace(b"VERSION", mops.__version__.encode())
+    assert files.get(path) == GOLDEN[case].replace(b"VERSION", mops.__version__.encode())
     assert read == written
+
+
+@pytest.mark.parametrize("case", DECIDING)
+def test_a_record_that_lacks_a_field_is_refused_with_its_place_and_the_field(files: Files, case: str) -> None:
+    record = json.loads(GOLDEN[case])
+    required = record.keys() - NOT_REQUIRED
+    assert len(required) > 1
+    for name in required:
+        files.put(PATH[case], json.dumps({key: record[key] for key in record if key != name}).encode())
+        with pytest.raises(CorruptRecord, match=name) as raised:
+            DECIDING[case](files)
+        assert raised.value.where in (f"{files.url}/{PATH[case]}", "here")
+
+
+@pytest.mark.parametrize("case", DECIDING)
+def test_a_record_of_a_newer_format_is_refused_with_the_version_to_install(files: Files, case: str) -> None:
+    files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | {"format": 2, "mops": "9.1.0"}).encode())
+    with pytest.raises(NewerFormat, match="format 2") as raised:
+        DECIDING[case](files)
+    assert raised.value.hint == "install mops-runner 9.1.0 or newer"
+    files.put(PATH[case], b'{"format": 2}')
+    if case != "options":  # without the time of a submit it is of no job
+        with pytest.raises(NewerFormat, match="format 2"):
+            DECIDING[case](files)
+
+
+@pytest.mark.parametrize("case", DECIDING)
+def test_what_a_newer_mops_adds_to_a_record_is_passed_over(files: Files, case: str) -> None:
+    files.put(PATH[case], GOLDEN[case])
+    before = DECIDING[case](files)
+    files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | {"more": [1]}).encode())
+    assert DECIDING[case](files) == before
+
+
+WRONG = {
+    "job.json": [
+        {"spec": {}},
+        {"spec": {"model": "a", "scenario": "b", "targets": None, "outputs": None}},
+        {"spec": {"model": "a", "scenario": "b", "targets": "ab", "outputs": None}},
+        {"n_groups": "3"},
+        {"n_groups": True},
+        {"options": {"env": {}, "python": None}},
+        {"options": {"env": {"a": 1}, "python": None, "pod": {}}},
+    ],
+    "schema.json": [
+        {"outputs": wrong} for wrong in ("text", {"out": "number"}, {"out": ["number"]}, {"out": {"x": "y"}})
+    ],
+    "log record 3": [
+        *({"ranges": wrong} for wrong in (None, 3, [3], [[1]], [[1, 2, 3]], ["ab"], [["1", "2"]], [[1.5, 2.5]])),
+        *({"ranges": wrong} for wrong in ([[2, 1]], [[1, 1]], [[None, 1]])),
+        {"counts": {"simulations_good": 1, "other": 0}},
+        {"families": {"out": {"x": ["list", "nothing"]}}},
+    ],
+}
+
+
+@pytest.mark.parametrize(("case", "change"), [(case, change) for case, some in WRONG.items() for change in some])
+def test_a_field_of_another_type_is_refused_by_its_name(files: Files, case: str, change: dict[str, Any]) -> None:
+    files.put(PATH[case], json.dumps(json.loads(GOLDEN[case]) | change).encode())
+    (name,) = change
+    with pytest.raises(CorruptRecord, match=rf"\b{name}\b"):
+        DECIDING[case](files)
+
+
+def test_a_record_that_nothing_could_read_is_not_written(files: Files) -> None:
+    """The options may come from any caller of mops.submit."""
+    wrong = replace(RECORD.options, pod=PodOptions(deadline_s="600"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="deadline_s"):
+        keep_options(files, RECORD, KeptOptions(0, RECORD.options), wrong)
+    assert read_options(files, RECORD) == KeptOptions(0, RECORD.options)
+
+
+def test_an_advisory_record_with_a_wrong_value_is_written_and_left_out(files: Files) -> None:
+    write_live(files, PATHS, 1, replace(LIVE, memory_bytes=1.5, host=None))  # type: ignore[arg-type]
+    assert read_live(files, PATHS, 1) is None
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(10**18, 10**400) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where values are within a JSON value, as keys and indices."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield (*above, key)
+        yield from places(each, (*above, key))
+
+
+@st.composite
+def broken(draw: st.DrawFn, case: str) -> bytes:
+    """Draw bytes near those of a record: cut, with other bytes in them, or with another value in some place."""
+    whole = GOLDEN[case]
+    at = draw(st.integers(0, len(whole)))
+    match draw(st.sampled_from(("cut", "bytes", "value", "value", "none"))):
+        case "cut":
+            return whole[:at]
+        case "bytes":
+            return whole[:at] + draw(st.binary(max_size=4)) + whole[at + draw(st.integers(0, 4)) :]
+        case "value":
+            record = json.loads(whole)
+            *above, last = draw(st.sampled_from(list(places(record))))
+            holder = functools.reduce(lambda value, key: value[key], above, record)
+            holder[last] = draw(VALUES)
+            return json.dumps(record).encode()
+    return json.dumps(draw(VALUES)).encode()
+
+
+@pytest.mark.parametrize("case", DECIDING)
+@given(data=st.data())
+def test_a_broken_record_is_read_or_refused_and_nothing_else(case: str, data: st.DataObject) -> None:
+    files = Files.open("memory://broken")
+    files.put(PATH[case], data.draw(broken(case)))
+    with suppress(CorruptRecord, NewerFormat):
+        DECIDING[case](files)
+
+
+@pytest.mark.parametrize("case", ADVISORY)
+@given(data=st.data())
+def test_a_broken_advisory_record_raises_nothing(case: str, data: st.DataObject) -> None:
+    files = Files.open("memory://broken")
+    files.put(PATH[case], data.draw(broken(case)))
+    ADVISORY[case](files)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,20 +55,6 @@ def test_the_complement_is_what_is_missing_from_a_range(given: set[int], total: 
     complement = Ranges.of(given).complement(total)
     assert is_normal(complement)
     assert set(complement) == set(range(total)) - given
-
-
-@given(numbers)
-def test_a_set_is_the_same_after_a_round_trip_through_json(given: set[int]) -> None:
-    ranges = Ranges.of(given)
-    assert Ranges.from_json(json.loads(json.dumps(ranges.to_json()))) == ranges
-
-
-@pytest.mark.parametrize(
-    "bad", [None, 3, [3], [[1]], [[1, 2, 3]], ["ab"], [["1", "2"]], [[1.5, 2.5]], [[2, 1]], [[1, 1]], [[None, 1]]]
-)
-def test_invalid_json_is_refused(bad: Any) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        Ranges.from_json(bad)
 
 
 def test_a_million_numbers_in_a_row_are_one_interval() -> None:

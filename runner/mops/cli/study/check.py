@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,7 +70,7 @@ def _show(plan: dict[str, Any], given: ChildEnvironment, trial: Trial | None, *,
 def _plan(prepared: PreparedStudy, settings: Settings) -> dict[str, Any]:
     spec, bundle = prepared.spec, prepared.bundle
     return {
-        **spec.to_json(),
+        **asdict(spec),
         "project": str(prepared.root),
         "bundle": {"digest": bundle.digest, "files": len(bundle.names), "bytes": len(bundle.data)},
         "parameter_sets": len(prepared.study.groups),

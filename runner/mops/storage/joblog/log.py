@@ -15,32 +15,33 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mops.errors import CorruptRecord, StorageUnavailable, Superseded
 from mops.storage.backends.base import PATIENT, Retry
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import (
-    RESTORE_HINT,
+    LOG_RECORDS,
     Asked,
     By,
     Cancel,
     Claim,
     Commit,
     End,
-    Kind,
     Part,
     Record,
     State,
-    encode_record,
-    parse_record,
+    decode_record,
 )
 from mops.storage.joblog.starting import check_start
 from mops.storage.joblog.view import LogView, TableKey
+from mops.storage.json_records import RESTORE_HINT
 from mops.storage.paths import JobPaths, table_of
 from mops.study.column_families import Families
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
+
+Owned = TypeVar("Owned", Commit, End)
 
 
 class JobLog:
@@ -203,7 +204,7 @@ class JobLog:
         by = check_start(self._view, by, asked, job=self._paths.job, where=where)
         return Claim(by=by, asked=asked, **{**head, "n": self._view.attempt + 1})
 
-    def _owned(self, record: Kind) -> Kind:
+    def _owned(self, record: Owned) -> Owned:
         self._fence()
         if self._view.end:
             raise RuntimeError("this attempt has ended")
@@ -256,10 +257,10 @@ class JobLog:
     def _put(self, record: Record) -> Record | None:
         """Return the record that stands in this one's place; None: there is one that cannot be read yet."""
         path = self._paths.log_record(record.k)
-        if self._files.put_new(path, encode_record(record)):
+        if self._files.put_new(path, LOG_RECORDS.encode(record)):
             return record
         data = self._files.get_many([path])[0]
-        return None if data is None else parse_record(data, record.k, self._where(record.k))
+        return None if data is None else decode_record(data, record.k, self._where(record.k))
 
     def _unanswered(self, record: Record) -> StorageUnavailable:
         return StorageUnavailable(
@@ -273,7 +274,7 @@ class JobLog:
         numbers = range(self._view.k + 1, self._view.k + 1 + count)
         found = zip(numbers, self._files.get_many([self._paths.log_record(k) for k in numbers]), strict=True)
         there = itertools.takewhile(lambda pair: pair[1] is not None, found)
-        return [parse_record(data, k, self._where(k)) for k, data in there if data is not None]
+        return [decode_record(data, k, self._where(k)) for k, data in there if data is not None]
 
     def _meet(self, records: Sequence[Record]) -> None:
         """Take in records of others."""

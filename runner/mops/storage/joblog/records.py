@@ -1,20 +1,17 @@
-"""The records of a job's log: claim, ask, commit, cancel, end."""
+"""The records of a job's log: claim, commit, cancel, end. docs/storage.md has their fields."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from operator import not_
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
-from mops.errors import CorruptRecord, NewerFormat
-from mops.storage.paths import table_of
-from mops.study.column_families import Families, parse_families
-from mops.study.ranges import Ranges
+from pydantic import Field
+
+from mops.errors import CorruptRecord
+from mops.storage.json_records import RESTORE_HINT, JsonCodec, StoredFamilies, StoredRanges
 from mops.verdicts import Counts
-
-FORMAT = 1
 
 By: TypeAlias = Literal["auto", "person"]
 
@@ -23,13 +20,8 @@ State: TypeAlias = Literal["succeeded", "partial", "cancelled", "failed"]
 COMPLETE = ("succeeded", "partial")
 """States of an end that nothing follows."""
 
-_STATES: tuple[State, ...] = ("succeeded", "partial", "cancelled", "failed")
 
-Kind = TypeVar("Kind")
-
-
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A file that a commit names.
 
     Parameters
@@ -42,7 +34,7 @@ class Part:
         SHA-256 of the bytes, hexadecimal.
     """
 
-    path: str
+    path: Annotated[str, Field(pattern="^[^/]*(/[^/]*){3,}$")]  # what paths.table_of takes
     rows: int
     bytes: int
     digest: str
@@ -50,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What every record says.
+    """What every record says. The fields are stored in their order here.
 
     Parameters
     ----------
@@ -64,20 +56,12 @@ class Record:
         When it was drawn up (s since the epoch, its writer's clock); for people, never compared.
     """
 
-    kind: ClassVar[str]
     k: int
+    kind: str
     n: int
     nonce: str
     time: float
     host: str
-
-    def to_json(self) -> dict[str, object]:
-        """Return the record as plain data."""
-        head = {"format": FORMAT, "k": self.k, "kind": self.kind, "n": self.n}
-        return {**head, "nonce": self.nonce, "time": self.time, "host": self.host, **self._body()}
-
-    def _body(self) -> dict[str, object]:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -122,12 +106,9 @@ class Claim(Record):
         The request that it carries out; None: nobody has asked, or an older mops wrote it.
     """
 
-    kind: ClassVar[str] = "claim"
+    kind: Literal["claim"] = "claim"
     by: By
-    asked: Asked | None = None
-
-    def _body(self) -> dict[str, object]:
-        return {"by": self.by} | ({"asked": asdict(self.asked)} if self.asked else {})
+    asked: Annotated[Asked | None, Field(exclude_if=not_)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,39 +121,28 @@ class Commit(Record):
         What these parts hold in columns of which neither ``schema.json`` nor an earlier commit says as much.
     """
 
-    kind: ClassVar[str] = "commit"
-    ranges: Ranges
+    kind: Literal["commit"] = "commit"
+    ranges: StoredRanges
     parts: tuple[Part, ...]
     counts: Counts
-    families: Families = field(default_factory=dict)
-
-    def _body(self) -> dict[str, object]:
-        parts = [[part.path, part.rows, part.bytes, part.digest] for part in self.parts]
-        body = {"ranges": self.ranges.to_json(), "parts": parts, "counts": vars(self.counts)}
-        return body | {"families": self.families} if self.families else body
+    families: Annotated[StoredFamilies, Field(exclude_if=not_)] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel(Record):
     """Asks the attempt to stop."""
 
-    kind: ClassVar[str] = "cancel"
+    kind: Literal["cancel"] = "cancel"
     who: str
-
-    def _body(self) -> dict[str, object]:
-        return {"who": self.who}
 
 
 @dataclass(frozen=True, kw_only=True)
 class End(Record):
     """Ends the attempt, and with a state of :data:`COMPLETE` the job."""
 
-    kind: ClassVar[str] = "end"
+    kind: Literal["end"] = "end"
     state: State
     totals: Counts
-
-    def _body(self) -> dict[str, object]:
-        return {"state": self.state, "totals": vars(self.totals)}
 
     @property
     def complete(self) -> bool:
@@ -180,103 +150,12 @@ class End(Record):
         return self.state in COMPLETE
 
 
-def encode_record(record: Record) -> bytes:
-    """Return the bytes of a record: JSON."""
-    return json.dumps(record.to_json(), separators=(",", ":"), ensure_ascii=False).encode()
+LOG_RECORDS: JsonCodec[Record] = JsonCodec(Annotated[Claim | Commit | Cancel | End, Field(discriminator="kind")])
 
 
-def parse_record(data: bytes, k: int | None, where: str) -> Record:
-    """Return the record that these bytes are.
-
-    Parameters
-    ----------
-    k
-        The number that the file's name gives it; None: the file's name gives it none.
-    where
-        What errors name.
-
-    Raises
-    ------
-    NewerFormat
-        A newer mops wrote it.
-    CorruptRecord
-        It is not what mops wrote.
-    """
-    try:
-        fields = json.loads(data)
-        if _of(int, fields["format"]) > FORMAT:
-            raise _newer(fields["format"], where)
-        record = _KINDS[fields["kind"]](fields, _head(fields))
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as bad:
-        raise CorruptRecord(f"this record of the log is malformed ({bad!r})", where=where, hint=RESTORE_HINT) from bad
-    if k not in (record.k, None):
+def decode_record(data: bytes, k: int, where: str) -> Record:
+    """Return record ``k`` of a log; raises as :meth:`JsonCodec.decode`."""
+    record = LOG_RECORDS.decode(data, where)
+    if record.k != k:
         raise CorruptRecord(f"this record says that it is number {record.k}", where=where, hint=RESTORE_HINT)
     return record
-
-
-RESTORE_HINT = "nobody but mops writes to the log: restore the file from a backup or the storage's own history"
-
-
-def _newer(found: int, where: str) -> NewerFormat:
-    what = f"this job's log has format {found}, this mops reads formats up to {FORMAT}"
-    return NewerFormat(what, where=where, hint="install the version of mops-runner that runs the job, or a newer one")
-
-
-def _of(kind: type[Kind], value: object) -> Kind:
-    if not isinstance(value, kind):
-        raise TypeError(f"{value!r} is no {kind.__name__}")
-    return value
-
-
-def _one_of(choices: tuple[Kind, ...], value: object) -> Kind:
-    for choice in choices:
-        if choice == value:
-            return choice
-    raise ValueError(f"{value!r} is none of {', '.join(map(str, choices))}")
-
-
-def _head(fields: dict[str, Any]) -> dict[str, Any]:
-    head = {name: _of(kind, fields[name]) for name, kind in (("k", int), ("n", int), ("nonce", str), ("host", str))}
-    return {**head, "time": float(fields["time"])}
-
-
-def _claim(fields: dict[str, Any], head: dict[str, Any]) -> Claim:
-    return Claim(by=_one_of(("auto", "person"), fields["by"]), asked=_asked(fields.get("asked")), **head)
-
-
-def _asked(fields: dict[str, Any] | None) -> Asked | None:
-    return None if fields is None else Asked(_of(int, fields["k"]), _of(str, fields["nonce"]))
-
-
-def _commit(fields: dict[str, Any], head: dict[str, Any]) -> Commit:
-    parts = tuple(_part(*part) for part in fields["parts"])
-    ranges = Ranges.from_json(fields["ranges"])
-    families = parse_families(fields.get("families", {}))
-    return Commit(ranges=ranges, parts=parts, counts=counts_from(fields["counts"]), families=families, **head)
-
-
-def _cancel(fields: dict[str, Any], head: dict[str, Any]) -> Cancel:
-    return Cancel(who=_of(str, fields["who"]), **head)
-
-
-def _end(fields: dict[str, Any], head: dict[str, Any]) -> End:
-    return End(state=_one_of(_STATES, fields["state"]), totals=counts_from(fields["totals"]), **head)
-
-
-def _part(path: object, rows: object, size: object, digest: object) -> Part:
-    table_of(_of(str, path))  # a ValueError for what is no part's path
-    return Part(_of(str, path), _of(int, rows), _of(int, size), _of(str, digest))
-
-
-def counts_from(fields: dict[str, Any]) -> Counts:
-    """Return the counts of a record; KeyError, TypeError, ValueError or AttributeError if they are none."""
-    verdicts = {name: _of(int, n) for name, n in fields.get("verdicts", {}).items()}
-    return Counts(**{name: _of(int, n) for name, n in fields.items() if name != "verdicts"}, verdicts=verdicts)
-
-
-_KINDS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Record]] = {
-    "claim": _claim,
-    "commit": _commit,
-    "cancel": _cancel,
-    "end": _end,
-}

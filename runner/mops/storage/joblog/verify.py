@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mops.errors import CorruptRecord
 from mops.storage.files import Files
-from mops.storage.joblog.records import Claim, Commit, End, Part, Record, parse_record
+from mops.storage.joblog.records import Claim, Commit, End, Part, Record, decode_record
 from mops.storage.joblog.starting import overtaking, settled_state
 from mops.storage.joblog.view import LogView, union
 from mops.storage.paths import JobPaths
@@ -55,7 +55,7 @@ def _readable(files: Files, paths: JobPaths) -> tuple[list[Record], list[str]]:
             problems.append(f"{paths.log_record(k)}: missing, yet there is {path}")
             break
         try:
-            records.append(parse_record(files.get(path), k, path))
+            records.append(decode_record(files.get(path), k, path))
         except CorruptRecord as bad:
             problems.append(f"{path}: {bad.what}")
             break
