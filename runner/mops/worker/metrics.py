@@ -1,7 +1,7 @@
-"""What a process with children shows to Prometheus: collectors that read what the pools know, when they are asked.
+"""Prometheus metrics of a process with children: collectors that read what the pools know at each scrape.
 
-Imported only where prometheus_client is known to be there: a worker's interpreter may lack it, and runs jobs all the
-same. What the metrics mean is docs/reference/metrics.md's.
+Imported only if prometheus_client is installed: a worker's interpreter may lack it and runs jobs all the same.
+docs/reference/metrics.md says what the metrics mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mops.worker.pool import Pool
 
 
 class Families:
-    """Makes metrics that carry labels in common.
+    """Makes metrics that have some labels in common.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Families:
         return self._filled(GaugeMetricFamily(name, help_text, labels=[*self._labels]), {(): value})
 
     def gauge_by(self, name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
-        """Return a gauge with a value for each of one more label's."""
+        """Return a gauge with a value for each value of another label."""
         family = GaugeMetricFamily(name, help_text, labels=[*self._labels, label])
         return self._filled(family, {(key,): value for key, value in values.items()})
 
@@ -46,7 +46,7 @@ class Families:
         return self._filled(CounterMetricFamily(name, help_text, labels=[*self._labels]), {(): value})
 
     def counter_by(self, name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
-        """Return a counter with a value for each of one more label's."""
+        """Return a counter with a value for each value of another label."""
         family = CounterMetricFamily(name, help_text, labels=[*self._labels, label])
         return self._filled(family, {(key,): value for key, value in values.items()})
 
@@ -74,11 +74,11 @@ class PoolCollector(Collector):
         self._pools = pools
 
     def describe(self) -> list[Metric]:
-        """Return nothing, as a registry need not collect to find out the names."""
+        """Return nothing, so that a registry does not collect only for the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is so now."""
+        """Yield the present values."""
         pools = list(self._pools())
         yield from _children(pools)
         yield from _memory(pools)
@@ -112,5 +112,5 @@ def _memory(pools: list[Pool]) -> Iterator[Metric]:
 
 @functools.cache
 def expose(pools: Callable[[], Iterable[Pool]]) -> None:
-    """Have this process's default registry, which Dask's /metrics shows, collect the children. Once is enough."""
+    """Add the children, once, to this process's default registry, which Dask's /metrics publishes."""
     REGISTRY.register(PoolCollector(pools))

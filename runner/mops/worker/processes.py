@@ -1,7 +1,8 @@
-"""A child's process, as its worker sees it: spawned by a reaper, or forked by a template that has imported the model.
+"""The operating system's processes of children: spawned by a reaper, or forked by a template.
 
-Neither is this one's own child: that it has ended is seen through a descriptor of the process (pidfd_open(2)), and how
-is asked of its parent, which waits for it only then. Until it has been waited for, its number is nobody else's.
+Neither is a child process of the worker itself. A descriptor of the process (pidfd_open(2)) tells the worker that it
+has ended. Only then does its parent wait for it and tell how it ended, so until then no other process can get its
+number.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mops.worker.reaper.client import Reaper
 
 
 class Process(Protocol):
-    """What a child needs of its process; ``returncode`` is None until it was waited for, and if nobody can tell."""
+    """A process; ``returncode`` is None until :meth:`wait`, and if it is unknown."""
 
     pid: int
     returncode: int | None
@@ -33,11 +34,11 @@ class Process(Protocol):
         """Wait for its end, without taking its exit status."""
 
     def wait(self) -> None:
-        """Take the exit status of one that has ended: from now on its number may be another process's."""
+        """Take the exit status of a process that has ended: from then on another process may get its number."""
 
 
 class Spawned:
-    """A process that this one has started: where there is no reaper."""
+    """A process that the worker has started itself: on systems without a reaper."""
 
     def __init__(self, context: JobContext, passed: tuple[int, ...]):
         argv, env = _command(context), _environment(context)
@@ -79,7 +80,7 @@ class Grandchild:
     output
         What it prints; closed with the child.
     ask_status
-        Takes its exit status, and returns its return code; None: nobody can tell.
+        Takes its exit status and returns its return code; None: unknown.
     """
 
     def __init__(self, pid: int, output: IO[bytes], ask_status: Callable[[int], int | None]):
@@ -88,7 +89,7 @@ class Grandchild:
         try:
             self._pidfd = os.pidfd_open(pid)
         except OSError as refused:
-            # There is no descriptor left: nobody would notice its end. One that is gone has no number any more.
+            # Without a descriptor the worker would not notice its end. It has no number if it has ended already.
             if not isinstance(refused, ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             ask_status(pid)
@@ -111,17 +112,17 @@ class Grandchild:
 
 
 def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper | None) -> Process:
-    """Start a process that serves tasks with these descriptors: its socket, lifeline and page.
+    """Start a process that runs tasks with these descriptors: its socket, lifeline and page.
 
     Parameters
     ----------
     reaper
-        Starts it; None: this process does, and what the process leaves when it ends stays.
+        Starts it; None: the worker does, and what the process leaves keeps running when it ends.
 
     Raises
     ------
     ModelError
-        The job's interpreter is not there any more.
+        The job's interpreter was removed.
     OSError
         The system has no room for another process.
     """
@@ -167,25 +168,25 @@ UNSAFE = {
     "rpy2.rinterface": "an R interpreter is shared with every forked process",
     "mpi4py.MPI": "MPI forbids it",
 }
-"""Libraries that are not forked once they are imported, each with the reason."""
+"""Libraries that forbid a fork once they are imported, each with the reason."""
 
 
 HARMLESS_THREADS = {
-    "jemalloc_bg_thd": "an allocator's, which gives memory back meanwhile; polars and pyarrow have one each",
-    "polars-ooc-clea": "removes what polars has spilled to disk; a process that has spilled nothing can do without",
+    "jemalloc_bg_thd": "returns memory to the system for an allocator; polars and pyarrow have one each",
+    "polars-ooc-clea": "removes what polars has spilled to disk; a process that has spilled nothing does not need it",
 }
-"""Threads that a forked process can do without (by the 15 characters that the kernel keeps), each with the reason."""
+"""Threads that a forked process does not need (by the 15 characters that the kernel keeps), each with the reason."""
 
 
 def fork_refusal(threads: list[str], modules: list[str]) -> str | None:
-    """Return why children are not to be forked from a process that has imported the model; None: they may be.
+    """Return why a process that has imported the model must not fork children; None: it may.
 
     Parameters
     ----------
     threads
-        The threads that the model's import has started, by name.
+        The names of the threads that the model's import has started.
     modules
-        Those of :data:`UNSAFE` that it has imported.
+        The modules of :data:`UNSAFE` that it has imported.
     """
     if not can_watch():
         return "this system has no pidfd_open, or forbids it"

@@ -1,11 +1,11 @@
-"""Retires a Dask worker whose pod is to end: ``python -m mops.worker.retire``, a container's preStop hook.
+"""Retires a Dask worker before its pod ends: ``python -m mops.worker.retire``, a container's preStop hook.
 
-The scheduler then copies the results that only this worker holds to others, and gives what it runs to them. It is
-asked through its HTTP API, which needs the route ``distributed.http.scheduler.api`` (helm/mops has it). Whatever goes
-wrong is said and nothing else: the pod ends anyway, and what is lost with it is computed again. Standard library only,
-so that the hook takes no longer than Python to start.
+The scheduler copies the results that only this worker holds to other workers, and moves its tasks to them. The hook
+asks the scheduler's HTTP API, which needs the route ``distributed.http.scheduler.api`` (helm/mops has it). If something
+fails, the hook only reports it: the pod ends anyway, and Dask computes again what is lost with it. Standard library
+only, so the hook takes no longer than Python to start.
 
-``DASK_SCHEDULER_ADDRESS`` and ``DASK_WORKER_NAME`` say which worker it is, as dask-kubernetes sets them.
+``DASK_SCHEDULER_ADDRESS`` and ``DASK_WORKER_NAME`` name the worker, as dask-kubernetes sets them.
 """
 
 from __future__ import annotations
@@ -23,53 +23,46 @@ from urllib.parse import urlsplit
 
 
 class _Refused(Exception):
-    """The scheduler answers, and not with what was asked for."""
+    """The scheduler refuses the request."""
 
 
 def main() -> None:
-    """Retire the worker that the environment names; say how it went."""
-    options = _options()
+    """Retire the worker that the environment names, and print how it went."""
+    parser = argparse.ArgumentParser(prog="mops.worker.retire", description="Retire this Dask worker.")
+    parser.add_argument("--http-port", type=int, default=8787, help="port of the scheduler's HTTP server")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to wait for the scheduler")
+    parser.add_argument(
+        "--say-to", type=Path, help="a file to append the message to: Kubernetes keeps no hook's output"
+    )
+    options = parser.parse_args()
     try:
         host = urlsplit(os.environ["DASK_SCHEDULER_ADDRESS"]).hostname or ""
-        said = retire(host, options.http_port, os.environ["DASK_WORKER_NAME"], options.seconds)
+        outcome = retire(host, options.http_port, os.environ["DASK_WORKER_NAME"], options.seconds)
     except KeyError as missing:
-        said = f"not retired: {missing.args[0]} is not set"
+        outcome = f"not retired: {missing.args[0]} is not set"
     except (OSError, HTTPException, ValueError, _Refused) as fault:
-        said = f"not retired, what it holds is computed again: {type(fault).__name__}: {fault}"
-    _say(f"mops.worker.retire: {said}\n", options.say_to)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="mops.worker.retire", description="Retire this Dask worker.")
-    parser.add_argument("--http-port", type=int, default=8787, help="of the scheduler's HTTP server")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long it may take")
-    parser.add_argument(
-        "--say-to", type=Path, help="a file that gets what is said, too: a hook's output is kept nowhere"
-    )
-    return parser.parse_args()
-
-
-def _say(line: str, also_to: Path | None) -> None:
+        outcome = f"not retired, what it holds is computed again: {type(fault).__name__}: {fault}"
+    line = f"mops.worker.retire: {outcome}\n"
     sys.stderr.write(line)
-    if also_to is not None:
-        with contextlib.suppress(OSError), also_to.open("a") as log:  # it was said once already
+    if options.say_to is not None:
+        with contextlib.suppress(OSError), options.say_to.open("a") as log:  # stderr has it
             log.write(line)
 
 
 def retire(host: str, port: int, name: str, seconds: float) -> str:
-    """Retire the worker of a name; return how it went, for people.
+    """Retire the worker of this name; return how it went, for people.
 
     Parameters
     ----------
     host, port
-        Of the scheduler's HTTP server.
+        The address of the scheduler's HTTP server.
     seconds
-        How long it may take; the scheduler goes on afterwards.
+        How long to wait for answers; after that the scheduler continues without this hook.
 
     Raises
     ------
     OSError, HTTPException, ValueError
-        The scheduler does not answer in time, or not as it should.
+        The scheduler does not answer in time, or the answer is not JSON.
     """
     deadline = time.monotonic() + seconds
     known = _ask(host, port, deadline, "GET", "/api/v1/get_workers")["workers"]
@@ -83,7 +76,7 @@ def retire(host: str, port: int, name: str, seconds: float) -> str:
 
 
 def _ask(host: str, port: int, deadline: float, method: str, path: str, body: object = None) -> dict[str, Any]:
-    """Return the JSON object that the scheduler answers. Past any proxy: it knows nothing of the cluster's Services."""
+    """Return the JSON object that the scheduler answers, past any proxy, which does not know the cluster's Services."""
     connection = HTTPConnection(host, port, timeout=max(deadline - time.monotonic(), 0.1))
     with contextlib.closing(connection):
         connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})

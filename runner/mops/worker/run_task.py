@@ -1,4 +1,4 @@
-"""What Dask runs, and this process's pools of children. Called in workers; the embedded one is the runner's process."""
+"""What Dask calls on a worker, and this process's pools. The embedded worker is the runner's process."""
 
 from __future__ import annotations
 
@@ -24,47 +24,51 @@ from mops.worker.pool import Pool
 _ASK_SECONDS = 10.0
 _children = ChildRegistry()
 _pools: dict[str, Pool] = {}
-_over: set[str] = set()
+_stopped: set[str] = set()
+"""Names of pools that start nothing, even if they are made later."""
 _lock = threading.Lock()
+"""Guards the two above."""
 
 
 def run_task(request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskResult:
-    """Run a task in a child of this worker.
+    """Run a task in a child process of this worker.
 
     Parameters
     ----------
     given
-        What earlier tasks gave of the group whose targets alone are to run.
+        Results of earlier tasks, if this one runs only a group's targets.
 
     Raises
     ------
     ModelError, InstallError, ClusterError
-        No simulation can run here; the failures of single simulations are in the result.
+        No simulation can run here; the result has the failures of single simulations.
     """
     pool = pool_of(request.context, request.pool)
-    result = pool.run(request, given, (lambda: None) if request.context.slots else partial(_say_begun, request.key))
+    result = pool.run(
+        request, given, (lambda: None) if request.context.slots else partial(_announce_alone, request.key)
+    )
     result.worker = get_worker().address
     return result
 
 
-def _say_begun(key: str) -> None:
-    """Note with the scheduler that a task runs here, by itself: if the worker ends now, it is to blame, and no other.
+def _announce_alone(key: str) -> None:
+    """Tell the scheduler that a task runs alone here: if the worker ends now, that task is to blame and no other.
 
-    A task that waits on a worker until it is alone there may see it end by what another job runs.
+    While the task still waits until it is alone, the worker may end because of another job's simulations.
     """
     worker = get_worker()
-    with contextlib.suppress(OSError, TimeoutError):  # the scheduler is gone, and with it the task
+    with contextlib.suppress(OSError, TimeoutError):  # the scheduler is lost, and the task with it
         keys = [key, worker.id]
         sync(worker.loop, worker.scheduler.set_metadata, keys=keys, value=True, callback_timeout=_ASK_SECONDS)
 
 
 def pool_of(context: JobContext, name: str = "") -> Pool:
-    """Return this process's pool of a name, made at the first call; stopped already where it is over.
+    """Return this process's pool of this name, made at the first call; it starts nothing if its name is stopped.
 
     Parameters
     ----------
     name
-        Empty: the attempt's. A runner that has lost its connection has others: the old ones are over then.
+        Empty: the attempt's pool. A runner that reconnects uses another name, and the old pool is stopped.
 
     Raises
     ------
@@ -78,8 +82,8 @@ def pool_of(context: JobContext, name: str = "") -> Pool:
         if name not in _pools:
             _pools[name] = Pool(context, root, slots, worker_limit, _children)
             if context.slots is None:
-                _show_children()
-            if name in _over:
+                _publish_metrics()
+            if name in _stopped:
                 _pools[name].stop(0.0)
         return _pools[name]
 
@@ -91,7 +95,7 @@ def pools() -> list[Pool]:
 
 
 def children_bytes(_worker: object = None) -> int:
-    """Return the resident memory of all children of this process; Dask shows it among the worker's metrics."""
+    """Return the resident memory of all children of this process, which Dask shows among the worker's metrics."""
     return process_memory.tree_bytes(*_children.pids())
 
 
@@ -100,11 +104,11 @@ def can_show_metrics() -> bool:
     return find_spec("prometheus_client") is not None
 
 
-def _show_children() -> None:
-    """Show this worker's children where Dask shows the worker: to the scheduler, and on its /metrics."""
+def _publish_metrics() -> None:
+    """Add this worker's children to what Dask publishes of the worker: to the scheduler, and on its /metrics."""
     get_worker().metrics["mops_children_bytes"] = children_bytes
     if can_show_metrics():
-        from mops.worker.metrics import expose  # noqa: PLC0415 - a runner need not load it, a worker may not have it
+        from mops.worker.metrics import expose  # noqa: PLC0415 - not for a runner; a worker may lack the library
 
         expose(pools)
 
@@ -114,7 +118,7 @@ def _slots(context: JobContext) -> int:
 
 
 def bundle_folder(context: JobContext) -> Path:
-    """Return the folder of the unpacked bundle; it comes through the storage unless it is in this machine's cache."""
+    """Return the folder of the unpacked bundle, from this machine's cache or through the storage."""
     return unpack(context.bundle, partial(_load_bundle, context), cache_folder())
 
 
@@ -125,26 +129,23 @@ def _load_bundle(context: JobContext) -> bytes:
         raise ClusterError(
             f"a worker cannot read the job's bundle ({fault})",
             where=context.storage,
-            hint="give a storage that every worker reaches under this name, with the credentials to read it",
+            hint="use a storage that every worker reaches at this URL, with credentials to read it",
         ) from fault
 
 
 def stop_pool(name: str, grace_s: float) -> None:
-    """Run nothing new in this pool here; what runs gets ``grace_s`` seconds."""
+    """Start nothing in this pool from now on; kill what still runs after ``grace_s`` seconds."""
     with _lock:
-        _over.add(name)
+        _stopped.add(name)
         pool = _pools.get(name)
     if pool is not None:
         pool.stop(grace_s)
 
 
 def close_pool(name: str) -> None:
-    """End a pool's children here; where another thread is ending them, wait for it.
-
-    A task that comes all the same runs nothing.
-    """
+    """End a pool's children here; if another thread does, wait for it. A task that still comes runs nothing."""
     with _lock:
-        _over.add(name)
+        _stopped.add(name)
         pool = _pools.get(name)
     if pool is not None:
         try:

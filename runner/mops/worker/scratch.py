@@ -1,6 +1,6 @@
-"""The folder in which the processes of one pool have their working folders, removed with the pool.
+"""The folder for the working folders of one pool's processes, removed with the pool.
 
-If the worker is killed, the next pool on the machine removes it. What is in it is :mod:`mops.child.working_folder`'s.
+If the worker is killed, the next pool on the machine removes it. :mod:`mops.child.working_folder` fills it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from mops.errors import ClusterError
 from mops.system import folders
 
 _PREFIX = "mops-work-"
-_LEFT_SECONDS = 60.0  # a younger one may be about to be locked
+_LEFT_SECONDS = 60.0  # a younger folder may not have its lock yet
 
 
 class Scratch:
-    """A folder for temporary files, made when it is first asked for. Thread-safe."""
+    """A folder for temporary files, made at its first use. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        """Guards the three below."""
         self._path: Path | None = None
         self._lock_fd = -1
         self._closed = False
@@ -36,17 +37,17 @@ class Scratch:
         Raises
         ------
         ClusterError
-            It cannot be made, or was closed: nobody would remove another one.
+            It cannot be made, or was closed.
         """
         with self._lock:
             if self._closed:
-                raise ClusterError("the folder for simulations to work in is closed", where="its pool")
+                raise ClusterError("the folder for simulations is closed", where="its pool")
             if self._path is None:
                 try:
                     self._make()
                 except OSError as bad:
                     raise ClusterError(
-                        f"a folder for simulations to work in cannot be made ({bad.strerror})",
+                        f"the folder for simulations cannot be made ({bad.strerror})",
                         where=bad.filename or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - only named
                         hint="make room there, or set TMPDIR to another folder",
                     ) from bad
@@ -57,22 +58,22 @@ class Scratch:
         _sweep(Path(tempfile.gettempdir()))
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         try:
-            # The kernel gives it back when this process ends, however it does. It also keeps systemd-tmpfiles away.
+            # The kernel releases the lock when this process ends in any way. The lock also keeps systemd-tmpfiles away.
             self._lock_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             path.rmdir()
             raise
-        with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there either
+        with contextlib.suppress(OSError):  # a file system without locks, on which no pool sweeps either
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._path = path
 
     def leave(self, pid: int, *, keep_import: bool) -> None:
-        """Remove what a process had that has ended.
+        """Remove the folders of a process that has ended.
 
         Parameters
         ----------
         keep_import
-            Other processes have links into the folder in which it imported the model.
+            Whether other processes have links into the folder in which it imported the model.
         """
         if self._path is None:
             return
@@ -81,7 +82,7 @@ class Scratch:
             _remove(self._path / f"{pid}.import")
 
     def close(self) -> None:
-        """Remove the folder; its processes have ended."""
+        """Remove the folder, after its processes have ended."""
         with self._lock:
             self._closed = True
             path, self._path = self._path, None
@@ -91,15 +92,15 @@ class Scratch:
 
 
 def _remove(path: Path) -> None:
-    # A process that the model has left alive may write meanwhile. What stays then, the next start removes.
+    # A process that the model has left may still write. The next pool removes what stays.
     with contextlib.suppress(OSError):
         folders.remove(path)
 
 
 def _sweep(temporary: Path) -> None:
-    """Remove the folders whose worker was killed."""
+    """Remove folders of killed workers."""
     for path in temporary.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another's, or gone meanwhile
+        with contextlib.suppress(OSError):  # another user's, or removed meanwhile
             if time.time() - path.stat().st_mtime > _LEFT_SECONDS:
                 _remove_unless_locked(path)
 

@@ -490,7 +490,7 @@ def test_a_storage_that_workers_cannot_read_is_named(lab: StudyLab, dask: DaskPr
     ran = subprocess.run([*private, mounted], check=False, capture_output=True, text=True, env=env, timeout=90)
     assert ran.returncode == 4, ran.stderr
     assert "a worker cannot read the job's bundle" in ran.stderr
-    assert "give a storage that every worker reaches under this name" in ran.stderr
+    assert "use a storage that every worker reaches at this URL" in ran.stderr
 
 
 def test_what_children_take_shows_in_the_workers_metrics(lab: StudyLab, dask: DaskProcesses) -> None:

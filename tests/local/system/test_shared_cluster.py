@@ -267,7 +267,7 @@ def ending(*, runs: bool) -> Callable[..., None]:
         from mops.worker import run_task
 
         if runs:
-            run_task._say_begun(request.key)
+            run_task._announce_alone(request.key)
         os._exit(1)
 
     return end

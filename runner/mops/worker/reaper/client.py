@@ -1,6 +1,6 @@
-"""The worker's end of a reaper: the process through which a pool starts its processes, and which leaves none behind.
+"""The worker's handle of a reaper: the process that starts a pool's processes and leaves none of them behind.
 
-What it does is :mod:`mops.worker.reaper.main`'s.
+The program of the reaper is :mod:`mops.worker.reaper.main`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from mops.system.lifeline import can_adopt, can_watch, readable
 from mops.worker.environment.interpreter import START
 
 ANSWER_SECONDS = 20.0
-"""For a process that starts others to answer, however busy the machine is."""
+"""For a reaper or a template to answer, even on a busy machine."""
 
 _END_SECONDS = 5.0
 
 
 def can_reap() -> bool:
-    """Tell whether this system's kernel can do it: Linux 5.3 or newer."""
+    """Tell whether this system's kernel supports a reaper: Linux 5.3 or newer."""
     return can_adopt() and can_watch()
 
 
@@ -48,28 +48,29 @@ class Reaper:
         self.pid = self._process.pid
         self._socket, self._channel = ours, Channel(ours)
         self._asking = threading.Lock()
+        """Held by the thread that asks: the answer is for that thread."""
         self._forked: set[int] = set()
         self._closed = self._broken = False
 
     @property
     def lives(self) -> bool:
-        """Whether it can be asked for anything."""
+        """Whether it can serve requests."""
         return not self._closed and not self._broken and self._process.poll() is None
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], fds: Sequence[int]) -> int:
-        """Start a process of its own session; return its number.
+        """Start a process in a new session; return its number.
 
         Parameters
         ----------
         argv
-            The command; the numbers of all descriptors but the last follow.
+            The command, without the numbers of the descriptors, which follow it.
         fds
-            Its socket, lifeline and page, and where it prints to.
+            Its socket, lifeline and page, and its output.
 
         Raises
         ------
         ConnectionError
-            This reaper has ended, or does not answer: another one is needed.
+            This reaper has ended, or does not answer: the pool needs another one.
         OSError
             The process cannot be started.
         """
@@ -79,24 +80,24 @@ class Reaper:
         return int(answer["pid"])
 
     def forked(self, pid: int) -> None:
-        """Note a process that a template has forked: it is to live also where its template ends before it."""
+        """Protect a process that a template has forked: it lives on if its template ends first."""
         self._forked.add(pid)
 
     def wait(self, pid: int) -> int | None:
-        """Take the return code of a process that has ended, and end all that it has left; None: nobody can tell."""
+        """Take the return code of a process that has ended, and kill all that it has left; None: unknown."""
         try:
             found: int | None = self._ask({"kind": "wait", "pid": pid, "living": list(self._forked)})["returncode"]
         except OSError:  # the reaper has ended
             return None
         finally:
-            self._forked.discard(pid)  # not before: what others wait for meanwhile would take its return code
+            self._forked.discard(pid)  # not before: the wait of another thread would take its return code
         return found
 
     def keep(self) -> None:
-        """Leave alone what the import of a model has left running: its simulations may use it.
+        """Protect the processes that the import of a model has left: its simulations may use them.
 
-        Where it comes in the moment between another process's end and its :meth:`wait`, what that one has left stays,
-        too, until the pool is closed: the kernel does not say who has left a process.
+        If this call comes between the end of another process and its :meth:`wait`, the reaper also protects what that
+        process has left, until the pool is closed: the kernel does not tell which process left another.
         """
         with contextlib.suppress(OSError):  # it has ended
             self._ask({"kind": "keep"})
@@ -118,17 +119,17 @@ class Reaper:
 
     def _answer(self, deadline: float) -> Message:
         if not readable(self._channel.fileno(), max(deadline - time.monotonic(), 0.0)):
-            self._process.kill()  # what it would answer later would be taken for the answer to another question
+            self._process.kill()  # a later answer would be taken for the answer to another question
             raise ConnectionError("the reaper does not answer")
         return self._channel.receive()[0]
 
     def close(self) -> None:
-        """Have it end every process that is left, and wait for that."""
+        """Make it kill every process that is left, and wait for its end."""
         if self._closed:
             return
         self._closed = True
         with contextlib.suppress(OSError):  # it has ended already
-            self._socket.shutdown(socket.SHUT_RDWR)  # whoever waits for an answer has none now
+            self._socket.shutdown(socket.SHUT_RDWR)  # a thread that waits for an answer stops waiting
         with self._asking:
             self._channel.close()
         try:

@@ -1,10 +1,10 @@
-"""The program of a reaper: it starts a pool's processes, and leaves nothing alive of what they have started.
+"""The program of a reaper: starts a pool's processes, and leaves nothing alive of what they have started.
 
-A process that a simulation puts into a session of its own, or that daemonizes, is in no group that could be killed. But
-it stays below: the kernel gives a process whose parent has ended to the nearest process above that has asked for it
-(``PR_SET_CHILD_SUBREAPER``). Every child process asks while it runs tasks, so that what its simulations leave is in
-its tree; the reaper asks for what a child leaves that has ended. The reaper kills processes that are its own children
-only, and a process keeps its number until its parent has waited for it: no signal can reach a stranger.
+A process that starts a new session or daemonizes is in no process group that could be killed. But it stays in the tree:
+if its parent ends, the kernel gives it to the nearest ancestor that adopts orphans (``PR_SET_CHILD_SUBREAPER``). Every
+child process adopts while it runs tasks, so what its simulations leave stays in its tree; the reaper adopts what an
+ended child has left. The reaper kills only its own children, and a process keeps its number until its parent has waited
+for it, so no signal can reach another process.
 
 ::
 
@@ -12,13 +12,13 @@ only, and a process keeps its number until its parent has waited for it: no sign
       spawn {argv, env}                                   ──►
         + socket, lifeline, page, output                  ──►  (a message for each)
                                                           ◄──  spawned {pid} | not_spawned {errno, message}
-      wait {pid, living}                                  ──►  (ends what the process has left, too)
+      wait {pid, living}                                  ──►  (kills what the process has left)
                                                           ◄──  status {returncode}
-      keep                                                ──►  (what a model's import has left is not ended)
+      keep                                                ──►  (protects what a model's import has left)
                                                           ◄──  kept
-      the socket's end                                    ──►  (all is ended, whatever happened to the worker)
+      the socket's end                                    ──►  (kills all, whatever happened to the worker)
 
-Standard library only, and the worker's own interpreter.
+Standard library only, and the worker's interpreter.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from mops.child.channel import Channel, Message
 from mops.system.lifeline import adopt_orphans
 from mops.system.process_tree import children_of
 
-_SWEEP_SECONDS = 2.0  # no later sweep waits for a process that the kernel cannot end in this time
+_SWEEP_SECONDS = 2.0  # no later sweep waits for a process that the kernel cannot kill in this time
 _END_SECONDS = 10.0
 _DESCRIPTORS = 4
 
 
 def main() -> None:
-    """Serve a worker until it closes the socket, then end every process."""
+    """Serve a worker until it closes the socket, then kill every process."""
     fd = int(sys.argv[1])
     os.set_inheritable(fd, False)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        # The socket's end ends this process: who stops a whole service signals it too, before it has ended the others.
+        # Only the socket's end ends this process: a service manager also signals it, before it has killed the others.
         # A handler, and not SIG_IGN, which the processes that it starts would inherit.
         signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as the worker may have it, it would free every number
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if the worker ignores it, the kernel would free every number
     adopt_orphans()
     reaper = _Reaper(Channel(socket.socket(fileno=fd)))
     try:
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 class _Reaper:
-    """What it has started and not waited for yet, and what it is to leave alone."""
+    """The processes that it has started and not waited for, and those that it protects."""
 
     def __init__(self, channel: Channel):
         self._channel = channel
@@ -71,7 +71,7 @@ class _Reaper:
         self._lasting: set[int] = set()
 
     def serve(self) -> None:
-        """Do one thing that the worker asks for."""
+        """Serve one request of the worker."""
         request, _ = self._channel.receive()
         if request["kind"] == "spawn":
             self._channel.send(self._spawn(request))
@@ -100,7 +100,7 @@ class _Reaper:
             )
         except OSError as refused:
             return {"kind": "not_spawned", "errno": refused.errno, "message": refused.strerror}
-        except Exception as refused:  # noqa: BLE001 - what this one asks for is no fault of the others, which run on
+        except Exception as refused:  # noqa: BLE001 - a bad request must not end the other processes
             return {"kind": "not_spawned", "errno": errno.EINVAL, "message": str(refused)}
         finally:
             for fd in fds:
@@ -109,7 +109,7 @@ class _Reaper:
         return {"kind": "spawned", "pid": process.pid}
 
     def _take_descriptors(self, fds: list[int]) -> None:
-        """Receive all messages that carry one, so that the next is a request also where there is no room for them."""
+        """Receive all messages with descriptors, even if there is no room for them: the next one is a request."""
         refused: OSError | None = None
         for _ in range(_DESCRIPTORS):
             try:
@@ -128,16 +128,16 @@ class _Reaper:
         self._kept.discard(pid)
         if process is not None:
             return process.wait()
-        try:  # one that a template forked which has ended since
+        try:  # a process whose template has ended since
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         except ChildProcessError:
             return None
 
     def end_leftovers(self, *, but: Collection[int], within_s: float) -> None:
-        """Kill this process's children, and theirs, which become its own by that, until there are none.
+        """Kill this process's children, and their children, which it adopts, until there are none.
 
-        One that cannot be killed, or was not gone in time, is killed again by later calls, which do not wait for it:
-        it may be another user's (``sudo`` in a model), or hang in a file system.
+        Later calls kill a process again that did not end in time, without waiting for it: it may be another user's
+        (``sudo`` in a model), or hang in a file system.
         """
         deadline = time.monotonic() + within_s
         while left := {*children_of(os.getpid())}.difference(but):
