@@ -1,8 +1,8 @@
-"""Arrow data that nobody else can change and that Parquet can hold: copied, validated, of plain types.
+"""Copies Arrow data: validated, of plain types that Parquet can hold, in memory that no other code can change.
 
-An Arrow object may lie in memory of numpy, polars or a C library. The model may write to that memory again, and what is
-in it may be invalid: a reader of it ends with a segmentation fault. So every batch is validated and copied as it
-comes. Standard library and pyarrow only.
+Arrow data may lie in memory of numpy, polars or a C library. The model may write to that memory again, and invalid data
+end their reader with a segmentation fault. So every batch is validated and copied as it comes. Standard library, numpy
+and pyarrow only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEEPEST = 32
 _MEANT_AS_STORED = ("arrow.uuid", "arrow.json", "arrow.bool8")
 
 
-# Other encodings of the same values. Parquet has no seconds: those that are no milliseconds are to fail here.
+# Other encodings of the same values. Parquet has no seconds: values that do not fit into milliseconds fail here.
 _PLAIN = {
     pa.large_string(): pa.string(),
     pa.string_view(): pa.string(),
@@ -51,8 +51,8 @@ def owned(source: Any) -> pa.Table:
     Parameters
     ----------
     source
-        A table, a record batch, or anything that streams Arrow. A reader may fill the same memory again for its next
-        batch, so each is copied before the next one is asked for.
+        A table, a record batch, or anything that streams Arrow. A stream may use the same memory for its next batch, so
+        each batch is copied before the next one is read.
 
     Raises
     ------
@@ -74,12 +74,12 @@ def owned(source: Any) -> pa.Table:
 
 
 def owned_column(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a copy of a column, of a plain type; an error does not know its name."""
+    """Return a copy of a column, of a plain type; an error does not name the column."""
     return owned(pa.table({"": column})).column(0)
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Return a table with columns of plain types, and without what a library noted about them. No copy by itself."""
+    """Return a table with columns of plain types, without metadata of a library. It copies only what it casts."""
     schema = plain_schema(table.schema)
     if schema.equals(table.schema, check_metadata=True):
         return table
@@ -98,7 +98,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     BadColumn
         Parquet cannot hold a column.
     """
-    schema = schema.remove_metadata() if schema.metadata else schema  # that of fields stays: it names extensions
+    schema = schema.remove_metadata() if schema.metadata else schema  # not that of fields, which names extensions
     for seen, known in _known:
         if seen.equals(schema, check_metadata=True):
             return known
@@ -118,10 +118,10 @@ def _copy(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             _validate(field.name, column)
         raise
     if not batch.schema.equals(schema):
-        # Before the copy: that of a view, or of categories, would take all that they look into.
+        # Before the copy, which would copy the whole memory behind a view or behind categories.
         columns = [_cast_named(f.name, c, f.type) for f, c in zip(schema, batch.columns, strict=True)]
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    # The cheapest copy there is (6 us for four columns), of any type, and of a slice's own rows only.
+    # The cheapest copy (6 us for four columns) that takes any type, and only the rows of a slice.
     return pa.ipc.read_record_batch(batch.serialize(), schema)
 
 
@@ -133,7 +133,7 @@ def _validate(name: str, column: pa.Array) -> None:
 
 
 def _plain_type(column: str, field: pa.Field, depth: int = 0) -> pa.DataType:
-    """Return the one type that stands for all encodings of the same values."""
+    """Return the one type to which all encodings of the same values are cast."""
     kind, is_ = field.type, pa.types
     _require_readable(column, field, depth)
 
@@ -158,12 +158,12 @@ def _plain_type(column: str, field: pa.Field, depth: int = 0) -> pa.DataType:
 
 
 def _require_readable(column: str, field: pa.Field, depth: int) -> None:
-    """Refuse what readers do not take, and extension types whose storage alone does not say what the values mean."""
+    """Refuse what readers cannot read, and extension types whose storage alone does not tell what the values mean."""
     if depth > _DEEPEST:
         raise BadColumn(column, f"it is nested more than {_DEEPEST} deep")
     if pa.types.is_struct(field.type) and len({inner.name for inner in field.type}) < field.type.num_fields:
         raise BadColumn(column, f"{field.type} has fields of the same name")
-    name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()  # of one that this process does not know
+    name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()  # if the type is unknown here
     if isinstance(field.type, pa.BaseExtensionType):
         name = field.type.extension_name
     if name and name not in _MEANT_AS_STORED and not name.startswith("geoarrow."):
@@ -184,7 +184,7 @@ def _cast_named(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return values as another encoding of the same, or raise what Arrow says against it."""
+    """Return the same values in another encoding, or raise Arrow's error."""
     found, is_ = array.type, pa.types
     if found == kind:
         return array
@@ -199,13 +199,13 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if _is_list(found):  # pyarrow's own cast of list views takes wrong elements
         return list_array(pc.list_value_length(array), _cast(array.flatten(), kind.value_type))
-    if is_.is_map(found):  # pyarrow's own cast of a slice makes something invalid of nulls without a type
+    if is_.is_map(found):  # pyarrow's own cast of a slice makes invalid data of nulls without a type
         array = pa.concat_arrays([array])
     return array.cast(kind)
 
 
 def list_array(lengths: pa.Array, elements: pa.Array) -> pa.Array:
-    """Return lists, each of the next so many elements; a list without a length is null."""
+    """Return lists that take the elements in turn, as many as their lengths say; a list without a length is null."""
     ends = np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
     offsets = pa.array(np.concatenate([np.zeros(1, np.int64), ends]), pa.int32())
     return pa.ListArray.from_arrays(offsets, elements, mask=lengths.is_null() if lengths.null_count else None)

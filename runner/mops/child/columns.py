@@ -1,4 +1,4 @@
-"""What Python, numpy and pandas hold, as Arrow columns of which nobody else has the memory.
+"""Converts what Python, numpy and pandas hold to Arrow columns, in memory that no other code can change.
 
 Every value keeps its meaning, or the column fails by name (docs/reference/models.md has the list).
 pyarrow's own conversion changes some values: in a list that mixes times with and without a zone it turns one into the
@@ -13,7 +13,7 @@ import datetime
 import decimal
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from types import NoneType
 from typing import Any, TypeAlias
@@ -34,7 +34,7 @@ _SIMPLE = (
 
 
 def of_mapping(columns: Mapping[Any, Any]) -> pa.Table:
-    """Return a table of columns by name; the labels of pandas series are columns too.
+    """Return a mapping of columns as a table; the labels of pandas series become columns too.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def _joined(name: object) -> str:
 
 
 def _labels(index: Any) -> list[tuple[Any, Any]]:
-    """Return the levels of a pandas index that say something, by name: all but unnamed row numbers."""
+    """Return the levels of a pandas index by name, except unnamed row numbers."""
     if index.nlevels == 1:
         if index.name is None and index.inferred_type in ("integer", "empty"):
             return []
@@ -137,7 +137,7 @@ def _common_labels(series: dict[Any, Any]) -> list[tuple[Any, Any]]:
 
 
 def column(values: Any) -> Column:
-    """Return one column of any form that a model may give it in; an error may be of any type."""
+    """Return one column that a model returned in any form; the error may have any type."""
     kind = type(values)
     if is_scalar(kind) or getattr(values, "ndim", 1) == 0:
         return of_values([values])
@@ -156,12 +156,12 @@ def column(values: Any) -> Column:
     if hasattr(kind, "__arrow_c_array__") or hasattr(kind, "__arrow_array__"):
         return owned_column(pa.array(values))
     if _is_sequence(values):
-        return of_values(list(values))  # numpy makes text of text and numbers, and floats of large integers
-    return _of_numpy(np.asanyarray(values))  # any: of a masked array the others lose the mask
+        return of_values(list(values))  # numpy would make text of text and numbers, and floats of large integers
+    return _of_numpy(np.asanyarray(values))  # asanyarray keeps the mask of a masked array
 
 
 def _is_sequence(values: Any) -> bool:
-    """Tell whether values are a sequence that has no type for all of them, as arrays and buffers have one."""
+    """Tell whether values are a sequence without a common type, unlike arrays and buffers."""
     kind = type(values)
     if issubclass(kind, Sequence):
         return not issubclass(kind, memoryview | bytearray | array.array)
@@ -185,11 +185,11 @@ def _of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
         raise TypeError("it is a structured array; return a mapping of its fields to columns")
     if not data.dtype.isnative:
         data = data.astype(data.dtype.newbyteorder("="))
-    if data.dtype.kind in "SU":  # of numpy's text and bytes, pyarrow takes what is before the first NUL
+    if data.dtype.kind in "SU":  # pyarrow would cut numpy's text and bytes at the first NUL
         return pa.array(data.tolist(), pa.string() if data.dtype.kind == "U" else pa.binary(), mask=mask)
     if mask is None:
         return pa.array(data)
-    if data.dtype.kind in "mM":  # beside a mask, pyarrow takes NaT for a time
+    if data.dtype.kind in "mM":  # with a mask, pyarrow takes NaT for a time
         mask = mask | np.isnat(data)
     return pa.array(data, mask=mask, from_pandas=False)
 
@@ -214,7 +214,7 @@ def _of_pandas(values: Any) -> Column:
     if kind == "CategoricalDtype":
         codes = np.asarray(values.codes)
         return _of_pandas(values.categories).take(pa.array(codes, mask=codes < 0))
-    if kind in ("IntervalDtype", "PeriodDtype"):  # text says all of them: (0.0, 1.5] and 2024Q1
+    if kind in ("IntervalDtype", "PeriodDtype"):  # as text, which keeps their meaning: (0.0, 1.5] and 2024Q1
         missing = values.isna()
         return pa.array([None if m else str(v) for v, m in zip(values, missing, strict=True)], pa.string())
     if kind == "SparseDtype":
@@ -223,9 +223,9 @@ def _of_pandas(values: Any) -> Column:
 
 
 def _without_marks(values: list[Any]) -> list[Any]:
-    """Take the NaN of an object column for what pandas means by it, a missing value, unless numbers are beside it.
+    """Replace the NaN of an object column by None, as pandas means it, unless the column also has numbers.
 
-    Booleans and decimals are no such numbers: their columns cannot hold NaN.
+    Booleans and decimals do not count as numbers here: their columns cannot hold NaN.
     """
     kinds = {type(v) for v in values if not _is_nan(v)}
     with_numbers = any(issubclass(kind, numbers.Number) and not issubclass(kind, bool) for kind in kinds)
@@ -239,7 +239,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def of_values(values: Sequence[Any]) -> Column:
-    """Return Python values as a column; those of a nested one are looked at in the same way."""
+    """Return Python values as a column, nested values in the same way."""
     kinds = set(map(type, values))
     if any(kinds <= simple for simple in _SIMPLE):
         return pa.array(values)
@@ -248,13 +248,14 @@ def of_values(values: Sequence[Any]) -> Column:
     if len(families) > 1:
         raise TypeError(f"it mixes {' and '.join(sorted(families))}")
     family = families.pop() if families else ""
-    if family.startswith("numpy's"):
-        return _numpy_times(values)
+    if family.startswith("numpy's"):  # times of one unit
+        dtype = next(value.dtype for value in values if value is not None)
+        return _of_numpy(np.array(["NaT" if value is None else value for value in values], dtype=dtype))
     return _CONVERSIONS.get(family, pa.array)(values)
 
 
 def _unpacked(value: Any) -> Any:
-    """Return None for each mark of a missing value, and what an array without dimensions holds."""
+    """Return None for a mark of a missing value, and the value of an array without dimensions."""
     kind = type(value)
     if kind.__name__ in ("NAType", "NaTType") and is_pandas(kind):
         return None
@@ -267,7 +268,7 @@ def _unpacked(value: Any) -> Any:
 
 
 def _family(value: Any) -> str:
-    """Return what a value is, so that those which do not go together are told apart."""
+    """Return the family of a value: a column must not mix families."""
     kind = type(value)
     if isinstance(value, bool | np.bool_):
         return "booleans"
@@ -294,17 +295,12 @@ def _family(value: Any) -> str:
 
 
 def _numbers(values: list[Any]) -> pa.Array:
-    # Beside a half, pyarrow takes all for integers.
+    # With a half in the list, pyarrow takes all numbers for integers.
     return pa.array([float(value) if isinstance(value, np.float16) else value for value in values])
 
 
-def _numpy_times(values: list[Any]) -> pa.Array:
-    dtype = next(value.dtype for value in values if value is not None)
-    return _of_numpy(np.array(["NaT" if value is None else value for value in values], dtype=dtype))
-
-
 def _times(values: list[Any]) -> Column:
-    """Return times or durations; those of pandas have nanoseconds, which pyarrow drops from Python's."""
+    """Return times or durations; pyarrow would drop the nanoseconds of pandas values in a list."""
     if not any(is_pandas(type(value)) for value in values):
         return pa.array(values)
     series = sys.modules["pandas"].Series(values)
@@ -343,18 +339,14 @@ def _lists(values: list[Any]) -> pa.Array:
 
 
 def _elements(lists: list[Any]) -> Column:
-    """Return what lists hold, one after the other; arrays keep their types where they have one in common."""
+    """Return the elements of all lists in turn; arrays keep their type if they have one in common."""
     if all(isinstance(value, list | tuple | set | frozenset) for value in lists):
         return of_values(list(chain.from_iterable(lists)))
     columns = [column(list(value) if isinstance(value, set | frozenset) else value) for value in lists]
     if len({made.type for made in columns}) == 1:
-        return pa.chunked_array(list(_chunks(columns)))
+        chunks = (made.chunks if isinstance(made, pa.ChunkedArray) else [made] for made in columns)
+        return pa.chunked_array(list(chain.from_iterable(chunks)))
     return of_values(list(chain.from_iterable(made.to_pylist() for made in columns)))
-
-
-def _chunks(columns: list[Column]) -> Iterator[pa.Array]:
-    for made in columns:
-        yield from made.chunks if isinstance(made, pa.ChunkedArray) else [made]
 
 
 def _whole(made: Column) -> pa.Array:

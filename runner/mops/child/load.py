@@ -1,7 +1,7 @@
-"""Finds the model and the targets in the bundle, and makes each callable in one way.
+"""Finds the model and the targets in the bundle, and makes each of them callable in one way.
 
-Runs in children: the standard library, numpy, pyarrow and the user's code only. What a framework is, is told by
-what its objects can do; none is imported. The contract is STUDY.md, "Models" and "Targets".
+Runs in children: the standard library, numpy, pyarrow and the user's code only. mops imports no framework: it
+recognizes one by what its objects can do. The contract is STUDY.md, "Models" and "Targets".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 class CannotLoad(Exception):
-    """The model or a target is not what STUDY.md asks for; the message says what was found."""
+    """The model or a target does not meet STUDY.md; the message tells what mops found."""
 
 
 def load_model(text: str, scenario: str, root: Path, parameters: Collection[str] = ()) -> Model:
@@ -55,16 +55,16 @@ def load_model(text: str, scenario: str, root: Path, parameters: Collection[str]
     text
         The study's ``model``: a module, ``module:name`` or ``path/file.py:name``.
     scenario
-        Passed to models that know scenarios; any other model takes only ``baseline``.
+        Passed to models that take a scenario; for any other model it must be ``baseline``.
     root
         The project root, first on ``sys.path``.
     parameters
-        Names of the study's parameters, which no argument of the model may have: it gets all of them in one dict.
+        Names of the study's parameters. No argument of the model may have one of them: it gets all in one dict.
 
     Raises
     ------
     CannotLoad
-        There is no such name, it cannot be called as a model is, or several candidates are there.
+        The name does not exist, has the wrong arguments, or is ambiguous.
     """
     entry = EntryPoint.parse(text)
     module = _module(entry, root)
@@ -73,7 +73,7 @@ def load_model(text: str, scenario: str, root: Path, parameters: Collection[str]
 
 
 def script_of(text: str, root: Path) -> str:
-    """Return the model's file as ``sys.argv[0]`` would name it: what the model's own command line would see."""
+    """Return the model's file as ``sys.argv[0]`` would name it if the model ran as a script."""
     entry = EntryPoint.parse(text)
     return str(root / (entry.path or f"{str(entry.module).replace('.', '/')}.py"))
 
@@ -84,7 +84,7 @@ def load_target(text: str, root: Path, parameters: Collection[str] = ()) -> Targ
     Raises
     ------
     CannotLoad
-        There is no such name, or it is neither a function of replicates nor a maker of an evaluator.
+        The name does not exist, or is neither a function of replicates nor one that returns an evaluator.
     """
     entry = EntryPoint.parse(text)
     if entry.name is None:
@@ -134,7 +134,11 @@ def _only_candidate(module: ModuleType, text: str) -> str:
         for name, value in vars(module).items()
         if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
     }
-    classes = [name for name, value in own.items() if inspect.isclass(value) and _simulates(value)]
+    classes = [
+        name
+        for name, value in own.items()
+        if inspect.isclass(value) and (hasattr(value, "simulate") or hasattr(value, "simulate_scenario"))
+    ]
     functions = [name for name in _FUNCTION_NAMES if inspect.isfunction(own.get(name))]
     for candidates in (classes, functions):
         if len(candidates) == 1:
@@ -148,20 +152,16 @@ def _only_candidate(module: ModuleType, text: str) -> str:
     )
 
 
-def _simulates(kind: type) -> bool:
-    return hasattr(kind, "simulate") or hasattr(kind, "simulate_scenario")
-
-
 class _Call:
-    """A function of the user's, and what it is passed by position.
+    """A function of the user, and the arguments that mops passes by position.
 
-    Every argument of a model or a target has one place. A function with other arguments, like ``run(beta, seed)``,
-    may well compute with what it gets, and return wrong values: it is refused by the names of its arguments.
+    A function with other arguments, like ``run(beta, seed)``, might compute wrong values from what it gets. So mops
+    refuses it by the names of its arguments.
 
     Parameters
     ----------
     roles
-        What stands in each place: ``("params", "seed")``.
+        The argument at each position: ``("params", "seed")``.
     bound
         Whether the first argument of the function is its object.
     """
@@ -190,12 +190,12 @@ class _Call:
         return f"mops calls it as f({', '.join(self._roles)}), where params is a dict of the study's parameters"
 
     def refuse_names(self, parameters: Collection[str]) -> None:
-        """Refuse a function that has an argument of the name of a parameter.
+        """Refuse a function that has an argument named like a parameter.
 
         Raises
         ------
         CannotLoad
-            It would get the dict of all parameters, or the seed, in the parameter's place.
+            That argument would get the dict of all parameters, or the seed.
         """
         found = self._doubtful.intersection(parameters)
         if found:
@@ -206,7 +206,7 @@ class _Call:
             )
 
     def checked(self, params: Params) -> Any:
-        """Return the function if it has no argument of the name of one of these parameters."""
+        """Return the function, unless it has an argument named like one of these parameters."""
         if not self._doubtful.isdisjoint(params):
             self.refuse_names(params)
         return self._function
@@ -233,7 +233,7 @@ def _class_model(kind: type, scenario: str, text: str, parameters: Collection[st
     needed = [name for name, p in _parameters(kind, text).items() if _is_needed(p)]
     if needed:
         raise CannotLoad(f"class {text!r} needs {', '.join(map(repr, needed))} to be made; mops gives it no arguments")
-    # One instance for each simulation: what one leaves on itself must not reach the next.
+    # One instance for each simulation: what a simulation stores in it must not reach the next one.
     if hasattr(kind, "simulate_scenario"):
         checked = _method(kind, "simulate_scenario", ("scenario", "params", "seed"), text, parameters)
         return lambda params, seed: checked(params)().simulate_scenario(scenario, params, seed)
@@ -247,9 +247,9 @@ def _class_model(kind: type, scenario: str, text: str, parameters: Collection[st
 def _method(
     kind: type, name: str, roles: tuple[str, ...], text: str, parameters: Collection[str]
 ) -> Callable[[Params], Any]:
-    """Check a method's arguments; return what gives the class, if none has the name of one of the parameters."""
+    """Check a method's arguments; return a function that returns the class, after it has checked the parameters."""
     found = getattr(kind, name)
-    if not (inspect.isfunction(found) or inspect.ismethod(found)):  # compiled, or an object: it need not tell
+    if not (inspect.isfunction(found) or inspect.ismethod(found)):  # compiled code may not know its arguments
         return lambda _params: kind
     is_static = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
     call = _Call(found, f"{text}.{name}", roles, bound=not is_static)
@@ -268,7 +268,7 @@ def _only_baseline(scenario: str, text: str) -> None:
 
 
 def _parameters(function: Any, text: str) -> Mapping[str, inspect.Parameter]:
-    """Return the arguments of what is called, and not of what it wraps, unless it takes any."""
+    """Return a function's arguments; those of the function that it wraps, if it takes any arguments."""
     try:
         own = inspect.signature(function, follow_wrapped=False).parameters
         takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in own.values())
@@ -282,15 +282,12 @@ def _is_needed(parameter: inspect.Parameter) -> bool:
     return not takes_many and parameter.default is inspect.Parameter.empty
 
 
-def _positional(function: Any, text: str) -> list[inspect.Parameter]:
-    return [p for p in _parameters(function, text).values() if p.kind in _POSITIONAL]
-
-
 def _taken(function: Any, text: str) -> int:
     """Count the arguments that a model takes: a third one only if it has no default or is the scenario."""
-    found = _positional(function, text)
-    takes_many = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in _parameters(function, text).values())
-    if len(found) < 2 and takes_many:  # what a decorator without functools.wraps makes of a model
+    every = _parameters(function, text).values()
+    found = [parameter for parameter in every if parameter.kind in _POSITIONAL]
+    takes_many = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in every)
+    if len(found) < 2 and takes_many:  # a model under a decorator without functools.wraps
         return 2
     if len(found) > 2 and found[2].default is not inspect.Parameter.empty and found[2].name != "scenario":
         return 2
@@ -305,7 +302,7 @@ def _evaluator(target: Any, text: str) -> Target:
         )
 
     def evaluate(_params: dict[str, Any], replicates: list[dict[str, pa.Table]]) -> dict[str, float]:
-        frames = importlib.import_module("polars").from_arrow  # the framework's own frames; the user's environment
+        frames = importlib.import_module("polars").from_arrow  # which the framework uses, so it is installed
         result = target.evaluate([{name: frames(table) for name, table in one.items()} for one in replicates])
         return _losses(_loss_of(result))
 
@@ -321,7 +318,7 @@ def _loss_of(result: Any) -> object:
         return result
     # The annealed likelihood: -log of the mean over replicates of the likelihood, by logsumexp.
     values = np.asarray(logliks, dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore"):  # no mean is no loss, which is told by its not being finite
+    with np.errstate(divide="ignore", invalid="ignore"):  # without a mean, the loss is not finite, which fails below
         return -float(np.logaddexp.reduce(values) - np.log(len(values)))
 
 
@@ -357,7 +354,7 @@ _COPY = " (a copy keeps the mode of its source: use shutil.copyfile)"
 
 
 class UserCode:
-    """The user's code, imported."""
+    """The user's code, imported: the model, the targets, and the folder in which they run."""
 
     def __init__(self, load: Message, imported_in: WorkingFolder):
         root = Path(load["root"])
@@ -372,9 +369,9 @@ class UserCode:
         self.replacement = ReplacementPolicy(load["tasks_per_child"], load["growth_bytes"])
         self.threads = list((Counter(_threads()) - Counter(before)).elements())
         self.modules = [name for name in load["unsafe"] if name in sys.modules]
-        # The first table makes pyarrow import pandas, where there is one: 0.1 s that the pilot would wait for.
+        # The first table makes pyarrow import pandas, if installed: 0.1 s for which the first simulation would wait.
         as_tables({"warm": np.zeros(1)}, 0)
-        # What the import wrote is there for every simulation, and for none to change.
+        # Every simulation can read what the import wrote, and none can change it.
         has_written = imported_in.changed
         make_read_only(imported_in.path.parent)
         self.folder = imported_in.of(own_folder(self.scratch))
@@ -383,7 +380,7 @@ class UserCode:
         self._read_only = (root.resolve(), imported_in.path.resolve())
 
     def hint(self, path: object) -> str:
-        """Return why the kernel refused this file, for the end of a message; nothing if mops does not know."""
+        """Return why the kernel refused this file, as the end of a message; empty if mops does not know."""
         if not isinstance(path, str):
             return ""
         real = Path(path).resolve()
@@ -401,7 +398,7 @@ def own_folder(scratch: str, kind: str = "") -> Path:
 
 
 def _threads() -> list[str]:
-    """Return the names of this process's threads, those of native libraries too; none where there is no /proc."""
+    """Return the names of this process's threads, with those of native libraries; empty without /proc."""
     found = []
     for folder in Path("/proc/self/task").glob("*"):
         with contextlib.suppress(OSError):  # it has just ended

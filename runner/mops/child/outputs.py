@@ -1,4 +1,4 @@
-"""What a model returns, as Arrow tables. Whether they fit the job's reference schema is study/output_schema.py's.
+"""Reads what a model returns as Arrow tables. study/output_schema.py checks them against the job's reference schema.
 
 Children import this: the standard library, numpy and pyarrow only. The contract is STUDY.md, "Models".
 """
@@ -40,14 +40,14 @@ def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
     ----------
     result
         A mapping of output name to table, one table, a mapping of columns, or a mapping of name to number or
-        string. A table is anything that exports Arrow, or a pandas frame. The tables share no memory with it.
+        string. A table is anything that exports Arrow, or a pandas frame. The returned tables share no memory with it.
     seed
-        The simulation's seed: a column ``seed`` that holds nothing else is the one that mops stores itself.
+        The simulation's seed. A column ``seed`` that holds only this value is dropped, because mops stores it anyway.
 
     Raises
     ------
     InvalidOutput
-        The result is none of these, a column's name is taken, or a column cannot be stored as what it is.
+        The result has another form, a column has a reserved name, or a column cannot be stored without loss.
     """
     return {name: _as_table(name, value, seed) for name, value in _outputs(result).items()}
 
@@ -111,7 +111,7 @@ def _name(key: object) -> str:
 
 
 def is_writable(name: str) -> bool:
-    """Tell whether a name can be stored: it says something, and is Unicode without control characters."""
+    """Tell whether a name can be stored: it is not empty, and is Unicode without control characters."""
     return bool(name) and not _UNWRITABLE.search(name)
 
 
@@ -138,7 +138,7 @@ def _form_of(kind: type) -> str:
         return "scalar"
     if issubclass(kind, Mapping):
         return "mapping"
-    # A series streams too, as one column; what tells it apart is that it can be made a frame.
+    # A series streams too, as one column; unlike a frame, it has to_frame.
     is_series = kind is pa.ChunkedArray or (hasattr(kind, "to_frame") and not hasattr(kind, "columns"))
     if hasattr(kind, "__arrow_c_stream__") and not is_series:
         return "frame"
@@ -146,7 +146,7 @@ def _form_of(kind: type) -> str:
     if not is_column and hasattr(kind, "__arrow_c_array__"):
         return "arrow"  # a column, or a batch of them
     if not is_column and hasattr(kind, "to_dataframe"):
-        return "other"  # xarray: as a column it would lose its coordinates
+        return "other"  # xarray: a column would lose its coordinates
     is_column = is_column or hasattr(kind, "__array__") or hasattr(kind, "__arrow_array__")
     return "column" if is_column and not issubclass(kind, bytes) else "other"
 
@@ -157,7 +157,7 @@ def _called(value: object) -> str:
 
 
 def _table(output: str, value: Any) -> pa.Table:
-    """Return a value as a table of plain types, with memory that nobody else has."""
+    """Return a value as a table of plain types, in memory that no other code can change."""
     try:
         if isinstance(value, Mapping):
             return of_mapping(value)
@@ -171,7 +171,7 @@ def _table(output: str, value: Any) -> pa.Table:
 
 
 def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
-    """Check the names of a table's columns, and take out the seed that mops stores itself."""
+    """Check the names of a table's columns, and drop the seed, which mops stores itself."""
     if output in _good_schemas and _good_schemas[output].equals(table.schema, check_metadata=True):
         return table
     names = table.column_names
@@ -181,7 +181,7 @@ def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
         raise InvalidOutput(f"output {output!r} has columns of the same name: {', '.join(names)}")
     if any(name in IDENTITY for name in names):
         table = _without_seed(output, table, seed)
-    if table.column_names == names:  # not those whose own seed was taken out
+    if table.column_names == names:  # not if the seed was dropped
         _good_schemas[output] = table.schema
     return table
 
@@ -189,7 +189,8 @@ def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
 def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
     taken = [name for name in table.column_names if name in IDENTITY and name != "seed"]
     # Compared as Python numbers: exact for seeds above 2**53, whatever the column's width.
-    is_number = not taken and _is_number(table["seed"].type)
+    kind, is_ = table["seed"].type if not taken else pa.null(), pa.types
+    is_number = is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind)
     if is_number and set(pc.unique(table["seed"]).to_pylist()) <= {seed}:
         if table.num_columns > 1:
             return table.drop_columns(["seed"])
@@ -199,7 +200,3 @@ def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
         f"output {output!r} has a column {clash!r}, the name of one that mops stores "
         f"({', '.join(IDENTITY)}); a column 'seed' may only hold the simulation's own seed, {seed}"
     )
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

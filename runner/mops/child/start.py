@@ -1,7 +1,7 @@
-"""Starts a module of mops in an interpreter that need not have mops: ``python -P start.py MODULE ARGUMENTS``.
+"""Starts a module of mops in an interpreter in which mops is not installed: ``python -P start.py MODULE ARGUMENTS``.
 
-``mops`` is made from the folder that this file lies in, and nothing is put on ``sys.path``: the interpreter may be
-the modeller's own, with libraries of other versions than ours, and the two must never mix.
+The package ``mops`` comes from this file's folder, and nothing is added to ``sys.path``: the interpreter may be the
+user's, and its libraries must not mix with those of mops.
 """
 
 import importlib
@@ -11,14 +11,14 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run the ``main`` of the module that the first argument names; the others are its own."""
+    """Run the ``main`` of the module that the first argument names, with the other arguments."""
     _make_package(Path(__file__).parents[1])
     del sys.argv[0]
     importlib.import_module(sys.argv[0]).main()
 
 
 def _make_package(folder: Path) -> None:
-    """Import the package in this folder as ``mops``, also where the interpreter has a mops of its own."""
+    """Import the package in this folder as ``mops``, even if the interpreter has another mops."""
     spec = importlib.util.spec_from_file_location(
         "mops", folder / "__init__.py", submodule_search_locations=[str(folder)]
     )

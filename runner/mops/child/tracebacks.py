@@ -1,4 +1,4 @@
-"""What a user's exception becomes: a type, a message and a traceback without the frames of mops."""
+"""Turns a user's exception into a type, a message and a traceback without the frames of mops."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ _NOT_THE_USERS = (str(Path(__file__).parent), str(Path(importlib.__file__).paren
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Return type, message and the user's part of the traceback, whatever ``str(error)`` does."""
+    """Return type, message and the user's part of the traceback, even if ``str(error)`` raises."""
     what = "".join(traceback.format_exception_only(error)).strip()
     try:
         trace = _users_traceback(error)
-    except Exception as failed:  # noqa: BLE001 - an exception of the model's own class, of which anything may raise
+    except Exception as failed:  # noqa: BLE001 - methods of the model's exception class may raise anything
         trace = f"(no traceback: {type(failed).__name__} while it was written)"
-    return {"message": _text(what[:_MESSAGE_LIMIT]), "traceback": _text(_middle_left_out(trace))}
+    if (n_dropped := len(trace) - _TRACEBACK_LIMIT) > 0:  # keep the first cause, and the exception itself
+        half = _TRACEBACK_LIMIT // 2 - 50
+        trace = f"{trace[:half]}\n... ({n_dropped + 100} characters left out)\n{trace[-half:]}"
+    return {"message": _text(what[:_MESSAGE_LIMIT]), "traceback": _text(trace)}
 
 
 def _users_traceback(error: BaseException) -> str:
-    """Return what Python would print: causes, contexts, notes and the exceptions of a group, too; no frames of ours."""
+    """Return what Python would print, with causes, contexts, notes and grouped exceptions, without frames of mops."""
     told = traceback.TracebackException.from_exception(error)
     todo, seen = [(error, told)], set()
     while todo:
@@ -37,7 +40,7 @@ def _users_traceback(error: BaseException) -> str:
         part.stack = traceback.StackSummary.from_list(
             [frame for frame in part.stack if not frame.filename.startswith(_NOT_THE_USERS)]
         )
-        # An exception that is kept in a local name has made a cycle: its tables would wait for the garbage collector.
+        # A local name that holds the exception makes a cycle: its tables would wait for the garbage collector.
         traceback.clear_frames(error.__traceback__)
         pairs = [(error.__cause__, part.__cause__), (error.__context__, part.__context__)]
         if isinstance(error, BaseExceptionGroup):
@@ -46,17 +49,8 @@ def _users_traceback(error: BaseException) -> str:
     return "".join(told.format())
 
 
-def _middle_left_out(text: str) -> str:
-    """Return the start, where the first cause is, and the end, where the exception itself is."""
-    n_dropped = len(text) - _TRACEBACK_LIMIT
-    if n_dropped <= 0:
-        return text
-    half = _TRACEBACK_LIMIT // 2 - 50
-    return f"{text[:half]}\n... ({n_dropped + 100} characters left out)\n{text[-half:]}"
-
-
 def _text(found: str) -> str:
-    """Return text that can be stored: without the lone surrogates that stand for bytes in the names of files."""
+    """Return text that can be stored, without lone surrogates, which stand for bytes in the names of files."""
     return found.encode(errors="backslashreplace").decode()
 
 

@@ -47,12 +47,12 @@ Tree = dict[str, Entries]
 
 
 class WorkingFolder:
-    """A folder with a link to each file of another one, which can be made as it was again and again.
+    """A folder with a link to each file of another folder, which can be restored any number of times.
 
     Parameters
     ----------
     own
-        The folder that it lies in, which is this process's alone; read-only, so that nothing is kept in ``..``.
+        The folder around it, which only this process uses; read-only, so that a model can leave nothing in ``..``.
     tree
         The links: :func:`links_to`.
     """
@@ -65,17 +65,17 @@ class WorkingFolder:
         self._times_ns = dict.fromkeys(self._paths.values(), (0, 0))  # of last change and last status change
 
     def of(self, own: Path) -> WorkingFolder:
-        """Return a folder with the same links, that lies in another one."""
+        """Return a folder with the same links in another place."""
         return WorkingFolder(own, self._tree)
 
     def enter(self) -> None:
-        """Make it the working directory."""
+        """Make this folder the working directory."""
         os.chdir(self.path)
 
     @property
     def changed(self) -> bool:
-        """Whether it has to be renewed: something was made, renamed or removed in it, or it has not been made."""
-        look = os.lstat  # this is done for each simulation: a path object would double its time
+        """Whether it must be renewed: something was made, renamed or removed in it, or it does not exist yet."""
+        look = os.lstat  # this runs for each simulation, and a path object would double its time
         try:
             for path, times_ns in self._times_ns.items():
                 found = look(path)
@@ -86,7 +86,7 @@ class WorkingFolder:
         return False
 
     def renew(self) -> None:
-        """Make it as it was.
+        """Make or restore it.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class WorkingFolder:
         self.made = True
         try:
             self._renew()
-        except OSError:  # whatever a model has done to it: made anew it is as it was
+        except OSError:  # whatever a model has done to it: make it again
             folders.remove(self._own)
             self._renew()
 
@@ -105,18 +105,18 @@ class WorkingFolder:
             self.path.mkdir(parents=True)
             self._own.chmod(stat.S_IRUSR | stat.S_IXUSR)
         changed = []
-        for folder, path in self._paths.items():  # what holds a folder comes before it
+        for folder, path in self._paths.items():  # a folder comes before those in it
             if _times_ns(path) != self._times_ns[path]:
                 with _opened(self.path, folder) as fd:
                     _restore(self.path / folder, fd, self._tree[folder])
                 changed.append(path)
-        for path in changed:  # after all: to make a folder changes the times of the one that holds it
+        for path in changed:  # last, because making a folder changes the times of the folder around it
             time_ns = next(_times_s) * 10**9
             os.utime(path, ns=(time_ns, time_ns), follow_symlinks=False)
             self._times_ns[path] = _times_ns(path)
 
     def written(self) -> list[str]:
-        """Return the first files by name that were written or removed since it was made, by their relative paths."""
+        """Return the relative paths of files that were written or removed since it was made, the first by name."""
         return sorted(str(path.relative_to(self.path)) for path in self._written())[:_NAMES]
 
     def _written(self) -> Iterator[Path]:
@@ -130,7 +130,7 @@ class WorkingFolder:
 
 
 def links_to(root: Path) -> Tree:
-    """Return the links to each file of a folder, which does not change from then on."""
+    """Return the links to each file of a folder, which must not change from then on."""
     tree: Tree = {}
     todo = ["."]
     while todo:
@@ -154,7 +154,7 @@ def _times_ns(path: str) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _opened(root: Path, folder: str) -> Iterator[int]:
-    """Open a folder below another one; a link on the way, or in place of either, is an error."""
+    """Open a folder below another one; a link in place of a folder is an error."""
     fd = os.open(root, _FOLDER)
     try:
         for name in Path(folder).parts:
@@ -166,7 +166,7 @@ def _opened(root: Path, folder: str) -> Iterator[int]:
 
 
 def _as_made(fd: int, entries: Entries) -> dict[str, bool]:
-    """Return for each name in an open folder whether it is what was made there."""
+    """Return for each name in an open folder whether it is still what was made there."""
     with os.scandir(fd) as found:
         return {entry.name: _is_as_made(entry, fd, entries) for entry in found}
 
@@ -196,21 +196,21 @@ def _restore(folder: Path, fd: int, entries: Entries) -> None:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield a file itself, or the files in a folder; an empty folder itself."""
+    """Yield a file, or the files in a folder, or a folder that is empty."""
     inner = [] if path.is_symlink() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
     yield from inner or [path]
 
 
 def obey_modes() -> None:
-    """Have this process, and all that it starts, keep to the modes of files even as root.
+    """Make this process, and all that it starts, obey the modes of files even as root.
 
-    Root may write into read-only files by a capability, which is given up here. Where the kernel has none (macOS) or
-    refuses, root goes on as it was.
+    A capability lets root write into read-only files; this process gives it up. If the kernel has no capabilities
+    (macOS) or refuses, root keeps its rights.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "capset"):
         return
-    # Before the other, which it needs no more then: a program that root starts gets what this set still has.
+    # First the bounding set: a program that root starts gets what that set still has.
     libc.prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then the same for capabilities above 31
