@@ -1,23 +1,40 @@
-"""The documentation is correct: links lead to files, commands exist, and the blocks of the README run.
+"""What the documentation shows is true: links lead somewhere, commands exist, every block runs, the site builds.
 
-The test writes a fenced block after `<!-- file: NAME -->` as that file and skips one after `<!-- not run: REASON -->`.
-It runs all other `python` and `console` blocks in order, in one folder.
+A fenced ``console``, ``bash`` or ``python`` block runs, in the order of its page and in a folder of the page. A comment
+in the line before a block, or by itself, says what else to do:
+
+- ``<!-- file: NAME -->``: write the block as this file.
+- ``<!-- files of: PAGE -->``: write the files of another page, named from the repository's root.
+- ``<!-- copy of: FOLDER -->``: copy a folder of the repository.
+- ``<!-- output -->``: the block is what the block before it printed.
+- ``<!-- not run: REASON -->``: leave the block alone.
+
+In a ``console`` block, the lines below a ``$`` line are what the command prints. Numbers, units and spaces may differ;
+``...`` stands for any text, on a line of its own for any lines. A command has to succeed, unless ``$ echo $?`` follows.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from markdown_it import MarkdownIt
 from typer.main import get_command
 
 from mops.cli.main import app
+from mops.storage.params_file import _GROUPS as GROUP_FIELDS
+from mops.storage.samples import SAMPLES
+from mops.study.groups import IDENTITY_FIELDS
+from mops.task import FAILURES, LOSSES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -28,20 +45,56 @@ PAGES = [
     *sorted((ROOT / "k8s").rglob("*.md")),
 ]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-COMMAND = re.compile(r"(?<![a-z] )\bmops((?: [a-z]+)+)")  # not an argument of another command
-BLOCK = re.compile(
-    r"(?:<!-- (?P<note>[^>]*) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
-)
-KNOWN_LANGUAGES = {"python", "console", "json", "text"}
+COMMAND = re.compile(r"(?<![a-z] )\bmops((?: [a-z]+)+)")  # not where it is another command's argument
+RUN = {"console", "bash", "python"}
+SHOWN = {"json", "text", "toml", "csv", "yaml", "ini"}
+NUMBER = re.compile(r"\d[\d.,:]*(?: (?:[KMG]i)?B\b| (?:ms|s|min|h)\b|%|/s)?")
 
 
 @dataclass
 class Block:
-    """A fenced block: its language, its text, and the note before it."""
+    """A fenced block, with the comment before it, and what it is to print."""
 
     language: str
     text: str
     note: str
+    output: str | None = None
+
+
+@dataclass
+class Page:
+    """A page's blocks in their order; a comment that stands by itself is a block without a language."""
+
+    path: Path
+    blocks: list[Block] = field(default_factory=list)
+
+    def files(self) -> dict[str, str]:
+        """Return the files that the page shows."""
+        return {
+            block.note.removeprefix("file: "): block.text for block in self.blocks if block.note.startswith("file: ")
+        }
+
+
+def read_page(path: Path) -> Page:
+    """Read a page's fenced blocks and comments."""
+    page, note = Page(path), ""
+    for token in MarkdownIt().parse(path.read_text()):
+        assert token.type != "code_block", f"an indented block, which no test runs: {token.content}"
+        if token.type == "html_block":
+            for found in re.findall(r"<!-- (.*?) -->", token.content):
+                if found.startswith(("files of: ", "copy of: ")):
+                    page.blocks.append(Block("", "", found))
+                else:
+                    note = found
+        elif token.type == "fence":
+            if note == "output":
+                page.blocks[-1].output = token.content
+            else:
+                page.blocks.append(Block(token.info, token.content, note))
+            note = ""
+        elif token.type.endswith("_open"):  # a paragraph, for instance: the comment was of something else
+            note = ""
+    return page
 
 
 def named(page: Path) -> str:
@@ -49,15 +102,26 @@ def named(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_links_lead_to_files(page: Path) -> None:
-    links = [link for link in LINK.findall(page.read_text()) if not link.startswith(("http:", "https:", "#"))]
-    dead = [link for link in links if not (page.parent / link.partition("#")[0]).exists()]
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    dead = []
+    for link in LINK.findall(page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not link.startswith(("http:", "https:")):
+            known = anchors(target) if anchor and target.suffix == ".md" else {anchor}
+            dead += [] if target.exists() and anchor in known else [link]
     assert not dead
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the names by which links address the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_every_command_in_the_docs_exists(page: Path) -> None:
-    """Only code counts: in prose "mops runs" is a sentence."""
+def test_commands_that_are_named_exist(page: Path) -> None:
+    """In code only: in prose "mops runs" is a sentence."""
     code = re.findall(r"`[^`\n]+`|^(?:    |\$ ).*$", page.read_text(), re.MULTILINE)
     for line in code:
         for words in COMMAND.findall(line.partition(" #")[0]):
@@ -65,7 +129,7 @@ def test_every_command_in_the_docs_exists(page: Path) -> None:
 
 
 def exists(words: list[str]) -> bool:
-    """Tell whether these words start with a command, which arguments may follow."""
+    """Tell whether these words begin with a command; what follows a command are its arguments."""
     command = get_command(app)
     for word in words:
         subcommands = getattr(command, "commands", None)
@@ -84,36 +148,110 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_blocks_of_the_readme_run(tmp_path: Path) -> None:
-    """A newcomer gets from the model to the losses."""
-    (tmp_path / "mops.toml").touch()
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_blocks_run_as_they_stand(page: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MODELOPS_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    environment["XDG_CACHE_HOME"] = str(tmp_path / ".cache")
-    ran = 0
-    for block in blocks((ROOT / "README.md").read_text()):
-        assert block.language in KNOWN_LANGUAGES
-        if block.note.startswith("file: "):
-            (tmp_path / block.note.removeprefix("file: ")).write_text(block.text)
-        elif block.language in ("python", "console") and not block.note.startswith("not run: "):
-            for command in commands(block):
-                done = subprocess.run(
-                    command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-                )
-                assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-                ran += 1
-    assert ran >= 4, "the README has fewer blocks that run"
+    environment |= {"HOME": str(tmp_path / "home"), "PYTHONUNBUFFERED": "1"}
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        environment.pop(name, None)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for block in read_page(page).blocks:
+        kind, _, named = block.note.partition(": ")
+        if kind == "file":
+            write(folder / named, block.text)
+        elif kind == "files of":
+            for name, text in read_page(ROOT / named).files().items():
+                write(folder / name, text)
+        elif kind == "copy of":
+            shutil.copytree(ROOT / named, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("mops-storage"))
+        elif kind != "not run":
+            assert block.language in RUN | SHOWN or block.language.startswith("{"), f"neither run nor shown: {block}"
+            if block.language in RUN:
+                for step in steps(block):
+                    step.run(folder, environment)
 
 
-def blocks(page: str) -> Iterator[Block]:
-    """Yield a page's fenced blocks."""
-    for match in BLOCK.finditer(page):
-        yield Block(match["language"], match["text"], match["note"] or "")
+TABLES = {
+    "outputs": pa.schema(IDENTITY_FIELDS),
+    "losses": LOSSES,
+    "failures": FAILURES,
+    "samples": SAMPLES,
+    "params": GROUP_FIELDS,
+}
 
 
-def commands(block: Block) -> list[list[str]]:
-    """Return the commands that run a block."""
+@pytest.mark.parametrize("name", TABLES)
+def test_the_reference_lists_every_column_with_its_type(name: str) -> None:
+    pages = "".join((ROOT / "docs" / "reference" / page).read_text() for page in ("results.md", "failures.md"))
+    (rows,) = re.findall(rf"<!-- columns: {name} -->\n((?:\|.*\n)+)", pages)
+    listed = [tuple(cell.strip("` ") for cell in row.split("|")[1:3]) for row in rows.splitlines()[2:]]
+    types = {"list<element: uint64>": "list of uint64", "list<item: uint64>": "list of uint64"}
+    assert listed == [(field.name, types.get(str(field.type), str(field.type))) for field in TABLES[name]]
+
+
+def test_the_pictures_are_those_that_the_program_draws() -> None:
+    folder = ROOT / "docs" / "pictures"
+    draw = runpy.run_path(str(folder / "draw.py"))
+    old = [name for name, picture in draw["PICTURES"].items() if (folder / name).read_text() != picture()]
+    assert not old, "draw them again: python docs/pictures/draw.py"
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@dataclass
+class Step:
+    """A command of a block, what it is to print (None: anything), and its exit code."""
+
+    command: list[str]
+    output: str | None
+    exit_code: int = 0
+
+    def run(self, folder: Path, environment: dict[str, str]) -> None:
+        merged = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        done = subprocess.run(self.command, cwd=folder, env=environment, **merged, text=True, timeout=300)
+        said = f"{self.command[-1]}\nprinted:\n{done.stdout}"
+        assert done.returncode == self.exit_code, said
+        if self.output is not None:
+            assert re.fullmatch(pattern(self.output), comparable(done.stdout)), said
+
+
+def steps(block: Block) -> Iterator[Step]:
+    """Yield the commands of a block."""
     if block.language == "python":
-        # The tables at the end of the script must not be empty.
-        return [[sys.executable, "-c", block.text + "\nassert daily.num_rows and losses.num_rows\n"]]
-    return [line.removeprefix("$ ").split() for line in block.text.splitlines() if line.startswith("$ ")]
+        yield Step([sys.executable, "-c", block.text], block.output)
+    elif block.language == "bash":
+        yield Step(["bash", "-euo", "pipefail", "-c", block.text], block.output)
+    else:
+        parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
+        typed = [typed_and_printed(part) for part in parts]
+        for (command, output), follows in zip(typed, [*typed[1:], ("", "")], strict=True):
+            code = int(follows[1]) if follows[0] == "echo $?" else 0
+            if command != "echo $?":
+                yield Step(["bash", "-c", command], output or None, code)
+
+
+def typed_and_printed(part: str) -> tuple[str, str]:
+    """Return a command, which may go on behind a backslash at a line's end, and what follows it."""
+    lines = part.splitlines(keepends=True)
+    n = 1 + next(i for i, line in enumerate(lines) if not line.endswith("\\\n"))
+    return "".join(lines[:n]).rstrip("\n"), "".join(lines[n:])
+
+
+def comparable(printed: str) -> str:
+    """Return what was printed without what differs from run to run."""
+    lines = [re.sub(r"\s+", " ", NUMBER.sub("#", line)).strip() for line in printed.splitlines()]
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+def pattern(output: str) -> str:
+    """Return the regular expression of what a page shows."""
+    lines = comparable(output).splitlines()
+    return "".join(
+        r"(?:.*\n)*?" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n" for line in lines
+    )
