@@ -114,46 +114,37 @@ LEAK_RUNS = {
 
 
 def life_of_a_group() -> str:
-    """Draw what happens to a group, from left to right, and in which process."""
-    width, top, height = 124, 70, 74
-    first, last = 20 + (width + 12) - 6, 20 + 5 * (width + 12) - 6
+    """Draw what happens to a group, from top to bottom, and in which process."""
+    left, width, height, gap = 40, 400, 40, 12
+    y = [30 + (height + gap) * n for n in range(len(STEPS))]
+    window_top, window_end = y[1] - gap / 2, y[4] + height + gap / 2
     shapes = [
-        f'<rect x="{first}" y="40" width="{last - first}" height="138" rx="6" fill="#eef3f8"/>',
-        text(first + 8, 58, "in the window: at most BATCH_SIZE groups", size=12, colour=BLUE),
+        f'<rect x="12" y="{window_top}" width="536" height="{window_end - window_top}" rx="6" fill="#eef3f8"/>',
+        (
+            f'<text transform="translate(30 {(window_top + window_end) / 2}) rotate(-90)" font-size="13" '
+            f'text-anchor="middle" fill="{BLUE}">in the window</text>'
+        ),
+        text(left + width + 12, 20, "in which process", size=12, colour=GREY),
     ]
-    for i, (title, lines, process) in enumerate(STEPS):
-        x = 20 + i * (width + 12)
-        shapes.append(
-            f'<rect x="{x}" y="{top}" width="{width}" height="{height}" rx="4" fill="#ffffff" stroke="{BLUE}"/>'
-        )
-        shapes.append(text(x + width / 2, top + 22, title, anchor="middle"))
-        shapes += [
-            text(x + width / 2, top + 42 + 15 * n, words, size=11, anchor="middle", colour="#555555")
-            for n, words in enumerate(lines)
-        ]
-        shapes.append(text(x + width / 2, top + height + 22, process, size=12, anchor="middle", colour=ORANGE))
-        if i + 1 < len(STEPS):
-            y = top + height / 2
-            shapes.append(f'<path d="M{x + width} {y} h10 m-4 -4 l4 4 l-4 4" fill="none" stroke="{INK}"/>')
-    shapes.append(
-        text(
-            20,
-            204,
-            "If a process dies on the way, the group goes back to the plan. Only a commit record makes it count.",
-            size=12,
-        )
-    )
-    return svg(20 + len(STEPS) * (width + 12), 222, shapes)
+    for n, (title, words, process) in enumerate(STEPS):
+        box = f'x="{left}" y="{y[n]}" width="{width}" height="{height}" rx="4" fill="#ffffff" stroke="{BLUE}"'
+        shapes.append(f"<rect {box}/>")
+        shapes.append(text(left + 12, y[n] + 25, title, size=14, colour=BLUE))
+        shapes.append(text(left + 84, y[n] + 25, words, size=13))
+        shapes.append(text(left + width + 12, y[n] + 25, process, size=13, colour=ORANGE))
+        if n + 1 < len(STEPS):
+            shapes.append(f'<path d="M60 {y[n] + height} v{gap} m-4 -5 l4 5 l4 -5" fill="none" stroke="{INK}"/>')
+    return svg(560, y[-1] + height + 12, shapes)
 
 
 STEPS = (
-    ("plan", ("groups are put", "into a task"), "runner"),
-    ("queue", ("the task waits", "for a free slot"), "scheduler"),
-    ("run", ("simulations, then", "targets"), "child process"),
-    ("hold", ("results as Arrow,", "until fetched"), "worker"),
-    ("fetch", ("results come to", "the runner"), "runner"),
-    ("encode", ("rows go to a", "Parquet file"), "runner"),
-    ("commit", ("parts, then one", "record: it counts"), "storage"),
+    ("plan", "the planner puts the group into a task", "runner"),
+    ("queue", "the task waits for a free slot", "scheduler"),
+    ("run", "simulations run, then targets", "child process"),
+    ("hold", "results wait as Arrow until they are fetched", "worker"),
+    ("fetch", "results come to the runner", "runner"),
+    ("encode", "rows go to a Parquet file", "runner"),
+    ("commit", "parts, then one record: the group counts", "storage"),
 )
 """Where a group is, what happens to it there, and in which process."""
 
