@@ -22,7 +22,7 @@ from mops.settings import PREFIX
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
-from mops.system.user_folders import user_folder
+from mops.system.user_folders import USER_FOLDERS
 
 _LOOK_SECONDS = 0.1
 
@@ -80,7 +80,7 @@ def open_log(job: str) -> BinaryIO:
 
 def _state_folder() -> Path:
     try:
-        return user_folder("XDG_STATE_HOME")
+        return USER_FOLDERS.user_state_path
     except RuntimeError as bad:
         raise UsageError(
             "there is no home folder for the detached runner's output",

@@ -8,7 +8,6 @@ says otherwise. The storage is ``--storage``, else ``MODELOPS_STORAGE``, else th
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -56,7 +55,7 @@ class Location:
         default = (root or find_root(Path.cwd() / "study.json")) / DEFAULT_STORAGE
         return canonical_url(self.storage or str(default))
 
-    def open(self, root: Path | None = None, environ: MutableMapping[str, str] = os.environ) -> Files:
+    def open(self, root: Path | None = None) -> Files:
         """Open the storage, with the variables set by which the service's is reached if it is the service's.
 
         Raises
@@ -66,7 +65,7 @@ class Location:
         """
         url = self.url(root)
         if self.profile is not None and url == profiles.storage_of(self.profile):
-            profiles.reach(self.profile, environ)
+            profiles.reach(self.profile)
         return Files.open(url)
 
     def seen_from_pods(self, url: str) -> bool:
@@ -82,7 +81,6 @@ def locate(
     local: bool = False,
     profile: Profile | None = None,
     settings: Settings | None = None,
-    environ: MutableMapping[str, str] = os.environ,
 ) -> Location:
     """Return where a command works.
 
@@ -105,8 +103,8 @@ def locate(
     SettingsError
         The environment's settings are not valid.
     """
-    settings = settings or Settings.from_environment(environ)
-    saved = profile or profiles.load(environ)
+    settings = settings or Settings.from_environment()
+    saved = profile or profiles.load()
     by_scheduler = profile is None and settings.scheduler is not None
     passed_by = "--local" if local else "MODELOPS_SCHEDULER" if by_scheduler else ""
     here = Location(None, passed_by if saved else "", None, "default")
@@ -140,23 +138,21 @@ def path_text(path: str | os.PathLike[str], argument: str, hint: str) -> str:
     raise UsageError(f"{argument} is a {type(path).__name__}, not a path", where=argument, hint=hint)
 
 
-def described(
-    settings: Settings, location: Location, environ: MutableMapping[str, str] = os.environ
-) -> list[SettingLine]:
+def described(settings: Settings, location: Location) -> list[SettingLine]:
     """List the settings as :meth:`~mops.settings.Settings.described`, and what a connected service makes of them."""
     lines = {line.name: line for line in settings.described()}
     storage, scheduler = "MODELOPS_STORAGE", "MODELOPS_SCHEDULER"
     lines[storage] = replace(lines[storage], value=location.url(), source=location.storage_source)
     if location.profile is not None:
         lines[scheduler] = replace(lines[scheduler], value=location.profile.service.scheduler, source="service")
-    return [_profile_line(location, environ), *lines.values()]
+    return [_profile_line(location), *lines.values()]
 
 
-def _profile_line(location: Location, environ: MutableMapping[str, str]) -> SettingLine:
-    asked = environ.get(profiles.VARIABLE, "").strip()
+def _profile_line(location: Location) -> SettingLine:
+    asked = os.environ.get(profiles.VARIABLE, "").strip()
     meaning = "the service on which commands work; unset: this machine; none: this machine, whatever is connected"
     if location.profile is not None:
         value = f"{location.profile.service.release} in namespace {location.profile.namespace}"
-        return SettingLine(profiles.VARIABLE, value, "", str(profiles.path(environ)), meaning)
+        return SettingLine(profiles.VARIABLE, value, "", str(profiles.path()), meaning)
     source = "environment" if asked else location.passed_by or "default"
     return SettingLine(profiles.VARIABLE, asked or None, "", source, meaning)

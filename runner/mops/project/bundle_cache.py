@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -16,6 +17,8 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from filelock import FileLock
+
 from mops.errors import BundleError, StorageError
 from mops.project.bundle import (
     COPY_BYTES,
@@ -26,7 +29,7 @@ from mops.project.bundle import (
     printable,
 )
 from mops.system import folders
-from mops.system.user_folders import user_folder
+from mops.system.user_folders import USER_FOLDERS
 from mops.units import mebibytes
 
 _LEFTOVER_AGE_S = 24 * 3600
@@ -34,6 +37,9 @@ _LEFTOVER_AGE_S = 24 * 3600
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _TEMPORARY = ".unpacking-"
+
+_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
+"""Errors of a file system that has no locks."""
 
 
 def cache_folder() -> Path:
@@ -45,7 +51,7 @@ def cache_folder() -> Path:
         There is no home folder.
     """
     try:
-        return user_folder("XDG_CACHE_HOME") / "bundles"
+        return USER_FOLDERS.user_cache_path / "bundles"
     except RuntimeError as bad:
         raise BundleError(
             "there is no home folder to unpack bundles in", hint="set XDG_CACHE_HOME to a folder that may be written"
@@ -79,7 +85,7 @@ def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
     with ExitStack() as alone:
         with _told(cache):
-            alone.enter_context(folders.locked(cache / f".{digest}.lock"))
+            alone.enter_context(_locked(cache / f".{digest}.lock"))
         if target.is_dir():  # by whoever had the lock before
             return target
         data = load()
@@ -90,6 +96,24 @@ def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
         with _told(cache):
             _unpack(data, digest, cache)
     return target
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Keep other threads and processes of this machine out of the body.
+
+    A file system without locks lets all of them in. The lock only saves work: unpacking is safe without it.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(FileLock(file, fallback_to_soft=False))
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)  # a FileLock that waits for this file notices, and opens a new one
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +15,7 @@ from pydantic import ValidationError
 
 from mops.errors import UsageError
 from mops.k8s.chart import ChartModel, ServiceConfig, unreadable
-from mops.system.user_folders import user_folder
+from mops.system.user_folders import USER_FOLDERS
 
 VARIABLE = "MODELOPS_PROFILE"
 NONE = "none"
@@ -41,12 +40,12 @@ class Profile(ChartModel):
     service: ServiceConfig
 
 
-def path(environ: Mapping[str, str] = os.environ) -> Path:
+def path() -> Path:
     """Return the profile's path: ``mops/profile.json`` in the user's configuration folder."""
-    return user_folder("XDG_CONFIG_HOME", environ) / "profile.json"
+    return USER_FOLDERS.user_config_path / "profile.json"
 
 
-def load(environ: Mapping[str, str] = os.environ) -> Profile | None:
+def load() -> Profile | None:
     """Return the profile; None: there is none, or MODELOPS_PROFILE is ``none``.
 
     Raises
@@ -54,7 +53,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Profile | None:
     UsageError
         The file cannot be read, or MODELOPS_PROFILE has another value.
     """
-    value = environ.get(VARIABLE, "").strip()
+    value = os.environ.get(VARIABLE, "").strip()
     if value == NONE:
         return None
     if value:
@@ -63,7 +62,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Profile | None:
             where=VARIABLE,
             hint="unset it to use the connected service, or set it to 'none' to run on this machine",
         )
-    file = path(environ)
+    file = path()
     try:
         return Profile.model_validate_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -79,14 +78,14 @@ def storage_of(profile: Profile) -> str:
     return profile.service.storage.rstrip("/")
 
 
-def reach(profile: Profile, environ: MutableMapping[str, str] = os.environ) -> str:
+def reach(profile: Profile) -> str:
     """Return the URL of the service's storage, and set the variables that give access to it, unless they are set."""
     for name, value in profile.service.storage_env.items():
-        environ.setdefault(name, value)
+        os.environ.setdefault(name, value)
     return storage_of(profile)
 
 
-def save(profile: Profile, environ: Mapping[str, str] = os.environ) -> Path:
+def save(profile: Profile) -> Path:
     """Write the profile atomically; return its path.
 
     Raises
@@ -94,7 +93,7 @@ def save(profile: Profile, environ: Mapping[str, str] = os.environ) -> Path:
     UsageError
         The file cannot be written.
     """
-    file = path(environ)
+    file = path()
     temporary = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -107,9 +106,9 @@ def save(profile: Profile, environ: Mapping[str, str] = os.environ) -> Path:
     return file
 
 
-def remove(environ: Mapping[str, str] = os.environ) -> bool:
+def remove() -> bool:
     """Remove the profile; False: there is none."""
-    file = path(environ)
+    file = path()
     try:
         file.unlink()
     except FileNotFoundError:

@@ -1,43 +1,14 @@
-"""Folders of this machine that several processes use: locked, made read-only, removed. Standard library only."""
+"""Makes folders read-only, and removes them. Child processes import this: standard library only."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Wait until no other thread or process of this machine holds the lock of this name, and hold it.
-
-    The kernel releases the lock of a process that dies. A file system without locks lets everybody in at once: the lock
-    saves work, and what it protects has to be safe without it.
-    """
-    with contextlib.ExitStack() as opened:
-        while True:
-            file = opened.enter_context(path.open("ab"))
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
-            if _is_still(path, file.fileno()):
-                break
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)  # who waits for it has a file without a name then, and opens another
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def make_read_only(root: Path) -> None:

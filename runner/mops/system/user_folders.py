@@ -1,23 +1,11 @@
-"""The user's folders for caches, configuration and state, as the XDG Base Directory Specification has them."""
+"""The user's folders for caches, configuration and state."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from pathlib import Path
+from platformdirs.unix import Unix
 
-_IN_HOME = {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config", "XDG_STATE_HOME": ".local/state"}
+USER_FOLDERS = Unix("mops")
+"""The folders ``mops`` in those of the XDG Base Directory Specification, the same on every system.
 
-
-def user_folder(variable: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder ``mops`` below what a variable names, such as ``XDG_CACHE_HOME``, or below its default.
-
-    Raises
-    ------
-    RuntimeError
-        The user has no home folder, and the variable names no absolute path.
-    """
-    base = Path(environ.get(variable, ""))
-    if not base.is_absolute():  # the specification has relative ones ignored
-        base = Path(environ.get("HOME") or Path.home()) / _IN_HOME[variable]
-    return base / "mops"
+A property raises RuntimeError if the user has no home folder and the variable names no absolute path.
+"""

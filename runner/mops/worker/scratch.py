@@ -6,12 +6,13 @@ If the worker is killed, the next pool on the machine removes it. :mod:`mops.chi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 import threading
 import time
 from pathlib import Path
+
+from filelock import lock_descriptor
 
 from mops.errors import ClusterError
 from mops.system import folders
@@ -64,7 +65,7 @@ class Scratch:
             path.rmdir()
             raise
         with contextlib.suppress(OSError):  # a file system without locks, on which no pool sweeps either
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_descriptor(self._lock_fd, blocking=False)
         self._path = path
 
     def leave(self, pid: int, *, keep_import: bool) -> None:
@@ -108,8 +109,7 @@ def _sweep(temporary: Path) -> None:
 def _remove_unless_locked(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        if os.fstat(fd).st_uid == os.geteuid():
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(fd).st_uid == os.geteuid() and lock_descriptor(fd, blocking=False):
             folders.remove(path)
     finally:
         os.close(fd)

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from mops.service.profile import Profile, save
 from programs import Ran, environment
 
 from .warm import Warm
@@ -96,6 +99,12 @@ class CommandLab:
 
     def submit(self, *arguments: object, **variables: str) -> Ran:
         return self.run("jobs", "submit", self.study, *arguments, **variables)
+
+    def connect(self, profile: Profile) -> None:
+        """Save a profile where the commands look for it."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CONFIG_HOME", self.environment["XDG_CONFIG_HOME"])
+            save(profile)
 
     def stored(self) -> list[str]:
         """Return every file in the storage."""

@@ -6,6 +6,7 @@ The service's storage is an Azure container without credentials here: a command 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -28,15 +29,15 @@ STORAGE = "abfs://studies/mops"
 SCHEDULER = "tcp://mops-scheduler.studies.svc:8786"
 
 
-def save_profile(environ: dict[str, str], **changes: Any) -> None:
+def profile(**changes: Any) -> Profile:
     service = ServiceConfig.parse(json.dumps(SERVICE | {"storage": STORAGE} | changes), "here")
-    save(Profile(namespace="studies", service=service), environ)
+    return Profile(namespace="studies", service=service)
 
 
 @pytest.fixture
 def connected(lab: CommandLab) -> CommandLab:
     """A person who is connected to a service, and whose jobs on this machine go to the project's own folder."""
-    save_profile(lab.environment)
+    lab.connect(profile())
     lab.environment.pop("MODELOPS_STORAGE")
     return lab
 
@@ -49,9 +50,19 @@ def here(lab: CommandLab, *arguments: object, **variables: str) -> Ran:
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    save_profile(environ, storageEnv={"AZURE_STORAGE_ACCOUNT_NAME": "studies"})
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment with nothing of mops in it but the user's folder, in which nothing is saved yet."""
+    for name in [name for name in os.environ if name.startswith("MODELOPS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "")  # so that it is as before afterwards
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME")
+    return monkeypatch
+
+
+@pytest.fixture
+def saved(environ: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    save(profile(storageEnv={"AZURE_STORAGE_ACCOUNT_NAME": "studies"}))
     return environ
 
 
@@ -67,35 +78,39 @@ RULE = {
 
 
 @pytest.mark.parametrize("case", RULE)
-def test_the_rule(environ: dict[str, str], case: str) -> None:
+def test_the_rule(saved: pytest.MonkeyPatch, case: str) -> None:
     given, variables, on_service, storage, source = RULE[case]
-    found = locate(**given, environ=environ | variables)  # type: ignore[arg-type]
+    for name, value in variables.items():
+        saved.setenv(name, value)
+    found = locate(**given)  # type: ignore[arg-type]
     assert (found.profile is not None, found.storage, found.storage_source) == (on_service, storage, source)
 
 
-def test_the_settings_of_a_call_count_as_the_environment_does(environ: dict[str, str]) -> None:
+@pytest.mark.usefixtures("saved")
+def test_the_settings_of_a_call_count_as_the_environment_does() -> None:
     """`mops.submit` with the address of a scheduler in its settings went to the connected service."""
-    found = locate(settings=Settings(scheduler="tcp://h:1"), environ=environ)
+    found = locate(settings=Settings(scheduler="tcp://h:1"))
     assert (found.profile, found.passed_by) == (None, "MODELOPS_SCHEDULER")
-    assert locate(settings=Settings(storage="/there"), environ=environ).storage == "/there"
+    assert locate(settings=Settings(storage="/there")).storage == "/there"
 
 
+@pytest.mark.usefixtures("environ")
 def test_the_variables_of_the_service_are_set_for_its_own_storage_only(tmp_path: Path) -> None:
-    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    save_profile(environ, storage=str(tmp_path / "service"), storageEnv={"AZURE_STORAGE_ACCOUNT_NAME": "studies"})
-    locate(str(tmp_path / "mine"), environ=environ).open(environ=environ)
-    assert "AZURE_STORAGE_ACCOUNT_NAME" not in environ
-    locate(f"{tmp_path}/service/", environ=environ).open(environ=environ)
-    assert environ["AZURE_STORAGE_ACCOUNT_NAME"] == "studies"
+    save(profile(storage=str(tmp_path / "service"), storageEnv={"AZURE_STORAGE_ACCOUNT_NAME": "studies"}))
+    locate(str(tmp_path / "mine")).open()
+    assert "AZURE_STORAGE_ACCOUNT_NAME" not in os.environ
+    locate(f"{tmp_path}/service/").open()
+    assert os.environ["AZURE_STORAGE_ACCOUNT_NAME"] == "studies"
 
 
 @pytest.mark.parametrize(
     ("url", "seen"),
     [(STORAGE, True), ("abfs://other/place", True), ("/srv/folder", False), ("memory://trial", False)],
 )
-def test_what_pods_see(environ: dict[str, str], url: str, seen: bool) -> None:
-    assert locate(environ=environ).seen_from_pods(url) is seen
-    assert not locate(local=True, environ=environ).seen_from_pods(url)
+@pytest.mark.usefixtures("saved")
+def test_what_pods_see(url: str, seen: bool) -> None:
+    assert locate().seen_from_pods(url) is seen
+    assert not locate(local=True).seen_from_pods(url)
 
 
 @pytest.mark.parametrize("url", ["/a/b/", "relative", "file:///a%20b", "memory://name/", "memory://", "~/x"])
@@ -160,7 +175,7 @@ def test_a_folder_that_is_named_is_part_of_the_command(connected: CommandLab) ->
 
 
 def test_a_job_of_this_machine_that_is_looked_for_on_the_service(connected: CommandLab) -> None:
-    save_profile(connected.environment, storage=str(connected.root / "service"))
+    connected.connect(profile(storage=str(connected.root / "service")))
     assert here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local").code == 0
     ran = here(connected, "jobs", "status", "mine")
     assert ran.code == 2
@@ -194,8 +209,8 @@ def lines(ran: Ran) -> dict[str, tuple[Any, str]]:
 
 def test_settings_show_the_service_that_commands_work_on(connected: CommandLab) -> None:
     shown = lines(here(connected, "settings", "--json"))
-    profile = str(Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json"))
-    assert shown["MODELOPS_PROFILE"] == ("mops in namespace studies", profile)
+    saved = str(Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json"))
+    assert shown["MODELOPS_PROFILE"] == ("mops in namespace studies", saved)
     assert shown["MODELOPS_STORAGE"] == (STORAGE, "service")
     assert shown["MODELOPS_SCHEDULER"] == (SCHEDULER, "service")
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from mops.k8s.chart import ServiceConfig
-from mops.service.profile import Profile, save
+from mops.service.profile import Profile
 
 from .command_lab import CommandLab, Ran
 
@@ -103,7 +103,7 @@ def server(lab: CommandLab, described: dict[str, str]) -> Iterator[str]:
 @pytest.fixture
 def connected(lab: CommandLab, server: str) -> CommandLab:
     """A person who is connected to a service."""
-    save(Profile(namespace="studies", service=ServiceConfig.parse(json.dumps(SERVICE), "here")), lab.environment)
+    lab.connect(Profile(namespace="studies", service=ServiceConfig.parse(json.dumps(SERVICE), "here")))
     lab.environment.pop("MODELOPS_STORAGE")
     return lab
 

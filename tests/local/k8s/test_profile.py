@@ -31,9 +31,10 @@ SERVICE: Object = {
 }
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> dict[str, str]:
-    return {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("MODELOPS_PROFILE", raising=False)
 
 
 def parsed(**changes: Any) -> ServiceConfig:
@@ -49,39 +50,40 @@ def profile() -> Profile:
 # Saved and loaded
 
 
-def test_what_is_saved_is_loaded(home: dict[str, str], profile: Profile) -> None:
-    place = save(profile, home)
-    assert place == path(home)
-    assert load(home) == profile
-    assert load(home).service.runner.backoff_limit == 0, "a zero says something"  # type: ignore[union-attr]
+def test_what_is_saved_is_loaded(profile: Profile) -> None:
+    place = save(profile)
+    assert place == path()
+    assert load() == profile
+    assert load().service.runner.backoff_limit == 0, "a zero says something"  # type: ignore[union-attr]
 
 
-def test_a_profile_replaces_the_one_before_and_leaves_nothing_else(home: dict[str, str], profile: Profile) -> None:
-    save(profile, home)
-    place = save(profile.model_copy(update={"namespace": "other"}), home)
-    assert load(home).namespace == "other"  # type: ignore[union-attr]
+def test_a_profile_replaces_the_one_before_and_leaves_nothing_else(profile: Profile) -> None:
+    save(profile)
+    place = save(profile.model_copy(update={"namespace": "other"}))
+    assert load().namespace == "other"  # type: ignore[union-attr]
     assert [one.name for one in place.parent.iterdir()] == ["profile.json"]
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
 
 
-def test_a_profile_is_in_the_words_of_kubernetes(home: dict[str, str], profile: Profile) -> None:
+def test_a_profile_is_in_the_words_of_kubernetes(profile: Profile) -> None:
     """So that what the chart wrote and what was saved can be compared by eye."""
-    saved = json.loads(save(profile, home).read_text())
+    saved = json.loads(save(profile).read_text())
     assert saved["service"]["runner"]["serviceAccount"] == "mops-runner"
     assert saved["format"] == 1
 
 
-def test_there_is_none(home: dict[str, str], tmp_path: Path) -> None:
-    assert load(home) is None
-    assert remove(home) is False
+def test_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load() is None
+    assert remove() is False
     (tmp_path / "file").touch()
-    assert load({"XDG_CONFIG_HOME": str(tmp_path / "file")}) is None
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    assert load() is None
 
 
-def test_one_that_was_removed_is_gone(home: dict[str, str], profile: Profile) -> None:
-    save(profile, home)
-    assert remove(home) is True
-    assert load(home) is None
+def test_one_that_was_removed_is_gone(profile: Profile) -> None:
+    save(profile)
+    assert remove() is True
+    assert load() is None
 
 
 @pytest.mark.parametrize(
@@ -93,27 +95,33 @@ def test_one_that_was_removed_is_gone(home: dict[str, str], profile: Profile) ->
         ({"HOME": "/home/ada", "XDG_CONFIG_HOME": "relative"}, "/home/ada/.config/mops/profile.json"),
     ],
 )
-def test_where_it_lies(environ: dict[str, str], where: str) -> None:
-    assert path(environ) == Path(where)
+def test_where_it_lies(environ: dict[str, str], where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert path() == Path(where)
 
 
 # MODELOPS_PROFILE
 
 
 @pytest.mark.parametrize("value", ["none", " none "])
-def test_the_environment_passes_it_by(home: dict[str, str], profile: Profile, value: str) -> None:
-    save(profile, home).write_text("not even JSON")
-    assert load(home | {"MODELOPS_PROFILE": value}) is None
+def test_the_environment_passes_it_by(profile: Profile, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(profile).write_text("not even JSON")
+    monkeypatch.setenv("MODELOPS_PROFILE", value)
+    assert load() is None
 
 
-def test_an_empty_variable_is_unset(home: dict[str, str], profile: Profile) -> None:
-    save(profile, home)
-    assert load(home | {"MODELOPS_PROFILE": ""}) == profile
+def test_an_empty_variable_is_unset(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(profile)
+    monkeypatch.setenv("MODELOPS_PROFILE", "")
+    assert load() == profile
 
 
-def test_another_name_of_a_profile_is_refused(home: dict[str, str]) -> None:
+def test_another_name_of_a_profile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODELOPS_PROFILE", "prod")
     with pytest.raises(UsageError, match="'prod' is not a profile") as raised:
-        load(home | {"MODELOPS_PROFILE": "prod"})
+        load()
     assert raised.value.where == "MODELOPS_PROFILE"
     assert "'none'" in str(raised.value.hint)
 
@@ -136,46 +144,45 @@ def test_another_name_of_a_profile_is_refused(home: dict[str, str]) -> None:
         ("\x00", "Invalid JSON"),
     ],
 )
-def test_a_profile_that_is_none_names_each_problem(
-    home: dict[str, str], profile: Profile, text: str, said: str
-) -> None:
-    place = save(profile, home)
+def test_a_profile_that_is_none_names_each_problem(profile: Profile, text: str, said: str) -> None:
+    place = save(profile)
     place.write_text(text)
     with pytest.raises(UsageError) as raised:
-        load(home)
+        load()
     assert said in raised.value.what
     assert raised.value.where == str(place)
     assert raised.value.hint == "run 'mops connect' again"
     assert "pydantic" not in str(raised.value)
 
 
-def test_a_profile_in_no_encoding(home: dict[str, str], profile: Profile) -> None:
+def test_a_profile_in_no_encoding(profile: Profile) -> None:
     """It gave a traceback."""
-    save(profile, home).write_bytes(b"\xff\xfe{}")
+    save(profile).write_bytes(b"\xff\xfe{}")
     with pytest.raises(UsageError, match="does not describe a mops service"):
-        load(home)
+        load()
 
 
-def test_a_folder_in_its_place(home: dict[str, str], profile: Profile) -> None:
-    path(home).mkdir(parents=True)
-    for use in (lambda: load(home), lambda: save(profile, home), lambda: remove(home)):
+def test_a_folder_in_its_place(profile: Profile) -> None:
+    path().mkdir(parents=True)
+    for use in (lambda: load(), lambda: save(profile), lambda: remove()):
         with pytest.raises(UsageError, match="the profile cannot be read or written") as raised:
             use()
-        assert raised.value.where == str(path(home))
-    assert [one.name for one in path(home).parent.iterdir()] == ["profile.json"], "a half of a profile was left"
+        assert raised.value.where == str(path())
+    assert [one.name for one in path().parent.iterdir()] == ["profile.json"], "a half of a profile was left"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_profile_of_another_user(home: dict[str, str], profile: Profile) -> None:
-    save(profile, home).chmod(0)
+def test_a_profile_of_another_user(profile: Profile) -> None:
+    save(profile).chmod(0)
     with pytest.raises(UsageError, match="Permission denied"):
-        load(home)
+        load()
 
 
-def test_a_folder_that_cannot_be_made(profile: Profile) -> None:
+def test_a_folder_that_cannot_be_made(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     """In /proc nobody makes folders, not even root."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/config")
     with pytest.raises(UsageError, match="the profile cannot be read or written") as raised:
-        save(profile, {"XDG_CONFIG_HOME": "/proc/config"})
+        save(profile)
     assert "XDG_CONFIG_HOME" in str(raised.value.hint)
 
 
@@ -226,12 +233,15 @@ def test_an_empty_configmap() -> None:
         ServiceConfig.parse("", "ConfigMap mops-client")
 
 
-def test_variables_of_the_storage_are_set_unless_the_person_has_them(profile: Profile) -> None:
-    environ = {"AZURE_STORAGE_ACCOUNT_NAME": "mine"}
-    assert reach(profile, environ) == "abfs://studies/mops"
-    assert environ == {"AZURE_STORAGE_ACCOUNT_NAME": "mine"}
-    reach(profile, environ := {})
-    assert environ == {"AZURE_STORAGE_ACCOUNT_NAME": "studies"}
+def test_variables_of_the_storage_are_set_unless_the_person_has_them(
+    profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "mine")
+    assert reach(profile) == "abfs://studies/mops"
+    assert os.environ["AZURE_STORAGE_ACCOUNT_NAME"] == "mine"
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME")
+    reach(profile)
+    assert os.environ["AZURE_STORAGE_ACCOUNT_NAME"] == "studies"
 
 
 def test_a_service_needs_no_secret() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import io
 import os
 import signal
@@ -605,6 +607,20 @@ def test_one_thread_of_one_process_loads_a_bundle_and_the_others_wait(root: Path
         found = {future.result() for future in [threads.submit(unpacked) for _ in range(8)]}
     assert found == {cache / bundle.digest}
     assert len(loads) == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_a_file_system_without_locks_has_bundles_too(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    bundle = pack(root)
+
+    def refuses(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    assert whole(unpack(bundle.digest, lambda: bundle.data, cache), bundle)
+    assert list(cache.iterdir()) == [cache / bundle.digest]
 
 
 def test_a_load_that_failed_is_done_again_by_who_waits(root: Path, cache: Path) -> None:

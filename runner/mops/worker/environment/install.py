@@ -6,7 +6,6 @@ stays (a virtual environment cannot be moved) by whoever has its lock, and count
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import json
 import logging
@@ -28,6 +27,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import IO
+
+from filelock import lock_descriptor
 
 from mops.child.working_folder import WorkingFolder, links_to
 from mops.errors import InstallError
@@ -153,9 +154,10 @@ class _EnvironmentBuilder:
     def _locked(self) -> Iterator[int]:
         """Have the environment for this process; the kernel gives the lock back when it ends."""
         self._folder.parent.mkdir(parents=True, exist_ok=True)
+        # Not a FileLock: its release unlocks the file for the installer's processes too, which inherit the descriptor.
         with self._folder.with_suffix(".lock").open("ab") as file:
             doing = "another process on this machine makes the same environment"
-            if not self._waited(lambda: _is_locked(file), doing, time.monotonic()):
+            if not self._waited(lambda: lock_descriptor(file.fileno(), blocking=False), doing, time.monotonic()):
                 raise InstallError(
                     f"{doing}, for more than {self._limit_s:g} s",
                     where=f"{socket.gethostname()}: {file.name}",
@@ -268,14 +270,6 @@ class _EnvironmentBuilder:
         beside = self._folder / f"{_MADE}.new"
         beside.write_text(json.dumps(packages))
         beside.replace(self._folder / _MADE)
-
-
-def _is_locked(file: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager
