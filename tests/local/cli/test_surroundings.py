@@ -324,7 +324,7 @@ def no_python(root: Path) -> tuple[Path, str]:
 
 def answering(root: Path, **versions: object) -> Path:
     """Make a program that answers as an interpreter of these versions: not every one is on every machine."""
-    answer = json.dumps({"python": [3, 12, 1], "numpy": "2.4.6", "pyarrow": "26.0.1"} | versions)
+    answer = json.dumps({"python": "3.12.1", "numpy": "2.4.6", "pyarrow": "26.0.1"} | versions)
     return script(root, f"#!/bin/sh\necho 'mops-interpreter:{answer}'\n")
 
 
@@ -340,7 +340,7 @@ def install(path: Path) -> str:
 
 
 def old_python(root: Path) -> tuple[Path, str]:
-    path = answering(root, python=[3, 10, 13])
+    path = answering(root, python="3.10.13")
     return path, "it is Python 3.10.13; simulations need 3.11 or newer: make an environment with a newer one"
 
 

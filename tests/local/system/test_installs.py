@@ -405,7 +405,7 @@ def test_a_worker_without_pip_gets_one(root: Path, tmp_path: Path) -> None:
     worker = tmp_path / "worker"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", worker], check=True)
     (packages,) = worker.glob("lib/python*/site-packages")
-    for name in ("numpy", "pyarrow", "pathspec", "psutil"):
+    for name in ("filelock", "numpy", "packaging", "pathspec", "platformdirs", "psutil", "pyarrow"):
         for source in Path(psutil.__file__).parents[1].glob(f"{name}*"):
             (packages / source.name).symlink_to(source)
     (packages / "mops.pth").write_text(f"{RUNNER}\n")

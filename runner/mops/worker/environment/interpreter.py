@@ -17,16 +17,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from mops.errors import ModelError, Problem, path_fault, path_refused, printable_path
 
-NEEDED = {"python": (3, 11), "numpy": (1, 23), "pyarrow": (18, 0)}
+NEEDED = {"python": Version("3.11"), "numpy": Version("1.23"), "pyarrow": Version("18.0")}
 START = str(Path(__file__).parents[2] / "child" / "start.py")
 _ANSWER_SECONDS = 120.0  # the first import from a network folder may take this long
 _MARK = "mops-interpreter:"
 # Any Python reads this, 2.7 too: what it cannot do, it is to tell. The folder that it runs in holds nothing to import.
 _PROBE = """
 import json, sys
-found = {"python": list(sys.version_info[:3])}
+found = {"python": "%d.%d.%d" % sys.version_info[:3]}
 for name in ("numpy", "pyarrow"):
     try:
         found[name] = __import__(name).__version__
@@ -142,8 +144,8 @@ def _ask(python: str, environment: Mapping[str, str]) -> dict[str, Any] | str:
 
 def _lacking(python: str, answer: dict[str, Any]) -> Iterator[str]:
     """Say what an interpreter lacks that answered."""
-    if tuple(answer["python"]) < NEEDED["python"]:
-        version, needed = _text(answer["python"]), _text(NEEDED["python"])
+    if _is_older(answer["python"], NEEDED["python"]):
+        version, needed = answer["python"], NEEDED["python"]
         yield f"it is Python {version}; simulations need {needed} or newer: make an environment with a newer one"
         return
     wrong = _wrong_libraries(answer)
@@ -153,7 +155,7 @@ def _lacking(python: str, answer: dict[str, Any]) -> Iterator[str]:
 
 def libraries() -> str:
     """Return what simulations need besides Python, as pip's arguments."""
-    return " ".join(f"'{name}>={_text(NEEDED[name])}'" for name in ("pyarrow", "numpy"))
+    return " ".join(f"'{name}>={NEEDED[name]}'" for name in ("pyarrow", "numpy"))
 
 
 def unfit(python: str, environment: Mapping[str, str]) -> str:
@@ -179,17 +181,14 @@ def _wrong_library(name: str, found: str | list[str]) -> str | None:
         kind, message = found
         absent = kind in ("ModuleNotFoundError", "ImportError") and message == f"No module named {name!r}"
         return f"it has no {name}" if absent else f"its {name} cannot be imported ({kind}: {message[:200]})"
-    if _numbers(found) < NEEDED[name]:
-        return f"its {name} is {found}, and simulations need {_text(NEEDED[name])} or newer"
+    if _is_older(found, NEEDED[name]):
+        return f"its {name} is {found}, and simulations need {NEEDED[name]} or newer"
     return None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: 16.1.0.dev3 is (16, 1, 0)."""
-    parts = version.split(".")
-    n_numbers = next((i for i, part in enumerate(parts) if not part.isdigit()), len(parts))
-    return tuple(map(int, parts[:n_numbers]))
-
-
-def _text(version: tuple[int, ...] | list[int]) -> str:
-    return ".".join(map(str, version))
+def _is_older(found: str, needed: Version) -> bool:
+    """Tell whether a version is older than another; a preview of a release counts as that release."""
+    try:
+        return Version(found).release < needed.release
+    except InvalidVersion:
+        return True

@@ -15,15 +15,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from mops.errors import InstallError
 
 REQUIREMENTS, LOCK, PROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
 _KEY_DIGITS = 32
 _LINES_SHOWN, _LINE_CHARACTERS = 15, 300
 
-# A line of a requirements file that names nothing in the bundle: a name, perhaps extras, a version or an address. Any
-# other line may: pip reads many forms of paths, and one environment too many is better than a wrong one.
-_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[^\]]*\]\s*)?([<>=!~;@(].*)?", re.DOTALL)
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
 _OPTION = re.compile(
     r"(-i|--index-url|--extra-index-url|--trusted-host|--no-index|--pre|--prefer-binary|--only-binary|--no-binary"
@@ -118,8 +117,18 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _may_name_a_file(line: str) -> bool:
-    is_archive = "://" not in line and line.partition(";")[0].rstrip().lower().endswith(_ARCHIVES)
-    return is_archive or "file:" in line or not (_NAMED.fullmatch(line) or _OPTION.fullmatch(line))
+    """Tell whether a line may name a file of the bundle.
+
+    Every line that is not known counts as one: an environment too many is better than a wrong one.
+    """
+    if _OPTION.fullmatch(line):
+        return "file:" in line
+    try:
+        requirement = Requirement(line.partition(" --")[0])  # without pip's options for this requirement: --hash
+    except InvalidRequirement:
+        return True
+    url = requirement.url or "https://"
+    return "://" not in url or "file:" in url or requirement.name.lower().endswith(_ARCHIVES)
 
 
 def _of_lock(lock: str, project: str) -> Dependencies | None:
