@@ -63,6 +63,7 @@ HOMES = {
     "anyio": ("k8s/port_forward.py",),
     "dask_kubernetes": ("k8s/dedicated.py",),
     "scipy": ("study/sampling/draw.py",),
+    "tenacity": ("storage/",),
     "prometheus_client": ("attempt/reporting/metrics.py", "worker/metrics.py"),
     "typer": ("cli/",),
     "rich": ("cli/",),
@@ -85,6 +86,10 @@ NOT_IN_A_CHILD = (
         "pathspec",
         "scipy",
         "prometheus_client",
+        "filelock",
+        "packaging",
+        "platformdirs",
+        "tenacity",
     ),
     *(
         "mops.settings",

@@ -16,10 +16,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs
 from azure.core import exceptions as azure
+from tenacity import RetryError, Retrying
 
 from mops.errors import StorageUnavailable, UsageError, path_refused
 from mops.storage.backends.azure import AzureBlobs
-from mops.storage.backends.base import BRIEF, PATIENT, Backend, Data, Entry, Retry, T
+from mops.storage.backends.base import BRIEF, PATIENT, Backend, Data, Entry, T
 from mops.storage.backends.faults import fault_of, in_brief, refused
 from mops.storage.backends.local import LocalFolder
 from mops.storage.backends.memory import ProcessMemory
@@ -38,15 +39,15 @@ class Files:
         The storage; usually it comes from :meth:`open`.
     url
         The root, as errors name it.
-    retry
-        How transient faults are met.
+    retrying
+        How long transient faults are retried.
     """
 
-    def __init__(self, backend: Backend, url: str, retry: Retry = PATIENT):
-        self._backend, self.url, self._retry = backend, url, retry
+    def __init__(self, backend: Backend, url: str, retrying: Retrying = PATIENT):
+        self._backend, self.url, self._retrying = backend, url, retrying
 
     @classmethod
-    def open(cls, url: str, *, retry: Retry = PATIENT) -> Files:
+    def open(cls, url: str, *, retrying: Retrying = PATIENT) -> Files:
         """Open a storage; nothing is sent yet.
 
         Parameters
@@ -54,8 +55,8 @@ class Files:
         url
             A folder, ``file:///folder``, ``memory://name`` or ``abfs://container/prefix``. Credentials come
             from the environment: ``AZURE_STORAGE_CONNECTION_STRING``, or what else adlfs reads.
-        retry
-            How transient faults are met.
+        retrying
+            How long transient faults are retried.
 
         Raises
         ------
@@ -65,10 +66,10 @@ class Files:
         canonical = canonical_url(url)
         match canonical.partition("://"):
             case (folder, "", _):
-                return cls(LocalFolder(Path(folder)), canonical, retry)
+                return cls(LocalFolder(Path(folder)), canonical, retrying)
             case ("memory", _, name):
-                return cls(ProcessMemory(name), canonical, retry)
-        return cls(AzureBlobs(canonical), canonical, retry)
+                return cls(ProcessMemory(name), canonical, retrying)
+        return cls(AzureBlobs(canonical), canonical, retrying)
 
     def brief(self) -> Files:
         """Return the same files for who waits at a terminal: given up after seconds, where a job has minutes."""
@@ -235,18 +236,19 @@ class Files:
         return found
 
     def _answered(self, path: str, call: Callable[[], T]) -> T:
-        """Try a call until it is answered; its faults become ours here."""
+        """Call the backend, retry its transient faults, and translate its errors."""
         where = f"{self.url}/{path}"
-        for attempt in self._retry.attempts():  # noqa: B007 - named in the message below
-            try:
-                return call()
-            except (OSError, azure.AzureError) as error:
-                fault, last = fault_of(error), error
-                if not fault.transient:
-                    raise refused(error, where) from error
-        raise StorageUnavailable(
-            f"{fault.what}, {attempt} times in a row ({in_brief(last)})", where=where, hint=fault.hint
-        ) from last
+        try:
+            return self._retrying(call)
+        except RetryError as gave_up:
+            n_calls, error = gave_up.last_attempt.attempt_number, gave_up.last_attempt.exception()
+            assert isinstance(error, OSError | azure.AzureError)
+            fault = fault_of(error)
+            raise StorageUnavailable(
+                f"{fault.what}, {n_calls} times in a row ({in_brief(error)})", where=where, hint=fault.hint
+            ) from error
+        except (OSError, azure.AzureError) as error:
+            raise refused(error, where) from error
 
 
 def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:

@@ -13,8 +13,9 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.blob import BlobServiceClient, ContainerClient
 from fsspec.implementations.memory import MemoryFileSystem
+from tenacity import Retrying
 
-from mops.storage.backends.base import Retry
+from mops.storage.backends.base import PATIENT
 from mops.storage.files import Files
 
 
@@ -135,8 +136,9 @@ class Time:
         self.slept.append(seconds)
         self.now_s += seconds
 
-    def retry(self, **options: float) -> Retry:
-        return Retry(sleep=self.sleep, clock=lambda: self.now_s, **options)
+    def retrying(self, total_s: float = 120) -> Retrying:
+        """Return mops's own way to retry, for so many seconds of this time."""
+        return PATIENT.copy(sleep=self.sleep, stop=lambda call: call.idle_for + call.upcoming_sleep >= total_s)
 
 
 @pytest.fixture

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from made import created
+from tenacity import stop_after_attempt
 
 from mops.errors import JobError, StorageUnavailable, Superseded
 from mops.jobs.clean import clean
 from mops.jobs.job import Job
-from mops.storage.backends.base import Entry, Retry
+from mops.storage.backends.base import PATIENT, Entry
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, By, Cancel, Claim, Commit, End, Part, Record, decode_record
@@ -32,6 +33,7 @@ from mops.verdicts import Counts
 PATHS = JobPaths("job")
 CLEANER = socket.gethostname()
 """How a cleaner is to be called: its claims bear the name of this host."""
+THREE_TRIES = PATIENT.copy(stop=stop_after_attempt(3), sleep=lambda _: None)
 
 Choose = Callable[[Sequence[str]], int]
 
@@ -87,7 +89,7 @@ class Actor(threading.Thread):
         self.over = False
         self.outcome: BaseException | str | None = None
         self.files = SimulatedFiles(self)
-        self.job_log = world.log_type(self.files, PATHS, host=name, clock=lambda: 0.0, retry=no_waiting())
+        self.job_log = world.log_type(self.files, PATHS, host=name, clock=lambda: 0.0, retrying=THREE_TRIES)
 
     def run(self) -> None:
         try:
@@ -115,21 +117,11 @@ class Actor(threading.Thread):
         return self.choice
 
 
-def no_waiting() -> Retry:
-    """Three tries."""
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    return Retry(first_s=1, longest_s=1, total_s=2.5, sleep=sleep, clock=lambda: now[0], jitter=lambda: 0.0)
-
-
 class SimulatedFiles(Files):
     """Real Files over the simulated storage; GETs one after the other, up to the first that is absent."""
 
     def __init__(self, actor: Actor):
-        super().__init__(Requests(actor), "simulated:/", no_waiting())
+        super().__init__(Requests(actor), "simulated:/", THREE_TRIES)
 
     def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
         found: list[bytes | None] = [None] * len(paths)

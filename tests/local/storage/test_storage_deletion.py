@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from made import Hooked, below, claimed, commit, created, ended, finished, lives, part
+from tenacity import stop_after_attempt
 
 from mops.errors import CorruptRecord, JobError, MopsError, NewerFormat, StorageUnavailable, Superseded
 from mops.jobs.delete import Deleted, delete, derived_jobs, plan_deletion
 from mops.jobs.job import Job
 from mops.jobs.listing import list_jobs
-from mops.storage.backends.base import Retry
+from mops.storage.backends.base import PATIENT
 from mops.storage.files import Files
 from mops.storage.job_records import Parent, check_still_there, create_derived
 from mops.storage.joblog.log import JobLog
@@ -205,8 +206,7 @@ class Plug:
 
 
 def cut_off(files: Files, changes: int) -> Files:
-    no_patience = Retry(total_s=0, sleep=lambda _: None)
-    return Files(Hooked(files._backend, Plug(changes)), files.url, no_patience)
+    return Files(Hooked(files._backend, Plug(changes)), files.url, PATIENT.copy(stop=stop_after_attempt(1)))
 
 
 @pytest.mark.parametrize("state", ["complete", "interrupted"])

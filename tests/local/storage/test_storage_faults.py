@@ -12,9 +12,10 @@ import azurite
 import pytest
 from azure.core import exceptions as azure_errors
 from servers import CuttingProxy, Scripted, serving
+from tenacity import RetryError, stop_after_attempt
 
 from mops.errors import StorageError, StorageUnavailable, UsageError
-from mops.storage.backends.base import Retry
+from mops.storage.backends.base import BRIEF, PATIENT
 from mops.storage.backends.faults import fault_of
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
@@ -167,16 +168,34 @@ def test_errors_of_the_network_without_a_number_are_transient(error):
     assert fault_of(error).transient
 
 
-def test_pauses_double_up_to_the_longest_and_end_after_the_total(clock):
-    retry = clock.retry(first_s=1, longest_s=8, total_s=40)
-    assert list(Retry.attempts(retry)) == list(range(1, len(clock.slept) + 2))
-    assert all(n / 2 < pause <= n for n, pause in zip([1, 2, 4, 8, 8, 8], clock.slept, strict=False))
-    assert sum(clock.slept) <= 40
+@pytest.mark.parametrize(("retrying", "longest_s"), [(PATIENT, 10), (BRIEF, 2)])
+def test_pauses_double_up_to_the_longest(retrying, longest_s, clock):
+    def fails():
+        raise TimeoutError
+
+    with pytest.raises(RetryError):
+        retrying.copy(sleep=clock.sleep, stop=stop_after_attempt(12))(fails)
+    most = [min(0.1 * 2**n, longest_s) for n in range(11)]
+    assert all(n / 2 <= pause <= n for n, pause in zip(most, clock.slept, strict=True))
 
 
-def azure_files(port, monkeypatch, retry):
+@pytest.mark.parametrize(("retrying", "total_s"), [(PATIENT, 120), (BRIEF, 6)])
+def test_no_call_is_made_after_the_total(retrying, total_s, clock, monkeypatch):
+    monkeypatch.setattr("time.monotonic", lambda: clock.now_s)
+    calls = []
+
+    def fails():
+        calls.append(clock.now_s)
+        raise TimeoutError
+
+    with pytest.raises(RetryError):
+        retrying.copy(sleep=clock.sleep)(fails)
+    assert total_s / 2 < calls[-1] < total_s
+
+
+def azure_files(port, monkeypatch, retrying):
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(port))
-    return Files.open("abfs://container/prefix", retry=retry)
+    return Files.open("abfs://container/prefix", retrying=retrying)
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
@@ -184,7 +203,7 @@ def test_transient_answers_are_tried_again_after_growing_pauses_and_by_us_alone(
     bad = (status, {}, b"")
     script = Scripted(bad, bad, bad, bad, CREATED)
     with serving(script) as port:
-        files = azure_files(port, monkeypatch, clock.retry())
+        files = azure_files(port, monkeypatch, clock.retrying())
         assert files.put_new("log/1", b"x") is True
     assert len(script.requests) == 5, "the client's own retries are to be off"
     assert clock.slept == sorted(clock.slept)
@@ -195,7 +214,7 @@ def test_transient_answers_are_tried_again_after_growing_pauses_and_by_us_alone(
 def test_a_connection_that_is_closed_without_an_answer_is_a_transient_fault(clock, monkeypatch):
     script = Scripted(None, None, None, None, None, None, CREATED)
     with serving(script) as port:
-        files = azure_files(port, monkeypatch, clock.retry())
+        files = azure_files(port, monkeypatch, clock.retrying())
         assert files.put_new("log/1", b"x") is True
     assert len(script.requests) == 7
     # aiohttp itself sends a PUT once more when a kept connection breaks.
@@ -216,7 +235,7 @@ def test_a_connection_that_is_closed_without_an_answer_is_a_transient_fault(cloc
 def test_a_storage_that_stays_out_of_order_is_unavailable_in_the_end(ask, clock, monkeypatch):
     script = Scripted((503, {"x-ms-error-code": "ServerBusy"}, b""))
     with serving(script) as port:
-        files = azure_files(port, monkeypatch, clock.retry(total_s=20))
+        files = azure_files(port, monkeypatch, clock.retrying(total_s=20))
         with pytest.raises(StorageUnavailable) as caught:
             ask(files)
     assert caught.value.where == "abfs://container/prefix/a"
@@ -227,7 +246,7 @@ def test_a_storage_that_stays_out_of_order_is_unavailable_in_the_end(ask, clock,
 
 
 def test_a_server_that_is_gone_is_unavailable_in_the_end(clock, monkeypatch):
-    files = azure_files(azurite.free_port(), monkeypatch, clock.retry(total_s=5))
+    files = azure_files(azurite.free_port(), monkeypatch, clock.retrying(total_s=5))
     with pytest.raises(StorageUnavailable, match="does not answer"):
         files.get("a")
 
@@ -239,7 +258,7 @@ def test_a_server_that_is_gone_is_unavailable_in_the_end(clock, monkeypatch):
 def test_a_permanent_answer_is_named_at_once(status, code, what, clock, monkeypatch):
     script = Scripted((status, {"x-ms-error-code": code}, b""))
     with serving(script) as port:
-        files = azure_files(port, monkeypatch, clock.retry())
+        files = azure_files(port, monkeypatch, clock.retrying())
         for ask in (files.get, files.size, files.list, lambda path: files.put_new(path, b"")):
             with pytest.raises(StorageError, match=what) as caught:
                 ask("a/b")
@@ -337,7 +356,7 @@ def test_a_commit_whose_answer_was_lost_finds_itself_and_counts_once(azure, cloc
 
     proxy = CuttingProxy(azure.port, lose)
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(proxy.port))
-    log = claimed(Files.open(azure.url, retry=clock.retry()))
+    log = claimed(Files.open(azure.url, retrying=clock.retrying()))
     log.commit(Ranges.of([0]), [], Counts(1, 0, 0, 0))
     log.commit(Ranges.of([1]), [], Counts(1, 0, 0, 0))
     proxy.close()
@@ -369,7 +388,7 @@ class LosesAnswers:
 def test_a_commit_whose_answers_were_lost_goes_on_elsewhere_too(kind, request, clock):
     opened = Files.open(request.getfixturevalue(kind).url)
     lossy = LosesAnswers(opened._backend)
-    files = Files(lossy, opened.url, clock.retry())
+    files = Files(lossy, opened.url, clock.retrying())
     log = claimed(files)
     for group, to_lose in enumerate((1, 0, 3, 2)):
         lossy.to_lose = to_lose

@@ -495,8 +495,8 @@ class Faulty:
 def faulty(memory, clock):
     files = Files.open(memory.url)
     backend = Faulty(files._backend)
-    retry = clock.retry(total_s=10)
-    return backend, JobLog(Files(backend, files.url, retry), PATHS, retry=retry), files
+    retrying = clock.retrying(total_s=10)
+    return backend, JobLog(Files(backend, files.url, retrying), PATHS, retrying=retrying), files
 
 
 def test_a_record_that_cannot_be_seen_yet_costs_tries_and_nothing_else(faulty, clock):

@@ -1,17 +1,21 @@
-"""What a backend must be able to do, and how often a fault is retried."""
+"""What a backend must be able to do, and for how long mops retries transient faults."""
 
 from __future__ import annotations
 
-import itertools
-import random
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    stop_before_delay,
+    wait_exponential,
+    wait_random_exponential,
+)
 
+from mops.storage.backends.faults import is_transient
 from mops.storage.backends.spool import Spool
 
 Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | Spool
@@ -31,42 +35,29 @@ class Entry:
 Entries: TypeAlias = list[Entry]  # in classes with a method of that name, `list` is the method
 
 
-@dataclass(frozen=True)
-class Retry:
-    """How often transient faults are met with another try.
+def _retrying(longest_s: float, total_s: float) -> Retrying:
+    """Return what retries transient faults.
 
     Parameters
     ----------
-    first_s, longest_s
-        The first pause and the longest; each is twice the one before, less a random part of up to a half.
+    longest_s
+        The longest pause. The first is 0.1 s, each later one twice as long; up to half of each is left out at random.
     total_s
-        Seconds after the first try at which none is begun any more.
-    sleep, clock, jitter
-        ``time.sleep``, a monotonic clock (s), and a source of random numbers in [0, 1).
+        Seconds since the first call. mops does not start another call later than that.
     """
-
-    first_s: float = 0.1
-    longest_s: float = 10.0
-    total_s: float = 120.0
-    sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
-    jitter: Callable[[], float] = random.random
-
-    def attempts(self) -> Iterator[int]:
-        """Count the tries: 1 at once, each further one after a pause, until the time is used up."""
-        start, pause_s = self.clock(), self.first_s
-        for attempt in itertools.count(1):
-            yield attempt
-            wait_s = pause_s * (1 - self.jitter() / 2)
-            if self.clock() - start + wait_s > self.total_s:
-                return
-            self.sleep(wait_s)
-            pause_s = min(2 * pause_s, self.longest_s)
+    half: dict[str, float] = {"multiplier": 0.05, "max": longest_s / 2}
+    return Retrying(
+        retry=retry_if_exception(is_transient),
+        wait=wait_exponential(**half) + wait_random_exponential(**half),
+        stop=stop_before_delay(total_s),
+    )
 
 
-PATIENT = Retry()
+PATIENT = _retrying(longest_s=10.0, total_s=120.0)
+"""For jobs."""
 
-BRIEF = Retry(longest_s=2.0, total_s=6.0)
+BRIEF = _retrying(longest_s=2.0, total_s=6.0)
+"""For a person who waits at a terminal."""
 
 
 class Backend(Protocol):

@@ -122,6 +122,11 @@ def fault_of(error: OSError | azure.AzureError) -> Fault:
     return FAULTS_BY_CODE.get(code_of(error) or "", by_status)
 
 
+def is_transient(error: BaseException) -> bool:
+    """Tell whether the same call may succeed later."""
+    return isinstance(error, OSError | azure.AzureError) and fault_of(error).transient
+
+
 def refused(error: OSError | azure.AzureError, where: str) -> StorageError:
     """Return our error for a foreign one that is final."""
     fault = fault_of(error)

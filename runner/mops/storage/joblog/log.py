@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tenacity import RetryError, Retrying, retry_if_result
+
 from mops.errors import CorruptRecord, StorageUnavailable, Superseded
-from mops.storage.backends.base import PATIENT, Retry
+from mops.storage.backends.base import PATIENT
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import (
     LOG_RECORDS,
@@ -55,8 +57,8 @@ class JobLog:
         Seconds since the epoch, for people to read.
     nonce
         Draws 128 random bits, hexadecimal.
-    retry
-        How long a record that exists, but cannot be read yet, is waited for.
+    retrying
+        How long to wait for a record that exists and cannot be read yet.
     """
 
     def __init__(
@@ -67,10 +69,11 @@ class JobLog:
         host: str | None = None,
         clock: Callable[[], float] = time.time,
         nonce: Callable[[], str] = lambda: os.urandom(16).hex(),
-        retry: Retry = PATIENT,
+        retrying: Retrying = PATIENT,
     ):
         self._files, self._paths, self._host = files, paths, host or socket.gethostname()
-        self._clock, self._nonce, self._retry = clock, nonce, retry
+        self._clock, self._nonce = clock, nonce
+        self._retrying = retrying.copy(retry=retry_if_result(lambda there: there is None))
         self._view = LogView()
         self._claim: Record | None = None
         self._open: Record | None = None
@@ -246,13 +249,14 @@ class JobLog:
         if self._open is not None:
             raise self._unanswered(self._open)
         self._open = record
-        # Open also when an error leaves this loop: its request may still land, so nothing else may be put.
-        for _ in self._retry.attempts():
-            there = self._put(record)
-            if there is not None:
-                self._open = None
-                return there
-        raise self._unanswered(record)
+        # The record stays open if an error leaves this method: its request may still land, so nothing else may be put.
+        try:
+            there = self._retrying(self._put, record)
+        except RetryError:
+            raise self._unanswered(record) from None
+        assert there is not None
+        self._open = None
+        return there
 
     def _put(self, record: Record) -> Record | None:
         """Return the record that stands in this one's place; None: there is one that cannot be read yet."""
