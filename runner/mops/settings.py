@@ -1,7 +1,6 @@
-"""The one reader of the environment: every ``MODELOPS_*`` variable, checked at once.
+"""Reads and checks every ``MODELOPS_*`` variable of the environment at once.
 
-A setting stands here from the day that its reader does; any other ``MODELOPS_JOB_*`` is refused as unknown. Other
-tools' ``MODELOPS_*`` are theirs.
+mops refuses unknown ``MODELOPS_JOB_*`` variables. Other ``MODELOPS_*`` variables belong to other tools.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ _PLACES = {
     "scheduler": "MODELOPS_SCHEDULER",
     "metrics_port": "MODELOPS_METRICS_PORT",
 }
-"""Settings that say where, which are not of a job alone."""
+"""Settings that belong to more than a job."""
 
 
 @dataclass(frozen=True)
 class SettingLine:
-    """One setting, for a list: its variable, its value (in bytes, where it says so), its source, what it means."""
+    """A setting in a list: its variable, its value with a unit, its source and its meaning."""
 
     name: str
     value: Any
@@ -38,69 +37,62 @@ class SettingLine:
 
 
 class Settings(BaseModel):
-    """How jobs run. Units: seconds and bytes, where not said otherwise."""
+    """How jobs run, in seconds and bytes unless a description says otherwise."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        200, description="parameter sets in flight: bounds memory; auto: as many as memory allows, by measurement"
+        200, description="parameter sets in flight, which bounds memory; auto: by measurement"
     )
     checkpoint_seconds: float = Field(
         30.0, ge=0, allow_inf_nan=False, description="seconds of finished work at risk if the runner is killed; 0: none"
     )
     checkpoint_bytes: ByteSize = Field(
-        ByteSize(64 << 20), ge=1 << 20, description="bytes of finished work at risk; also bounds the write queue"
+        ByteSize(64 << 20), ge=1 << 20, description="bytes of finished work at risk if the runner is killed"
     )
     sim_timeout: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="seconds that one simulation or target may take; unset: no limit"
+        None, gt=0, allow_inf_nan=False, description="seconds that a simulation or target may take; unset: no limit"
     )
     sim_memory: ByteSize | None = Field(
-        None, ge=32 << 20, description="bytes that one simulation may take, with its processes; unset: its slot's share"
+        None, ge=32 << 20, description="bytes that a simulation may use; unset: the share of its slot"
     )
-    tasks_per_child: int = Field(
-        0, ge=0, description="simulations before a child process is replaced; 0: on growth only; 1: one for each"
-    )
+    tasks_per_child: int = Field(0, ge=0, description="simulations before mops replaces a child process; 0: no limit")
     child_growth: ByteSize = Field(
-        ByteSize(300 << 20), ge=0, description="bytes that a child may grow since its first simulation; 0: any number"
+        ByteSize(300 << 20), ge=0, description="bytes a child process may grow before mops replaces it; 0: no limit"
     )
     start: Literal["auto", "fork", "spawn"] = Field(
         "auto",
-        description="child processes fork from one that has imported the model, or spawn; auto: fork if it is safe",
+        description="fork child processes from a template, or spawn; auto: fork if safe",
     )
-    sim_threads: int = Field(1, ge=1, description="threads that a simulation may use; slots are divided by it")
-    retries: int = Field(1, ge=0, description="how often a simulation that died or ran out of memory is tried again")
+    sim_threads: int = Field(1, ge=1, description="threads that a simulation may use; reduces the slots")
+    retries: int = Field(1, ge=0, description="retries of a simulation that crashed or ran out of memory")
     max_failures: str | None = Field(
         None,
         pattern=r"^(\d+|\d+(\.\d+)?%)$",
-        description="failed simulations, or their share (5%), above which the job ends; unset: any number",
+        description="failed simulations, or share (5%), that stop a job; unset: no limit",
     )
     priority: Literal["low", "normal", "high"] = Field(
         "normal",
-        description="share of a cluster beside other jobs: high has four times what normal has, low a quarter",
+        description="share of a cluster: high has 4 times that of normal, low a quarter",
     )
     task_seconds: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="fuse short parameter sets into tasks of about this many seconds"
+        1.0, gt=0, allow_inf_nan=False, description="combine short parameter sets into tasks of about this many seconds"
     )
-    slots: int | None = Field(
-        None, ge=1, description="simulations at once on an embedded worker; unset: processors divided by SIM_THREADS"
-    )
+    slots: int | None = Field(None, ge=1, description="parallel simulations on this machine; unset: CPUs / SIM_THREADS")
     install: Literal["auto", "never", "always"] = Field(
         "auto",
-        description="install what the project's requirements.txt, uv.lock or pyproject.toml asks for; auto: on a "
-        "cluster, and not on an embedded worker",
+        description="install the project's dependencies; auto: only on a cluster",
     )
     install_timeout: float = Field(
-        600.0, gt=0, allow_inf_nan=False, description="seconds that installing it may take on a worker"
+        600.0, gt=0, allow_inf_nan=False, description="seconds that an installation may take on a worker"
     )
-    scheduler: str | None = Field(
-        None, description="address of a Dask scheduler, like tcp://host:8786; unset: a cluster in this process"
-    )
+    scheduler: str | None = Field(None, description="address of a Dask scheduler (tcp://host:8786); unset: none")
     cluster_timeout: float = Field(
-        300.0, gt=0, allow_inf_nan=False, description="seconds to wait for a lost scheduler, or for a first worker"
+        300.0, gt=0, allow_inf_nan=False, description="seconds to wait for a lost scheduler or a first worker"
     )
     storage: str | None = Field(None, description="folder or URL of results; unset: mops-storage in the project")
     metrics_port: int | None = Field(
-        None, ge=0, le=65535, description="where a runner shows Prometheus metrics; 0: a free port; unset: nowhere"
+        None, ge=0, le=65535, description="port of the runner's Prometheus metrics; 0: any free; unset: none"
     )
 
     @field_validator("batch_size", mode="before")
@@ -110,19 +102,19 @@ class Settings(BaseModel):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, **instead: str | None) -> Settings:
-        """Read and check the environment; an empty variable counts as unset.
+        """Read and check the environment. An empty variable counts as unset.
 
         Parameters
         ----------
         environ
             Variables by name.
         instead
-            Fields that the command line gives, which count more; None: it does not.
+            Fields from the command line, which override the environment; None: not given.
 
         Raises
         ------
         SettingsError
-            Every unknown name, with the nearest known one, and every value that cannot be.
+            Variables are unknown or have invalid values. The error lists all, with the nearest known names.
         """
         given = {name: value for name, value in environ.items() if value.strip()}
         problems = [_unknown(name) for name in sorted(given) if name.startswith(PREFIX) and name not in _variables()]
@@ -137,18 +129,18 @@ class Settings(BaseModel):
         return settings
 
     def batch_size_or(self, measured: int) -> int:
-        """Return the batch size, or what it is where mops measures it."""
+        """Return the batch size; for ``auto``, the measured size."""
         return measured if self.batch_size == "auto" else self.batch_size
 
     def failures_allowed(self, n_simulations: int) -> float:
-        """Return how many simulations of so many may fail before the job is to end."""
+        """Return how many of these simulations may fail before the job ends."""
         if self.max_failures is None:
             return math.inf
         number, percent, _ = self.max_failures.partition("%")
         return float(number) * n_simulations / 100 if percent else int(number)
 
     def described(self) -> list[SettingLine]:
-        """List the settings: variable, value, where it comes from, meaning."""
+        """List the settings: variable, value, source, meaning."""
         return [
             SettingLine(
                 name,
@@ -161,7 +153,7 @@ class Settings(BaseModel):
         ]
 
     def changes_since(self, before: Mapping[str, Any]) -> list[str]:
-        """Return a line for each setting that differs from what :meth:`to_json` gave ``before``."""
+        """Return a line for each setting that differs from an earlier result of :meth:`to_json`."""
         now = self.to_json()
         return [
             f"{_variable(field)}: {before.get(field)} before, {now[field]} now"
@@ -170,12 +162,12 @@ class Settings(BaseModel):
         ]
 
     def to_environment(self) -> dict[str, str]:
-        """Return the variables from which :meth:`from_environment` makes these settings."""
+        """Return the variables that give these settings in :meth:`from_environment`."""
         given = {_variable(field): getattr(self, field) for field in self.model_fields_set}
         return {name: str(value) for name, value in given.items() if value is not None}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values; ``Settings.model_validate`` reads them."""
+        """Return the fields as JSON values, which ``Settings.model_validate`` reads."""
         return self.model_dump(mode="json")
 
 
@@ -189,14 +181,14 @@ def _variable(field: str) -> str:
 
 
 def _unknown(name: str) -> Problem:
-    # Without what all names share: with it, any two of them are near.
+    # Without the prefix, which would make any two names similar.
     near = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), Settings.model_fields, 1, cutoff=0.75)
-    advice = f"; did you mean {_variable(near[0])}?" if near else "; this version has none of this name"
+    advice = f"; did you mean {_variable(near[0])}?" if near else "; this version has no such setting"
     return Problem(name, f"unknown setting{advice}")
 
 
 def _known() -> str:
-    """Return every setting with its default: ``mops settings`` cannot list them where one is wrong."""
+    """Return every setting with its default, because ``mops settings`` fails if one is wrong."""
     lines = Settings().described()
     return ", ".join(f"{line.name} ({'unset' if line.value is None else line.value})" for line in lines)
 

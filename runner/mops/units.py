@@ -1,4 +1,4 @@
-"""Writes bytes, seconds, rates and counts for people."""
+"""Writes bytes, seconds, rates and counts for people. Child processes import this: standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NUMBER = re.compile(r"\d[\d.,]*( [KMG]?i?B)?")
 
 
 def bytes_text(n_bytes: int) -> str:
-    """Return bytes for people: ``1.5 GiB``."""
+    """Return bytes with a unit: ``1.5 GiB``."""
     if n_bytes >= 1 << 30:
         return f"{n_bytes / 2**30:,.1f} GiB"
     if n_bytes >= 1 << 20:
@@ -18,17 +18,17 @@ def bytes_text(n_bytes: int) -> str:
 
 
 def mebibytes(n_bytes: int) -> str:
-    """Return bytes in MiB for people, with a decimal, as where a size is beside its limit: ``200.1 MiB``."""
+    """Return bytes in MiB with a decimal, to compare a size with its limit: ``200.1 MiB``."""
     return f"{n_bytes / 2**20:,.1f} MiB"
 
 
 def moment(iso: str) -> str:
-    """Return a moment (ISO 8601, with its zone) as people here write it."""
+    """Return a moment (ISO 8601 with its zone) in local time: ``2026-01-31 09:30``."""
     return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M}"
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people write them."""
+    """Return seconds with a unit: ``7.3 s``, ``2 min 05 s``, ``3 h 07 min``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -39,12 +39,12 @@ def duration(seconds: float) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Return simulations per second as people write them."""
+    """Return a rate: ``2.5/s``, ``1,200/s``."""
     return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"
 
 
 def about(seconds: float) -> str:
-    """Return roughly how long something will take: what is not known to the second is not said to the second."""
+    """Return a rounded estimate: ``about 40 min``."""
     for limit, unit_s, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             return f"about {max(round(seconds / unit_s), 1)} {unit}"
@@ -52,7 +52,7 @@ def about(seconds: float) -> str:
 
 
 def counted(n: int, what: str) -> str:
-    """Return a number of things."""
+    """Return a number of things: ``1 row``, ``2 rows``."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 

@@ -1,7 +1,7 @@
-"""The files of one storage, whichever backend holds them: paths, retries, errors.
+"""The files of one storage, in any backend: paths, retries, errors.
 
-Paths are relative to the storage's root and separated by ``/``. What a path means is paths.py's and joblog's.
-A fault of the storage becomes an error of ours in :meth:`Files._answered`, by the tables in backends/faults.py.
+Paths are relative to the storage's root and separated by ``/``. paths.py and joblog/ say what they mean.
+:meth:`Files._answered` retries and translates the errors of a backend, by the tables in backends/faults.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mops.storage.backends.memory import ProcessMemory
 from mops.storage.backends.spool import Spool
 
 AT_ONCE = 64
-"""Requests that one call may have under way. At 20 ms each, thousands of records are read in seconds."""
+"""Requests that one call sends at a time. At 20 ms each, it reads thousands of records in seconds."""
 
 
 class Files:
@@ -36,9 +36,9 @@ class Files:
     Parameters
     ----------
     backend
-        The storage; usually it comes from :meth:`open`.
+        The storage. :meth:`open` makes one from a URL.
     url
-        The root, as errors name it.
+        The root, for errors.
     retrying
         How long transient faults are retried.
     """
@@ -48,13 +48,13 @@ class Files:
 
     @classmethod
     def open(cls, url: str, *, retrying: Retrying = PATIENT) -> Files:
-        """Open a storage; nothing is sent yet.
+        """Open a storage. mops sends no request yet.
 
         Parameters
         ----------
         url
             A folder, ``file:///folder``, ``memory://name`` or ``abfs://container/prefix``. Credentials come
-            from the environment: ``AZURE_STORAGE_CONNECTION_STRING``, or what else adlfs reads.
+            from the environment: ``AZURE_STORAGE_CONNECTION_STRING``, or others that adlfs reads.
         retrying
             How long transient faults are retried.
 
@@ -72,29 +72,29 @@ class Files:
         return cls(AzureBlobs(canonical), canonical, retrying)
 
     def brief(self) -> Files:
-        """Return the same files for who waits at a terminal: given up after seconds, where a job has minutes."""
+        """Return the same files for a person at a terminal: mops gives up after seconds instead of minutes."""
         return Files(self._backend, self.url, BRIEF)
 
     def put_new(self, path: str, data: Data) -> bool:
-        """Create a file, whole or not at all, unless it exists; durable on return.
+        """Create a file, whole or not at all, unless it exists. The file is durable on return.
 
         Returns
         -------
         bool
-            True: created by this call. False: it exists, perhaps through this very call, when an answer was
-            lost and the request sent again: who needs to know compares the contents.
+            True: this call has created the file. False: the file exists. This call may have created it, if the storage
+            lost an answer and mops repeated the request. Compare the contents to find out.
 
         Raises
         ------
         StorageUnavailable
-            No answer in time; the request may still take effect, at any later moment.
+            The storage did not answer in time. The request may still take effect at any later moment.
         StorageError
             The storage refuses, or is full.
         """
         return self._answered(path, lambda: self._backend.put_new(path, data))
 
     def put(self, path: str, data: Data) -> None:
-        """Create or overwrite a file; readers see the old bytes or the new. Durable on return.
+        """Create or overwrite a file. Readers see the old bytes or the new. The file is durable on return.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class Files:
         return self._present(path, self._get(path))
 
     def reader(self, path: str) -> pa.NativeFile:
-        """Return a file for reading at any position: itself where it is local, else a temporary copy without a name.
+        """Open a file for reading at any position: the file itself if it is local, else a temporary copy.
 
         Raises
         ------
@@ -127,14 +127,14 @@ class Files:
         """
         filesystem, inner = self.arrow(path)
         if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
-            self.size(path)  # raises what is to be raised
+            self.size(path)  # raises if there is no such file
             return pa.OSFile(inner)
         copy = Spool()
         copy.write(self.get(path))
         return copy.opened()
 
     def get_many(self, paths: Sequence[str]) -> list[bytes | None]:
-        """Return the bytes of files, None for an absent one; :data:`AT_ONCE` requests at a time.
+        """Return the bytes of each file, None for an absent file; :data:`AT_ONCE` requests at a time.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Files:
         return self._present(path, self._answered(path, lambda: self._backend.size(path)))
 
     def list(self, folder: str) -> list[Entry]:
-        """Return every file below a folder ("": the root), by path; none when there is no such folder.
+        """Return every file below a folder ("": the root), sorted by path; none: there is no such folder.
 
         Raises
         ------
@@ -159,9 +159,9 @@ class Files:
         return sorted(found, key=lambda entry: entry.path)
 
     def folders(self, folder: str) -> Sequence[str]:
-        """Return the names of the folders directly below a folder ("": the root) that hold files, in order.
+        """Return the sorted names of the folders directly below a folder ("": the root) that hold files.
 
-        What lies in them is not looked through: this is quick where :meth:`list` would bring millions of files.
+        The storage does not list their files: this is quick where :meth:`list` would return millions.
 
         Raises
         ------
@@ -171,12 +171,12 @@ class Files:
         return sorted(self._answered(folder, lambda: self._backend.folders(folder)))
 
     def scraps(self, folder: str, age_s: float) -> Sequence[Entry]:
-        """Return what killed writers left below a folder, which :meth:`list` does not show; by path.
+        """Return the files that killed writers left below a folder, sorted by path. :meth:`list` hides them.
 
         Parameters
         ----------
         age_s
-            Only what nobody has written to for so many seconds.
+            Return only files whose last write was this many seconds ago or more.
 
         Raises
         ------
@@ -187,7 +187,7 @@ class Files:
         return sorted(found, key=lambda entry: entry.path)
 
     def prune(self, folder: str) -> None:
-        """Remove a folder and those in it, as far as no file is left in them.
+        """Remove a folder and the folders in it, unless they hold files.
 
         Raises
         ------
@@ -197,28 +197,28 @@ class Files:
         self._answered(folder, lambda: self._backend.prune(folder))
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove files; one that is absent already is fine.
+        """Remove files. An absent file is no error.
 
         Raises
         ------
         StorageError
-            The storage refuses, or is out of reach; some files may be gone.
+            The storage refuses, or is out of reach. Some files may be removed.
         """
         _at_once(lambda path: self._answered(path, lambda: self._backend.remove(path)), paths)
 
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
         """Return a pyarrow file system and the path in it, for ``pyarrow.dataset`` and ``pyarrow.parquet``.
 
-        What is read through it is retried by the storage's own client, not by ours.
+        The storage's own client retries reads through it.
         """
         return self._backend.arrow(path)
 
     def spool(self) -> Spool:
-        """Return an empty spool for a file that is to be put here: where the storage is a folder, in that folder."""
+        """Return an empty spool for a later :meth:`put`. If the storage is a folder, the spool lies in that folder."""
         return self._backend.spool()
 
     def free_bytes(self) -> int | None:
-        """Return how many bytes there is room for; None where the storage cannot tell.
+        """Return how many bytes the storage has room for; None: unknown.
 
         Raises
         ------
@@ -259,7 +259,7 @@ def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
 
 
 def canonical_url(url: str) -> str:
-    """Return a storage's one name, which :attr:`Files.url` is: an absolute folder, or a URL without a slash at its end.
+    """Return the only spelling of a storage's URL: an absolute folder, or a URL without a slash at its end.
 
     Raises
     ------
@@ -280,14 +280,14 @@ def canonical_url(url: str) -> str:
 
 
 def _folder(path: str) -> str:
-    """Return a folder's absolute path; what only a look at the storage tells (no access, a full disk) is told then."""
+    """Return a folder's absolute path. Missing access and full disks show up at the first use of the storage."""
     try:
         absolute = Path(path).expanduser().absolute()
         absolute.stat()
     except OSError as bad:
         if bad.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise path_refused(path, "the storage's folder", bad) from bad
-    except (ValueError, RuntimeError) as bad:  # a null character; a home folder that nobody has
+    except (ValueError, RuntimeError) as bad:  # a null character, or ~user of an unknown user
         raise path_refused(path, "the storage's folder", bad) from bad
     return str(absolute)
 
@@ -296,7 +296,7 @@ def _no_such_storage(scheme: str, url: str) -> UsageError:
     offered = "a folder, file:///folder, memory://name or abfs://container/prefix"
     if scheme in {"abfs", "abfss", "az"} and "?" in url:
         return UsageError(
-            "credentials do not belong into the URL",
+            "the URL contains credentials",
             where=url.partition("?")[0],
             hint="set AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING",
         )

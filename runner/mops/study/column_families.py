@@ -1,22 +1,22 @@
 """Families of types: what the columns of a job's outputs may hold so that all parts read as one dataset.
 
-A family says of which kind a column's values are, and what else they need of the type that is to hold them all. It is
-plain JSON data: a string for plain values, a list for nested ones.
+A family names the kind of a column's values, and what the type that holds all of them needs. It is plain JSON data: a
+string for plain values, a list for nested values.
 
 ==============================  ======================================================================================
 ``null``                        no value yet; fits every family
 ``number [facts]``              ``float``: there are floats; ``large``: integers beyond 2^53; ``huge``: integers beyond
                                 2^63-1; ``negative``: negative integers
 ``decimal I S``                 I digits before the point and S behind it
-``timestamp NEED ROOM``         NEED: the coarsest unit that is exact; ROOM: the finest that reaches all values. Also
+``timestamp NEED ROOM``         NEED: the coarsest exact unit; ROOM: the finest unit that reaches all values. Also
                                 ``zoned_timestamp`` and ``duration``
-``boolean string binary``       and ``date``, ``time`` (of day), and ``other TYPE``, which unifies with itself only
+``boolean string binary``       and ``date``, ``time`` (of day), and ``other TYPE``, which joins only with itself
 ``["list", F]``                 and ``["struct", {name: F}]``, ``["map", F, F]``
 ``mixed``                       no type holds all values
 ==============================  ======================================================================================
 
-:func:`joined` is the least family that holds two; so families are a lattice with ``null`` below and ``mixed`` above,
-and it does not matter in which order values are taken in. Pure; what Arrow has to do with it is columns.py's.
+:func:`joined` returns the least family that holds two families. Families are a lattice from ``null`` to ``mixed``, so
+the order of values does not matter. Pure: :mod:`mops.study.column_types` connects families with Arrow.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _REFUSALS = {
 
 
 def number(facts: Iterable[str] = ()) -> str:
-    """Return the family of numbers of which these facts hold."""
+    """Return the family of numbers with these facts."""
     return " ".join(["number", *sorted(facts)])
 
 
 def joined(one: Family, other: Family) -> Family:
-    """Return the least family that holds the values of both; ``mixed`` if no type does."""
+    """Return the least family that holds the values of both; ``mixed``: no type holds them."""
     if one == other or other == NULL:
         return one
     if one == NULL:
@@ -120,7 +120,7 @@ def join_families(*several: Mapping[str, Mapping[str, Family]]) -> Families:
 
 
 def news(known: Families, found: Families) -> Families:
-    """Return the columns of which ``found`` says more than ``known``, with what both say together."""
+    """Return the columns whose family in ``found`` adds to ``known``, with the joined family."""
     both = {output: join_columns(known.get(output, {}), columns) for output, columns in found.items()}
     more = {
         output: {name: family for name, family in columns.items() if family != known.get(output, {}).get(name)}
@@ -130,12 +130,12 @@ def news(known: Families, found: Families) -> Families:
 
 
 def misfits(known: Mapping[str, Family], found: Mapping[str, Family]) -> list[str]:
-    """Return the columns whose values do not fit to what is known."""
+    """Return the columns whose values do not fit the known families."""
     return [name for name, family in found.items() if joined(known.get(name, NULL), family) == MIXED]
 
 
 def said(family: Family) -> str:
-    """Name a family for people, without what it needs of its type."""
+    """Return a family's name for people."""
     if isinstance(family, str):
         kind, _, rest = family.partition(" ")
         return rest if kind == "other" else _SAID.get(kind, kind)
@@ -145,18 +145,18 @@ def said(family: Family) -> str:
 
 
 def refusal(known: Family, found: Family, type_: object) -> str:
-    """Say why values do not fit to what is known of their column.
+    """Return why values do not fit the known family of their column.
 
     Parameters
     ----------
     type_
-        The type of the column in which the values came.
+        The Arrow type of the column.
     """
     return _value_refusal(known, found) or f"is {type_}, not a {said(known)}"
 
 
 def _value_refusal(known: Family, found: Family) -> str:
-    """Return what is wrong with a value; empty: the types are of different families."""
+    """Return what is wrong with a value; empty: the kinds of the families differ."""
     if isinstance(known, list) and isinstance(found, list) and known[0] == found[0]:
         pairs = _inner_pairs(known, found)
         return next((_value_refusal(a, b) for a, b in pairs if joined(a, b) == MIXED), "")
@@ -170,7 +170,7 @@ def _value_refusal(known: Family, found: Family) -> str:
     if kind == "number":
         return next((f"holds {text}" for (a, b), text in _REFUSALS.items() if a in facts and b in found_facts), "")
     if kind in TIMED:
-        return f"holds a {said(kind)} in {found_facts[0]} beside others that together no unit holds exactly"
+        return f"holds a {said(kind)} in {found_facts[0]}, and no unit holds all values of the column exactly"
     return f"needs more than {DECIMAL_DIGITS} digits with the other decimals of the column" if kind == "decimal" else ""
 
 

@@ -1,6 +1,7 @@
-"""Arrow columns and the families of their values: what a column holds, and which type stores it exactly.
+"""Finds the families of the values in Arrow columns, and the types that store them exactly.
 
-The families themselves are column_families.py's. Children import this: the standard library, numpy and pyarrow only.
+:mod:`mops.study.column_families` explains families. Child processes import this: only the standard library, numpy and
+pyarrow.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _EXACT = 2**53
 _INT64_MAX = 2**63 - 1
 _DECIMAL128_DIGITS = 38
 _PER_UNIT = 1000
-_FINEST_STORED_COARSE = "ms"  # Parquet has no seconds
+_COARSEST_STORED = "ms"  # Parquet has no seconds
 
 Column: TypeAlias = Any
 """``pa.Array | pa.ChunkedArray``"""
@@ -62,7 +63,7 @@ def families_in(table: pa.Table) -> Columns:
 
 
 def family_of(column: Column) -> Family:
-    """Return the family of the values that a column holds; its declared type says nothing where there are none."""
+    """Return the family of a column's values. The type of a column without values says nothing."""
     if column.null_count == len(column):
         return NULL
     kind = column.type
@@ -80,7 +81,7 @@ def family_of(column: Column) -> Family:
     if (inner := _inner(array)) is None:
         return _plain_family(kind)
     families = list(map(family_of, inner))
-    if pa.types.is_map(kind):  # keys are never null, and so never of the type null: their type says their family
+    if pa.types.is_map(kind):  # keys are never null, so their type says their family
         families[0] = joined(families[0], least_of(kind.key_type))
     return _nested(kind, families)
 
@@ -103,25 +104,15 @@ def _integers(array: pa.Array) -> str:
 
 
 def _timed(array: pa.Array) -> str:
+    """Return the family of times: the coarsest unit that is exact, and the finest unit that 64 bits hold."""
     values = array.drop_null().view(pa.int64()).to_numpy()
-    return _timed_family(
-        array.type, _coarsest_exact(values, array.type.unit), _finest_in_reach(values, array.type.unit)
-    )
-
-
-def _coarsest_exact(values: np.ndarray[Any, Any], unit: str) -> str:
-    """Return the coarsest unit, of those that Parquet has, in which all values are whole."""
-    while unit not in ("s", _FINEST_STORED_COARSE) and not (values % _PER_UNIT).any():
-        values, unit = values // _PER_UNIT, UNITS[UNITS.index(unit) - 1]
-    return max(unit, _FINEST_STORED_COARSE, key=UNITS.index)
-
-
-def _finest_in_reach(values: np.ndarray[Any, Any], unit: str) -> str:
-    """Return the finest unit in which 64 bits hold all values."""
+    need = room = array.type.unit
     furthest = max(abs(int(values.min())), abs(int(values.max())))
-    while unit != UNITS[-1] and furthest * _PER_UNIT <= _INT64_MAX:
-        furthest, unit = furthest * _PER_UNIT, UNITS[UNITS.index(unit) + 1]
-    return unit
+    while need not in ("s", _COARSEST_STORED) and not (values % _PER_UNIT).any():
+        values, need = values // _PER_UNIT, UNITS[UNITS.index(need) - 1]
+    while room != UNITS[-1] and furthest * _PER_UNIT <= _INT64_MAX:
+        furthest, room = furthest * _PER_UNIT, UNITS[UNITS.index(room) + 1]
+    return _timed_family(array.type, max(need, _COARSEST_STORED, key=UNITS.index), room)
 
 
 def _timed_family(kind: pa.DataType, need: str, room: str) -> str:
@@ -131,10 +122,10 @@ def _timed_family(kind: pa.DataType, need: str, room: str) -> str:
 
 
 def _inner(array: pa.Array) -> list[pa.Array] | None:
-    """Return what a nested array holds, without what is beneath nulls; None: it is not nested."""
+    """Return the arrays inside a nested array, without values below nulls; None: the array is not nested."""
     if pa.types.is_map(array.type):
         there = array.drop_null()
-        start, stop = there.offsets[0].as_py(), there.offsets[-1].as_py()  # of a slice: its own
+        start, stop = there.offsets[0].as_py(), there.offsets[-1].as_py()  # a slice has its own
         return [there.keys.slice(start, stop - start), there.items.slice(start, stop - start)]
     if _is_list(array.type):
         return [array.flatten()]
@@ -163,7 +154,7 @@ def _nested(kind: pa.DataType, inner: Sequence[Family]) -> Family:
 
 
 def _plain_family(kind: pa.DataType) -> str:
-    """Return the family of a type of which every value needs the same."""
+    """Return the family of a type whose values all have the same family."""
     is_ = pa.types
     if is_.is_decimal(kind):
         return f"decimal {kind.precision - kind.scale} {max(kind.scale, 0)}"
@@ -181,22 +172,22 @@ def _plain_family(kind: pa.DataType) -> str:
 
 @lru_cache(maxsize=1024)
 def most_of(kind: pa.DataType) -> Family:
-    """Return the family of all the values that a type can hold: what fits it never needs a look at the values."""
+    """Return the family of all values that a type can hold. If that family fits, every value fits."""
     if pa.types.is_integer(kind):
         return _ANY_NUMBER[kind]
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
-        need = max(kind.unit, _FINEST_STORED_COARSE, key=UNITS.index)
+        need = max(kind.unit, _COARSEST_STORED, key=UNITS.index)
         return _timed_family(kind, need, kind.unit) if need == kind.unit else MIXED
     return _of_type(kind, most_of)
 
 
 @lru_cache(maxsize=1024)
 def least_of(kind: pa.DataType) -> Family:
-    """Return the family of some value of a type: what is known of a column by its type alone."""
+    """Return the least family of a value of a type: what the type alone says of a column."""
     if pa.types.is_integer(kind):
         return number()
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
-        return _timed_family(kind, _FINEST_STORED_COARSE, UNITS[-1])
+        return _timed_family(kind, _COARSEST_STORED, UNITS[-1])
     return _of_type(kind, least_of)
 
 
@@ -215,7 +206,7 @@ def _of_type(kind: pa.DataType, of: Callable[[pa.DataType], Family]) -> Family:
 
 
 def used_type(column: Column) -> pa.DataType:
-    """Return a column's type with null where it holds no value, so that it can be read as any other type."""
+    """Return a column's type with null where it holds no value, which reads as any other type."""
     if column.null_count == len(column):
         return pa.null()
     if _inner_types(column.type) is None:
@@ -223,14 +214,9 @@ def used_type(column: Column) -> pa.DataType:
     inner = list(map(used_type, _inner(_one_array(column)) or []))
     if pa.types.is_map(column.type):
         inner[0] = column.type.key_type
-    return _with_inner(column.type, inner)
-
-
-def _with_inner(kind: pa.DataType, inner: Sequence[pa.DataType]) -> pa.DataType:
-    if pa.types.is_map(kind):
         return pa.map_(*inner)
-    if pa.types.is_struct(kind):
-        return pa.struct(list(zip([field.name for field in kind], inner, strict=True)))
+    if pa.types.is_struct(column.type):
+        return pa.struct(list(zip([field.name for field in column.type], inner, strict=True)))
     return pa.list_(inner[0])
 
 
@@ -240,12 +226,12 @@ def storage_type(types: Iterable[pa.DataType], family: Family = NULL) -> pa.Data
     Parameters
     ----------
     family
-        What is known of their values.
+        The known family of their values.
 
     Raises
     ------
     ValueError
-        There is none: the types are of different families.
+        No type holds them: the types are of different families.
     """
     kinds = [kind for kind in dict.fromkeys(types) if not pa.types.is_null(kind)]
     if not kinds:
@@ -258,7 +244,7 @@ def storage_type(types: Iterable[pa.DataType], family: Family = NULL) -> pa.Data
 
 
 def type_said(family: Family) -> pa.DataType:
-    """Return the type that a family says for a column without values; null where it depends on the values to come."""
+    """Return the type of a column without values by its family; null: the type depends on later values."""
     return _SAID_BY_FAMILY.get(family, pa.null()) if isinstance(family, str) else pa.null()
 
 
@@ -313,19 +299,19 @@ def _timed_storage(kinds: Sequence[pa.DataType], need: str, room: str) -> pa.Dat
 
 
 def converted(column: Column, kind: pa.DataType) -> Column:
-    """Return a column as one of another type, which holds its values exactly."""
+    """Return a column with another type, which must hold its values exactly."""
     if column.type == kind:
         return column
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([converted(chunk, kind) for chunk in column.chunks], kind)
     if column.null_count == len(column):
         return pa.nulls(len(column), kind)
-    # Arrow's own cast of nested columns knows no types that are unlike, and makes invalid arrays of inner nulls.
+    # Arrow's cast of nested columns refuses types that differ inside, and makes invalid arrays of inner nulls.
     return column.cast(kind) if _inner_types(column.type) is None else _rebuilt(column, kind)
 
 
 def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert a nested array by what it holds."""
+    """Convert the arrays inside a nested array."""
     nulls = array.is_null()
     if pa.types.is_struct(kind):
         by_name = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
@@ -341,7 +327,7 @@ def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
-    """Return how many elements each list or map holds; none where it is null."""
+    """Return the number of elements of each list or map; 0 for null."""
     if not pa.types.is_map(array.type):
         return np.asarray(pc.list_value_length(array).fill_null(0))
     lengths = np.zeros(len(array), np.int64)

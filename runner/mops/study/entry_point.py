@@ -1,4 +1,4 @@
-"""How a study names code: ``module``, ``module:name`` or ``path/file.py:name``. Children import this."""
+"""Reads how a study names code: ``module``, ``module:name`` or ``path/file.py:name``. Child processes import this."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """A place in the project's code: a module or a file, and a name in it (None: the module itself)."""
+    """A module or a file of the project, and a name in it; None: the module itself."""
 
     module: str | None
     path: str | None
@@ -26,7 +26,7 @@ class EntryPoint:
         Raises
         ------
         ModelError
-            It has none of the forms.
+            The text has none of these forms.
         """
         place, colon, name = text.partition(":")
         if colon and not name.isidentifier():

@@ -1,8 +1,8 @@
-"""Makes groups of a study's entries: all entries with one param_id are one group, in order of first appearance.
+"""Makes groups of a study's entries: all entries with the same param_id are a group, in order of first appearance.
 
-Entries are kept as arrays, about 70 bytes and the parameters' JSON, compressed, for each; seeds that follow from
-the parameters are computed when a piece of groups is loaded. Which entries are right is
-:mod:`mops.study.study_file`'s and :mod:`mops.study.parameter_file`'s.
+Arrays keep the entries: about 70 bytes and the compressed JSON of the parameters for each. Loading a chunk of groups
+computes the seeds that follow from the parameters. :mod:`mops.study.study_file` and :mod:`mops.study.parameter_file`
+check the entries.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ID_BYTES = 32
 
 
 class StudyGroups(GroupTable):
-    """The groups that a study asks for.
+    """The groups of a study.
 
     Parameters
     ----------
     kinds
-        What the values of each parameter are (:func:`mops.study.values.kind_of`), in order of first appearance.
+        The kinds of each parameter's values (:func:`mops.study.values.kind_of`), in order of first appearance.
     """
 
     def __init__(self, entries: _Entries, kinds: dict[str, set[str]]):
@@ -52,17 +52,17 @@ class _Entries:
     Parameters
     ----------
     ids
-        For each group.
+        The identity of each group.
     params
-        For each entry, in the order of the file.
+        The parameters of each entry, in the order of the file.
     first
         The number of each group's first entry in that order.
     seeds
-        For each entry: its own seed or null.
+        The own seed of each entry, or null.
     offsets
-        Group ``i`` has the entries ``offsets[i]`` up to but not ``offsets[i + 1]``.
+        Group ``i`` has the entries ``offsets[i]`` up to ``offsets[i + 1]``, without the latter.
     counts
-        Simulations of each group.
+        The number of simulations of each group.
     """
 
     ids: npt.NDArray[np.uint8]
@@ -74,7 +74,7 @@ class _Entries:
     counts: Indices = field(init=False)
 
     def __post_init__(self) -> None:
-        # Right for groups of one entry; GroupBuilder corrects the others.
+        # Right for groups of one entry. GroupBuilder corrects the other groups.
         is_derived = self.seeds.is_null().to_numpy(zero_copy_only=False)[self.offsets[:-1]]
         self.counts = np.where(is_derived, self.n_replicates, 1)
 
@@ -82,13 +82,13 @@ class _Entries:
         return bytes(self.ids[group]).hex()
 
     def own_seeds(self, start: int, stop: int) -> Iterator[list[int | None]]:
-        """Yield the own seeds, or None, of the entries of each group."""
+        """Yield the own seeds of each group's entries; None: an entry has no own seed."""
         offsets = self.offsets[start : stop + 1].tolist()
         own = self.seeds.slice(offsets[0], offsets[-1] - offsets[0]).to_pylist()
         return (own[a - offsets[0] : b - offsets[0]] for a, b in pairwise(offsets))
 
     def seeds_of(self, identity: str, own: Sequence[int | None]) -> tuple[Sequence[int], list[int]]:
-        """Return a group's seeds, and which of its entries have a seed that stands in one before."""
+        """Return a group's seeds, and the entries whose seed an earlier entry has too."""
         if len(own) == 1 and own[0] is not None:
             return [own[0]], []
         derived = [replicate_seed(identity, i) for i in range(self.n_replicates)] if None in own else []
@@ -120,7 +120,7 @@ class _Entries:
 
 
 class _CompressedTexts:
-    """Texts without line ends, compressed: the JSON of a million sets shrinks from 92 MB to 27."""
+    """Compressed texts without line ends. The JSON of a million parameter sets shrinks from 92 MB to 27 MB."""
 
     def __init__(self) -> None:
         self._packed: list[tuple[bytes, int]] = []
@@ -133,7 +133,7 @@ class _CompressedTexts:
         self._starts.append(self._starts[-1] + len(texts))
 
     def at(self, numbers: Indices) -> list[str]:
-        """Return the texts of these numbers, which grow."""
+        """Return the texts of these numbers, which must grow."""
         found: list[str] = []
         while len(found) < len(numbers):
             batch = bisect_right(self._starts, int(numbers[len(found)])) - 1
@@ -151,12 +151,12 @@ class _CompressedTexts:
 
 
 class GroupBuilder:
-    """Takes entries as they are read, and makes groups of them.
+    """Takes the entries of a study, and makes groups of them.
 
     Parameters
     ----------
     n_replicates
-        Simulations of an entry without a seed of its own.
+        The simulations of an entry without an own seed.
     """
 
     def __init__(self, n_replicates: int):
@@ -170,11 +170,11 @@ class GroupBuilder:
 
     @property
     def full(self) -> bool:
-        """Whether more is asked for than a study may have; the same simulation twice counts twice."""
+        """Whether the study has too many simulations. A repeated simulation counts again."""
         return self._n_simulations > SIMULATIONS_LIMIT
 
     def saw(self, name: str, kind: str) -> None:
-        """Note what a parameter's value is."""
+        """Note the kind of a parameter's value."""
         self.kinds.setdefault(name, set()).add(kind)
 
     def add(self, params: Sequence[str], seeds: Sequence[int | None], numbers: Sequence[int]) -> None:
@@ -183,11 +183,11 @@ class GroupBuilder:
         Parameters
         ----------
         params
-            Their canonical JSON.
+            The canonical JSON of their parameters.
         seeds
-            Their own seeds; None: the entry has ``n_replicates`` that follow from its parameters.
+            Their own seeds; None: the entry has ``n_replicates`` seeds that follow from its parameters.
         numbers
-            Where they stand in the file, growing.
+            Their places in the file, which must grow.
         """
         own = pa.array(seeds, pa.uint64())
         self._ids += b"".join(map(identity_of, params))
@@ -197,15 +197,16 @@ class GroupBuilder:
         self._n_simulations += len(own) + own.null_count * (self._n_replicates - 1)
 
     def build(self) -> tuple[StudyGroups, list[int]]:
-        """Return the groups, and the numbers of the entries with a seed that the same parameters had before.
+        """Return the groups, and the numbers of the entries that repeat a seed of the same parameters.
 
-        At least one entry must have been taken; the builder is used up.
+        The builder must have taken an entry, and takes no more afterwards.
         """
         ids = np.frombuffer(self._ids, np.uint8).reshape(-1, _ID_BYTES)
         seeds, numbers = pa.concat_arrays(self._seeds), np.frombuffer(self._numbers, np.int64)
         offsets = np.arange(len(ids) + 1)
         first = offsets[:-1]
-        if not _all_differ(ids):
+        ordered = np.sort(ids.view(np.uint64)[:, 0])  # 8 bytes of each identity: a false alarm costs only time
+        if (ordered[1:] == ordered[:-1]).any():
             order, offsets = _by_group(ids)
             first = order[offsets[:-1]]
             ids, seeds, numbers = ids[first], seeds.take(pa.array(order)), numbers[order]
@@ -214,14 +215,8 @@ class GroupBuilder:
         return StudyGroups(entries, self.kinds), repeated
 
 
-def _all_differ(ids: npt.NDArray[np.uint8]) -> bool:
-    """Tell whether no identity stands twice; by 8 bytes of each, so that a false alarm costs only time."""
-    ordered = np.sort(ids.view(np.uint64)[:, 0])
-    return not bool((ordered[1:] == ordered[:-1]).any())
-
-
 def _by_group(ids: npt.NDArray[np.uint8]) -> tuple[Indices, Indices]:
-    """Return the entries in order of their groups, and where each group begins; groups by first appearance."""
+    """Return the entries in order of their groups, and where each group begins."""
     whole = pa.FixedSizeBinaryArray.from_buffers(pa.binary(_ID_BYTES), len(ids), [None, pa.py_buffer(ids)])
     codes = whole.dictionary_encode().indices.to_numpy()
     offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])
@@ -229,10 +224,10 @@ def _by_group(ids: npt.NDArray[np.uint8]) -> tuple[Indices, Indices]:
 
 
 def _count_several(entries: _Entries, numbers: Indices) -> list[int]:
-    """Count the simulations where seeds may coincide; return the numbers of the entries in which they do."""
+    """Count the simulations of groups whose seeds may coincide; return the numbers of the entries that repeat one."""
     repeated: list[int] = []
     several = np.diff(entries.offsets) > 1
-    if entries.n_replicates > 1:  # two replicates of one set can have one seed: it has 32 bits
+    if entries.n_replicates > 1:  # seeds have 32 bits, so two replicates can have the same seed
         several |= entries.counts > 1
     for group in np.flatnonzero(several).tolist():
         (own,) = entries.own_seeds(group, group + 1)

@@ -1,8 +1,7 @@
-"""A study's groups without an object for each: pieces of them as Arrow, loaded when one is looked into.
+"""A study's groups as chunks of Arrow data, which are loaded when they are needed.
 
-What a group is (which entries of a study make it, with which seeds) is :mod:`mops.study.group_builder`'s; where pieces
-come from, that module's at submit and :mod:`mops.storage.parquet`'s in a runner. Children import this module: it
-stays with numpy and pyarrow.
+:mod:`mops.study.group_builder` makes groups and chunks at submit. In a runner the chunks come from the job's
+``params.parquet``. Child processes import this module: only numpy and pyarrow.
 """
 
 from __future__ import annotations
@@ -26,13 +25,15 @@ IDENTITY_FIELDS = (
     pa.field("replicate", pa.int32(), nullable=False),
     pa.field("seed", pa.uint64(), nullable=False),
 )
-"""The columns that each row of an output has in front."""
+"""The first columns of each row of an output."""
 
 PIECE_GROUPS = 512
 PIECE_SIMULATIONS = 1_000_000
-"""A piece has at most so many groups and simulations, but at least one group: about 0.15 MiB, at most 16 MiB. Pieces of
-8,192 groups left 2 MiB for each 1,000 of them: what is made of a piece is freed all over the heap. Smaller ones have
-their price: Parquet's metadata of a million groups take 15 MiB, and 31 with 256."""
+"""The most groups and simulations of a chunk, which has one group at least: about 0.15 MiB, at most 16 MiB.
+
+Chunks of 8,192 groups left 2 MiB of fragmented memory for each 1,000 groups. Smaller chunks need more Parquet metadata:
+15 MiB for a million groups, and 31 MiB with 256 groups in a chunk.
+"""
 
 _PIECES_KEPT = 4
 
@@ -51,15 +52,15 @@ class Group:
 
     @property
     def n_replicates(self) -> int:
-        """How many simulations it has."""
+        """The number of its simulations."""
         return len(self.seeds)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """A parameter set with some of its replicates: ``seeds`` has those of the replicates that are to run, and no other.
+    """A parameter set with some of its replicates: ``seeds`` has only the seeds of the replicates to run.
 
-    What runs is sent: the seeds of 100,000 replicates are 600 KB, with each of the tasks that the group is run in.
+    A group of 100,000 replicates has 600 KB of seeds, which each of its tasks would carry.
     """
 
     index: int
@@ -76,9 +77,9 @@ class GroupChunk:
     Parameters
     ----------
     start
-        The index of the first.
+        The index of the first group.
     ids, params
-        param_id and canonical JSON, as strings.
+        The param_id and the canonical JSON of each group, as strings.
     seeds, offsets
         Group ``start + i`` has ``seeds[offsets[i]:offsets[i + 1]]``.
     """
@@ -93,10 +94,10 @@ class GroupChunk:
         return len(self.ids)
 
     def groups(self, first: int, last: int) -> list[Group]:
-        """Return the groups from ``first`` up to but not ``last``, counted in the piece."""
+        """Return the groups from ``first`` up to ``last``, without the latter, counted in the chunk."""
         n = last - first
         ids = self.ids.slice(first, n).to_pylist()
-        # One text of many sets is decoded in half the time of each by itself.
+        # One text of many parameter sets decodes in half the time of many texts.
         params = json.loads(f"[{','.join(self.params.slice(first, n).to_pylist())}]")
         offsets = self.offsets[first : last + 1]
         seeds = self.seeds[offsets[0] : offsets[-1]].tolist()
@@ -106,19 +107,19 @@ class GroupChunk:
 
 
 class GroupTable:
-    """The groups of a study, in study order. May be used from several threads.
+    """The groups of a study, in study order. Thread-safe.
 
-    Of a million groups a few pieces are in memory: those that are looked into at present. A window moves through the
-    study in its order, so that each piece is loaded about once.
+    Only the few chunks of the present groups are in memory. The window of a job moves through the study in order, so
+    that each chunk is loaded about once.
 
     Parameters
     ----------
     bounds
-        The index of each piece's first group, and the number of groups.
+        The index of each chunk's first group, and the number of groups.
     load
-        Returns a piece by its number.
+        Returns a chunk by its number.
     n_simulations
-        Simulations of all groups.
+        The simulations of all groups.
     """
 
     def __init__(self, bounds: Sequence[int], load: Callable[[int], GroupChunk], n_simulations: int):
@@ -132,7 +133,7 @@ class GroupTable:
         return self._bounds[-1]
 
     def pieces(self) -> Iterator[GroupChunk]:
-        """Load each piece, in order; none is kept."""
+        """Load each chunk in order, and keep none."""
         return map(self._load, range(len(self._bounds) - 1))
 
     def group(self, index: int) -> Group:
@@ -151,7 +152,7 @@ class GroupTable:
         return GroupPart(index, piece.ids[at].as_py(), json.loads(piece.params[at].as_py()), last - first, seeds)
 
     def groups(self, indices: Sequence[int]) -> tuple[Group, ...]:
-        """Return the groups of these indices, in their order; runs of consecutive ones cost the least."""
+        """Return the groups of these indices, in this order. Consecutive indices cost least."""
         found: list[Group] = []
         for first, last in _runs(indices):
             found += self._run(first, last)
@@ -200,7 +201,7 @@ class GroupTable:
             first = stop
 
     def _piece_of(self, index: int) -> GroupChunk:
-        # Read at once and written at once: no lock for the piece that is looked into again and again.
+        # No lock for the most recent chunk: the tuple is read and written in one step.
         first, stop, recent = self._recent
         return recent if recent is not None and first <= index < stop else self._looked_up(index)
 
@@ -219,7 +220,7 @@ class GroupTable:
             return piece
 
     def _spans(self, groups: Indices) -> Iterator[tuple[GroupChunk, slice]]:
-        """Yield each piece that holds some of the sorted indices, and which of them those are."""
+        """Yield each chunk that holds some of the sorted indices, and the slice of these indices."""
         at = 0
         while at < len(groups):
             piece = self._piece_of(int(groups[at]))
@@ -236,7 +237,7 @@ class GroupTable:
     def _ids_and_seeds(self, groups: Indices, codes: Indices, pairs: Indices) -> tuple[pa.Array, Seeds]:
         """Return the param_id of each group, and the seed of each (group, replicate); codes number the groups."""
         spans = list(self._spans(groups))
-        if len(spans) == 1:  # nearly always
+        if len(spans) == 1:  # the usual case
             ((piece, _),) = spans
             seeds = piece.seeds[piece.offsets[pairs[:, 0] - piece.start] + pairs[:, 1]]
             return piece.ids.take(pa.array(groups - piece.start)), seeds
@@ -262,7 +263,7 @@ def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def bounds_of(counts: npt.NDArray[np.int64]) -> list[int]:
-    """Divide groups with these numbers of simulations into pieces: the index of each piece's first, and the end."""
+    """Divide groups with these numbers of simulations into chunks; return each chunk's first index, and the end."""
     ends = np.cumsum(counts)
     bounds = [0]
     while bounds[-1] < len(counts):

@@ -1,4 +1,4 @@
-"""Identities and seeds: canonical, so that every tool and every run agrees. STUDY.md, "Identity and seeds"."""
+"""Identities and seeds, which are the same in every tool and every run. STUDY.md, "Identity and seeds"."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def replicate_seed(identity: str, replicate: int) -> int:
 
 
 def target_seed(identity: str, target: str) -> int:
-    """Return what generators are seeded with for a target: 32 bits of BLAKE2b over ``<param_id>:<target>``."""
+    """Return the seed of the random generators for a target: 32 bits of BLAKE2b over ``<param_id>:<target>``."""
     return _seed(f"{identity}:{target}")
 
 

@@ -1,4 +1,4 @@
-"""Reads JSON files that users write, strictly: what is not JSON, or not text, is said with its place."""
+"""Reads JSON files that users write, and reports the place of everything that is not strict JSON."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def read_text(path: Path, what: str) -> str:
     Parameters
     ----------
     what
-        What the file is to be, for errors: ``study`` or ``space``.
+        What the file should be, for errors: ``study`` or ``space``.
 
     Raises
     ------
     UsageError, StudyError
-        There is no such file, it may not be read, or it is not UTF-8.
+        The file does not exist, is not readable, or is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -43,7 +43,7 @@ def read_text(path: Path, what: str) -> str:
         ) from None
     except PermissionError:
         raise UsageError(
-            f"this {what} file may not be read", where=str(path), hint="look at its owner and mode"
+            f"this {what} file is not readable", where=str(path), hint="check its owner and mode"
         ) from None
     except UnicodeDecodeError as bad:
         raise StudyError(
@@ -54,18 +54,18 @@ def read_text(path: Path, what: str) -> str:
 
 
 class Elements:
-    """The elements of an array in a text that is strict JSON, decoded each time that somebody goes through them.
+    """The elements of an array in a strict JSON text, decoded anew in each iteration.
 
-    A list of 100,000 parameter sets is 90 MB of Python objects, and their free memory stays with the process.
+    A list of 100,000 parameter sets is 90 MB of Python objects, and the process keeps their memory when it is free.
 
     Parameters
     ----------
     text
         The whole file.
     start
-        Where its first element begins.
+        The position of the first element.
     n
-        How many there are.
+        The number of elements.
     """
 
     def __init__(self, text: str, start: int, n: int):
@@ -86,14 +86,15 @@ def read_json(text: str, *, where: str, what: str = "study", apart: str | None =
     text
         The content of the file.
     where, what
-        Name the file and what it is to be in errors.
+        The file and what it should be, for errors.
     apart
-        A key of the file's object: an array under it is not decoded as a whole, but given as :class:`Elements`.
+        A key of the file's object. An array under this key becomes :class:`Elements`.
 
     Raises
     ------
     StudyError
-        It is none: every problem with its JSON path, or the line and column of the first that ends the reading.
+        The text is not strict JSON. The error has every problem with its JSON path, or the line and column of the first
+        problem that ends the reading.
     """
     if apart is not None and (members := _members(text, apart)) is not None:
         return members
@@ -106,7 +107,7 @@ def read_json(text: str, *, where: str, what: str = "study", apart: str | None =
             problems = list(_marked(found, "$"))
     except json.JSONDecodeError as bad:
         problems = [Problem(f"line {bad.lineno}, column {bad.colno}", bad.msg)]
-    except ValueError as bad:  # the one other that it raises: an integer beyond Python's limit of digits
+    except ValueError as bad:  # an integer beyond Python's limit of digits
         problems = [Problem("$", f"a number in it is too long: {bad}")]
     except RecursionError:
         problems = [Problem("$", "its lists and objects are nested too deeply")]
@@ -116,9 +117,9 @@ def read_json(text: str, *, where: str, what: str = "study", apart: str | None =
 
 
 def _members(text: str, apart: str) -> dict[str, object] | None:
-    """Decode an object but for the array under one key; None: that is not all, and only the whole can say what it is.
+    """Decode an object without the array under one key; None: the text is not an object in strict JSON.
 
-    It judges nothing: what is not strict, or surprises, is left to the decoder of the whole.
+    The decoder of the whole text reports the problems then.
     """
     marks: list[_Mark] = []
     decoder = _decoder(marks)
@@ -145,7 +146,7 @@ def _members(text: str, apart: str) -> dict[str, object] | None:
 
 
 def _skipped(text: str, here: int, decoder: json.JSONDecoder) -> tuple[object, int]:
-    """Return the elements of the array that begins here, each decoded once and dropped, and the place after it."""
+    """Decode each element of the array that begins here once; return the elements and the place after the array."""
     start = _space(text, here + 1)
     if text.startswith("]", start):
         return [], start + 1
@@ -154,7 +155,7 @@ def _skipped(text: str, here: int, decoder: json.JSONDecoder) -> tuple[object, i
 
 
 def _elements(text: str, here: int, decoder: json.JSONDecoder) -> Iterator[tuple[object, int]]:
-    """Yield each element of an array from here on, with the place after it, as long as commas follow."""
+    """Yield each element of an array with the place after the element, while commas follow."""
     while True:
         element, here = decoder.raw_decode(text, here)
         yield element, here
@@ -169,7 +170,7 @@ def _space(text: str, here: int) -> int:
 
 
 def _after(text: str, here: int, sign: str) -> int:
-    """Return the place after a sign, which is to come next."""
+    """Return the place after a sign, which must come next."""
     here = _space(text, here)
     if not text.startswith(sign, here):
         raise json.JSONDecodeError(f"Expecting {sign!r}", text, here)
@@ -178,14 +179,14 @@ def _after(text: str, here: int, sign: str) -> int:
 
 @dataclass(frozen=True)
 class _Mark:
-    """Stands in decoded JSON where the text was not strict: only the whole knows its path."""
+    """Marks a place in decoded JSON where the text was not strict. Its path is known once all is decoded."""
 
     message: str
     inside: object = None
 
 
 def _decoder(marks: list[_Mark]) -> json.JSONDecoder:
-    """Return a decoder that leaves a mark where the text is not strict."""
+    """Return a decoder that puts a mark where the text is not strict."""
 
     def mark(message: str, inside: object = None) -> _Mark:
         marks.append(_Mark(message, inside))
@@ -196,13 +197,12 @@ def _decoder(marks: list[_Mark]) -> json.JSONDecoder:
 
     def unique(pairs: list[tuple[str, object]]) -> object:
         found = dict(pairs)
-        return found if len(found) == len(pairs) else mark(f"the key {_twice(pairs)!r} stands twice; keep one", found)
+        if len(found) == len(pairs):
+            return found
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        return mark(f"the key {twice!r} appears twice; keep one", found)
 
     return json.JSONDecoder(parse_constant=constant, object_pairs_hook=unique)
-
-
-def _twice(pairs: list[tuple[str, object]]) -> str:
-    return Counter(key for key, _ in pairs).most_common(1)[0][0]
 
 
 def _marked(value: object, path: str) -> Iterator[Problem]:

@@ -1,6 +1,6 @@
 """The schema that every result of a job must fit: the names of outputs and columns, and the families of their types.
 
-Children import this. What a family is, is :mod:`mops.study.column_families`'s.
+:mod:`mops.study.column_families` explains families. Child processes import this.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from mops.study.column_types import families_in, most_of
 
 
 class OutputSchema:
-    """The names and families that results must fit; it follows the values of a task's results as they come.
+    """The names and families that results must fit. It learns from the values of each result.
 
-    Most results need no look at their values: those of one schema that fits whatever it holds. As soon as an output
-    has come in a second schema, or in one that may not fit, each result is looked into.
+    Most results have the same Arrow schema, whose types always fit: mops does not read their values. Once an output
+    has a second schema, or a schema that may not fit, mops reads the values of each result.
 
     Parameters
     ----------
     families
-        What is known of the job's columns. ``null``: the first value of a column fixes its family.
+        The known families of the job's columns. ``null``: the first value of a column fixes its family.
     """
 
     def __init__(self, families: Families):
         self.families = families
-        self._plain: dict[str, pa.Schema | None] = {}  # the one schema so far; None: each table is looked into
+        self._plain: dict[str, pa.Schema | None] = {}  # the only schema so far; None: read the values
         self._unread: dict[str, list[pa.Table]] = {output: [] for output in families}
 
     def check(self, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
@@ -46,12 +46,12 @@ class OutputSchema:
         Raises
         ------
         InvalidOutput
-            An output or a column is missing, extra, or of another family; all of them are named.
+            An output or a column is missing, extra, or of another family. The error names all of them.
         """
         if tables.keys() != self.families.keys():
             raise InvalidOutput(_differing("output", self.families, tables))
         fitting = {output: self._fit(output, table) for output, table in tables.items()}
-        # Only now: what comes of a result that is refused fixes nothing.
+        # Only after all checks: a refused result must fix nothing.
         for output, (table, found) in fitting.items():
             if found is None:
                 self._unread[output].append(table)
@@ -60,17 +60,17 @@ class OutputSchema:
         return {output: table for output, (table, _) in fitting.items()}
 
     def learn(self, families: Families) -> None:
-        """Take in what is known now of the values in results that fitted."""
+        """Add the families of results that fitted."""
         self.families = join_families(self.families, families)
 
     def handed_over(self, families: Families) -> None:
-        """Take in what the results so far hold: they are on their way to the runner."""
+        """Add the families of all results so far, which the child process has handed over."""
         self.learn(families)
         for tables in self._unread.values():
             tables.clear()
 
     def _fit(self, output: str, table: pa.Table) -> tuple[pa.Table, Columns | None]:
-        """Return the table in order, and the families of its values; None: they were not looked at."""
+        """Return the table with ordered columns, and the families of its values; None: mops did not read the values."""
         plain = self._plain.get(output)
         if plain is not None and plain == table.schema:
             return table, None
@@ -84,31 +84,30 @@ class OutputSchema:
         self._read(output)
         found = families_in(table)
         if wrong := misfits(self.families[output], found):
-            raise InvalidOutput(self._refusal(output, table, found, wrong))
+            known, types = self.families[output], table.schema
+            problems = [f"column {n!r} {refusal(known.get(n, NULL), found[n], types.field(n).type)}" for n in wrong]
+            raise InvalidOutput(
+                f"output {output!r}: {', '.join(problems)}; a column's first value fixes the family of its types"
+            )
         return table, found
 
     def _is_plain(self, output: str, table: pa.Table) -> bool:
-        """Tell whether a table is of the only schema so far, and fits whatever it holds."""
+        """Tell whether a table has the only schema so far, whose types always fit."""
         if output in self._plain:
             return bool(self._plain[output] == table.schema)
         known = self.families[output]
         return all(joined(known[field.name], most_of(field.type)) != MIXED for field in table.schema)
 
     def _read(self, output: str) -> None:
-        """Look into the tables that were not looked into, and into each that comes."""
+        """Read the values of the tables so far, and of each later table."""
         self._plain[output] = None
         if tables := self._unread[output]:
             self.learn({output: families_in(pa.concat_tables(tables))})
             tables.clear()
 
-    def _refusal(self, output: str, table: pa.Table, found: Columns, wrong: list[str]) -> str:
-        known = self.families[output]
-        problems = [f"column {n!r} {refusal(known.get(n, NULL), found[n], table.schema.field(n).type)}" for n in wrong]
-        return f"output {output!r}: {', '.join(problems)}; a column's first value fixes the family of its types"
-
 
 def narrowed(known: Families, outputs: Mapping[str, list[dict[str, object]]]) -> Families:
-    """Return what is known with the families of these segments (:mod:`mops.child.buffers`)."""
+    """Return the known families joined with those of these segments (:mod:`mops.child.buffers`)."""
     for output, segments in outputs.items():
         for segment in segments:
             known = {**known, output: join_columns(known.get(output, {}), segment["families"])}  # type: ignore[arg-type]
@@ -123,4 +122,4 @@ def _differing(what: str, wanted: Mapping[str, object], got: Mapping[str, object
 
 
 class InvalidOutput(Exception):
-    """A model or a target returned what cannot be stored; the message says what and why."""
+    """A model or a target returned a value that mops cannot store. The message says which and why."""

@@ -1,7 +1,7 @@
-"""How cells of CSV and columns of Parquet are read as parameters, by the rules of STUDY.md.
+"""Reads cells of CSV and columns of Parquet as parameters, by the rules of STUDY.md.
 
-Reading files is :mod:`mops.study.parameter_file`'s. A value leaves here as its canonical JSON, of which the param_id
-is made; None: the parameter is absent.
+:mod:`mops.study.parameter_file` reads the files. The functions here return each value as canonical JSON, from which
+the param_id follows; None: the parameter is absent.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SEED = "seed"
 
 Texts = list[str | None]
 Place = Callable[[int], str]
-"""Names the place of the cell in row ``i`` of a column, for problems."""
+"""Returns the place of the cell in row ``i`` of a column, for problems."""
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_ABSENT = "leave the cell empty where the parameter is absent"
+_ABSENT = "leave the cell empty if the parameter is absent"
 _READ_AS_TEXT = (
     "is read as text, because JSON has no such number or boolean; write 0.5 and not .5, true and not True "
     '(where text is meant: """True""")'
@@ -36,7 +36,7 @@ _RIGHT_TYPES = "a parameter is a boolean, a number or a string; convert the colu
 
 
 class Cell(NamedTuple):
-    """A cell of CSV, read: the value's JSON and kind, or what is wrong, or what may not be meant."""
+    """A cell of CSV: the value's JSON and kind, what is wrong with it, and what the user may not have meant."""
 
     text: str | None = None
     kind: str | None = None
@@ -46,7 +46,7 @@ class Cell(NamedTuple):
 
 @lru_cache(maxsize=1 << 16)
 def read_cell(cell: str) -> Cell:
-    """Read a cell by itself, as JSON reads it; what JSON does not read is a string."""
+    """Read one cell as JSON. A cell that is not JSON is a string."""
     bare = cell.strip(" \t\r\n")
     if bare in ("", "null"):
         return Cell()
@@ -113,7 +113,7 @@ def csv_seeds(cells: Sequence[str], place: Place, check: Checks) -> list[int | N
 
 
 def type_fault(name: str, kind: pa.DataType) -> str | None:
-    """Say why a column of this type cannot be the parameter (or the seed) of this name; None: it can."""
+    """Return why a column of this type cannot be a parameter, or the seed; None: it can."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return None
@@ -132,14 +132,16 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def arrow_column(column: pa.Array, place: Place, check: Checks) -> tuple[Texts, set[str]]:
-    """Read a column of Parquet, of a type that :func:`type_fault` lets pass; return as :func:`csv_column`."""
+    """Read a column of Parquet whose type :func:`type_fault` accepts; return as :func:`csv_column` does."""
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     if column.null_count == len(column):
         return [None] * len(column), set()
     if pa.types.is_boolean(column.type):
         return _written(column, lambda value: "true" if value else "false"), {"bool"}
     if pa.types.is_integer(column.type):
-        return _written(column, str), _kinds_of_integers(column)
+        if column.type != pa.uint64():
+            return _written(column, str), {"int"}
+        return _written(column, str), {kind_of(value) for value in column.to_pylist() if value is not None}
     if pa.types.is_floating(column.type):
         _check_finite(column, place, check)
         return _written(column, float.__repr__), {"float"}
@@ -153,23 +155,17 @@ def _written(column: pa.Array, write: Callable[..., str]) -> Texts:
     return [None if value is None else write(value) for value in values]
 
 
-def _kinds_of_integers(column: pa.Array) -> set[str]:
-    if column.type != pa.uint64():
-        return {"int"}
-    return {kind_of(value) for value in column.to_pylist() if value is not None}
-
-
 def _check_finite(column: pa.Array, place: Place, check: Checks) -> None:
     values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
     for i in np.flatnonzero(~np.isfinite(values)).tolist():
         check.add(
             place(i),
-            f"{json_text(float(values[i]))} is not a finite number; write one, or null where the parameter is absent",
+            f"{json_text(float(values[i]))} is not a finite number; write one, or null if the parameter is absent",
         )
 
 
 def arrow_seeds(column: pa.Array, place: Place, check: Checks) -> list[int | None]:
-    """Read the column ``seed`` of Parquet, of a type that :func:`type_fault` lets pass."""
+    """Read the column ``seed`` of Parquet, whose type :func:`type_fault` accepts."""
     column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
     seeds: list[int | None] = column.to_pylist()
     for i, seed in enumerate(seeds):
@@ -179,15 +175,15 @@ def arrow_seeds(column: pa.Array, place: Place, check: Checks) -> list[int | Non
 
 
 def as_json(names: Sequence[str], columns: Sequence[Texts], n_rows: int) -> list[str]:
-    """Return the canonical JSON of each row: names sorted, absent parameters left out."""
+    """Return the canonical JSON of each row: sorted names, without absent parameters."""
     if not names:
         return ["{}"] * n_rows
     ordered = sorted(range(len(names)), key=names.__getitem__)
     keys = [f"{encode_basestring(names[i])}:" for i in ordered]
     whole = "{" + ",".join(key.replace("%", "%%") + "%s" for key in keys) + "}"
     rows = zip(*(columns[i] for i in ordered), strict=True)
-    return [_partly(keys, row) if None in row else whole % row for row in rows]
+    return [_without_absent(keys, row) if None in row else whole % row for row in rows]
 
 
-def _partly(keys: Sequence[str], row: Sequence[str | None]) -> str:
+def _without_absent(keys: Sequence[str], row: Sequence[str | None]) -> str:
     return "{" + ",".join(key + text for key, text in zip(keys, row, strict=True) if text is not None) + "}"

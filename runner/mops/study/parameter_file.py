@@ -1,7 +1,7 @@
-"""Reads parameter sets from a CSV or Parquet file, some thousands at a time, into the builder of groups.
+"""Reads parameter sets from a CSV or Parquet file, some thousands at a time.
 
-A column for each parameter, and perhaps one of seeds. Every problem is collected with its place: what a cell may be
-is :mod:`mops.study.parameter_cells`'s, what becomes of the sets :mod:`mops.study.group_builder`'s.
+The file has a column for each parameter, and possibly a column of seeds. :mod:`mops.study.parameter_cells` reads the
+values, and :mod:`mops.study.group_builder` takes the sets.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _ReadSeeds = Callable[[Any, Place, Checks], list[int | None]]
 
 
 def read_sets(folder: Path, name: str, check: Checks, builder: GroupBuilder) -> Callable[[int], str]:
-    """Read the file that a study names; return how the place of an entry is called.
+    """Read the file that a study names; return a function that names the place of an entry.
 
     Parameters
     ----------
     folder
-        The study's: the name is relative to it.
+        The study's folder. The name is relative to it.
     check
-        Gets every problem, at the study's field (no such file) or at a place in the file.
+        Gets every problem: at the study's field if the file is missing, else at a place in the file.
     builder
-        Gets the sets, as long as there is no problem.
+        Gets the sets until the first problem.
     """
     read, row = {".csv": (_read_csv, "line"), ".parquet": (_read_parquet, "row")}.get(
         Path(name).suffix.lower(), (None, "")
@@ -69,21 +69,17 @@ def read_sets(folder: Path, name: str, check: Checks, builder: GroupBuilder) -> 
 
 def _file_fault(path: Path, name: str) -> str | None:
     try:
-        return _fault_of_what_is_there(path, name)
+        if path.is_dir():
+            return f"{json_text(name)} is a folder; name a file in it"
+        if not path.is_file():
+            return f"there is no file {json_text(name)} in the study's folder: {path.absolute()}"
+        return None if os.access(path, os.R_OK) else f"{json_text(name)} is not readable; check its owner and mode"
     except (OSError, ValueError) as bad:
         return f"{json_text(name)} cannot be read: {path_fault(bad)}"
 
 
-def _fault_of_what_is_there(path: Path, name: str) -> str | None:
-    if path.is_dir():
-        return f"{json_text(name)} is a folder; name a file in it"
-    if not path.is_file():
-        return f"there is no file {json_text(name)} beside the study; it is looked for as {path.absolute()}"
-    return None if os.access(path, os.R_OK) else f"{json_text(name)} may not be read; look at its owner and mode"
-
-
 class _Sets:
-    """Takes the rows of one file on their way to the builder."""
+    """Checks the rows of one file, and gives them to the builder."""
 
     def __init__(self, name: str, row: str, check: Checks, builder: GroupBuilder):
         self._name, self._row, self._check, self._builder = name, row, check, builder
@@ -95,7 +91,7 @@ class _Sets:
 
     @property
     def problems(self) -> int:
-        """Problems so far, the study's own included."""
+        """The number of problems so far, with those of the study itself."""
         return self._check.n_problems
 
     def problem(self, message: str, number: int | None = None, column: object = None) -> None:
@@ -106,14 +102,14 @@ class _Sets:
         return f"{self._name}{row}" + ("" if column is None else f", column {column}")
 
     def head(self, names: Sequence[str], number: int | None = None) -> bool:
-        """Take the names of the columns; False: they cannot be parameters."""
+        """Take the names of the columns; return False if they cannot be parameters."""
         before = self._check.n_problems
         counts = Counter(names)
         for i, name in enumerate(names, 1):
             if fault := _column_fault(name, i):
                 self.problem(fault, number, i)
             elif counts[name] > 1 and names.index(name) < i - 1:
-                self.problem(f"the name {name!r} stands twice; keep one", number, i)
+                self.problem(f"the name {name!r} appears twice; keep one", number, i)
         self.names = list(names)
         return self._check.n_problems == before
 
@@ -135,13 +131,10 @@ class _Sets:
             texts.append(read)
         if not self._check.n_problems:
             params = as_json(names, texts, len(numbers))
-            self._note_empty(names, params, numbers)
+            if names and "{}" in params:
+                for number in (number for number, text in zip(numbers, params, strict=True) if text == "{}"):
+                    self._check.note(self.place(number), "has no value in any column, and is a set without parameters")
             self._builder.add(params, seeds, numbers)
-
-    def _note_empty(self, names: Sequence[str], params: Sequence[str], numbers: Sequence[int]) -> None:
-        if names and "{}" in params:
-            for number in (number for number, text in zip(numbers, params, strict=True) if text == "{}"):
-                self._check.note(self.place(number), "has no value in any column, and is a set without parameters")
 
     def _places(self, name: str, numbers: Sequence[int]) -> Place:
         return lambda i: self.place(numbers[i], repr(name))
@@ -150,7 +143,7 @@ class _Sets:
 def _column_fault(name: str, position: int) -> str | None:
     if not name:
         pandas = " (pandas writes its index there: to_csv(..., index=False))" if position == 1 else ""
-        return f"has no name; give it one, or leave the column out{pandas}"
+        return f"has no name; give it one, or remove the column{pandas}"
     if name.startswith("__index_level_"):
         return f"{name!r} is the index of a pandas frame; write the file with to_parquet(..., index=False)"
     if name != name.strip():
@@ -183,7 +176,7 @@ def _not_csv(begin: bytes) -> str | None:
 
 
 class _Lines:
-    """The lines of a file as text, up to the first that is none. A byte order mark is skipped."""
+    """The lines of a file as text, up to the first line that is not text, without a byte order mark."""
 
     def __init__(self, lines: Iterator[bytes], sets: _Sets):
         self._lines, self._sets = lines, sets
@@ -203,7 +196,7 @@ def _read_rows(reader: Any, lines: _Lines, sets: _Sets) -> None:
     header = next(reader, None)
     if header is None:
         if not lines.broken:
-            sets.problem("is empty; its first line is to name the parameters")
+            sets.problem("is empty; its first line must name the parameters")
     elif _is_header(header, sets):
         n_rows = 0
         for rows, numbers in _row_batches(reader, len(header), sets):
@@ -214,12 +207,13 @@ def _read_rows(reader: Any, lines: _Lines, sets: _Sets) -> None:
 
 
 def _row_batches(reader: Any, n_cells: int, sets: _Sets) -> Iterator[tuple[list[list[str]], list[int]]]:
-    """Yield rows with their line numbers, some thousands at once; one with too many or too few cells is a problem."""
+    """Yield rows with their line numbers, some thousands at a time. A wrong number of cells is a problem."""
     rows: list[list[str]] = []
     numbers: list[int] = []
     for row in reader:
         if row and len(row) != n_cells:
-            sets.problem(f"has {_cells(len(row))} and the header {n_cells}", reader.line_num)
+            cells = f"{len(row)} cell{'' if len(row) == 1 else 's'}"
+            sets.problem(f"has {cells} and the header {n_cells}", reader.line_num)
         elif row:
             rows.append(row)
             numbers.append(reader.line_num)
@@ -233,15 +227,11 @@ def _row_batches(reader: Any, n_cells: int, sets: _Sets) -> Iterator[tuple[list[
 
 
 def _is_header(header: list[str], sets: _Sets) -> bool:
-    for separator, called_so in ((";", "';'"), ("\t", "tabs")):
+    for separator, its_name in ((";", "';'"), ("\t", "tabs")):
         if len(header) == 1 and separator in header[0]:
-            sets.problem(f"its cells are separated by {called_so}; save it with commas, and with decimal points", 1)
+            sets.problem(f"its cells are separated by {its_name}; save it with commas, and with decimal points", 1)
             return False
     return sets.head(header, 1)
-
-
-def _cells(n: int) -> str:
-    return f"{n} cell{'' if n == 1 else 's'}"
 
 
 def _read_parquet(path: Path, sets: _Sets) -> None:

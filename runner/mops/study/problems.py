@@ -1,4 +1,4 @@
-"""What is wrong with a file that a user wrote, and what may not be meant: collected, counted, and shown at once."""
+"""Collects the problems of a file that a user wrote, and notes on what the user may not have meant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLACES_SHOWN = 5
 
 @dataclass
 class _Note:
-    """Where a note applies: the first places, and how many more there are."""
+    """The first places of a note, and their number."""
 
     places: list[str] = field(default_factory=list)
     n: int = 0
@@ -22,9 +22,9 @@ class _Note:
 
 @dataclass
 class Checks:
-    """Collects problems, and notes on what is right but may not be meant.
+    """Collects problems, and notes on valid content that the user may not have meant.
 
-    A file of a million wrong rows costs no more than one of twenty: what is not shown is counted and not kept.
+    It keeps what it shows and only counts the rest: a file with a million wrong rows needs no more memory.
     """
 
     n_problems: int = 0
@@ -32,20 +32,20 @@ class Checks:
     _notes: dict[str, _Note] = field(default_factory=dict)
 
     def add(self, path: str, message: str) -> None:
-        """Take a problem."""
+        """Add a problem."""
         self.n_problems += 1
         if len(self._first) < _PROBLEMS_SHOWN:
             self._first.append(Problem(path, message))
 
     def note(self, path: str, message: str) -> None:
-        """Take a note; the same message at many places is one warning."""
+        """Add a note. The same message at many places is one warning."""
         noted = self._notes.setdefault(message, _Note())
         noted.n += 1
         if len(noted.places) < _PLACES_SHOWN:
             noted.places.append(path)
 
     def shown(self) -> list[Problem]:
-        """Return the first problems, and a last one that counts the rest."""
+        """Return the first problems, and a last problem that counts the rest."""
         more = self.n_problems - len(self._first)
         return self._first + ([Problem("$", f"and {more:,} more problems")] if more else [])
 
@@ -60,7 +60,7 @@ def _listed(noted: _Note) -> str:
 
 
 def shown(problems: Sequence[Problem]) -> list[Problem]:
-    """Return problems as they are shown: the first of them, and a last one that counts the rest."""
+    """Return the first of these problems, and a last problem that counts the rest."""
     checks = Checks()
     for problem in problems:
         checks.add(problem.path, problem.message)

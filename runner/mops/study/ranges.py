@@ -1,4 +1,4 @@
-"""Sets of group numbers, kept as intervals: a million committed groups are a few numbers."""
+"""Sets of group numbers as intervals: a few numbers stand for a million committed groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ranges:
         return Ranges(tuple(shared for interval in self.intervals for shared in other._within(*interval)))
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield what the set has of one interval: found by bisection, however many others there are."""
+        """Yield the parts of the set within one interval, by bisection."""
         begin = bisect_right(self.intervals, start, key=itemgetter(1))
         end = bisect_left(self.intervals, stop, key=itemgetter(0))
         for first, last in self.intervals[begin:end]:

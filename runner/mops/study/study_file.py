@@ -1,8 +1,8 @@
-"""study.json: what it may say, and every problem of it at once. The contract is STUDY.md.
+"""Checks study.json, and reports every problem at once. The contract is STUDY.md.
 
-Plain checks and no schema library: each problem is to have its path and what would be right. Reading the file is the
-caller's, reading a file of parameter sets :mod:`mops.study.parameter_file`'s; which code ``model`` and ``targets``
-mean is :mod:`mops.project.project`'s.
+Plain checks instead of a schema library give each problem its path and say what would be right.
+:mod:`mops.study.parameter_file` reads files of parameter sets, and :mod:`mops.project.project` finds the code of
+``model`` and ``targets``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Study:
-    """A checked study. ``outputs`` None: all; ``targets`` None: those that the project registers."""
+    """A checked study. ``outputs`` None: all outputs. ``targets`` None: the targets that the project registers."""
 
     model: str
     scenario: str
@@ -69,14 +69,14 @@ def parse_study(data: object, *, where: str, folder: Path = Path()) -> Study:
     data
         The decoded JSON; ``parameter_sets`` may be :class:`~mops.study.json_file.Elements`.
     where
-        Names the file in errors.
+        The file, for errors.
     folder
-        The study's, in which ``parameter_sets`` may name a file.
+        The study's folder. A file that ``parameter_sets`` names is relative to it.
 
     Raises
     ------
     StudyError
-        Every problem, each with its JSON path and what would be right.
+        The study has problems. The error lists all, each with its JSON path and what would be right.
     """
     check = Checks()
     if not isinstance(data, dict):
@@ -93,8 +93,8 @@ def _refuses_calibration(check: Checks, data: Mapping[str, object]) -> bool:
     if kind == "CalibrationSpec" or "algorithm" in data:
         check.add(
             "$.kind" if kind == "CalibrationSpec" else "$.algorithm",
-            "this is a calibration, which proposes sets as it goes; mops runs studies whose parameter_sets are given: "
-            "write the sets that you want scored into a study",
+            "this is a calibration, which chooses its sets while it runs; mops runs studies with given parameter_sets: "
+            "write the sets to score into a study",
         )
         return True
     if kind not in (None, "SimulationStudy"):
@@ -103,7 +103,7 @@ def _refuses_calibration(check: Checks, data: Mapping[str, object]) -> bool:
 
 
 def _study(check: Checks, data: dict[str, Any], folder: Path) -> Study | None:
-    """Return the study; None: there are problems."""
+    """Return the study; None: it has problems."""
     _check_keys(check, data)
     n_replicates = _n_replicates(check, data)
     fields = {
@@ -130,7 +130,7 @@ def _check_keys(check: Checks, data: Mapping[str, object]) -> None:
 
 
 def _nearest(key: str, known: tuple[str, ...]) -> str | None:
-    """Return the known key that this one is or may have been meant to be."""
+    """Return the known key that a key is, or that the user may have meant."""
     near = difflib.get_close_matches(key.lower().replace("-", "_"), known, 1, cutoff=0.75)
     return key if key in known else next(iter(near), None)
 
@@ -227,7 +227,7 @@ def _n_replicates(check: Checks, data: Mapping[str, Any]) -> int:
 
 
 def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> StudyGroups | None:
-    """Return the groups of the list or file; None: it has a problem, or asks for nothing."""
+    """Return the groups of the list or file; None: the study has problems."""
     builder = GroupBuilder(n_replicates)
     if isinstance(sets, str):
         place = read_sets(folder, sets, check, builder)
@@ -270,7 +270,7 @@ def _set(check: Checks, path: str, entry: object) -> tuple[Params, int | None]:
         _check_set_keys(check, path, entry)
         return _params(check, f"{path}.params", entry["params"]), _seed(check, f"{path}.seed", entry.get("seed"))
     if "seed" in entry:
-        check.note(f"{path}.seed", f"is a parameter here; a simulation's own seed stands beside 'params': {WRAPPED}")
+        check.note(f"{path}.seed", f"is a parameter here; a simulation's own seed goes next to 'params': {WRAPPED}")
     return _params(check, path, entry), None
 
 

@@ -1,1 +1,1 @@
-"""What mops asks of the operating system: processes, memory, cgroups, folders."""
+"""Processes, memory, cgroups and folders, as the operating system has them."""

@@ -1,4 +1,4 @@
-"""Reads cgroups, version 1 and 2: memory limits, and how often the kernel has killed for memory."""
+"""Reads memory cgroups, version 1 and 2: their limits, and how many processes the kernel has killed for memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class _Cgroup:
-    """A process's memory cgroup: its folder, up to the root of the hierarchy, and the names of its files."""
+    """A process's memory cgroup: its folder and those above, and the names of its files."""
 
     folders: tuple[Path, ...]
     limit: str
@@ -29,14 +29,14 @@ class _Cgroup:
     inactive: str
 
     def limit_bytes(self) -> int | None:
-        """Return the least limit of the cgroup and those that it is in."""
+        """Return the lowest limit of the cgroup and the cgroups above it; None: no limit."""
         limits = [_number(folder / self.limit) for folder in self.folders]
         return min((n for n in limits if n is not None and n < _NO_LIMIT), default=None)
 
     def free_bytes(self) -> int | None:
-        """Return what the cgroup may still take, and those that it is in; None: there is no limit.
+        """Return how much memory the cgroup and the cgroups above it have left; None: no limit.
 
-        Files that were read and are not in use (``inactive_file``) count as free: the kernel gives them up.
+        Files in memory that no process uses (``inactive_file``) count as free: the kernel gives them up.
         """
         free = []
         for folder in self.folders:
@@ -47,11 +47,11 @@ class _Cgroup:
 
     @property
     def counter(self) -> Path:
-        """The file that counts what the kernel has killed."""
+        """The file in which the kernel counts the processes that it has killed."""
         return self.folders[0] / self.events
 
     def kills(self) -> int | None:
-        """Return how many processes of the cgroup the kernel has killed because it was full."""
+        """Return how many processes of the cgroup the kernel has killed for memory; None: unknown."""
         return _oom_kill_of(self.counter)
 
 
@@ -63,12 +63,14 @@ def _number(path: Path) -> int | None:
 
 
 def own_cgroup(proc: Path = Path("/proc/self/cgroup"), mounted: Path = _CGROUPS) -> _Cgroup | None:
-    """Return this process's memory cgroup; None: there is none to be seen.
+    """Return this process's memory cgroup; None: this process sees none.
 
     Parameters
     ----------
-    proc, mounted
-        Where the kernel says which it is, and where cgroups are mounted.
+    proc
+        The file in which the kernel names the process's cgroups.
+    mounted
+        The folder in which cgroups are mounted.
     """
     try:
         lines = [line.split(":", 2) for line in proc.read_text().splitlines()]
@@ -104,14 +106,14 @@ def kernel_kills() -> int | None:
 
 @functools.cache
 def _own_kill_counter() -> Path | None:
-    return kill_counter()  # before and after each task it is asked for: which file it is stays as it is
+    return kill_counter()  # workers ask before and after each task, and the file stays the same
 
 
 def kill_counter(proc: Path = Path("/proc"), mounted: Path = _CGROUPS) -> Path | None:
     """Return the file that counts the processes that the kernel has killed for memory and that may be ours.
 
-    In a container with a limit that of the container. Elsewhere that of the machine: it is the machine's memory that
-    runs out then, and the cgroup of who is killed need not count it, nor be there at all.
+    In a container with a limit, the container has the file. Elsewhere the machine has it: the machine's memory runs
+    out then, and the cgroup of the killed process may not count the kill, or may be removed.
     """
     cgroup = own_cgroup(proc / "self" / "cgroup", mounted)
     if cgroup is not None and cgroup.kills() is not None and cgroup.limit_bytes() is not None:
@@ -124,7 +126,7 @@ def _oom_kill_of(file: Path) -> int | None:
 
 
 def _stat(file: Path, name: str) -> int | None:
-    """Return the number after a name at the start of a line; None: it is not there."""
+    """Return the number after a name at the start of a line; None: the file has no such line."""
     try:
         lines = file.read_text().splitlines()
     except OSError:
@@ -134,16 +136,16 @@ def _stat(file: Path, name: str) -> int | None:
 
 @dataclass(frozen=True)
 class OomKills:
-    """What the kernel has killed for memory in this process's cgroup, and how old the container is that it counts for.
+    """How many processes the kernel has killed for memory in a container, and how old the container is.
 
     Parameters
     ----------
     n
-        How many processes.
+        The number of processes.
     born
-        When process 1 began (s, by this machine's clock): a container that is started again has another one.
+        When process 1 started (s, by this machine's clock). A restarted container has another process 1.
     age_s
-        How long ago that was.
+        Seconds since process 1 started.
     """
 
     n: int
@@ -152,12 +154,12 @@ class OomKills:
 
 
 def container_kills() -> OomKills | None:
-    """Return this container's count of kills for memory; None: it cannot be seen."""
+    """Return this container's kills for memory; None: unknown."""
     n = oom_kills()
     if n is None:
         return None
     try:
         born = psutil.Process(1).create_time()
-    except psutil.Error:  # hidden, as on machines that people share: it is the machine's own
+    except psutil.Error:  # a shared machine hides process 1, which started with the machine
         born = psutil.boot_time()
     return OomKills(n, born, time.time() - born)

@@ -12,33 +12,29 @@ _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def make_read_only(root: Path) -> None:
-    """Take the right to write from a folder, from every folder in it, and from every file; links stay."""
+    """Make a folder read-only, with every folder and file in it. Links stay as they are."""
     for folder, _, names in os.walk(root, topdown=False):
         for path in (*(Path(folder, name) for name in names), Path(folder)):
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # another process has removed the file
                 if not path.is_symlink():
                     path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_WRITE)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with all that is in it, read-only folders too; nothing if it is not there.
+    """Remove a file, a link, or a folder with its content, also if it is read-only or absent.
 
     Raises
     ------
     OSError
-        It cannot be removed.
+        The path cannot be removed.
     """
-    with contextlib.suppress(FileNotFoundError):  # perhaps another process removes the same
+    with contextlib.suppress(FileNotFoundError):  # another process may remove the same path
         if path.is_symlink() or not path.is_dir():
             path.unlink()
         else:
-            _let_write(path)
+            path.chmod(stat.S_IRWXU)
+            for folder, names, _ in os.walk(path):
+                for inner in (Path(folder, name) for name in names):
+                    if not inner.is_symlink():
+                        inner.chmod(stat.S_IRWXU)  # before os.walk lists it, which needs the right to read
             shutil.rmtree(path)
-
-
-def _let_write(root: Path) -> None:
-    root.chmod(stat.S_IRWXU)
-    for folder, names, _ in os.walk(root):
-        for path in (Path(folder, name) for name in names):
-            if not path.is_symlink():
-                path.chmod(stat.S_IRWXU)  # before it is listed, which may not be allowed either

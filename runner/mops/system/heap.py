@@ -1,7 +1,4 @@
-"""How much memory a process has, and giving back what is free of it.
-
-Standard library only: children import this.
-"""
+"""How much memory a process has, and how it gives free memory back. Child processes import this."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes(pid: int | str = "self") -> int:
-    """Return a process's resident memory; 0 for one that has ended, and where the system does not say (no /proc)."""
+    """Return a process's resident memory; 0: the process has ended, or the system has no /proc."""
     try:
-        # Not by pathlib: children ask fifty times a second, and it takes four times as long.
+        # pathlib takes four times as long, and child processes ask fifty times a second.
         with io.FileIO(f"/proc/{pid}/statm") as file:
             return int(file.read(256).split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
@@ -23,7 +20,7 @@ def resident_bytes(pid: int | str = "self") -> int:
 
 
 def trim_heap() -> bool:
-    """Give freed memory back to the system, where libc can (glibc); return whether it can."""
+    """Give freed memory back to the system; return False if the C library cannot (only glibc can)."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):  # musl and others have no such function

@@ -1,6 +1,6 @@
-"""Processes that end with another one by a signal from the kernel, whatever they are at, and those that get orphans.
+"""Processes that end when another process ends, by a signal from the kernel; and processes that adopt orphans.
 
-docs/decisions.md has the reasons, and what else was thought of.
+docs/decisions.md has the reasons and the alternatives.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def can_tie() -> bool:
-    """Tell whether this system's kernel can do it: Linux."""
+    """Tell whether the kernel can signal the close of a socket, for :func:`tie` (Linux)."""
     return hasattr(fcntl, "F_SETSIG")
 
 
 def tie(lifeline_fd: int, group: int) -> None:
-    """Have a process group killed as soon as the other end of a socket closes.
+    """Let the kernel kill a process group when the other end of a socket closes.
 
-    Nothing is ever sent on the socket, so the only event on it is the other end's close. The kernel reports that by
-    the signal set with ``F_SETSIG`` (fcntl(2)): with SIGKILL no code has to run in the group.
+    No process writes to the socket, so the only event is the close of the other end. The kernel reports the close by
+    the signal that ``F_SETSIG`` sets (fcntl(2)). SIGKILL needs no code in the group.
 
     Parameters
     ----------
     lifeline_fd
-        This end, which a process of the group keeps open.
+        The end of the socket that a process of the group keeps open.
     group
         The process group.
     """
@@ -43,40 +43,39 @@ def tie(lifeline_fd: int, group: int) -> None:
 
 @functools.cache
 def can_watch() -> bool:
-    """Tell whether the kernel shows the end of a process by a descriptor (pidfd_open(2)): Linux 5.3 or newer.
+    """Tell whether the kernel shows the end of a process by a descriptor (pidfd_open(2), Linux 5.3 or newer).
 
-    The kernel is asked: Python has the function wherever it was compiled for it, while gVisor does not know the call,
-    and an old seccomp profile of Docker forbids it.
+    Only the kernel knows: Python may have the function where gVisor lacks the call, or Docker forbids it.
     """
     try:
         os.close(os.pidfd_open(os.getpid()))
     except AttributeError:
         return False
     except OSError as refused:
-        return refused.errno in (errno.EMFILE, errno.ENFILE)  # there is no room now for what it knows
+        return refused.errno in (errno.EMFILE, errno.ENFILE)  # the kernel has the call and no free descriptor
     return True
 
 
 def can_adopt() -> bool:
-    """Tell whether this system's kernel gives orphans to another process than the first: Linux."""
+    """Tell whether the kernel can give orphans to another process than process 1 (Linux)."""
     return sys.platform == "linux"
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every process below this one whose own parent has ended (prctl(2)); Linux only."""
+    """Become the parent of descendants whose parent ends (prctl(2)); elsewhere than on Linux do nothing."""
     if can_adopt():
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def readable(fd: int, within_s: float | None = 0.0) -> bool:
-    """Wait until something can be read of a descriptor, its end too; return whether that came in time.
+    """Wait until a descriptor has data or its end to read; return False if the time is over before.
 
-    Not by select(2), which takes no descriptor above 1,023.
+    select(2) would take no descriptor above 1,023.
 
     Parameters
     ----------
     within_s
-        Seconds to wait; None: for ever.
+        Seconds to wait; None: no limit.
     """
     poller = select.poll()
     poller.register(fd, select.POLLIN)
@@ -84,14 +83,13 @@ def readable(fd: int, within_s: float | None = 0.0) -> bool:
 
 
 def die_with_parent(lifeline_fd: int) -> None:
-    """Let the kernel kill this process group as soon as the parent's end of the lifeline closes.
+    """Let the kernel kill this process group when the parent's end of the lifeline closes.
 
-    No code of ours has to run, which a thread that waits for end-of-file would need (the model may hold the GIL for
-    ever). Elsewhere than on Linux such a thread is what there is.
+    Elsewhere than on Linux a thread waits for the close. A model that holds the GIL keeps that thread from running.
     """
     if can_tie():
         tie(lifeline_fd, os.getpgrp())
-        if readable(lifeline_fd):  # it closed before we asked for the signal
+        if readable(lifeline_fd):  # the parent's end has closed before the call of tie
             os._exit(1)
         return
 

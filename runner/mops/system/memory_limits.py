@@ -7,16 +7,19 @@ import psutil
 from mops.system.cgroup import own_cgroup
 
 HEADROOM_BYTES = 256 << 20
-"""Kept free for each slot: what a simulation can allocate in 100 ms, until the next look (docs/internals/limits.md)."""
+"""Kept free for each slot: a simulation can allocate this much in the 100 ms between two measurements.
+
+docs/internals/limits.md has the figures.
+"""
 
 LEAST_SHARE_BYTES = 64 << 20
-"""No share is less: below it not even Python with numpy starts, and the kernel has the last word anyway."""
+"""The smallest share: Python with numpy does not start with less."""
 
 
 def available_bytes() -> int:
-    """Return what can be taken now before something has to give way: of the machine, or what is left of the container.
+    """Return how much memory is available now: on the machine or in the container, whichever has less.
 
-    Files that the kernel keeps in memory, and would give up, count as available.
+    Files that the kernel keeps in memory and can drop count as available.
     """
     cgroup = own_cgroup()
     in_container = cgroup.free_bytes() if cgroup is not None else None
@@ -25,25 +28,25 @@ def available_bytes() -> int:
 
 
 def usable_bytes(worker_limit: int | None, taken: int) -> int:
-    """Return what this process and its children may take, as far as others leave it now.
+    """Return how much memory this process and its children may use, given what other processes use now.
 
     Parameters
     ----------
     worker_limit
-        What Dask was told for this worker; None or 0: nothing.
+        Dask's memory limit of this worker; None or 0: no limit.
     taken
-        What they take already.
+        The bytes that this process and its children use already.
     """
     return min(allowed_bytes(worker_limit), taken + available_bytes())
 
 
 def allowed_bytes(worker_limit: int | None = None) -> int:
-    """Return what this process and its children may take, whatever others take: the least of all limits.
+    """Return how much memory this process and its children may use: the lowest of all limits.
 
     Parameters
     ----------
     worker_limit
-        What Dask was told for this worker; None or 0: nothing.
+        Dask's memory limit of this worker; None or 0: no limit.
     """
     cgroup = own_cgroup()
     limits = [worker_limit, cgroup.limit_bytes() if cgroup is not None else None, psutil.virtual_memory().total]
@@ -51,11 +54,13 @@ def allowed_bytes(worker_limit: int | None = None) -> int:
 
 
 def share_bytes(allowed: int, parent: int, slots: int) -> int:
-    """Return what one of ``slots`` simulations may take, so that all of them and their parent have room.
+    """Return how much memory one simulation may use, so that ``slots`` simulations and their parent process fit.
 
     Parameters
     ----------
-    allowed, parent
-        What the worker may take, and what its own process takes, in bytes.
+    allowed
+        The bytes that the worker may use.
+    parent
+        The bytes that the worker's own process uses.
     """
     return max((allowed - parent) // slots - HEADROOM_BYTES, LEAST_SHARE_BYTES)

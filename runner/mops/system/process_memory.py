@@ -1,7 +1,6 @@
-"""The memory and the CPU time of processes and of what they have started.
+"""The memory and the CPU time of processes and their descendants.
 
-Linux tells through /proc and the cgroup file systems, version 1 and 2; elsewhere what cannot be read is unknown, and
-nothing is limited by it.
+Linux has the figures in /proc. On other systems the missing figures are unknown, and mops limits nothing by them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _CONFIRM_SHARE = 20  # a twentieth of the time at most
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the highest resident memory of a process since :func:`reset_peak`; 0 for one that has ended."""
+    """Return the highest resident memory of a process since :func:`reset_peak`; 0: the process has ended."""
     try:
         text = Path("/proc", str(pid), "status").read_text()
     except OSError:
@@ -32,13 +31,13 @@ def peak_bytes(pid: int) -> int:
 
 
 def reset_peak(pid: int) -> None:
-    """Let :func:`peak_bytes` count from now on (proc(5), clear_refs); elsewhere it counts from the start."""
+    """Let :func:`peak_bytes` count from now (proc(5), clear_refs); other systems count from the process's start."""
     with contextlib.suppress(OSError):
         Path("/proc", str(pid), "clear_refs").write_text("5")
 
 
 def tree_bytes(*pids: int) -> int:
-    """Return the resident memory of processes and all that they started, each once; shared pages count in each."""
+    """Return the resident memory of processes and their descendants; a shared page counts for each process."""
     if not NAMES_CHILDREN:
         return _tree_bytes_elsewhere(*pids)
     return sum(map(resident_bytes, _trees(pids)))
@@ -49,7 +48,7 @@ def _trees(pids: Iterable[int]) -> set[int]:
 
 
 def _tree_bytes_elsewhere(*pids: int) -> int:
-    """As :func:`tree_bytes`, where the kernel does not name a process's children: through all of the machine's."""
+    """Return :func:`tree_bytes` where the kernel does not list a process's children: search all processes."""
     found: set[psutil.Process] = set()
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -57,21 +56,21 @@ def _tree_bytes_elsewhere(*pids: int) -> int:
             found.update((root, *root.children(recursive=True)))
     total = 0
     for process in found:
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+        with contextlib.suppress(psutil.Error):  # the process has ended
             total += process.memory_info().rss
     return total
 
 
 def own_bytes(*pids: int, template: int | None = None) -> int | None:
-    """Return what processes and all that they started take, shared pages once; None: the kernel does not say.
+    """Return the memory of processes and their descendants, with shared pages counted once; None: unknown.
 
-    What each has for itself counts whole, what several have by parts (the proportional set size). Of a forked process
-    the pages that it shares with its template are the template's: they are there whether it runs or not.
+    Private pages count whole, and shared pages by parts (the proportional set size). Pages that a process shares with
+    its template count for the template: they stay when the process ends.
 
     Parameters
     ----------
     template
-        The process that has forked them.
+        The process that has forked the processes.
     """
     try:
         found = [_mapped(pid) for pid in _trees(pids)]
@@ -82,12 +81,12 @@ def own_bytes(*pids: int, template: int | None = None) -> int | None:
 
 
 def _mapped(pid: int) -> tuple[int, int]:
-    """Return a process's private bytes, and its part of all that it has mapped; nothing for one that has ended.
+    """Return a process's private bytes and its proportional set size; (0, 0): the process has ended.
 
     Raises
     ------
     OSError
-        The kernel does not say (before 4.14, or it is somebody else's).
+        The kernel does not tell: Linux before 4.14, or a process of another user.
     """
     try:
         lines = Path("/proc", str(pid), "smaps_rollup").read_text().splitlines()[1:]
@@ -100,28 +99,28 @@ def _mapped(pid: int) -> tuple[int, int]:
 
 
 class Usage:
-    """What processes take: looked at cheaply, and exactly where that seems to be above a limit.
+    """The memory of processes, measured cheaply, and exactly once the cheap figure exceeds a limit.
 
-    Resident memory (20 us to read) counts a page in each process that has it: with four children forked from a process
-    of 300 MiB, 1.2 GiB that nobody takes. To count a page once takes milliseconds, so it is done when resident memory
-    is above the limit, and again from time to time while it is: what was shared may not be so any more.
+    Resident memory takes 20 us to read, and counts a shared page for each process: four children that are forked from
+    a process of 300 MiB seem to use 1.2 GiB more. To count each page once takes milliseconds. So mops does that only
+    while resident memory is above the limit, and repeats it because processes stop sharing pages that they write to.
     """
 
     def __init__(self) -> None:
         self._shared_bytes = 0
         self._again_at = 0.0
         self.is_exact = False
-        """Whether shared pages counted once when it was last above a limit."""
+        """Whether the last measurement above a limit counted shared pages once."""
 
     def look(self, limit_bytes: int, resident: Callable[[], int], exact: Callable[[], int | None]) -> int:
-        """Return the bytes that are taken; above the limit only if that is confirmed.
+        """Return the bytes in use; a figure above the limit is an exact one where the kernel has it.
 
         Parameters
         ----------
         resident
-            Returns the resident bytes of all the processes.
+            Returns the resident bytes of all processes.
         exact
-            Returns what they take, shared pages once; None: it cannot be told.
+            Returns their bytes with shared pages counted once; None: unknown.
         """
         resident_bytes = resident()
         supposed = max(resident_bytes - self._shared_bytes, 0)
@@ -138,7 +137,7 @@ class Usage:
 
 
 def tree_cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process and all that it started have taken so far."""
+    """Return the CPU time of a process and its descendants so far."""
     return sum(map(_cpu_seconds, tree(pid)))
 
 

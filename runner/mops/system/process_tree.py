@@ -1,4 +1,4 @@
-"""The processes that a process has started. Standard library only: the reaper imports this."""
+"""The descendants of a process. The reaper imports this: standard library only."""
 
 from __future__ import annotations
 
@@ -18,29 +18,27 @@ def tree(pid: int) -> Iterator[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes whose parent this one is, those that have ended and were not waited for too."""
-    if not NAMES_CHILDREN:
-        return [other for other, parent in _parents() if parent == pid]
-    # Each thread's own: to look for them among all processes of the machine takes a hundred times as long.
+    """Return the children of a process, with those that have ended and were not waited for."""
     found: list[int] = []
-    with contextlib.suppress(OSError):  # it has ended
+    if not NAMES_CHILDREN:
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):  # the process has ended
+                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                    found += [int(entry.name)] if parent == pid else []
+        return found
+    # The kernel lists each thread's children. A search of all processes takes a hundred times as long.
+    with contextlib.suppress(OSError):  # the process has ended
         for thread in Path("/proc", str(pid), "task").iterdir():
-            with contextlib.suppress(OSError):  # this thread has, and the others have their children still
+            with contextlib.suppress(OSError):  # the thread has ended, and other threads may have children
                 found += map(int, (thread / "children").read_text().split())
     return found
 
 
 def ended_children_of(pid: int) -> int:
-    """Return how many processes whose parent this one is have ended and were not waited for."""
+    """Return how many children of a process have ended and were not waited for."""
     n_ended = 0
     for child in children_of(pid):
-        with contextlib.suppress(OSError):  # it has been waited for meanwhile
+        with contextlib.suppress(OSError):  # the parent has waited for the child now
             n_ended += Path("/proc", str(child), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return n_ended
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                yield int(entry.name), int((entry / "stat").read_text().rpartition(")")[2].split()[1])

@@ -50,7 +50,7 @@ class Scratch:
                     raise ClusterError(
                         f"the folder for simulations cannot be made ({bad.strerror})",
                         where=bad.filename or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - only named
-                        hint="make room there, or set TMPDIR to another folder",
+                        hint="free space there, or set TMPDIR to another folder",
                     ) from bad
                 assert self._path is not None
             return self._path

@@ -20,7 +20,7 @@ from mops.study.study_file import parse_study
 
 from .command_lab import CommandLab
 
-EMPTY_CELL = "write one, or leave the cell empty where the parameter is absent"
+EMPTY_CELL = "write one, or leave the cell empty if the parameter is absent"
 SEED = "is not an integer from 0 to 2^64 - 1"
 CONVERT = "a parameter is a boolean, a number or a string; convert the column before writing it"
 UTF_8 = "save it as 'CSV UTF-8'"
@@ -39,7 +39,7 @@ def message(lab: CommandLab, *problems: str) -> str:
 
 # The content of sets.csv, and every problem that is said of it.
 BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
-    "empty": ("", ["sets.csv: is empty; its first line is to name the parameters"]),
+    "empty": ("", ["sets.csv: is empty; its first line must name the parameters"]),
     "no rows": ("a,b\n", ["sets.csv: has a header and no rows"]),
     "semicolons": (
         "a;b\n0,5;1\n",
@@ -53,7 +53,7 @@ BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
         ",a\n0,1\n",
         [
             (
-                "sets.csv, line 1, column 1: has no name; give it one, or leave the column out "
+                "sets.csv, line 1, column 1: has no name; give it one, or remove the column "
                 "(pandas writes its index there: to_csv(..., index=False))"
             )
         ],
@@ -61,8 +61,8 @@ BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
     "names": (
         "a,a,, b\n1,2,3,4\n",
         [
-            "sets.csv, line 1, column 2: the name 'a' stands twice; keep one",
-            "sets.csv, line 1, column 3: has no name; give it one, or leave the column out",
+            "sets.csv, line 1, column 2: the name 'a' appears twice; keep one",
+            "sets.csv, line 1, column 3: has no name; give it one, or remove the column",
             "sets.csv, line 1, column 4: the name ' b' begins or ends with a space; write 'b'",
         ],
     ),
@@ -89,7 +89,7 @@ BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "half a character": (
         'a\n"""\\ud800"""\n',
-        ["sets.csv, line 2, column 'a': '\\ud800' holds half a character, which is no text; write it whole"],
+        ["sets.csv, line 2, column 'a': '\\ud800' holds half a character (a lone surrogate); write it whole"],
     ),
     "seeds": (
         "a,seed\n1,7\n2,7.0\n3,-1\n4,\n5,x\n6,18446744073709551616\n7,true\n",
@@ -158,7 +158,7 @@ BAD_PARQUET: dict[str, tuple[pa.Table, list[str]]] = {
     "not finite": (
         pa.table({"a": [1.0, float("nan"), None, float("-inf")]}),
         [
-            f"sets.parquet, row {row}, column 'a': {value} is not a finite number; write one, or null where the "
+            f"sets.parquet, row {row}, column 'a': {value} is not a finite number; write one, or null if the "
             "parameter is absent"
             for row, value in ((2, "NaN"), (4, "-Infinity"))
         ],
@@ -175,8 +175,8 @@ BAD_PARQUET: dict[str, tuple[pa.Table, list[str]]] = {
     "names": (
         pa.Table.from_arrays([pa.array([1])] * 3, ["a", "a", ""]),
         [
-            "sets.parquet, column 2: the name 'a' stands twice; keep one",
-            "sets.parquet, column 3: has no name; give it one, or leave the column out",
+            "sets.parquet, column 2: the name 'a' appears twice; keep one",
+            "sets.parquet, column 3: has no name; give it one, or remove the column",
         ],
     ),
 }
@@ -213,7 +213,7 @@ def test_a_parquet_file_that_was_cut_off_in_the_middle(lab: CommandLab) -> None:
 
 
 def no_file(lab: CommandLab) -> tuple[str, str]:
-    return "sets.csv", f"there is no file 'sets.csv' beside the study; it is looked for as {lab.project}/sets.csv"
+    return "sets.csv", f"there is no file 'sets.csv' in the study's folder: {lab.project}/sets.csv"
 
 
 def a_folder(lab: CommandLab) -> tuple[str, str]:

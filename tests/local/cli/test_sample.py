@@ -78,16 +78,19 @@ def test_json_is_printed_on_request(lab: CommandLab, space: Path) -> None:
         "parameters": list(SPACE),
         "method": "sobol",
         "seed": 0,
-        "notes": ["100 is no power of two; Sobol sets are balanced for 64 or 128"],
+        "notes": ["100 is not a power of two; Sobol sets are balanced for 64 or 128"],
     }
-    assert ran.err == "note: 100 is no power of two; Sobol sets are balanced for 64 or 128\n"
+    assert ran.err == "note: 100 is not a power of two; Sobol sets are balanced for 64 or 128\n"
 
 
 NAMES = "end it with .json, .parquet or .csv"
 # Arguments after the space, and the whole of what is said; {} is the file to write.
 WRONG: dict[str, tuple[list[object], str]] = {
     "no number": (["--out", "s.csv"], "how many sets should 'sobol' draw?\n  at: -n\nhint: add -n, like -n 1024"),
-    "zero": (["-n", 0, "--out", "s.csv"], "0 is no number of sets\n  at: -n\nhint: it is from 1 to 10,000,000"),
+    "zero": (
+        ["-n", 0, "--out", "s.csv"],
+        "0 is not a possible number of sets\n  at: -n\nhint: choose 1 to 10,000,000",
+    ),
     "a grid's number": (
         ["-n", 3, "--method", "grid", "--out", "s.csv"],
         "a grid's size follows from the space\n  at: -n\nhint: leave -n out; use 'points'",
@@ -138,10 +141,10 @@ def test_a_space_that_is_wrong_is_answered_with_every_problem(lab: CommandLab) -
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
         "error: the space is not valid\n"
-        "  $.a: 'min' is 2 and 'max' 1; 'min' is to be less (one value: write it)\n"
+        "  $.a: 'min' is 2 and 'max' 1; 'min' must be less (or write one value)\n"
         "  $.b.mim: unknown key; did you mean 'min'?\n"
         f"  $.b: 'min' missing; {forms}\n"
-        f"  $.c: a list is no parameter; {forms}\n"
+        f"  $.c: a list is not a parameter; {forms}\n"
         f"  at: {space}\n"
     )
 
@@ -151,7 +154,7 @@ def test_a_space_file_that_is_not_there_or_not_json(lab: CommandLab) -> None:
     assert ran.err == "error: there is no such space file\n  at: space.json\nhint: name a space file, like space.json\n"
     space = lab.write("space.json", '{"a": 1, "a": 2}')
     ran = lab.run("study", "sample", space, "-n", 3, "--out", "s.csv")
-    assert ran.err == f"error: the space file is not JSON\n  $: the key 'a' stands twice; keep one\n  at: {space}\n"
+    assert ran.err == f"error: the space file is not JSON\n  $: the key 'a' appears twice; keep one\n  at: {space}\n"
 
 
 def test_nothing_is_replaced_unasked(lab: CommandLab, space: Path) -> None:

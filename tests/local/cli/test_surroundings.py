@@ -24,7 +24,7 @@ from .test_wrong_input import refused, refused_and_nothing_written
 
 SECRET = "c2VjcmV0-value"
 NO_OPTIONS = "error: these options cannot start simulations"
-KEPT = "--env NAME=VALUE is kept with the job; --env NAME takes the value from the environment each time that it runs"
+KEPT = "the job stores --env NAME=VALUE; --env NAME takes the value from the environment at each start of the job"
 ENV_HINT = f"hint: {KEPT}"
 MODEL = """
 import os, time
@@ -110,7 +110,7 @@ def test_a_resume_has_kept_values_and_takes_the_others_from_its_own_environment(
     assert (without.code, without.out) == (2, "")
     assert without.err.splitlines() == [
         NO_OPTIONS,
-        "  --env API_TOKEN: it is not set in this environment; set it, or write NAME=VALUE",
+        "  --env API_TOKEN: not set in this environment; set it, or write NAME=VALUE",
         "  at: job j",
         ENV_HINT,
     ]
@@ -147,20 +147,20 @@ def test_python_callers_give_a_mapping(model: CommandLab, monkeypatch: pytest.Mo
     assert (found["MODE"], found["API_TOKEN"]) == ("x", SECRET)
 
 
-NO_NAME = "no name of a variable: it has letters, digits and underscores, and begins with no digit"
-NO_TEXT = "its value is not text: it has bytes that are not UTF-8, or a null character"
-SET_BY_MOPS = "mops sets it for each simulation, from MODELOPS_JOB_SIM_THREADS; set that in the environment instead"
+NO_NAME = "not the name of a variable: use letters, digits and underscores, and do not start with a digit"
+NO_TEXT = "the value is not UTF-8 text without null characters"
+SET_BY_MOPS = "mops sets it for each simulation; set MODELOPS_JOB_SIM_THREADS in the environment instead"
 
-A_SETTING = "it is a setting of mops, not of the model; set it in the environment of the command instead"
+A_SETTING = "a setting of mops, not of the model; set it in the environment of the command instead"
 
 
 def of_a_secret(name: str) -> str:
-    return f"values of such names are secrets and are not kept with a job; write --env {name}, and set it here"
+    return f"the name looks like a secret, and jobs do not store secrets; write --env {name}, and set it here"
 
 
 # What is given, and the lines that say what is wrong.
 BAD_ENV: dict[str, tuple[list[str], list[str]]] = {
-    "not set": (["MODE"], ["--env MODE: it is not set in this environment; set it, or write NAME=VALUE"]),
+    "not set": (["MODE"], ["--env MODE: not set in this environment; set it, or write NAME=VALUE"]),
     "no name": (["=x"], [f"--env: {NO_NAME}"]),
     "a digit first": (["1X=x"], [f"--env 1X: {NO_NAME}"]),
     "a hyphen": (["MY-MODE=x"], [f"--env MY-MODE: {NO_NAME}"]),
@@ -173,14 +173,18 @@ BAD_ENV: dict[str, tuple[list[str], list[str]]] = {
     "threads, without a value": (["POLARS_MAX_THREADS"], [f"--env POLARS_MAX_THREADS: {SET_BY_MOPS}"]),
     "the hash seed": (
         ["PYTHONHASHSEED=1"],
-        ["--env PYTHONHASHSEED: mops sets it to 0 for each simulation, so that sets have the same order in each"],
+        ["--env PYTHONHASHSEED: mops sets it to 0, so that Python sets have the same order in each simulation"],
     ),
     "a setting": (["MODELOPS_JOB_SLOTS=1"], [f"--env MODELOPS_JOB_SLOTS: {A_SETTING}"]),
-    "twice": (["MODE=a", "MODE=b"], ["--env MODE: it is given twice; keep one"]),
+    "twice": (["MODE=a", "MODE=b"], ["--env MODE: the variable appears twice; remove one"]),
     "bytes": (["MODE=" + os.fsdecode(b"\xff")], [f"--env MODE: {NO_TEXT}"]),
     "all at once": (
         ["A=1", "A=2", "B-C=1", "TOKEN=x"],
-        ["--env A: it is given twice; keep one", f"--env B-C: {NO_NAME}", f"--env TOKEN: {of_a_secret('TOKEN')}"],
+        [
+            "--env A: the variable appears twice; remove one",
+            f"--env B-C: {NO_NAME}",
+            f"--env TOKEN: {of_a_secret('TOKEN')}",
+        ],
     ),
 }
 
@@ -195,14 +199,14 @@ def test_a_variable_that_cannot_be(lab: CommandLab, given: list[str], said: list
 
 def test_check_refuses_what_submit_refuses(lab: CommandLab) -> None:
     ran = lab.run("study", "check", lab.study, "--env", "MODE", "--env", f"TOKEN={SECRET}")
-    refused(ran, "--env MODE: it is not set", "--env TOKEN: values of such names", where="hint: ")
+    refused(ran, "--env MODE: not set", "--env TOKEN: the name looks like a secret", where="hint: ")
 
 
 def test_values_in_python_are_strings(lab: CommandLab) -> None:
     with pytest.raises(mops.errors.OptionsError) as raised:
         mops.submit(lab.study, env={"N": 3, "NUL": "a\0b"}, settings=Settings(storage=str(lab.storage)))  # type: ignore[dict-item]
     assert [str(problem) for problem in raised.value.problems] == [
-        "--env N: its value is a int; write it as a string",
+        "--env N: the value is a int; write a string",
         f"--env NUL: {NO_TEXT}",
     ]
     assert lab.stored() == []
@@ -309,7 +313,7 @@ def nothing(root: Path) -> tuple[Path, str]:
 
 def not_executable(root: Path) -> tuple[Path, str]:
     (root / "text").write_text("")
-    return root / "text", "it may not be executed; name an interpreter, like .venv/bin/python"
+    return root / "text", "it is not executable; name an interpreter, like .venv/bin/python"
 
 
 def no_program(root: Path) -> tuple[Path, str]:
@@ -319,7 +323,7 @@ def no_program(root: Path) -> tuple[Path, str]:
 
 def no_python(root: Path) -> tuple[Path, str]:
     path = script(root, "#!/bin/sh\necho something >&2\nexit 3\n")
-    return path, "it is no Python: asked for its version, it ended with exit code 3 and said 'something'"
+    return path, "it is not a Python interpreter: it exited with code 3 and printed 'something'"
 
 
 def answering(root: Path, **versions: object) -> Path:
@@ -409,8 +413,8 @@ def test_an_interpreter_and_an_environment_that_is_made_exclude_each_other(lab: 
         assert ran.err.splitlines() == [
             NO_OPTIONS,
             (
-                "  MODELOPS_JOB_INSTALL=always: an interpreter that --python names has all that the model needs, and "
-                "nothing is installed into it; leave out one"
+                "  MODELOPS_JOB_INSTALL=always: mops installs nothing into the interpreter that --python names; "
+                "remove one of the two"
             ),
         ]
 
@@ -419,7 +423,7 @@ def test_problems_of_variables_and_interpreter_are_said_at_once(lab: CommandLab,
     ran = lab.submit("--env", "MODE", "--python", tmp_path / "nothing")
     assert ran.err.splitlines() == [
         NO_OPTIONS,
-        "  --env MODE: it is not set in this environment; set it, or write NAME=VALUE",
+        "  --env MODE: not set in this environment; set it, or write NAME=VALUE",
         f"  --python {tmp_path / 'nothing'}: there is no such file; name an interpreter, like .venv/bin/python",
         ENV_HINT,
     ]

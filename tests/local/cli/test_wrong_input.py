@@ -208,7 +208,7 @@ def test_a_setting_that_cannot_be(lab: CommandLab, variables: dict[str, str], sa
 BAD_STORAGES = {
     "s3://bucket/x": ["s3:// is untested", "abfs://container/prefix"],
     "ftp://host/x": ["does not know this kind of storage", "a folder"],
-    "abfs://container/x?sig=SECRET": ["credentials do not belong into the URL", "AZURE_STORAGE_SAS_TOKEN"],
+    "abfs://container/x?sig=SECRET": ["the URL contains credentials", "AZURE_STORAGE_SAS_TOKEN"],
     "abfs://container/x": ["no usable credentials", "AZURE_STORAGE_CONNECTION_STRING"],
 }
 
@@ -223,7 +223,7 @@ def test_a_storage_that_cannot_be(lab: CommandLab, url: str, said: list[str]) ->
 def test_a_storage_that_is_a_file(lab: CommandLab) -> None:
     (lab.root / "taken").write_text("mine")
     ran = lab.submit("--storage", lab.root / "taken")
-    refused(ran, "a file and a folder are in each other's way", "hint: ", code=4, where=f"at: {lab.root / 'taken'}")
+    refused(ran, "a file and a folder have the same path", "hint: ", code=4, where=f"at: {lab.root / 'taken'}")
     assert (lab.root / "taken").read_text() == "mine"
 
 

@@ -46,9 +46,9 @@ PERMANENT = {
     "EACCES": "refuses",
     "EPERM": "refuses",
     "EROFS": "read-only",
-    "EMFILE": "open at once",
-    "EIO": "reports a fault",
-    "ENOTDIR": "in each other's way",
+    "EMFILE": "too many open files",
+    "EIO": "reports an error",
+    "ENOTDIR": "have the same path",
     "EOPNOTSUPP": "hard links",
 }
 # Every class of azure.core.exceptions: is it tried again? None: it cannot come from a request.
@@ -311,7 +311,7 @@ def test_a_file_in_the_way_is_named(local):
     files = Files.open(local.url)
     files.put("jobs", b"a file")
     for ask in (files.put, files.put_new):
-        with pytest.raises(StorageError, match="in each other's way") as caught:
+        with pytest.raises(StorageError, match="have the same path") as caught:
             ask("jobs/a/job.json", b"")
         assert caught.value.where == f"{local.url}/jobs/a/job.json"
     assert files.list("jobs/a") == []

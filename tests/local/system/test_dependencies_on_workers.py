@@ -97,8 +97,8 @@ def test_a_worker_that_cannot_install_ends_the_job(lab: StudyLab, dask: DaskProc
     pip = "-P -m pip install --no-input --no-user --disable-pip-version-check --progress-bar off -r requirements.txt"
     assert re.fullmatch(rf"  at: {HOST}: /.*/pod/mops/environments/[0-9a-f]{{32}}/bin/python {pip}", where)
     assert hint == (
-        "hint: correct requirements.txt, or what pip is told on the workers (PIP_INDEX_URL, pip.conf); "
-        "MODELOPS_JOB_INSTALL_TIMEOUT is how long it may take; MODELOPS_JOB_INSTALL=never takes what is there"
+        "hint: correct requirements.txt, or pip's configuration on the workers (PIP_INDEX_URL, pip.conf); "
+        "MODELOPS_JOB_INSTALL_TIMEOUT limits the time; MODELOPS_JOB_INSTALL=never uses the workers' packages"
     )
     assert lab.job().status().state == "failed"
     assert "No matching distribution found for tiny" in log_of(lab)

@@ -113,8 +113,8 @@ def python_of(refused: InstallError) -> str:
 
 
 HINT = (
-    "hint: correct requirements.txt, or what pip is told on the workers (PIP_INDEX_URL, pip.conf); "
-    "MODELOPS_JOB_INSTALL_TIMEOUT is how long it may take; MODELOPS_JOB_INSTALL=never takes what is there"
+    "hint: correct requirements.txt, or pip's configuration on the workers (PIP_INDEX_URL, pip.conf); "
+    "MODELOPS_JOB_INSTALL_TIMEOUT limits the time; MODELOPS_JOB_INSTALL=never uses the workers' packages"
 )
 
 
@@ -331,7 +331,7 @@ def test_waiting_for_another_process_has_an_end(root: Path, silent_index: str) -
     assert str(raised.value).splitlines() == [
         "another process on this machine makes the same environment, for more than 1 s",
         f"  at: {HOST}: {lock}",
-        "hint: look what it is at; MODELOPS_JOB_INSTALL_TIMEOUT is how long to wait",
+        "hint: set MODELOPS_JOB_INSTALL_TIMEOUT higher",
     ]
 
 
@@ -372,7 +372,7 @@ def test_libraries_that_are_too_old_for_simulations_are_refused(
     assert first.startswith(f"no simulation can run with the model's dependencies: {wrong}")
     assert rest == [
         f"  at: {HOST}: requirements.txt",
-        "hint: simulations need 'pyarrow>=18.0' 'numpy>=1.23'; ask for such versions, or leave out what the worker has",
+        "hint: simulations need 'pyarrow>=18.0' 'numpy>=1.23'; ask for these versions, or do not list them",
     ]
 
 
@@ -384,7 +384,7 @@ def test_a_cache_that_cannot_be_written_is_said(root: Path, cache: Path) -> None
     first, where, hint = str(raised.value).splitlines()
     assert first == "an environment for the model's dependencies cannot be made: Not a directory"
     assert where.startswith(f"  at: {HOST}: {environments()}/")
-    assert hint == "hint: make room there, or set XDG_CACHE_HOME to another folder"
+    assert hint == "hint: free space there, or set XDG_CACHE_HOME to another folder"
 
 
 def test_a_worker_in_no_virtual_environment_whose_libraries_are_on_its_path(root: Path) -> None:

@@ -37,13 +37,13 @@ def test_an_interpreter_that_went_away_is_said_and_leaves_nothing(context: JobCo
     assert str(refused) == (
         "the interpreter of the simulations cannot be started: No such file or directory\n"
         "  at: /nowhere/python\n"
-        "hint: --python names a path that is there on every machine that runs simulations"
+        "hint: give --python a path that exists on every machine that runs simulations"
     )
 
 
 def test_an_environment_that_somebody_has_removed_is_said(context: JobContext, tmp_path: Path) -> None:
     refused = refusal(JobContext(**{**vars(context), "python": "/nowhere/python", "install_s": 1.0}), tmp_path)
-    assert refused.hint == "somebody has removed what mops had made there; mops jobs resume makes it anew"
+    assert refused.hint == "the environment that mops made was removed; mops jobs resume makes a new one"
 
 
 def test_a_child_runs_our_mops_also_where_there_is_another(context: JobContext, tmp_path: Path) -> None:

@@ -162,9 +162,9 @@ def test_sources_that_only_uv_reads_are_refused_without_a_lock(tmp_path: Path) -
     with pytest.raises(InstallError) as raised:
         read_dependencies(project(tmp_path, pyproject_toml=PROJECT + sources))
     assert str(raised.value) == (
-        "only uv knows where starsim is to come from; pip would take its index's of the same name\n"
+        "pip ignores the sources of starsim, which only uv reads\n"
         "  at: pyproject.toml: [tool.uv.sources]\n"
-        "hint: have uv.lock in the project (uv lock), or a requirements.txt"
+        "hint: add uv.lock to the project (uv lock), or a requirements.txt"
     )
     assert read_dependencies(project(tmp_path, uv_lock=LOCK)) is not None
 

@@ -156,7 +156,7 @@ def test_what_is_new_completes_what_is_known(several: list[dict[str, Family]]) -
         ("number negative", "number huge large", "holds an integer beyond 2^63-1 in a column"),
         ("number", "string", "is the type, not a number"),
         ("timestamp ms ns", "zoned_timestamp ms ns", "is the type, not a timestamp without a time zone"),
-        ("timestamp ns ns", "timestamp us us", "together no unit holds exactly"),
+        ("timestamp ns ns", "timestamp us us", "no unit holds all values"),
         (["list", "number float"], ["list", "number large"], "holds an integer beyond 2^53"),
         (["list", "number"], ["list", "string"], "is the type, not a list of number"),
         (["struct", {"a": "number"}], ["struct", {"b": "number"}], "is the type, not a struct of a: number"),

@@ -58,9 +58,13 @@ def test_json_is_read_with_or_without_a_byte_order_mark(tmp_path: Path, encoding
         ('{"sets": [1]} x', "line 1, column 15", "Extra data"),
         ('{"a": NaN}', "$.a", "NaN is not JSON; write a finite number"),
         ('{"sets": [1, -Infinity]}', "$.sets[1]", "-Infinity is not JSON; write a finite number"),
-        ('{"sets": [1], "sets": [2]}', "$", "the key 'sets' stands twice; keep one"),
-        ('{"sets": [{"b": 1, "c": 2, "b": 1}]}', "$.sets[0]", "the key 'b' stands twice; keep one"),
-        (r'{"sets": ["\ud800"]}', "$.sets[0]", "'\\ud800' holds half a character, which is no text; write it whole"),
+        ('{"sets": [1], "sets": [2]}', "$", "the key 'sets' appears twice; keep one"),
+        ('{"sets": [{"b": 1, "c": 2, "b": 1}]}', "$.sets[0]", "the key 'b' appears twice; keep one"),
+        (
+            r'{"sets": ["\ud800"]}',
+            "$.sets[0]",
+            "'\\ud800' holds half a character (a lone surrogate); write it whole",
+        ),
         ("[" * 100_000, "$", "its lists and objects are nested too deeply"),
         ('{"sets": [' + "[" * 200_000, "$", "its lists and objects are nested too deeply"),
         ('{"sets": [' + "9" * 5000 + "]}", "$", "a number in it is too long"),
@@ -76,7 +80,7 @@ def test_text_that_is_not_strict_json_is_refused_with_its_place(
 def test_all_problems_are_listed_at_once() -> None:
     assert faults('{"a": NaN, "b": {"c": 1, "c": Infinity}}') == [
         ("$.a", "NaN is not JSON; write a finite number"),
-        ("$.b", "the key 'c' stands twice; keep one"),
+        ("$.b", "the key 'c' appears twice; keep one"),
         ("$.b.c", "Infinity is not JSON; write a finite number"),
     ]
     assert faults(json.dumps([float("nan")] * 30))[-1] == ("$", "and 10 more problems")

@@ -40,8 +40,8 @@ def test_every_form_of_a_parameter_is_read() -> None:
 
 # An entry of the space, the path below it, and the message.
 WRONG: list[tuple[Any, str, str]] = [
-    (None, "", f"null is no parameter; {FORMS}"),
-    ([1, 2], "", f"a list is no parameter; {FORMS}"),
+    (None, "", f"null is not a parameter; {FORMS}"),
+    ([1, 2], "", f"a list is not a parameter; {FORMS}"),
     (float("nan"), "", "NaN is not a finite number; write one"),
     ({}, "", f"'min' and 'max' missing; {FORMS}"),
     ({"min": 1}, "", f"'max' missing; {FORMS}"),
@@ -54,17 +54,17 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"values": [1], "min": 1}, ".min", "belongs to a range and not to a list of values; keep one of the two"),
     ({"values": []}, ".values", "an empty list is not a non-empty list of values"),
     ({"values": 3}, ".values", "3 is not a non-empty list of values"),
-    ({"values": [1, None]}, ".values[1]", "null is no value; leave the parameter out"),
+    ({"values": [1, None]}, ".values[1]", "null is not a value; leave the parameter out"),
     ({"values": [1, "a"]}, ".values", "are of several types; one parameter has booleans, numbers or strings"),
     ({"values": [True, 1]}, ".values", "are of several types; one parameter has booleans, numbers or strings"),
-    ({"values": [1, 2, 1]}, ".values", "1 stands twice; keep one"),
+    ({"values": [1, 2, 1]}, ".values", "1 appears twice; keep one"),
     ({"values": [2**64]}, ".values", "hold an integer beyond 64 bits; write it as a string"),
     ({"min": "1", "max": 2}, ".min", "'1' is not a number"),
     ({"min": 1, "max": True}, ".max", "true is not a number"),
     ({"min": 1, "max": 10**400}, ".max", f"{10**400} is too large"),
-    ({"min": 2, "max": 2}, "", "'min' is 2 and 'max' 2; 'min' is to be less (one value: write it)"),
+    ({"min": 2, "max": 2}, "", "'min' is 2 and 'max' 2; 'min' must be less (or write one value)"),
     ({"min": -1e307, "max": 1.7e308}, ".max", "1.7e+308 is too large"),
-    ({"min": 0, "max": 1, "scale": "log"}, ".min", "0 has no logarithm; 'min' is to be above 0 where 'scale' is 'log'"),
+    ({"min": 0, "max": 1, "scale": "log"}, ".min", "0 has no logarithm; 'min' must be above 0 when 'scale' is 'log'"),
     ({"min": 0, "max": 1, "scale": "ln"}, ".scale", "'ln' is not 'linear' or 'log'"),
     ({"min": 0, "max": 1, "type": "integer"}, ".type", "'integer' is not 'float' or 'int'"),
     ({"min": 0.5, "max": 3, "type": "int"}, ".min", "0.5 is not an integer of at most 2^53, and 'type' is 'int'"),
@@ -169,7 +169,7 @@ def test_a_grid_without_points_is_refused_with_their_paths() -> None:
     with pytest.raises(StudyError, match="cannot be sampled by 'grid'") as raised:
         sets({"a": {"min": 0, "max": 1}, "b": {"min": 0, "max": 1, "scale": "linear"}, "c": 1}, "grid")
     assert [str(problem) for problem in raised.value.problems] == [
-        f"$.{name}: has no 'points': say how many a grid is to have" for name in "ab"
+        f"$.{name}: has no 'points': give the number of values for a grid" for name in "ab"
     ]
 
 
@@ -199,7 +199,7 @@ def test_a_space_in_which_nothing_varies_is_refused() -> None:
     ("space", "method", "n", "notes"),
     [
         (SPACE, "sobol", 1024, []),
-        (SPACE, "sobol", 1000, ["1,000 is no power of two; Sobol sets are balanced for 512 or 1,024"]),
+        (SPACE, "sobol", 1000, ["1,000 is not a power of two; Sobol sets are balanced for 512 or 1,024"]),
         (SPACE, "sobol", 1, []),
         (SPACE, "lhs", 1000, []),
         ({"a": {"values": [1, 2]}}, "lhs", 2, []),
@@ -227,4 +227,4 @@ def test_without_scipy_the_error_says_where_to_draw(monkeypatch: pytest.MonkeyPa
     space = parse_space({"beta": {"min": 0, "max": 1}}, where="space.json")
     with pytest.raises(UsageError, match="drawing parameter sets needs scipy") as raised:
         draw(space, Method.LHS, n=4, seed=0, where="space.json")
-    assert "the cluster's image is without it" in str(raised.value.hint)
+    assert "the cluster's image has no scipy" in str(raised.value.hint)

@@ -19,8 +19,8 @@ from mops.study.study_file import KEYS, Study, parse_study
 FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative to the project root"
 NAME_CODE = "name the code: 'package.module', 'module:name' or 'path/file.py:name'"
 CALIBRATION = (
-    "this is a calibration, which proposes sets as it goes; mops runs studies whose parameter_sets are given: "
-    "write the sets that you want scored into a study"
+    "this is a calibration, which chooses its sets while it runs; mops runs studies with given parameter_sets: "
+    "write the sets to score into a study"
 )
 ABSENT = object()
 
@@ -142,7 +142,7 @@ def test_a_seed_among_plain_parameters_is_a_parameter_with_a_warning() -> None:
     assert got.groups.group(0).params == {"beta": 0.3, "seed": 7}
     assert got.warnings == (
         (
-            "$.parameter_sets[0].seed: is a parameter here; a simulation's own seed stands beside 'params': "
+            "$.parameter_sets[0].seed: is a parameter here; a simulation's own seed goes next to 'params': "
             '{"params": {...}, "seed": 7}'
         ),
     )
@@ -307,12 +307,12 @@ def test_a_file_that_holds_no_object_is_refused(data: object, called: str) -> No
         ({"parameter_sets": [None]}, SET, f"null {OBJECT_OF_PARAMETERS}"),
         ({"parameter_sets": [[0.3]]}, SET, f"a list {OBJECT_OF_PARAMETERS}"),
         ({"parameter_sets": [0.3]}, SET, f"0.3 {OBJECT_OF_PARAMETERS}"),
-        ({"parameter_sets": [{"beta": None}]}, f"{SET}.beta", "null is no value; leave the parameter out"),
+        ({"parameter_sets": [{"beta": None}]}, f"{SET}.beta", "null is not a value; leave the parameter out"),
         ({"parameter_sets": [{"beta": [1]}]}, f"{SET}.beta", f"a list {SCALAR}"),
         (
             {"parameter_sets": [{"beta": {"a": 1}}]},
             f"{SET}.beta",
-            f"an object {SCALAR}; a set with a seed of its own is {WRAPPED}",
+            f"an object {SCALAR}; a set with its own seed is {WRAPPED}",
         ),
         ({"parameter_sets": [{"beta": float("nan")}]}, f"{SET}.beta", "NaN is not a finite number; write one"),
         (
@@ -321,16 +321,16 @@ def test_a_file_that_holds_no_object_is_refused(data: object, called: str) -> No
             "-Infinity is not a finite number; write one",
         ),
         ({"parameter_sets": [{"": 1}]}, f'{SET}[""]', "a parameter's name is empty; give it one"),
-        ({"parameter_sets": [{"R 0": None}]}, f'{SET}["R 0"]', "null is no value; leave the parameter out"),
+        ({"parameter_sets": [{"R 0": None}]}, f'{SET}["R 0"]', "null is not a value; leave the parameter out"),
         (
             {"parameter_sets": [{"params": {"a": "\ud800"}}]},
             f"{SET}.params.a",
-            "'\\ud800' holds half a character, which is no text; write it whole",
+            "'\\ud800' holds half a character (a lone surrogate); write it whole",
         ),
         (
             {"parameter_sets": [{"params": None, "seed": 1}]},
             f"{SET}.params",
-            "null is no value; leave the parameter out",
+            "null is not a value; leave the parameter out",
         ),
         ({"parameter_sets": [{"params": {"a": 1}, "sed": 1}]}, f"{SET}.sed", "unknown key; did you mean 'seed'?"),
         (
@@ -448,7 +448,7 @@ def test_all_problems_are_listed_at_once_with_their_paths() -> None:
             "  $.n_replicates: 0 is not an integer of at least 1",
             f"  $.model: missing; {NAME_CODE}",
             "  $.targets[0]: 't' names no function; write 't:function'",
-            "  $.parameter_sets[1].beta: null is no value; leave the parameter out",
+            "  $.parameter_sets[1].beta: null is not a value; leave the parameter out",
             f"  $.parameter_sets[1].gamma: an empty list {SCALAR}",
             f"  $.parameter_sets[2]: 3 {OBJECT_OF_PARAMETERS}",
             "  $.parameter_sets[3].seed: -1 is not an integer from 0 to 2^64 - 1",

@@ -19,9 +19,9 @@ from mops.storage.backends.spool import Spool
 class AzureBlobs:
     """A container of Azure Blob storage. adlfs finds the credentials, and serves pyarrow.
 
-    Requests go to the Azure client below adlfs: an upload of up to 64 MiB is one Put Blob there, a larger one
-    becomes visible with one Put Block List, and either can be conditional. The client's own retries (3, after
-    15, 18 and 24 s) are off: they would multiply with ours.
+    Requests go to the Azure client below adlfs. It uploads up to 64 MiB in one Put Blob, and more as blocks that
+    become visible with one Put Block List. Both can be conditional. The client's own retries (3, after 15, 18 and
+    24 s) are off, because they would multiply with those of mops.
     """
 
     def __init__(self, url: str):
@@ -29,7 +29,7 @@ class AzureBlobs:
             self._fs, path = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
         except ValueError as bad:
             raise UsageError(
-                "the environment holds no usable credentials for Azure Blob storage",
+                "the environment has no usable credentials for Azure Blob storage",
                 where=url,
                 hint="set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and a key",
             ) from bad
@@ -39,7 +39,7 @@ class AzureBlobs:
         try:
             self._upload(path, data, overwrite=False)
         except azure.ResourceExistsError as error:
-            # The client calls other conflicts so too, such as a container that is being deleted.
+            # The client raises this for other conflicts too, such as a container that is being deleted.
             if code_of(error) != "BlobAlreadyExists":
                 raise
             return False
@@ -69,7 +69,12 @@ class AzureBlobs:
             blobs = self._fs.service_client.get_container_client(self._container).list_blobs(
                 name_starts_with=f"{self._key(folder)}/".lstrip("/"), include=["metadata"], retry_total=0
             )
-            return [Entry(self._path(blob.name), blob.size) async for blob in blobs if not _is_folder(blob)]
+            # An account with a hierarchical namespace lists its folders among the blobs.
+            return [
+                Entry(self._path(blob.name), blob.size)
+                async for blob in blobs
+                if (blob.metadata or {}).get("hdi_isfolder") != "true"
+            ]
 
         return list(sync(self._fs.loop, entries))
 
@@ -83,7 +88,7 @@ class AzureBlobs:
         return set(sync(self._fs.loop, names))
 
     def scraps(self, folder: str, age_s: float) -> Entries:
-        return []  # a blob is there whole or not at all
+        return []  # a blob exists whole or not at all
 
     def prune(self, folder: str) -> None:
         pass  # folders are only parts of names
@@ -107,7 +112,7 @@ class AzureBlobs:
         try:
             return call()
         except azure.ResourceNotFoundError as error:
-            # Not any 404: without its container nothing is absent, everything is wrong.
+            # A 404 without this code means that the container is missing.
             if code_of(error) != "BlobNotFound":
                 raise
             return None
@@ -120,8 +125,3 @@ class AzureBlobs:
 
     def _path(self, key: str) -> str:
         return key.removeprefix(f"{self._root}/") if self._root else key
-
-
-def _is_folder(blob: Any) -> bool:
-    """Accounts with a hierarchical namespace list their folders among the blobs."""
-    return (blob.metadata or {}).get("hdi_isfolder") == "true"

@@ -41,9 +41,10 @@ def _retrying(longest_s: float, total_s: float) -> Retrying:
     Parameters
     ----------
     longest_s
-        The longest pause. The first is 0.1 s, each later one twice as long; up to half of each is left out at random.
+        The longest pause. The first pause is 0.1 s, and each pause is twice as long as the pause before. A random part
+        of up to a half is subtracted.
     total_s
-        Seconds since the first call. mops does not start another call later than that.
+        Seconds since the first call, after which mops makes no further call.
     """
     half: dict[str, float] = {"multiplier": 0.05, "max": longest_s / 2}
     return Retrying(
@@ -61,7 +62,7 @@ BRIEF = _retrying(longest_s=2.0, total_s=6.0)
 
 
 class Backend(Protocol):
-    """One kind of storage. Each call is tried once; what it raises is in the tables of faults."""
+    """One kind of storage. It makes each call once. faults.py has the errors that it raises."""
 
     def put_new(self, path: str, data: Data) -> bool:
         """As :meth:`mops.storage.files.Files.put_new`."""
@@ -88,7 +89,7 @@ class Backend(Protocol):
         """As :meth:`mops.storage.files.Files.prune`."""
 
     def remove(self, path: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
 
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
         """As :meth:`mops.storage.files.Files.arrow`."""

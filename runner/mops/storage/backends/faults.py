@@ -12,7 +12,7 @@ from mops.errors import StorageError
 
 @dataclass(frozen=True)
 class Fault:
-    """What a foreign error means: ``transient`` ones are tried again."""
+    """The meaning of an error. mops retries after ``transient`` faults."""
 
     what: str
     hint: str
@@ -21,12 +21,10 @@ class Fault:
 
 _SILENT = Fault(
     "the storage does not answer",
-    "check the network and, for Azure, the account's name; nothing is lost: mops jobs resume goes on",
+    "check the network and, for Azure, the account's name, then: mops jobs resume",
     transient=True,
 )
-_BUSY = Fault(
-    "the storage is overloaded or has a fault of its own", "try again later: mops jobs resume", transient=True
-)
+_BUSY = Fault("the storage is overloaded or has an internal fault", "retry later: mops jobs resume", transient=True)
 _REFUSED = Fault(
     "the storage refuses access",
     "folder: its owner and mode; Azure: the key or SAS token, the clock, the account's firewall, the role "
@@ -35,14 +33,14 @@ _REFUSED = Fault(
 _FULL = Fault("the storage is full", "free space or raise the quota, then: mops jobs resume")
 _NO_CONTAINER = Fault("there is no such container or account", "create the container, or correct the storage's URL")
 _READ_ONLY = Fault("the storage is read-only", "choose another folder with MODELOPS_STORAGE")
-_NOT_A_FOLDER = Fault("a file and a folder are in each other's way", "move what is there, or choose another folder")
+_NOT_A_FOLDER = Fault("a file and a folder have the same path", "move one of them, or choose another folder")
 _NO_LINKS = Fault(
-    "the file system lacks hard links or an fsync of folders, on which commits rest",
-    "choose a folder on another one",
+    "the file system has no hard links or no fsync of folders, which commits need",
+    "choose a folder on another file system",
 )
-_BROKEN = Fault("the file system reports a fault", "check the disk (dmesg), then: mops jobs resume")
-_NO_FILES = Fault("no more files can be open at once", "raise the limit: ulimit -n")
-_UNKNOWN = Fault("the storage answered with an error", "the error in brackets is the storage's own")
+_BROKEN = Fault("the file system reports an error", "check the disk (dmesg), then: mops jobs resume")
+_NO_FILES = Fault("too many open files", "raise the limit: ulimit -n")
+_UNKNOWN = Fault("the storage answered with an error", "the storage's own error is in brackets")
 
 FAULTS_BY_ERRNO = {
     errno.ENOENT: _NOT_A_FOLDER,
@@ -63,7 +61,7 @@ FAULTS_BY_ERRNO = {
     errno.EIO: _BROKEN,
     errno.EMFILE: _NO_FILES,
     errno.ENFILE: _NO_FILES,
-    # Network file systems: a server that restarts, a handle that it has forgotten.
+    # Network file systems: a server that restarts, or a handle that the server has forgotten.
     errno.EAGAIN: _BUSY,
     errno.EBUSY: _BUSY,
     errno.ESTALE: _BUSY,
@@ -99,7 +97,7 @@ FAULTS_BY_STATUS = {
     504: _BUSY,
     507: _FULL,
 }
-# The classes whose status, if they have one, does not say what went wrong; the first that fits counts.
+# These classes count more than an error's status. The first match counts.
 FAULTS_BY_CLASS = (
     (TimeoutError, _SILENT),
     (ConnectionError, _SILENT),
@@ -111,7 +109,7 @@ FAULTS_BY_CLASS = (
 
 
 def fault_of(error: OSError | azure.AzureError) -> Fault:
-    """Return what a foreign error means."""
+    """Return the meaning of a storage's error."""
     for kind, fault in FAULTS_BY_CLASS:
         if isinstance(error, kind):
             return fault
@@ -128,19 +126,19 @@ def is_transient(error: BaseException) -> bool:
 
 
 def refused(error: OSError | azure.AzureError, where: str) -> StorageError:
-    """Return our error for a foreign one that is final."""
+    """Return the error to raise for a storage's error that is not transient."""
     fault = fault_of(error)
     return StorageError(f"{fault.what} ({in_brief(error)})", where=where, hint=fault.hint)
 
 
 def code_of(error: azure.AzureError) -> str | None:
-    """Return the service's name for an error; None: the answer did not come from the service."""
+    """Return the service's code of an error; None: the answer did not come from the service."""
     code = getattr(error, "error_code", None)
     return None if code is None else str(getattr(code, "value", code))
 
 
 def in_brief(error: Exception) -> str:
-    """Return the storage's own words."""
+    """Return the storage's own text of an error."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     status = getattr(error, "status_code", None)

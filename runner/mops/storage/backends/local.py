@@ -18,7 +18,7 @@ from mops.storage.backends.spool import Spool
 
 
 class LocalFolder:
-    """A folder. Needs hard links, and an fsync that means it."""
+    """A folder. Needs hard links, and an fsync that makes data durable."""
 
     def __init__(self, root: Path):
         self._root = root
@@ -31,7 +31,7 @@ class LocalFolder:
                 created = True
             except FileExistsError:
                 created = False
-            # Also when it exists: what is decided on it must not outlive it.
+            # An existing file too must be durable before a caller decides anything by it.
             _sync_folder(final.parent)
         return created
 
@@ -88,7 +88,7 @@ class LocalFolder:
     def free_bytes(self) -> int | None:
         there = next(folder for folder in (self._root, *self._root.parents) if folder.exists())
         found = os.statvfs(there)
-        return found.f_bavail * found.f_frsize  # what others than root may use
+        return found.f_bavail * found.f_frsize  # for users other than root
 
     def spool(self) -> Spool:
         return Spool(self._root)
@@ -96,7 +96,7 @@ class LocalFolder:
 
 @contextmanager
 def _written_beside(final: Path, data: Data) -> Iterator[Path]:
-    """Write a temporary file into the folder of ``final``, durable; it is gone afterwards."""
+    """Write a durable temporary file into the folder of ``final``; remove it after the body."""
     _make_folder(final.parent)
     temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
     try:
@@ -113,7 +113,7 @@ def _written_beside(final: Path, data: Data) -> Iterator[Path]:
 def _created(temporary: Path) -> BinaryIO:
     try:
         return temporary.open("xb")
-    except FileNotFoundError:  # its folder was empty, and went with a job that was deleted just now
+    except FileNotFoundError:  # a deletion has just removed the empty folder
         _make_folder(temporary.parent)
         return temporary.open("xb")
 
@@ -128,7 +128,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable; an fsync of a file says nothing about its name."""
+    """Make the folder's entries durable: an fsync of a file does not cover its name."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -137,7 +137,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Yield the path of each file; what vanishes is left out. ``os.walk`` would hide faults."""
+    """Yield the path of each file, without files that vanish. ``os.walk`` would hide errors."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():

@@ -15,7 +15,7 @@ from mops.storage.backends.spool import Spool
 
 
 class _SharedMemory(MemoryFileSystem):  # type: ignore[misc]
-    """fsspec's, but each reader has its own position: fsspec hands one file object to all."""
+    """fsspec's memory, with a position for each reader: fsspec gives all readers the same file object."""
 
     cachable = False
 
@@ -26,7 +26,7 @@ class _SharedMemory(MemoryFileSystem):  # type: ignore[misc]
 
 
 class ProcessMemory:
-    """The process's memory, the same for all who open the same name; for trials and tests."""
+    """The process's memory, shared by all storages of the same name; for trials and tests."""
 
     _lock = threading.Lock()
 
@@ -54,18 +54,18 @@ class ProcessMemory:
         return None if data is None else len(data)
 
     def list(self, folder: str) -> list[Entry]:
-        with self._lock:  # fsspec's walk looks at each file a moment after it made its list of them
+        with self._lock:  # fsspec reads each file's details after it has listed the files
             found = self._fs.find(f"{self._root}/{folder}", detail=True)
         return [Entry(path.removeprefix(f"{self._root}/"), info["size"]) for path, info in found.items()]
 
     def folders(self, folder: str) -> set[str]:
         below = f"{folder}/".lstrip("/")
-        # A "folder" that is a file lists itself.
+        # If the folder is a file, list returns that file.
         inner = [entry.path.removeprefix(below) for entry in self.list(folder) if entry.path.startswith(below)]
         return {path.partition("/")[0] for path in inner if "/" in path}
 
     def scraps(self, folder: str, age_s: float) -> Entries:
-        return []  # a file is written at once
+        return []  # mops writes each file at once
 
     def prune(self, folder: str) -> None:
         pass  # folders are only parts of names

@@ -1,4 +1,4 @@
-"""Large data that takes no memory: a file without a name, gone when nobody holds it."""
+"""Large data outside of memory: a file without a name, which the kernel removes after its last use."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from mops.storage.backends.faults import refused
 
 _PIECE_BYTES = 1 << 20
 _NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENOSYS, errno.EACCES}
-"""What a file system, or an old Linux, answers that has no files without a name; or there is no such folder yet."""
+"""Errors where the system has no files without a name, or the folder does not exist yet."""
 
 
 class Spool:
-    """What is written once, and then read any number of times.
+    """Data that is written once and read any number of times.
 
     Parameters
     ----------
     storage
-        A folder that holds a storage: the content lies there from the start, and :meth:`link` gives it a name. None,
-        and where the file system has no files without a name: it lies in the folder of temporary files.
+        A storage's folder. The data lies there from the start, and :meth:`link` gives it a name. None: the data lies in
+        the folder of temporary files, and also where the file system has no files without a name.
 
     Raises
     ------
     StorageError
-        There is no room, no access, or no descriptor left. So do :meth:`write` and :meth:`mapped`.
+        No room, no access or no descriptor is left. :meth:`write` and :meth:`mapped` raise it too.
     """
 
     def __init__(self, storage: Path | None = None):
@@ -42,7 +42,7 @@ class Spool:
             named = storage and _nameless(storage)
         self._storage = storage if named else None
         with self._told():
-            self._file = named or tempfile.TemporaryFile()  # noqa: SIM115 - closed with the last who holds it
+            self._file = named or tempfile.TemporaryFile()  # noqa: SIM115 - closed with its last user
 
     def write(self, data: Any) -> None:
         """Add to the content."""
@@ -56,7 +56,7 @@ class Spool:
         return iter(lambda: self._file.read(_PIECE_BYTES), b"")
 
     def read(self) -> bytes:
-        """Return the content, for those who need it as a whole; pieces put together would take twice its memory."""
+        """Return the whole content. Joined pieces would take twice the memory."""
         self._file.seek(0)
         return self._file.read()
 
@@ -66,27 +66,27 @@ class Spool:
         return pa.PythonFile(self._file, mode="r")
 
     def mapped(self) -> mmap.mmap:
-        """Return the content, which must not be empty, as memory that the kernel reads from the file when needed."""
+        """Return the content as memory that the kernel reads from the file when needed. It must not be empty."""
         with self._told():
             return mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
 
     def link(self, path: Path) -> bool:
-        """Give the content a name in the storage, durable but for the folder's entry, without a copy.
+        """Give the content a name in the storage without a copy. Only the folder's entry is not durable yet.
 
         Returns
         -------
         bool
-            False: there is no way but a copy.
+            False: the content has no name, and the caller must copy it.
         """
         if self._storage is None:
             return False
         descriptor = self._file.fileno()
         try:
-            # Python follows symbolic links only where it is given a folder, which counts for nothing here (bpo-37612).
+            # Python follows symbolic links only if src_dir_fd is set; the system ignores its value here (bpo-37612).
             os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
-        except OSError:  # whatever it is: the copy works, or says what is wrong
+        except OSError:  # the copy succeeds, or raises a better error
             return False
-        os.fsync(descriptor)  # behind the link: btrfs does not log files without a name
+        os.fsync(descriptor)  # after the link: btrfs does not log files without a name
         return True
 
     @contextmanager
@@ -99,12 +99,12 @@ class Spool:
             raise StorageError(
                 f"a temporary file cannot be written ({error.strerror or error})",
                 where=tempfile.tempdir or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - named, not written to
-                hint="make room there, or set TMPDIR to another folder",
+                hint="free space there, or set TMPDIR to another folder",
             ) from error
 
 
 def _nameless(folder: Path) -> IO[bytes] | None:
-    """Return a new file without a name, with the mode that any new file gets; None: not in this folder."""
+    """Return a new file without a name and with the usual mode; None: the folder cannot have one."""
     try:
         descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
     except AttributeError:  # the operating system has none

@@ -1,7 +1,7 @@
 """Draws parameter sets from a space: Sobol, Latin hypercube, or the full grid. The same seed gives the same sets.
 
-The only importer of scipy, at its first use: half a second that no other verb pays, and not there in the image. What a
-space is, is :mod:`mops.study.sampling.space`'s; writing files is :mod:`mops.study.sampling.write`'s.
+:mod:`mops.study.sampling.space` reads spaces, and :mod:`mops.study.sampling.write` writes files. Only this module
+imports scipy, at its first use: the import takes half a second, and the cluster's image has no scipy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 class Method(StrEnum):
-    """How sets are drawn."""
+    """How mops draws sets."""
 
     SOBOL = "sobol"
     LHS = "lhs"
@@ -40,42 +40,40 @@ def draw(space: Space, method: Method, *, n: int | None, seed: int, where: str) 
     Parameters
     ----------
     n
-        How many; None for a grid, whose size follows from the space.
+        The number of sets; None: a grid, whose size follows from the space.
     seed
-        Of the random numbers that scramble Sobol's points and shuffle the hypercube; a grid needs none.
+        The seed that scrambles Sobol points and shuffles the hypercube. A grid ignores it.
     where
-        Names the space's file in errors.
+        The space's file, for errors.
 
     Raises
     ------
     StudyError
-        The space cannot be drawn from by this method: every problem.
+        This method cannot draw from the space. The error lists every problem.
     UsageError
-        ``n`` cannot be.
+        ``n`` is missing or not possible.
     """
-    return _grid(space, where) if method is Method.GRID else _drawn(space, method, _n_sets(method, n), seed, where)
+    if method is Method.GRID:
+        return _grid(space, where)
+    if n is None:
+        raise UsageError(f"how many sets should '{method}' draw?", where="-n", hint="add -n, like -n 1024")
+    if not 1 <= n <= SETS_LIMIT:
+        raise UsageError(f"{n:,} is not a possible number of sets", where="-n", hint=f"choose 1 to {SETS_LIMIT:,}")
+    return _drawn(space, method, n, seed, where)
 
 
 def notes_on(table: pa.Table, space: Space, method: Method) -> list[str]:
-    """Return what is right about a sample but may not be meant."""
+    """Return notes on a valid sample that the user may not have meant."""
     notes = []
     n = table.num_rows
     if method is Method.SOBOL and n & (n - 1):
         below = 1 << (n.bit_length() - 1)
-        notes.append(f"{n:,} is no power of two; Sobol sets are balanced for {below:,} or {2 * below:,}")
+        notes.append(f"{n:,} is not a power of two; Sobol sets are balanced for {below:,} or {2 * below:,}")
     if all(isinstance(entry, Choice) or entry.is_int for entry in space.values()):
         different = table.group_by(table.column_names).aggregate([]).num_rows
         if different < n:
             notes.append(f"{different:,} of the {n:,} sets differ; equal ones are one parameter set of the study")
     return notes
-
-
-def _n_sets(method: Method, n: int | None) -> int:
-    if n is None:
-        raise UsageError(f"how many sets should '{method}' draw?", where="-n", hint="add -n, like -n 1024")
-    if not 1 <= n <= SETS_LIMIT:
-        raise UsageError(f"{n:,} is no number of sets", where="-n", hint=f"it is from 1 to {SETS_LIMIT:,}")
-    return n
 
 
 def _drawn(space: Space, method: Method, n: int, seed: int, where: str) -> pa.Table:
@@ -97,7 +95,7 @@ def _points(method: Method, dimensions: int, n: int, seed: int) -> _Floats:
     rng = np.random.default_rng(seed)
     if method is Method.LHS:
         return _qmc().LatinHypercube(dimensions, rng=rng).random(n)  # type: ignore[no-any-return]
-    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # `notes_on` says it with the numbers
+    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # `notes_on` has a better text
         return _qmc().Sobol(dimensions, scramble=True, rng=rng).random(n)  # type: ignore[no-any-return]
 
 
@@ -107,7 +105,7 @@ def _qmc() -> Any:
     except ImportError as missing:
         raise UsageError(
             f"drawing parameter sets needs scipy ({missing})",
-            hint="pip install scipy; the cluster's image is without it, draw sets where you write the study",
+            hint="pip install scipy; the cluster's image has no scipy, so draw sets on your own machine",
         ) from missing
 
 
@@ -115,7 +113,7 @@ def _column(entry: Choice | Range, unit: _Floats) -> pa.Array:
     if isinstance(entry, Choice):
         at_value = np.minimum((unit * len(entry.values)).astype(np.int64), len(entry.values) - 1)
         return _array(entry.values).take(pa.array(at_value))
-    # Of integers each has a share of the same width: they are the floors of numbers below max + 1.
+    # Integers are the floors of numbers below max + 1, so that each has a share of the same width.
     low, high = float(entry.low), float(entry.high) + entry.is_int
     if entry.is_log:
         values = np.exp(math.log(low) + unit * (math.log(high) - math.log(low)))
@@ -135,11 +133,11 @@ def _size(value: object) -> int:
 
 
 def _grid(space: Space, where: str) -> pa.Table:
-    """Return every combination; the last parameter varies fastest."""
+    """Return every combination. The last parameter varies fastest."""
     lacking = [name for name, entry in space.items() if isinstance(entry, Range) and not _n_points(entry)]
     if lacking:
         problems = [
-            Problem(json_path("$", name), "has no 'points': say how many a grid is to have") for name in lacking
+            Problem(json_path("$", name), "has no 'points': give the number of values for a grid") for name in lacking
         ]
         raise _unfit(problems, Method.GRID, where)
     sizes = [_n_points(entry) if isinstance(entry, Range) else len(entry.values) for entry in space.values()]
@@ -157,7 +155,7 @@ def _grid(space: Space, where: str) -> pa.Table:
 
 
 def _n_points(entry: Range) -> int:
-    """Return how many values of a range a grid has, at most; 0: nobody said."""
+    """Return the greatest number of values that a grid has of a range; 0: the range does not say."""
     if entry.is_int:
         whole = int(entry.high) - int(entry.low) + 1
         return min(entry.points or whole, whole)
@@ -170,7 +168,7 @@ def _axis(entry: Choice | Range) -> pa.Array:
         return _array(entry.values)
     spaced = np.geomspace if entry.is_log else np.linspace
     values = spaced(float(entry.low), float(entry.high), _n_points(entry))
-    values[0], values[-1] = entry.low, entry.high  # not a rounding error away from what the file says
+    values[0], values[-1] = entry.low, entry.high  # exactly as in the file, without a rounding error
     return pa.array(np.unique(np.rint(values).astype(np.int64))) if entry.is_int else pa.array(values)
 
 

@@ -1,7 +1,7 @@
-"""The space that parameter sets are sampled from: what a space file may say, and every problem of it at once.
+"""Checks the space from which mops samples parameter sets, and reports every problem at once.
 
-A space is a JSON object: each parameter with a value (``3``), a list of values (``{"values": [1, 2]}``) or a range
-(``{"min": 0.1, "max": 0.5}``). Drawing from it is :mod:`mops.study.sampling.draw`'s.
+A space is a JSON object: each parameter has a value (``3``), a list of values (``{"values": [1, 2]}``) or a range
+(``{"min": 0.1, "max": 0.5}``). :mod:`mops.study.sampling.draw` draws from it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORMS = 'write a value, {"values": [...]} or {"min": ..., "max": ...}'
 
 @dataclass(frozen=True)
 class Choice:
-    """One of these values, all of one type; a fixed parameter has one."""
+    """One of these values, which have the same type. A fixed parameter has one value."""
 
     values: tuple[Value, ...]
 
@@ -40,11 +40,11 @@ class Range:
     Parameters
     ----------
     is_int
-        Integers alone.
+        Whether all numbers are integers.
     is_log
-        Evenly spread in their logarithm.
+        Whether the logarithms are evenly spread.
     points
-        How many of them a grid has; None: every integer, or not given.
+        The number of values in a grid; None: not given, or every integer.
     """
 
     low: float
@@ -58,19 +58,19 @@ Space = dict[str, Choice | Range]
 
 
 def parse_space(data: object, *, where: str) -> Space:
-    """Check a space and return it, parameters in the file's order.
+    """Check a space and return it, with the parameters in the file's order.
 
     Parameters
     ----------
     data
         The decoded JSON.
     where
-        Names the file in errors.
+        The file, for errors.
 
     Raises
     ------
     StudyError
-        Every problem, each with its JSON path and what would be right.
+        The space has problems. The error lists all, each with its JSON path and what would be right.
     """
     check = Checks()
     space: Space = {}
@@ -92,7 +92,7 @@ def parse_space(data: object, *, where: str) -> Space:
 def _parameter(check: Checks, path: str, entry: object) -> Choice | Range | None:
     if not isinstance(entry, dict):
         fault = (
-            f"{json_text(entry)} is no parameter; {_FORMS}" if isinstance(entry, list | None) else value_fault(entry)
+            f"{json_text(entry)} is not a parameter; {_FORMS}" if isinstance(entry, list | None) else value_fault(entry)
         )
         if fault:
             check.add(path, fault)
@@ -129,22 +129,16 @@ def _choice(check: Checks, path: str, entry: Mapping[str, Any]) -> Choice | None
             check.add(f"{path}.values[{i}]", fault)
     if check.n_problems > before:
         return None
-    values = _of_one_type(values)
+    if {type(value) for value in values} == {int, float}:
+        values = [float(value) for value in values]  # so that the parameter has the same type in every set
     if len({type(value) for value in values}) > 1:
         check.add(f"{path}.values", "are of several types; one parameter has booleans, numbers or strings")
     elif len(set(values)) < len(values):
         twice = next(value for i, value in enumerate(values) if value in values[:i])
-        check.add(f"{path}.values", f"{json_text(twice)} stands twice; keep one")
+        check.add(f"{path}.values", f"{json_text(twice)} appears twice; keep one")
     elif any(isinstance(value, int) and not -(2**63) <= value < 2**64 for value in values):
         check.add(f"{path}.values", "hold an integer beyond 64 bits; write it as a string")
     return Choice(tuple(values))
-
-
-def _of_one_type(values: list[Any]) -> list[Any]:
-    """Make integers floats where they stand among floats, so that a parameter has one type in every set."""
-    if {type(value) for value in values} == {int, float}:
-        return [float(value) for value in values]
-    return values
 
 
 def _range(check: Checks, path: str, entry: Mapping[str, Any]) -> Range | None:
@@ -162,10 +156,11 @@ def _range(check: Checks, path: str, entry: Mapping[str, Any]) -> Range | None:
     low, high = entry["min"], entry["max"]
     if not low < high:
         check.add(
-            path, f"'min' is {json_text(low)} and 'max' {json_text(high)}; 'min' is to be less (one value: write it)"
+            path,
+            f"'min' is {json_text(low)} and 'max' {json_text(high)}; 'min' must be less (or write one value)",
         )
     elif is_log and low <= 0:
-        check.add(f"{path}.min", f"{json_text(low)} has no logarithm; 'min' is to be above 0 where 'scale' is 'log'")
+        check.add(f"{path}.min", f"{json_text(low)} has no logarithm; 'min' must be above 0 when 'scale' is 'log'")
     elif not math.isfinite(high - low):
         check.add(path, "from 'min' to 'max' is more than a float can hold")
     return Range(low, high, is_int, is_log, points)

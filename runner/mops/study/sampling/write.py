@@ -1,4 +1,4 @@
-"""Samples a space file into parameter sets: a study, or a file of sets that a study names."""
+"""Samples parameter sets from a space file, and writes a study or a file of sets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,12 +25,12 @@ _ROWS_AT_ONCE = 65_536
 
 @dataclass(frozen=True)
 class Sampled:
-    """A file that was written.
+    """A file of sampled sets.
 
     Parameters
     ----------
     notes
-        What is right but may not be meant.
+        Notes on the sample that the user may not have meant.
     """
 
     path: str
@@ -56,24 +56,24 @@ def sample(
     Parameters
     ----------
     space
-        Path of the space file (docs: large studies).
+        The path of the space file.
     out
-        ``.json``: a study; ``.parquet`` or ``.csv``: the sets alone, for a study's ``parameter_sets``.
+        ``.json``: a study. ``.parquet`` or ``.csv``: only the sets, for a study's ``parameter_sets``.
     n
-        How many sets; None for a grid.
+        The number of sets; None: a grid.
     seed
         The same seed gives the same sets in the same order.
     study
-        The other fields of the study; needed for ``.json`` and for nothing else.
+        The other fields of the study, only for ``.json``.
     overwrite
-        Replace a file that is there.
+        Replace an existing file.
 
     Raises
     ------
     StudyError
-        The space or the study is wrong: every problem.
+        The space or the study has problems. The error lists all.
     UsageError
-        ``n`` or ``out`` cannot be, or the file is there.
+        ``n`` or ``out`` is not possible, or the file exists.
     StorageError
         The file cannot be written.
     """
@@ -104,7 +104,7 @@ _Write = Callable[[pa.Table, dict[str, Any], Path], None]
 
 
 def _writer(out: Path, study: dict[str, Any] | None) -> _Write:
-    """Return what writes a file of this name."""
+    """Return the function that writes a file with this ending."""
     files: dict[str, _Write] = {".parquet": _write_parquet, ".csv": _write_csv}
     ending = out.suffix.lower()
     if ending in files and study is None:
@@ -123,7 +123,7 @@ def _writer(out: Path, study: dict[str, Any] | None) -> _Write:
 
 
 def _replace(out: Path, write: Callable[[Path], None]) -> None:
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")  # nobody takes half a file for a whole one
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")  # a half-written file never has the final name
     try:
         write(partial)
         partial.replace(out)
@@ -148,7 +148,7 @@ def _write_csv(table: pa.Table, _about: dict[str, Any], path: Path) -> None:
 
 
 def _cell(value: bool | int | float | str) -> str:
-    """Return the cell that is read as this value and no other."""
+    """Return the cell that reads as exactly this value."""
     text = value if isinstance(value, str) else json.dumps(value)
     as_json = json.dumps(value, ensure_ascii=False)
     return text if read_cell(text) == Cell(as_json, read_cell(text).kind) else as_json
@@ -162,17 +162,12 @@ def _write_study(study: dict[str, Any], table: pa.Table, about: dict[str, Any], 
         "metadata": (metadata if isinstance(metadata, dict) else {}) | {"sampling": about},
     }
     parse_study(fields, where=str(out))
-    with path.open("w", encoding="utf-8") as file:
-        _dump(fields, file)
-
-
-def _dump(fields: dict[str, Any], file: TextIO) -> None:
-    """Write a study a line for each field, and for each set."""
-    file.write("{")
-    for i, (key, value) in enumerate(fields.items()):
-        file.write(f"{',' if i else ''}\n  {json.dumps(key)}: ")
-        file.write(_lines(value) if key == "parameter_sets" else json.dumps(value, ensure_ascii=False))
-    file.write("\n}\n")
+    with path.open("w", encoding="utf-8") as file:  # with a line for each field and each set
+        file.write("{")
+        for i, (key, value) in enumerate(fields.items()):
+            file.write(f"{',' if i else ''}\n  {json.dumps(key)}: ")
+            file.write(_lines(value) if key == "parameter_sets" else json.dumps(value, ensure_ascii=False))
+        file.write("\n}\n")
 
 
 def _lines(sets: Sequence[dict[str, Any]]) -> str:

@@ -1,7 +1,7 @@
-"""Makes the environment that a bundle asks for, once on a machine, on top of the worker's own packages.
+"""Makes the environment that a bundle asks for, once on each machine, on top of the worker's own packages.
 
-What a bundle asks for is :mod:`mops.worker.environment.requirements`'s. An environment is made in the place where it
-stays (a virtual environment cannot be moved) by whoever has its lock, and counts from when its last file is written.
+:mod:`mops.worker.environment.requirements` reads what a bundle asks for. A virtual environment cannot move, so mops
+makes each in its final place, under a lock. An environment counts once its last file exists.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 _TAIL_BYTES = 16 << 10
-# -P: a module of the project is not to shadow one of pip's.
+# -P: a module of the project must not shadow a module of pip.
 _PIP = ("-P", "-m", "pip", "install", "--no-input", "--no-user", "--disable-pip-version-check", "--progress-bar", "off")
 _EXPORT = ("export", "--frozen", "--quiet", "--no-dev", "--no-emit-project", "--format", "requirements-txt")
 _OF_THE_WORKER = "mops-worker.pth"
@@ -62,30 +62,30 @@ _MADE = "mops-made.json"
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment: its interpreter, and what is to be said of it."""
+    """An environment: its interpreter, and a line for the log."""
 
     python: str
     said: str
 
 
 class _Stopped(Exception):
-    """Nobody needs the environment any more."""
+    """No task needs the environment now."""
 
 
 def install(context: JobContext, root: Path, is_over: Callable[[], bool]) -> Installed | None:
-    """Have the environment that a bundle asks for: found, or made; None: it asks for none, or it is over.
+    """Find or make the environment that a bundle asks for; None: it asks for none, or the work is over.
 
     Parameters
     ----------
     root
         The folder of the unpacked bundle.
     is_over
-        Tells whether nothing is to run any more. It is asked several times a second.
+        Tells whether no task needs the environment. mops calls it several times a second.
 
     Raises
     ------
     InstallError
-        The installer failed, took too long, or left an environment in which no child can run.
+        The installer failed or took too long, or no child process can run in the environment.
     """
     try:
         wanted = read_dependencies(root)
@@ -96,48 +96,48 @@ def install(context: JobContext, root: Path, is_over: Callable[[], bool]) -> Ins
         raise InstallError(
             f"an environment for the model's dependencies cannot be made: {bad.strerror}",
             where=f"{socket.gethostname()}: {bad.filename or environments()}",
-            hint="make room there, or set XDG_CACHE_HOME to another folder",
+            hint="free space there, or set XDG_CACHE_HOME to another folder",
         ) from bad
 
 
 def environments() -> Path:
-    """Return the folder of environments: ``mops/environments``, beside that of the bundles."""
+    """Return the folder of environments: ``mops/environments`` in the user's cache folder."""
     return cache_folder().with_name("environments")
 
 
 class _EnvironmentBuilder:
-    """One environment: looked for, waited for or made.
+    """Finds one environment, waits for another process that makes it, or makes it.
 
     Parameters
     ----------
     wanted
-        What is to be in it.
+        The dependencies to install.
     """
 
     def __init__(self, context: JobContext, root: Path, wanted: Dependencies, is_over: Callable[[], bool]):
         assert context.install_s is not None
         self._job, self._limit_s = context.job, context.install_s
         self._wanted, self._is_over = wanted, is_over
-        # An interpreter of its own: what tells the worker's Python where its libraries are is not for it.
+        # The environment has another interpreter, for which the worker's PYTHONPATH and PYTHONHOME are wrong.
         self._variables = environment(context.env, n_threads=context.threads, python="its own")
         self._folder = environments() / wanted.key(context.bundle, _worker(), self._variables)
         self._python = str(self._folder / "bin" / "python")
-        # A build writes beside its sources, which are read-only in the bundle; what -e installs needs them later, too.
+        # A build writes beside its sources, which are read-only in the bundle. Editable installs need them later too.
         self._place = WorkingFolder(self._folder / "project", links_to(root))
 
     def installed(self) -> Installed:
-        """Return the environment, made unless it is there."""
+        """Return the environment; make it if it does not exist."""
         began = time.monotonic()
         if (there := self._there()) is not None:
             return self._described(there, "found the environment")
         with self._locked() as lock_fd:
             took = f"{time.monotonic() - began:.1f} s"
-            if (there := self._there()) is not None:  # by whoever had the lock before
+            if (there := self._there()) is not None:  # the process that had the lock before has made it
                 return self._described(there, f"waited {took} for another process and found the environment")
             return self._made(lock_fd)
 
     def _there(self) -> dict[str, str] | None:
-        """Return the versions of the environment's packages, by name; None: it is not there, or not whole."""
+        """Return the versions of the environment's packages by name; None: the environment is missing or incomplete."""
         try:
             found: dict[str, str] = json.loads((self._folder / _MADE).read_text())
         except FileNotFoundError:
@@ -152,21 +152,21 @@ class _EnvironmentBuilder:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """Have the environment for this process; the kernel gives the lock back when it ends."""
+        """Lock the environment for this process. The kernel releases the lock when the process ends."""
         self._folder.parent.mkdir(parents=True, exist_ok=True)
-        # Not a FileLock: its release unlocks the file for the installer's processes too, which inherit the descriptor.
+        # Not a FileLock, whose release would unlock the file for the installer too, which inherits the descriptor.
         with self._folder.with_suffix(".lock").open("ab") as file:
             doing = "another process on this machine makes the same environment"
             if not self._waited(lambda: lock_descriptor(file.fileno(), blocking=False), doing, time.monotonic()):
                 raise InstallError(
                     f"{doing}, for more than {self._limit_s:g} s",
                     where=f"{socket.gethostname()}: {file.name}",
-                    hint="look what it is at; MODELOPS_JOB_INSTALL_TIMEOUT is how long to wait",
+                    hint="set MODELOPS_JOB_INSTALL_TIMEOUT higher",
                 )
             yield file.fileno()
 
     def _waited(self, done: Callable[[], bool], doing: str, began: float) -> bool:
-        """Wait until something is done, and say every 30 s that it is not; return whether it was done in time."""
+        """Wait until something is done, and log every 30 s; return False if the time limit is over before."""
         before_s = time.monotonic() - began
         for poll in polls(_LOOK_SECONDS, self._limit_s - before_s, stopped=self._is_over):
             if done():
@@ -191,20 +191,22 @@ class _EnvironmentBuilder:
                 self._run(program, command, lock_fd, began)
             self._check()
             packages = {name: version for name, version in self._packages().items() if name not in before}
-            self._finish(packages)
+            new = self._folder / f"{_MADE}.new"
+            new.write_text(json.dumps(packages))
+            new.replace(self._folder / _MADE)
             on_failure.pop_all()
         return self._described(packages, "made an environment", f" in {time.monotonic() - began:.1f} s")
 
     def _begin(self) -> None:
-        """Make an environment that has the worker's packages, over what a killed process may have left."""
+        """Make an environment that has the worker's packages. Remove what a killed process left first."""
         folders.remove(self._folder)
-        # A worker whose own environment has the base's packages: they are the image's, too.
+        # If the worker's own environment sees the packages of the base, the new environment needs them too.
         venv.EnvBuilder(system_site_packages=sys.base_prefix in site.PREFIXES, symlinks=True).create(self._folder)
         (self._site_packages / _OF_THE_WORKER).write_text(_links_to_worker())
         self._place.renew()
 
     def _remove(self) -> None:
-        with suppress(OSError):  # what it failed for is said
+        with suppress(OSError):  # the first error counts
             folders.remove(self._folder)
 
     @property
@@ -217,10 +219,10 @@ class _EnvironmentBuilder:
         return {distribution.name: distribution.version for distribution in found}
 
     def _commands(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield what is to be run, with the name of each program."""
+        """Yield the commands to run, with the name of each program."""
         listed = str(self._folder / REQUIREMENTS)
         if self._wanted.file == REQUIREMENTS:
-            listed = REQUIREMENTS  # paths in it are relative to its folder
+            listed = REQUIREMENTS  # its paths are relative to the project
         elif self._wanted.file == LOCK:
             yield from self._export(listed)
         elif self._wanted.file == PROJECT:
@@ -228,7 +230,7 @@ class _EnvironmentBuilder:
         yield "pip", [self._python, *_PIP, "-r", listed]
 
     def _export(self, listed: str) -> Iterator[tuple[str, list[str]]]:
-        """Have uv list what a lock has; where there is no uv, pip gets one for the moment."""
+        """Let uv list the packages of a lock. If the worker has no uv, pip installs one first, and mops removes it."""
         tools = self._folder / "tools"
         uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
         if uv is None:
@@ -240,11 +242,12 @@ class _EnvironmentBuilder:
     def _run(self, program: str, command: Sequence[str], lock_fd: int, began: float) -> None:
         with tempfile.TemporaryFile() as output:
             with _started(command, self._place.path, self._variables, output, lock_fd) as process:
-                in_time = self._waited(lambda: process.poll() is not None, f"{program} is at work", began)
+                in_time = self._waited(lambda: process.poll() is not None, f"{program} is running", began)
             if not in_time:
                 raise self._failed(f"it took longer than {self._limit_s:g} s", command, output)
-            if process.returncode:
-                raise self._failed(f"{program} ended {_how(process.returncode)}", command, output)
+            if code := process.returncode:
+                ended = f"with exit code {code}" if code > 0 else f"by signal {-code}"
+                raise self._failed(f"{program} ended {ended}", command, output)
 
     def _failed(self, what: str, command: Sequence[str], output: IO[bytes]) -> InstallError:
         n_bytes = output.seek(0, os.SEEK_END)
@@ -253,8 +256,8 @@ class _EnvironmentBuilder:
         return InstallError(
             f"the model's dependencies cannot be installed: {what}{said}",
             where=f"{socket.gethostname()}: {masked(shlex.join(command))}",
-            hint=f"correct {self._wanted.file}, or what pip is told on the workers (PIP_INDEX_URL, pip.conf); "
-            "MODELOPS_JOB_INSTALL_TIMEOUT is how long it may take; MODELOPS_JOB_INSTALL=never takes what is there",
+            hint=f"correct {self._wanted.file}, or pip's configuration on the workers (PIP_INDEX_URL, pip.conf); "
+            "MODELOPS_JOB_INSTALL_TIMEOUT limits the time; MODELOPS_JOB_INSTALL=never uses the workers' packages",
         )
 
     def _check(self) -> None:
@@ -262,23 +265,17 @@ class _EnvironmentBuilder:
             raise InstallError(
                 f"no simulation can run with the model's dependencies: {wrong}",
                 where=f"{socket.gethostname()}: {self._wanted.file}",
-                hint=f"simulations need {libraries()}; ask for such versions, or leave out what the worker has",
+                hint=f"simulations need {libraries()}; ask for these versions, or do not list them",
             )
-
-    def _finish(self, packages: dict[str, str]) -> None:
-        """Have it count."""
-        beside = self._folder / f"{_MADE}.new"
-        beside.write_text(json.dumps(packages))
-        beside.replace(self._folder / _MADE)
 
 
 @contextmanager
 def _started(
     command: Sequence[str], folder: Path, variables: dict[str, str], output: IO[bytes], lock_fd: int
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start an installer; end it, with what it has started, when the body or this process ends.
+    """Start an installer, and kill it with its descendants when the body or this process ends.
 
-    It holds the lock, too: nobody is to make the environment anew beside one that is still dying.
+    The installer inherits the lock: no process makes the environment again while an old installer still writes.
     """
     ours, theirs = socket.socketpair()
     with ours:
@@ -303,28 +300,24 @@ def _started(
                 process.wait()
 
 
-def _how(returncode: int) -> str:
-    return f"with exit code {returncode}" if returncode > 0 else f"by signal {-returncode}"
-
-
 def _worker() -> list[str]:
-    """Return what an environment stands on: this Python, and its packages with their versions."""
+    """Return what lies below an environment: this Python, and its packages with their versions."""
     folders = [*_own_packages(), *_given_paths(), *site.getsitepackages()]
     packages = {path.name for folder in folders for path in Path(folder).glob("*.dist-info")}
     return [sys.version, sysconfig.get_platform(), sys.prefix, sys.base_prefix, *sorted(packages)]
 
 
 def _links_to_worker() -> str:
-    """Return the lines of a .pth file that brings this process's packages after the environment's own.
+    """Return the lines of a .pth file that adds this process's packages after the environment's own.
 
-    In a process that runs in no virtual environment they are the base's, which the environment has by itself.
+    Outside of a virtual environment, the packages are those of the base, which the environment sees without help.
     """
     given = [f"{path}\n" for path in _given_paths()]
     return "".join([*given, *(f"import site; site.addsitedir({path!r})\n" for path in _own_packages())])
 
 
 def _own_packages() -> list[str]:
-    """Return the folders of the virtual environment that this process runs in; none: it runs in none."""
+    """Return the package folders of this process's virtual environment; none: it runs in no virtual environment."""
     if sys.prefix == sys.base_prefix:
         return []
     return [path for path in site.getsitepackages() if Path(path).is_relative_to(sys.prefix)]

@@ -1,7 +1,7 @@
-"""The interpreter of the children: the worker's own, or one that ``--python`` names, which needs no mops.
+"""The interpreter of the child processes: the worker's own, or the one that ``--python`` names, which needs no mops.
 
-What a child needs of it is Python, numpy and pyarrow; the oldest versions are those with which the tests of children
-were run (docs/decisions.md).
+A child process needs Python, numpy and pyarrow. The tests of child processes ran with the oldest versions that mops
+accepts (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ NEEDED = {"python": Version("3.11"), "numpy": Version("1.23"), "pyarrow": Versio
 START = str(Path(__file__).parents[2] / "child" / "start.py")
 _ANSWER_SECONDS = 120.0  # the first import from a network folder may take this long
 _MARK = "mops-interpreter:"
-# Any Python reads this, 2.7 too: what it cannot do, it is to tell. The folder that it runs in holds nothing to import.
+_LIKE = ", like .venv/bin/python"
+# Every Python can run this, also 2.7, and then says what it lacks. It runs in an empty folder.
 _PROBE = """
 import json, sys
 found = {"python": "%d.%d.%d" % sys.version_info[:3]}
@@ -39,7 +40,7 @@ print("\\n%s%s" % ("MARK", json.dumps(found)))
 
 
 def command(python: str | None) -> list[str]:
-    """Return how a child is started; a module of mops and its arguments follow.
+    """Return the start of a child's command line; a module of mops and its arguments follow.
 
     Parameters
     ----------
@@ -50,15 +51,15 @@ def command(python: str | None) -> list[str]:
 
 
 def cannot_start(python: str, error: OSError, *, installed: bool = False) -> ModelError:
-    """Return what to say where a job's interpreter was found and cannot be started now.
+    """Return the error for an interpreter that cannot start.
 
     Parameters
     ----------
     installed
-        Whether it is that of an environment that mops has made.
+        Whether mops has made the interpreter's environment.
     """
-    named = "--python names a path that is there on every machine that runs simulations"
-    made = "somebody has removed what mops had made there; mops jobs resume makes it anew"
+    named = "give --python a path that exists on every machine that runs simulations"
+    made = "the environment that mops made was removed; mops jobs resume makes a new one"
     return ModelError(
         f"the interpreter of the simulations cannot be started: {error.strerror}",
         where=python,
@@ -67,7 +68,7 @@ def cannot_start(python: str, error: OSError, *, installed: bool = False) -> Mod
 
 
 def absolute(python: str | Path) -> str:
-    """Return the path that is kept with a job: absolute, links kept (a virtual environment's Python is one)."""
+    """Return the absolute path to store with a job. Links stay: the Python of a virtual environment is a link."""
     try:
         return str(Path(python).expanduser().absolute())
     except RuntimeError as bad:
@@ -80,9 +81,9 @@ def problems_of(python: str, environment: Mapping[str, str]) -> list[Problem]:
     Parameters
     ----------
     python
-        Its absolute path.
+        The interpreter's absolute path.
     environment
-        The variables that children get.
+        The variables of the child processes.
     """
     try:
         wrong = list(_wrong(python, environment))
@@ -94,32 +95,28 @@ def problems_of(python: str, environment: Mapping[str, str]) -> list[Problem]:
 def _wrong(python: str, environment: Mapping[str, str]) -> Iterator[str]:
     path = Path(python)
     if path.is_dir():
-        yield "it is a folder; name the interpreter in it" + _near(path)
+        inside = path / "bin" / "python"
+        yield f"it is a folder; name the interpreter in it{f': {inside}' if inside.exists() else _LIKE}"
     elif not path.exists():
         yield "there is no such file" + _elsewhere(path)
     elif not os.access(path, os.X_OK):
-        yield "it may not be executed; name an interpreter, like .venv/bin/python"
+        yield f"it is not executable; name an interpreter{_LIKE}"
     else:
         answer = _ask(python, environment)
         yield from [answer] if isinstance(answer, str) else _lacking(python, answer)
 
 
-def _near(folder: Path) -> str:
-    inside = folder / "bin" / "python"
-    return f": {inside}" if inside.exists() else ", like .venv/bin/python"
-
-
 def _elsewhere(path: Path) -> str:
-    """Advise on a path that leads nowhere: a command's name, or a near one in the same folder."""
+    """Return advice for a path that does not exist: a command of this name, or a similar name in the same folder."""
     if path.parent == Path.cwd() and (found := shutil.which(path.name)):
         return f"; did you mean {found}?"
     there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, there, 1)
-    return f"; did you mean {path.parent / near[0]}?" if near else "; name an interpreter, like .venv/bin/python"
+    return f"; did you mean {path.parent / near[0]}?" if near else f"; name an interpreter{_LIKE}"
 
 
 def _ask(python: str, environment: Mapping[str, str]) -> dict[str, Any] | str:
-    """Return what the interpreter answers, or what is wrong with it."""
+    """Return the interpreter's versions, or a text that says why it gives none."""
     try:
         with tempfile.TemporaryDirectory(prefix="mops-") as empty:
             ran = subprocess.run(  # noqa: S603 - the user's interpreter, no shell
@@ -134,16 +131,16 @@ def _ask(python: str, environment: Mapping[str, str]) -> dict[str, Any] | str:
     except OSError as error:
         return f"it cannot be started: {error.strerror}"
     except subprocess.TimeoutExpired:
-        return f"it did not answer within {_ANSWER_SECONDS:g} s; does it wait for something?"
+        return f"it did not answer within {_ANSWER_SECONDS:g} s"
     _, marked, answer = ran.stdout.decode(errors="replace").rpartition(_MARK)
     if marked:
         return dict(json.loads(answer))
     said = (ran.stderr or ran.stdout).decode(errors="replace").strip().rpartition("\n")[2]
-    return f"it is no Python: asked for its version, it ended with exit code {ran.returncode} and said {said[:120]!r}"
+    return f"it is not a Python interpreter: it exited with code {ran.returncode} and printed {said[:120]!r}"
 
 
 def _lacking(python: str, answer: dict[str, Any]) -> Iterator[str]:
-    """Say what an interpreter lacks that answered."""
+    """Yield what an interpreter that answered lacks."""
     if _is_older(answer["python"], NEEDED["python"]):
         version, needed = answer["python"], NEEDED["python"]
         yield f"it is Python {version}; simulations need {needed} or newer: make an environment with a newer one"
@@ -154,19 +151,19 @@ def _lacking(python: str, answer: dict[str, Any]) -> Iterator[str]:
 
 
 def libraries() -> str:
-    """Return what simulations need besides Python, as pip's arguments."""
+    """Return the libraries that simulations need, as arguments of pip."""
     return " ".join(f"'{name}>={NEEDED[name]}'" for name in ("pyarrow", "numpy"))
 
 
 def unfit(python: str, environment: Mapping[str, str]) -> str:
-    """Start the interpreter of an environment that mops has made; return what it lacks, or nothing.
+    """Start the interpreter of an environment that mops has made; return what it lacks, or an empty text.
 
     Parameters
     ----------
     python
-        Its absolute path.
+        The interpreter's absolute path.
     environment
-        The variables that children get.
+        The variables of the child processes.
     """
     answer = _ask(python, environment)
     return answer if isinstance(answer, str) else _wrong_libraries(answer)

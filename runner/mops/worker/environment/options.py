@@ -1,4 +1,4 @@
-"""What the simulations' processes get besides the bundle: variables and an interpreter, checked together."""
+"""Checks the variables and the interpreter of a job's simulations together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mops.worker.environment.variables import Variables
 
 _INSTALLED_TWICE = Problem(
     "MODELOPS_JOB_INSTALL=always",
-    "an interpreter that --python names has all that the model needs, and nothing is installed into it; leave out one",
+    "mops installs nothing into the interpreter that --python names; remove one of the two",
 )
 
 
@@ -25,16 +25,16 @@ class ChildEnvironment:
     Parameters
     ----------
     env
-        Variables with their values, of which some are secrets.
+        Variables with their values. Some are secrets.
     python
-        The interpreter, an absolute path; None: the worker's own.
+        The absolute path of the interpreter; None: the worker's own.
     """
 
     env: dict[str, str] = field(default_factory=dict, repr=False)
     python: str | None = None
 
     def of(self, context: JobContext) -> JobContext:
-        """Return the context with these surroundings; in an interpreter that is named nothing is installed."""
+        """Return the context with this environment. mops installs nothing for an interpreter that the user names."""
         install_s = None if self.python else context.install_s
         return replace(context, env=self.env, python=self.python, install_s=install_s)
 
@@ -47,12 +47,12 @@ def child_environment(
     install: str = "auto",
     environ: Mapping[str, str] | None = os.environ,
 ) -> ChildEnvironment:
-    """Check what simulations are to be started with; the interpreter is started once.
+    """Check the variables and the interpreter of simulations. The interpreter starts once.
 
     Parameters
     ----------
     env
-        Variables for the model; None as a value: it is taken from ``environ``.
+        Variables for the model; None as a value: ``environ`` has the value.
     python
         The interpreter; None: the worker's own.
     where
@@ -65,7 +65,7 @@ def child_environment(
     Raises
     ------
     OptionsError
-        Every problem of the variables and of the interpreter.
+        The variables or the interpreter have problems. The error lists all of them.
     """
     problems = variables.problems_of(env or {}, environ)
     hint = variables.HINT if problems else None

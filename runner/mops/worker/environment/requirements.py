@@ -1,7 +1,6 @@
-"""What a bundle asks to have installed for its model, what decides whether two ask for the same, and how it is shown.
+"""Reads what a bundle asks to install for its model, and decides whether two bundles can share an environment.
 
-Reads the bundle's root and runs nothing; making the environment is :mod:`mops.worker.environment.install`'s. The rule
-is told in docs/internals/dependencies.md.
+:mod:`mops.worker.environment.install` makes the environment. docs/internals/dependencies.md has the rules.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -39,20 +38,20 @@ _WITHOUT_HASH = {"git", "editable", "directory", "virtual"}
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What a project asks for.
+    """The dependencies of a project.
 
     Parameters
     ----------
     file
-        The file that says it, by name.
+        The name of the file that lists them.
     content
-        All that was read to know it.
+        The texts that mops has read.
     of_bundle
-        Whether it names other files of the bundle, so that the bundle decides as well.
+        Whether they may name other files of the bundle. Bundles share no environment then.
     hashed
-        Of a lock: whether each of its packages has a hash.
+        Whether each package of a lock has a hash.
     requirements
-        Of ``pyproject.toml``: a line for each dependency.
+        A line for each dependency in ``pyproject.toml``.
     """
 
     file: str
@@ -62,16 +61,16 @@ class Dependencies:
     requirements: tuple[str, ...] = ()
 
     def key(self, bundle: str, machine: Iterable[str], variables: Mapping[str, str]) -> str:
-        """Return the name of the environment that has it.
+        """Return the name of the environment that has these dependencies.
 
         Parameters
         ----------
         bundle
             The bundle's digest.
         machine
-            What the environment stands on.
+            The Python and the packages below the environment.
         variables
-            The installer's. A hash of them tells nothing of what they are.
+            The installer's variables. The name is a hash, and so reveals no secret.
         """
         named = {name for text in self.content for name in _VARIABLE.findall(text)}
         told = {name: value for name, value in variables.items() if name in named or name.startswith(("PIP_", "UV_"))}
@@ -80,7 +79,7 @@ class Dependencies:
 
 
 def read_dependencies(root: Path) -> Dependencies | None:
-    """Return what a project asks for; None: nothing.
+    """Return the dependencies of a project; None: the project lists none.
 
     Parameters
     ----------
@@ -90,41 +89,37 @@ def read_dependencies(root: Path) -> Dependencies | None:
     Raises
     ------
     InstallError
-        Its file cannot be read, or pip cannot do what it says.
+        The file cannot be read, or pip cannot install what it lists.
     """
-    there = [name for name in (REQUIREMENTS, LOCK, PROJECT) if (root / name).is_file()]
-    if REQUIREMENTS in there:
-        return _of_requirements(_text(root / REQUIREMENTS))
-    if LOCK in there and PROJECT in there:
-        return _of_lock(_text(root / LOCK), _text(root / PROJECT))
-    return _of_project(_text(root / PROJECT)) if PROJECT in there else None
-
-
-def _text(path: Path) -> str:
-    return path.read_bytes().decode("utf-8-sig", errors="replace")
+    texts = {
+        name: (root / name).read_bytes().decode("utf-8-sig", errors="replace")
+        for name in (REQUIREMENTS, LOCK, PROJECT)
+        if (root / name).is_file()
+    }
+    if REQUIREMENTS in texts:
+        return _of_requirements(texts[REQUIREMENTS])
+    if LOCK in texts and PROJECT in texts:
+        return _of_lock(texts[LOCK], texts[PROJECT])
+    return _of_project(texts[PROJECT]) if PROJECT in texts else None
 
 
 def _of_requirements(text: str) -> Dependencies | None:
-    lines = list(_logical_lines(text))
+    joined = re.sub(r"\\\r?\n", " ", text)
+    lines = [line for line in map(str.strip, _COMMENT.sub("", joined).splitlines()) if line]
     if not lines:
         return None
     return Dependencies(REQUIREMENTS, (text,), of_bundle=any(map(_may_name_a_file, lines)))
 
 
-def _logical_lines(text: str) -> Iterator[str]:
-    joined = re.sub(r"\\\r?\n", " ", text)
-    yield from (line for line in map(str.strip, _COMMENT.sub("", joined).splitlines()) if line)
-
-
 def _may_name_a_file(line: str) -> bool:
     """Tell whether a line may name a file of the bundle.
 
-    Every line that is not known counts as one: an environment too many is better than a wrong one.
+    A line that mops cannot read counts as one: a needless environment is better than a wrong environment.
     """
     if _OPTION.fullmatch(line):
         return "file:" in line
     try:
-        requirement = Requirement(line.partition(" --")[0])  # without pip's options for this requirement: --hash
+        requirement = Requirement(line.partition(" --")[0])  # pip's options for this requirement follow, like --hash
     except InvalidRequirement:
         return True
     url = requirement.url or "https://"
@@ -133,7 +128,7 @@ def _may_name_a_file(line: str) -> bool:
 
 def _of_lock(lock: str, project: str) -> Dependencies | None:
     sources = [package.get("source", {}) for package in _parsed(lock, LOCK).get("package", [])]
-    others = [source for source in sources if "." not in source.values()]  # the project itself
+    others = [source for source in sources if "." not in source.values()]  # "." is the project itself
     if not others:
         return None
     hashed = not any(source.keys() & _WITHOUT_HASH for source in others)
@@ -151,9 +146,9 @@ def _of_project(text: str) -> Dependencies | None:
         return None
     if sources := read.get("tool", {}).get("uv", {}).get("sources"):
         raise InstallError(
-            f"only uv knows where {', '.join(sources)} is to come from; pip would take its index's of the same name",
+            f"pip ignores the sources of {', '.join(sources)}, which only uv reads",
             where=f"{PROJECT}: [tool.uv.sources]",
-            hint="have uv.lock in the project (uv lock), or a requirements.txt",
+            hint="add uv.lock to the project (uv lock), or a requirements.txt",
         )
     return Dependencies(PROJECT, requirements, any(map(_may_name_a_file, requirements)), requirements=requirements)
 
@@ -166,11 +161,11 @@ def _parsed(text: str, file: str) -> dict[str, Any]:
 
 
 def masked(text: str) -> str:
-    """Return text without the names and passwords of its URLs."""
+    """Return a text without the user names and passwords of its URLs."""
     return _CREDENTIALS.sub("****@", text)
 
 
 def last_lines(said: str) -> str:
-    """Return the last lines that an installer wrote, fit to be shown: each on a line of its own, indented."""
+    """Return the last lines of an installer's output for an error message, indented and without passwords."""
     lines = [line.rstrip()[:_LINE_CHARACTERS] for line in masked(said).splitlines() if line.strip()]
     return "".join(f"\n  {line}" for line in lines[-_LINES_SHOWN:])

@@ -1,8 +1,7 @@
-"""The variables of a child's environment: its worker's, on top what ``--env`` names, and on top of that mops's own.
+"""The variables of a child process: those of its worker, then those that ``--env`` names, then those of mops.
 
-``--env NAME=VALUE`` is kept with the job. ``--env NAME`` takes the value from the runner's environment each time that
-the job runs; such a value is never stored, logged or said. Which interpreter gets them is
-:mod:`mops.worker.environment.interpreter`'s.
+The job stores ``--env NAME=VALUE``. ``--env NAME`` takes the value from the runner's environment at each start of the
+job, and mops never stores, logs or shows that value.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from mops.errors import OptionsError, Problem
 
 Variables = Mapping[str, str | None]
-"""What ``--env`` names: a value, or None: from the runner's environment."""
+"""The variables that ``--env`` names; None as a value: the runner's environment has the value."""
 
 _THREAD_LIMITS = (
     "OMP_NUM_THREADS",
@@ -26,16 +25,16 @@ _THREAD_LIMITS = (
     "MOPS_CHILD_THREADS",
 )
 _HASH_SEED = "PYTHONHASHSEED"
-# They tell a Python where its libraries are: those of the worker's are not for another interpreter.
+# Where a Python finds its libraries: the worker's values are wrong for another interpreter.
 _OF_ONE_PYTHON = ("PYTHONHOME", "PYTHONPATH")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOR_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CONNECTION_STRING")
-_SHOWN, _SHOWN_OF_LONG = 16, 4  # characters of what is no name
-HINT = "--env NAME=VALUE is kept with the job; --env NAME takes the value from the environment each time that it runs"
+_SHOWN, _SHOWN_OF_LONG = 16, 4  # characters of an invalid name
+HINT = "the job stores --env NAME=VALUE; --env NAME takes the value from the environment at each start of the job"
 
 
 def environment(env: Mapping[str, str], *, n_threads: int, python: str | None) -> dict[str, str]:
-    """Return what a child's environment is to be.
+    """Return the environment of a child process.
 
     Parameters
     ----------
@@ -52,19 +51,19 @@ def environment(env: Mapping[str, str], *, n_threads: int, python: str | None) -
 
 
 def read_variables(given: Iterable[str]) -> dict[str, str | None]:
-    """Return what ``NAME`` and ``NAME=VALUE`` say.
+    """Return the variables that ``NAME`` and ``NAME=VALUE`` give.
 
     Raises
     ------
     OptionsError
-        Every problem of all of them.
+        Some are not valid. The error lists every problem.
     """
     found: dict[str, str | None] = {}
     problems: list[Problem] = []
     for text in given:
         name, equals, value = text.partition("=")
         if name in found:
-            problems.append(_problem(name, "it is given twice; keep one"))
+            problems.append(_problem(name, "the variable appears twice; remove one"))
         found[name] = value if equals else None
     if problems:
         raise OptionsError([*problems, *problems_of(found)], hint=HINT)
@@ -72,22 +71,22 @@ def read_variables(given: Iterable[str]) -> dict[str, str | None]:
 
 
 def problems_of(variables: Variables, environ: Mapping[str, str] | None = os.environ) -> list[Problem]:
-    """Return every reason why the model cannot be given these variables.
+    """Return every reason why the model cannot get these variables.
 
     Parameters
     ----------
     variables
-        What ``--env`` names.
+        The variables that ``--env`` names.
     environ
-        Where a name alone takes its value from; None: from the environment of another machine, so that only the name
-        is checked.
+        The environment that has the values of names alone; None: the environment of another machine has them, and mops
+        checks only the names.
     """
     wrong = ((name, _wrong(name, value, environ)) for name, value in variables.items())
     return [_problem(name, message) for name, message in wrong if message]
 
 
 def values_of(variables: Variables, environ: Mapping[str, str] | None = os.environ) -> dict[str, str]:
-    """Return the value of each variable that has one here; :func:`problems_of` has found no problem."""
+    """Return the variables that have a value here; :func:`problems_of` must have found no problem."""
     if environ is None:
         return {name: value for name, value in variables.items() if value is not None}
     return {name: environ[name] if value is None else value for name, value in variables.items()}
@@ -95,33 +94,33 @@ def values_of(variables: Variables, environ: Mapping[str, str] | None = os.envir
 
 def _problem(name: object, message: str) -> Problem:
     shown = str(name)
-    if not _NAME.fullmatch(shown) and len(shown) > _SHOWN:  # perhaps a secret's value, from --env "$TOKEN"
+    if not _NAME.fullmatch(shown) and len(shown) > _SHOWN:  # it may be a secret, from --env "$TOKEN"
         shown = f"{shown[:_SHOWN_OF_LONG]}..."
     return Problem(f"--env {shown}".rstrip(), message)
 
 
 def _wrong(name: object, value: object, environ: Mapping[str, str] | None) -> str | None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        return "no name of a variable: it has letters, digits and underscores, and begins with no digit"
+        return "not the name of a variable: use letters, digits and underscores, and do not start with a digit"
     if reserved := _reserved(name):
         return reserved
     if value is None:
         is_there = environ is None or name in environ
-        return None if is_there else "it is not set in this environment; set it, or write NAME=VALUE"
+        return None if is_there else "not set in this environment; set it, or write NAME=VALUE"
     if any(word in name.upper() for word in _FOR_SECRETS):
-        return f"values of such names are secrets and are not kept with a job; write --env {name}, and set it here"
+        return f"the name looks like a secret, and jobs do not store secrets; write --env {name}, and set it here"
     if not isinstance(value, str):
-        return f"its value is a {type(value).__name__}; write it as a string"
-    return None if _is_text(value) else "its value is not text: it has bytes that are not UTF-8, or a null character"
+        return f"the value is a {type(value).__name__}; write a string"
+    return None if _is_text(value) else "the value is not UTF-8 text without null characters"
 
 
 def _reserved(name: str) -> str | None:
     if name in _THREAD_LIMITS:
-        return "mops sets it for each simulation, from MODELOPS_JOB_SIM_THREADS; set that in the environment instead"
+        return "mops sets it for each simulation; set MODELOPS_JOB_SIM_THREADS in the environment instead"
     if name == _HASH_SEED:
-        return "mops sets it to 0 for each simulation, so that sets have the same order in each"
+        return "mops sets it to 0, so that Python sets have the same order in each simulation"
     if name.startswith("MODELOPS_"):
-        return "it is a setting of mops, not of the model; set it in the environment of the command instead"
+        return "a setting of mops, not of the model; set it in the environment of the command instead"
     return None
 
 
