@@ -1,4 +1,4 @@
-"""Pools on small models, and what their outcomes hold: for the tests of children."""
+"""Pools on small models, for the tests of the worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def groups_of(sets: list[dict[str, Any]], n_replicates: int) -> tuple[Group, ...
     return tuple(Group(i, key, params, seeds[i]) for i, (key, params) in enumerate(zip(ids, sets, strict=True)))
 
 
-def order_of(context: JobContext, groups: tuple[Group, ...], **budget: Any) -> TaskRequest:
+def request_for(context: JobContext, groups: tuple[Group, ...], **budget: Any) -> TaskRequest:
     fields: dict[str, Any] = {"number": 1, "reference": None, "seconds": 600.0, "bytes": 1 << 40} | budget
     return TaskRequest(context, groups=groups, **fields)
 
@@ -79,4 +79,4 @@ class PoolLab:
         return self.pools[-1]
 
     def run(self, pool: Pool, sets: list[dict[str, Any]], n_replicates: int = 1, **budget: Any) -> TaskResult:
-        return pool.run(order_of(pool.context, groups_of(sets, n_replicates), **budget))
+        return pool.run(request_for(pool.context, groups_of(sets, n_replicates), **budget))

@@ -57,10 +57,10 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def run(pool: Pool, *sets: dict[str, Any], **how: Any) -> TaskResult:
-    return pool.run(order_of(pool.context, *sets, **how))
+    return pool.run(request_for(pool.context, *sets, **how))
 
 
-def order_of(context: JobContext, *sets: dict[str, Any], n_replicates: int = 1, **fields: Any) -> TaskRequest:
+def request_for(context: JobContext, *sets: dict[str, Any], n_replicates: int = 1, **fields: Any) -> TaskRequest:
     ids = [param_id(params) for params in sets]
     groups = tuple(
         Group(i, key, params, tuple(replicate_seed(key, n) for n in range(n_replicates)))
@@ -374,7 +374,7 @@ class TestWatching:
         assert len(failure.traceback) <= 4096
 
     def test_time_that_dead_children_took_counts_in_the_budget(self, bench: Bench) -> None:
-        """An order of simulations that all hang came back after the last one only."""
+        """A task of simulations that all hang came back only after the last one."""
         pool = bench.pool("nasty:simulate", timeout_s=0.3)
         sets = [{"what": "endless_asleep", "n": n} for n in range(3)]
         result = run(pool, *sets, reference=REFERENCE, seconds=0.2)
@@ -400,7 +400,7 @@ class TestPrints:
         child = ChildProcess(pool.context, str(bench.folder), pool._starter.scratch)
         try:
             assert child.ready() is None
-            assert child.run(TaskProgress(order_of(child._context, {"a": 1})), 1 << 40) is None
+            assert child.run(TaskProgress(request_for(child._context, {"a": 1})), 1 << 40) is None
             assert len(child._prints) < 1_000_000
             assert child.take_prints().startswith("(49")
         finally:
@@ -437,9 +437,9 @@ def test_a_model_may_use_processes_of_its_own(bench: Bench) -> None:
 
 
 class TestPool:
-    """A pool's children are lent to one order each, and none outlives it."""
+    """A pool runs each child for one task at a time, and no child outlives the pool."""
 
-    def test_orders_share_at_most_as_many_children_as_there_are_slots(self, bench: Bench) -> None:
+    def test_tasks_share_at_most_as_many_children_as_there_are_slots(self, bench: Bench) -> None:
         pool = bench.written("import os\n\ndef run(p, s):\n    return {'pid': os.getpid()}\n", slots=2)
         got: list[TaskResult] = []
         threads = [threading.Thread(target=lambda n=n: got.append(run(pool, {"a": n}))) for n in range(6)]
@@ -462,7 +462,7 @@ class TestPool:
             bench.written("import ctypes\nctypes.string_at(0)\n").check()
         assert "Segmentation fault" in str(refused.value.hint)
 
-    def test_closing_while_an_order_runs_ends_it_without_an_error(self, bench: Bench) -> None:
+    def test_closing_while_a_task_runs_ends_it_without_an_error(self, bench: Bench) -> None:
         before = len(list(Path("/proc/self/fd").iterdir()))
         code = (
             "import time\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / 'on').touch()\n    time.sleep(600)\n"

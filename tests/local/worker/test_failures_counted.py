@@ -31,8 +31,8 @@ def test_a_model_that_always_raises_gives_each_traceback_once(lab: PoolLab) -> N
     assert result.nbytes == failures_bytes(result.failures) < 1_000_000
 
 
-def test_an_order_of_failures_ends_by_its_bytes(lab: PoolLab) -> None:
-    """An order that brings nothing but failures had no bound in bytes."""
+def test_a_task_of_failures_ends_by_its_bytes(lab: PoolLab) -> None:
+    """A task that gave only failures had no bound in bytes."""
     sets = [{"a": i} for i in range(50)]
     result = lab.run(lab.pool(RAISES.format(message=1500)), sets, n_replicates=10, bytes=100_000)
     assert 1 <= len(result.done) < 50

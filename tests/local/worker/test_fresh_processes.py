@@ -56,7 +56,7 @@ def test_the_pieces_of_a_long_group_go_on_in_a_fresh_process(lab: PoolLab) -> No
     assert len(set(pids_of(result))) == 2
 
 
-def test_an_order_over_its_budget_still_ends_at_a_groups_border(lab: PoolLab) -> None:
+def test_a_task_over_its_budget_still_ends_at_a_groups_border(lab: PoolLab) -> None:
     pool = lab.pool(PIDS, tasks_per_child=1)
     result = lab.run(pool, [{"a": i} for i in range(3)], n_replicates=2, seconds=0.0)
     assert result.done == {0}

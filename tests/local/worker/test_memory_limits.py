@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pool_lab import PoolLab, groups_of, limit_bytes, order_of, values
+from pool_lab import PoolLab, groups_of, limit_bytes, request_for, values
 
 from mops.system import cgroup, memory_limits, process_memory
 from mops.system.heap import resident_bytes
@@ -89,7 +89,7 @@ def test_other_deaths_say_what_they_took_too(lab: PoolLab) -> None:
     assert 100 * MIB < failure.peak_bytes < LIMIT
 
 
-def test_with_retries_it_is_left_to_an_order_of_its_own(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
+def test_with_retries_it_is_left_to_another_task(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     pool = lab.pool(TAKES, memory_bytes=LIMIT, retries=1, slots=2)
     sets = [{"mib": 8}, {"mib": 600, "holds": 2}, {"mib": 16}]
     result = lab.run(pool, sets)
@@ -169,7 +169,7 @@ def test_a_replicate_of_a_group_in_pieces_is_postponed_by_itself(lab: PoolLab) -
     pool = lab.pool(code, memory_bytes=LIMIT, retries=1)
     context, (group,) = pool.context, groups_of([params], 3)
     group = replace(group, seeds=(5, 0, 7))
-    result = pool.run(order_of(context, (group,), replicates=(0, 1, 2)))
+    result = pool.run(request_for(context, (group,), replicates=(0, 1, 2)))
     assert (result.replicates, result.postponed, result.failures) == ({0, 2}, {1}, [])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from pool_lab import PATIENCE_S, SEEN, PoolLab, order_of, values
+from pool_lab import PATIENCE_S, SEEN, PoolLab, request_for, values
 
 from mops.errors import ClusterError
 from mops.study.groups import Group
@@ -92,8 +92,8 @@ def test_each_simulation_has_its_own_seeded_generators(lab: PoolLab) -> None:
     pool = lab.pool(code)
     seeds = (1, 2**32, 2**64 - 1)
     groups = tuple(Group(i, str(i), {"a": i}, (seed,)) for i, seed in enumerate(seeds))
-    there = values(pool.run(order_of(pool.context, groups)), "drawn")
-    back = values(pool.run(order_of(pool.context, groups[::-1])), "drawn")
+    there = values(pool.run(request_for(pool.context, groups)), "drawn")
+    back = values(pool.run(request_for(pool.context, groups[::-1])), "drawn")
     assert there == back
     assert len({tuple(drawn) for drawn in there.values()}) == 3
 
@@ -123,7 +123,7 @@ def test_a_models_processes_inherit_no_descriptor_of_ours(lab: PoolLab) -> None:
 
 
 @pytest.mark.parametrize("budget", [{"seconds": 0.0}, {"bytes": 1}])
-def test_an_order_over_its_budget_ends_after_a_whole_group(lab: PoolLab, budget: dict[str, Any]) -> None:
+def test_a_task_over_its_budget_ends_after_a_whole_group(lab: PoolLab, budget: dict[str, Any]) -> None:
     result = lab.run(lab.pool("def run(p, s):\n    return {'x': s}\n"), [{"a": i} for i in range(3)], 2, **budget)
     assert result.done == {0}
     assert sorted(values(result, "x")) == [(0, 0), (0, 1)]
@@ -182,13 +182,13 @@ def test_a_stop_ends_a_simulation_deep_in_c_when_its_grace_is_over(lab: PoolLab)
 
 
 def started(lab: PoolLab, pool: Pool, sets: list[dict[str, Any]]) -> list[TaskResult]:
-    """Run an order in a thread; its outcome will be in the list."""
+    """Run a task in a thread; its result will be in the list."""
     got: list[TaskResult] = []
     threading.Thread(target=lambda: got.append(lab.run(pool, sets)), daemon=True).start()
     return got
 
 
-def test_an_order_waits_while_too_much_is_held_and_goes_on_when_it_is_given_up(
+def test_a_task_waits_while_buffers_take_too_much_and_runs_when_they_are_freed(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mops.waiting.LOG_SECONDS", 0.0)
@@ -204,7 +204,7 @@ def test_an_order_waits_while_too_much_is_held_and_goes_on_when_it_is_given_up(
     assert got[0].done == {0}
 
 
-def test_an_order_that_waits_for_room_comes_back_empty_when_stopped(lab: PoolLab) -> None:
+def test_a_task_that_waits_for_room_comes_back_empty_when_stopped(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", held_bytes=held_bytes())
     first = lab.run(pool, [{"a": 1}])
     got = started(lab, pool, [{"a": 2}])

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from pool_lab import PoolLab, limit_bytes, n_waiting, order_of, values
+from pool_lab import PoolLab, limit_bytes, n_waiting, request_for, values
 
 from mops.study.groups import Group
 from mops.task import TaskResult
@@ -38,7 +38,7 @@ def children() -> ChildRegistry:
 
 
 def begun(lab: PoolLab, pool: Pool, **params: Any) -> tuple[threading.Thread, list[TaskResult]]:
-    """Run one simulation in a thread; its outcome will be in the list."""
+    """Run one simulation in a thread; its result will be in the list."""
     got: list[TaskResult] = []
     thread = threading.Thread(target=lambda: got.append(lab.run(pool, [params])), daemon=True)
     thread.start()
@@ -153,7 +153,7 @@ def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: PoolLab,
     runs, _ = held(lab, other, "o")
     got: list[TaskResult] = []
     begun_alone: list[int] = []
-    request = order_of(pool.context, (Group(0, "0", {"a": "alone", "holds": True}, (1,)),), alone=True)
+    request = request_for(pool.context, (Group(0, "0", {"a": "alone", "holds": True}, (1,)),), alone=True)
     alone = threading.Thread(
         target=lambda: got.append(pool.run(request, on_alone=lambda: begun_alone.append(len(other.pids())))),
         daemon=True,

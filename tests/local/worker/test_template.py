@@ -242,7 +242,7 @@ def run(p, s):
 def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an ordinary child it would run an order, and be asked for a status, in two threads at once."""
+    """As an ordinary child it would run a task and answer for a status in two threads at once."""
     monkeypatch.setattr("mops.worker.limits.START_SECONDS", 1.0)
     pool = lab.pool(ENDS, slots=2, retries=0)
     got: dict[str, TaskResult] = {}
@@ -286,7 +286,7 @@ def test_each_outcome_says_how_children_start_and_a_refused_wish_is_a_warning(
     assert lab.run(lab.pool(COUNTS, start="spawn"), [{"a": 1}]).children.endswith("(MODELOPS_JOB_START=spawn)")
 
 
-def test_what_a_model_prints_when_it_is_imported_comes_with_the_first_order(lab: PoolLab) -> None:
+def test_what_a_model_prints_when_it_is_imported_comes_with_the_first_task(lab: PoolLab) -> None:
     pool = lab.pool(f"print('imported here')\n{COUNTS}")
     assert [lab.run(pool, [{"a": 1}]).prints for _ in range(2)] == ["imported here\n", ""]
 

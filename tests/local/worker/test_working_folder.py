@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pool_lab import PoolLab, groups_of, order_of, values
+from pool_lab import PoolLab, groups_of, request_for, values
 
 from mops.child.working_folder import WorkingFolder, links_to
 from mops.system.folders import make_read_only
@@ -96,7 +96,9 @@ def run(params, seed):
     pool = pool_of(lab, project, code, slots=2)
     groups = groups_of([{"x": x, "meeting": str(meeting)} for x in range(2)], 1)
     with ThreadPoolExecutor() as threads:
-        running = [threads.submit(pool.run, order_of(pool.context, (group,), number=group.index)) for group in groups]
+        running = [
+            threads.submit(pool.run, request_for(pool.context, (group,), number=group.index)) for group in groups
+        ]
         results = [future.result() for future in running]
     assert [values(result, "x") for result in results] == [{(0, 0): [0]}, {(1, 0): [1]}]
 

@@ -52,8 +52,8 @@ def check(
 
 
 def _say_what_runs() -> None:
-    # Of a crash in a trial its own report says all; the pool would say that the rest of the job goes on.
-    logging.getLogger("mops.worker.pool").setLevel(logging.ERROR)
+    # The trial reports a crash itself; the worker's log line would speak of retries and of the rest of a job.
+    logging.getLogger("mops.worker").setLevel(logging.ERROR)
     terminal.say("running one simulation three times, and another in between (--no-run leaves this out)")
 
 
