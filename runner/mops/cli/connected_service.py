@@ -14,7 +14,7 @@ from mops.storage.files import Files
 def service_with(files: Files, *, local: bool) -> Service | None:
     """Return the service that may know of runners of the jobs in this storage; None: there is none."""
     location = locate(local=local)
-    if location.profile is None or not location.seen_from_pods(files.url):
+    if location.profile is None or not location.reached_from_pods(files.url):
         return None
     return replace(Service.of(location.profile), results=files.url)
 

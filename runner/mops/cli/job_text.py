@@ -38,7 +38,7 @@ def _named(job: Job) -> tuple[str, bool]:
     """Return the storage that has to be named to find a job (empty: none), and whether this machine has to be."""
     url, found, here = job.files.url, locate(), locate(local=True)
     storage = "" if url in (found.url(), here.url()) else nearby(url)
-    return storage, url != found.url() and found.profile is not None and not found.seen_from_pods(url)
+    return storage, url != found.url() and found.profile is not None and not found.reached_from_pods(url)
 
 
 def nearby(url: str) -> str:

@@ -142,11 +142,11 @@ def service_of(*, local: bool, detach: bool, pod: PodOptions) -> Service | None:
         The service is out of reach, or gone.
     """
     location = locate(local=local or detach)
-    if location.passed_by == "MODELOPS_SCHEDULER":
+    if location.local_by == "MODELOPS_SCHEDULER":
         terminal.say("note: MODELOPS_SCHEDULER is set, so that this machine runs the job and not the connected service")
     if location.profile is not None:
         return Service.current(location.profile)
-    refuse_here(pod, "--detach" if detach and not local else "--local" if local else location.passed_by)
+    refuse_here(pod, "--detach" if detach and not local else "--local" if local else location.local_by)
     return None
 
 

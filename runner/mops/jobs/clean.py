@@ -1,6 +1,6 @@
-"""Removes parts that no commit names and that none can name any more, and old temporary files.
+"""Removes parts that no commit names or can name, and old temporary files.
 
-This is rule 13 of docs/internals/storage.md. Whole jobs are jobs/delete.py's.
+This is rule 13 of docs/internals/storage.md. jobs/delete.py deletes whole jobs.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from mops.storage.joblog.records import Asked
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import PART_KINDS, JobPaths, numbers_of
 
-SCRAP_SECONDS = 3600.0
-"""What a writer left unfinished is removed after this long: writing it takes seconds."""
+LEFTOVER_SECONDS = 3600.0
+"""Age after which a temporary file is removed; writing one takes seconds."""
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What was removed, or would be.
+    """What ``clean`` removed, or would remove.
 
     Parameters
     ----------
     bytes
-        Of all these files.
+        Bytes of all these files.
     kept
-        Files of the last attempt that no commit names: its runner may yet commit them.
+        How many files of the last attempt no commit names yet; its runner may still commit them.
     """
 
     job: str
@@ -41,91 +41,93 @@ class Cleaned:
 
 
 def clean(job: Job, *, last_attempt: bool = False, dry_run: bool = False) -> Cleaned:
-    """Remove what a job does not need, while it runs or afterwards.
+    """Remove files that do not count from a job, while it runs or afterwards.
 
     Parameters
     ----------
     last_attempt
-        Also what the last attempt left, if no runner is at the job: behind a claim (:func:`fenced`). A job
-        that nobody has claimed has none, and stays as it is.
+        Also remove files that the last attempt left, after a claim that stops its runner (:func:`claimed`). A job
+        without an attempt does not change.
     dry_run
         Write and remove nothing.
 
     Raises
     ------
     JobError
-        There is no such job; or, with ``last_attempt``, a runner is at it.
+        The job does not exist; or, with ``last_attempt``, a runner runs it.
     """
     load_job(job.files, job.name)
     if not last_attempt:
         return _clean(job, dry_run=dry_run)
-    hint = f"without --last-attempt it can be cleaned while it runs: mops jobs clean {job.name}"
-    dead = job.require_no_runner(hint)
-    if dry_run or dead.complete or not dead.attempt:
-        return _clean(job, dry_run=dry_run, foreseen=dead.attempt if dry_run else 0)
-    with fenced(job, dead):
+    hint = f"leave out --last-attempt to clean a job while it runs: mops jobs clean {job.name}"
+    idle = job.require_no_runner(hint)
+    if dry_run or idle.complete or not idle.attempt:
+        return _clean(job, dry_run=dry_run, assumed_over=idle.attempt if dry_run else 0)
+    with claimed(job, idle):
         return _clean(job, dry_run=False)
 
 
-def _clean(job: Job, *, dry_run: bool, foreseen: int = 0) -> Cleaned:
-    """Remove what no commit names and none can name.
+def _clean(job: Job, *, dry_run: bool, assumed_over: int = 0) -> Cleaned:
+    """Remove files that no commit names or can name.
 
     Parameters
     ----------
-    foreseen
-        For a dry run, which claims nothing: attempts up to this one would be over.
+    assumed_over
+        For a dry run, which claims nothing: the last attempt that the claim would end.
     """
     files, paths = job.files, JobPaths(job.name)
-    scraps = [entry for entry in files.scraps(paths.root, SCRAP_SECONDS) if not entry.path.startswith(f"{paths.log}/")]
-    # Listed before the log is read: it then shows every commit of these that there will ever be, if theirs is over.
+    leftovers = [
+        entry for entry in files.scraps(paths.root, LEFTOVER_SECONDS) if not entry.path.startswith(f"{paths.log}/")
+    ]
+    # Parts first, then the log: so the log has every commit that can ever name these parts of attempts that are over.
     parts = [entry for kind in PART_KINDS for entry in files.list(f"{paths.root}/{kind}")]
     log = read_whole(files, paths)
-    loose = unnamed(parts, log)
-    over = max(foreseen, over_attempts(log.view))
-    found = [entry for entry, n in loose if n <= over]
-    kept = len(loose) - len(found)
-    found += scraps
+    not_named = unnamed_parts(parts, log)
+    last_over = max(assumed_over, last_attempt_over(log.view))
+    found = [entry for entry, n in not_named if n <= last_over]
+    kept = len(not_named) - len(found)
+    found += leftovers
     if not dry_run:
         files.remove([entry.path for entry in found])
     return Cleaned(job.name, tuple(entry.path for entry in found), sum(entry.size for entry in found), kept)
 
 
-def over_attempts(view: LogView) -> int:
-    """Return the last attempt that can commit no more: the one before the last claim, or after a complete end all.
+def last_attempt_over(view: LogView) -> int:
+    """Return the last attempt that can commit no more: the last one of a complete job, else the last but one.
 
-    The view that shows which parts are named is the one that decides: it has every commit before its last claim.
+    Use the view that shows which parts are named: it has every commit before its last claim.
     """
     return view.attempt if view.complete else view.attempt - 1
 
 
-def unnamed(parts: Iterable[Entry], log: WholeLog) -> list[tuple[Entry, int]]:
-    """Return the parts that no commit names, each with its attempt's number; files that are no parts are left out."""
+def unnamed_parts(entries: Iterable[Entry], log: WholeLog) -> list[tuple[Entry, int]]:
+    """Return the parts that no commit names, each with its attempt's number, without files that are not parts."""
     named = {part.path for commit in log.commits for part in commit.parts}
-    loose = ((entry, numbers_of(entry.path)) for entry in parts if entry.path not in named)
-    return [(entry, numbers[0]) for entry, numbers in loose if numbers]
+    found = ((entry, numbers_of(entry.path)) for entry in entries if entry.path not in named)
+    return [(entry, numbers[0]) for entry, numbers in found if numbers]
 
 
 @contextmanager
-def fenced(job: Job, dead: LogView) -> Iterator[JobLog]:
-    """Claim a job that no runner is at, so that one that was silent stops when it wakes up; yield the log.
+def claimed(job: Job, idle: LogView) -> Iterator[JobLog]:
+    """Claim a job without a runner, so that a silent runner stops when it wakes up; yield the log.
 
-    The attempt that this begins runs nothing. It ends with the body, in the state that the job was in before; a job
-    that was interrupted is cancelled by this. Until then the job counts as running, so that nobody resumes it.
+    The claim begins an attempt that runs nothing. It ends with the body, in the job's state from before; an interrupted
+    job becomes cancelled. Until then the job counts as running, and no one can resume it.
 
     Parameters
     ----------
-    dead
-        The log that shows that there is no runner (:meth:`Job.require_no_runner`), and that the job is not complete.
+    idle
+        The log that shows that the job has no runner (:meth:`Job.require_no_runner`) and is not complete.
 
     Raises
     ------
     Overtaken
-        Somebody has gone on with the job, cancelled it, or ended it since.
+        Someone has resumed, cancelled or ended the job since.
     """
     log = JobLog(job.files, JobPaths(job.name))
-    log.claim("person", asked=Asked.behind(dead.k))
+    log.claim("person", asked=Asked.behind(idle.k))
     try:
         yield log
     finally:
-        with suppress(Superseded):  # somebody goes on with the job: as good a fence
-            log.end(dead.state or "cancelled", totals=log.view.counts)
+        with suppress(Superseded):  # a newer attempt stops the silent runner as well
+            log.end(idle.state or "cancelled", totals=log.view.counts)

@@ -1,6 +1,6 @@
-"""Deletes jobs, so that a kill in the middle leaves no job that looks whole.
+"""Deletes jobs, so that a kill in between leaves no job that looks complete.
 
-docs/internals/storage.md, "Deleting a job", has the order of steps and the reasons. Jobs share bundles, so they stay.
+"Deleting a job" in docs/internals/storage.md explains the order of the steps. Bundles stay: jobs share them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mops.errors import CorruptRecord, JobError, Superseded
-from mops.jobs.clean import fenced
+from mops.jobs.clean import claimed
 from mops.jobs.job import Job
 from mops.jobs.status import is_alive
 from mops.storage.backends.base import Entry
@@ -28,7 +28,7 @@ from mops.storage.job_records import (
     write_deletion,
 )
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import LOG_RECORDS, Claim, Commit
+from mops.storage.joblog.records import LOG_RECORDS, Commit
 from mops.storage.live_record import read_live
 from mops.storage.paths import JobPaths
 
@@ -40,8 +40,8 @@ class DeletionPlan:
     Parameters
     ----------
     state
-        The job's; ``unreadable``: its record is broken; ``incomplete``: it has none, because a submit or a deletion
-        was killed.
+        The job's state; ``unreadable``: its record is damaged; ``incomplete``: it has no record, because a submit or a
+        deletion was killed.
     """
 
     job: str
@@ -57,7 +57,7 @@ class Deleted:
     Parameters
     ----------
     hosts
-        Where a runner of the job may still be alive; because of it the job's name is not to be used again.
+        Hosts on which a runner of the job may still be alive. If there are any, no other job can use the job's name.
     """
 
     job: str
@@ -67,12 +67,12 @@ class Deleted:
 
 
 def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
-    """Return what a deletion of these jobs would remove, in the order in which it does.
+    """Return what a deletion of these jobs would remove, in the order of deletion.
 
     Raises
     ------
     JobError
-        One of them is not there, or runs, or is the parent of a job that is not among them; all such are named.
+        A job does not exist, or runs, or is the parent of a job that is not among them; the error names all of these.
     """
     jobs = list(jobs)
     derived = derived_jobs(files)
@@ -80,18 +80,14 @@ def plan_deletion(files: Files, jobs: Iterable[str]) -> list[DeletionPlan]:
     for job in _children_first(jobs, derived):
         try:
             _refuse_parent(files, job, [child for child in derived[job] if child not in jobs])
-            found.append(_doomed(files, job))
+            entries = _all_of(files, job)
+            if not entries:
+                load_job(files, job)  # raises, with the nearest names
+            found.append(DeletionPlan(job, _state(files, job), len(entries), sum(entry.size for entry in entries)))
         except JobError as error:
             refused.append(error)
     _raise_all(refused, files)
     return found
-
-
-def _doomed(files: Files, job: str) -> DeletionPlan:
-    entries = _all_of(files, job)
-    if not entries:
-        load_job(files, job)  # says that there is none, and which there are
-    return DeletionPlan(job, _state(files, job), len(entries), sum(entry.size for entry in entries))
 
 
 def _all_of(files: Files, job: str) -> list[Entry]:
@@ -102,19 +98,19 @@ def _all_of(files: Files, job: str) -> list[Entry]:
 def _state(files: Files, job: str) -> str:
     if files.get_many([JobPaths(job).record])[0] is None:
         return "incomplete"
-    there = Job(files, job)
-    there.require_no_runner(_stop_first(job))
-    with suppress(CorruptRecord):  # a record that nobody can read is one more reason to delete the job
-        return there.status().state
+    found = Job(files, job)
+    found.require_no_runner(_stop_hint(job))
+    with suppress(CorruptRecord):  # a damaged record is a reason to delete the job
+        return found.status().state
     return "unreadable"
 
 
-def _stop_first(job: str) -> str:
-    return f"stop it first: mops jobs cancel {job}"
+def _stop_hint(job: str) -> str:
+    return f"stop the job first: mops jobs cancel {job}"
 
 
 def derived_jobs(files: Files) -> Mapping[str, list[str]]:
-    """Return the names of the jobs that were derived from each job."""
+    """Return the jobs that were derived from each job."""
     names, found = job_names(files), defaultdict[str, list[str]](list)
     for name, data in zip(names, files.get_many([JobPaths(name).record for name in names]), strict=True):
         if data is not None and (parent := parent_named(data)) is not None:
@@ -138,8 +134,8 @@ def _children_first(jobs: Iterable[str], derived: Mapping[str, list[str]]) -> li
 
 def _refuse_parent(files: Files, job: str, children: Sequence[str]) -> None:
     if children:
-        what = f"job {job!r} is the parent of {', '.join(children)}: rows are read from there"
-        raise JobError(what, where=files.url, hint="delete the derived jobs first, or name all of them at once")
+        what = f"job {job!r} is the parent of {', '.join(children)}, which read rows from it"
+        raise JobError(what, where=files.url, hint="delete the derived jobs too")
 
 
 def _raise_all(errors: Sequence[JobError], files: Files) -> None:
@@ -148,11 +144,11 @@ def _raise_all(errors: Sequence[JobError], files: Files) -> None:
     if errors:
         lines = "".join(f"\n  {error.what}" for error in errors)
         what = f"{len(errors)} jobs cannot be deleted:{lines}"
-        raise JobError(what, where=files.url, hint="what there is, and what runs: mops jobs list")
+        raise JobError(what, where=files.url, hint="'mops jobs list' shows the jobs and their states")
 
 
 def delete(files: Files, jobs: Iterable[str]) -> Iterator[Deleted]:
-    """Delete jobs, or what a killed deletion or submit left; yield each as soon as it is gone.
+    """Delete jobs, or what a killed deletion or submit left; yield each job when it is deleted.
 
     Parameters
     ----------
@@ -162,37 +158,37 @@ def delete(files: Files, jobs: Iterable[str]) -> Iterator[Deleted]:
     Raises
     ------
     JobError
-        Meanwhile a runner has begun, or a job was derived: such jobs stay, and the others are deleted first.
+        A runner has started since, or a job was derived: these jobs stay, and the others are deleted first.
     StorageError
-        The storage refuses, or is out of reach; another call goes on where this one stopped.
+        The storage refuses, or is out of reach. Another call continues where this one stopped.
     """
-    taken, refused = [], []
+    hidden_jobs, refused = [], []
     for job in jobs:
         try:
-            taken.append(_hide_job(files, job))
+            hidden_jobs.append(_hide_job(files, job))
         except JobError as error:
             refused.append(error)
     derived = derived_jobs(files)
-    for one in taken:
+    for hidden in hidden_jobs:
         try:
-            one.look_again(derived[one.job])
+            hidden.check_unused(derived[hidden.job])
         except JobError as error:
             refused.append(error)
         else:
-            yield _sweep(files, one)
+            yield _remove_files(files, hidden)
     _raise_all(refused, files)
 
 
 @dataclass(frozen=True)
-class _Taken:
-    """A job that is gone for every reader, while most of its files are still there.
+class _HiddenJob:
+    """A job without its record, so that no reader finds it, while most of its files still exist.
 
     Parameters
     ----------
     record
-        The job's record, as it was; None: there was none.
+        The job's record before; None: it had none.
     log
-        The log, claimed; None: nobody can claim it.
+        The log with our claim; None: no one can claim the job.
     hosts
         As in :class:`Deleted`.
     """
@@ -203,57 +199,53 @@ class _Taken:
     log: JobLog | None
     hosts: tuple[str, ...]
 
-    def look_again(self, derived: Sequence[str]) -> None:
-        """Give the job back if somebody claimed it or derived one from it before its record was gone."""
+    def check_unused(self, derived: Sequence[str]) -> None:
+        """Restore the job and raise if someone claimed it, or derived a job from it, before its record was removed."""
         try:
             _refuse_parent(self.files, self.job, derived)
             if self.log:
                 self.log.poll()
         except (JobError, Superseded) as error:
-            self._give_back()
+            self._restore()
             if isinstance(error, JobError):
                 raise
-            what = f"somebody has gone on with job {self.job!r} meanwhile"
-            raise JobError(what, where=self.files.url, hint=_stop_first(self.job)) from error
+            what = f"job {self.job!r} was resumed during the deletion"
+            raise JobError(what, where=self.files.url, hint=_stop_hint(self.job)) from error
 
-    def _give_back(self) -> None:
+    def _restore(self) -> None:
         paths = JobPaths(self.job)
         if self.record is not None:
             self.files.put_new(paths.record, self.record)
         self.files.remove([paths.deleted])
 
 
-def _hide_job(files: Files, job: str) -> _Taken:
-    """Fence runners, say that the job is being deleted, and only then remove its record."""
+def _hide_job(files: Files, job: str) -> _HiddenJob:
+    """Claim the job, so that silent runners stop, write that it is being deleted, and then remove its record."""
     paths = JobPaths(job)
     record = files.get_many([paths.record])[0]
     if record is None:
-        return _take_remains(files, job)
-    log = _stop_silent_runner(Job(files, job))
+        return _hide_remains(files, job)
+    found, log = Job(files, job), None
+    idle = found.require_no_runner(_stop_hint(job))
+    if not idle.complete:  # runners of a complete job can write nothing
+        with claimed(found, idle) as log:
+            pass
     hosts = _hosts_of_runners(files, job)
     _write_deletion(files, job, hosts)
     files.remove([paths.record])
-    return _Taken(files, job, record, log, hosts)
+    return _HiddenJob(files, job, record, log, hosts)
 
 
-def _stop_silent_runner(job: Job) -> JobLog | None:
-    """Claim and end a job, so that a runner that was silent stops; None: it is complete, and none can do anything."""
-    dead = job.require_no_runner(_stop_first(job.name))
-    if dead.complete:
-        return None
-    with fenced(job, dead) as log:
-        return log
-
-
-def _take_remains(files: Files, job: str) -> _Taken:
+def _hide_remains(files: Files, job: str) -> _HiddenJob:
+    """Return a job that has lost its record to a killed deletion, or never had one after a killed submit."""
     paths = JobPaths(job)
-    begun = read_deletion(files, paths)
-    if begun is None:
+    earlier = read_deletion(files, paths)
+    if earlier is None:
         _write_deletion(files, job, ())
         if files.get_many([paths.record])[0] is not None:
             files.remove([paths.deleted])
-            raise JobError(f"job {job!r} was submitted meanwhile", where=files.url, hint=_stop_first(job))
-    return _Taken(files, job, None, None, begun.hosts if begun else ())
+            raise JobError(f"job {job!r} was submitted during the deletion", where=files.url, hint=_stop_hint(job))
+    return _HiddenJob(files, job, None, None, earlier.hosts if earlier else ())
 
 
 def _write_deletion(files: Files, job: str, hosts: tuple[str, ...]) -> None:
@@ -262,40 +254,39 @@ def _write_deletion(files: Files, job: str, hosts: tuple[str, ...]) -> None:
 
 
 def _hosts_of_runners(files: Files, job: str) -> tuple[str, ...]:
-    """Return where runners may be that have not ended their attempts and are not known to be dead."""
-    view = JobLog(files, JobPaths(job)).read()
-    hosts = (_host_of_runner(files, job, claim) for claim in view.unended)
-    return tuple(dict.fromkeys(host for host in hosts if host is not None))
+    """Return the hosts of runners that have not ended their attempts and may be alive."""
+    paths, hosts = JobPaths(job), dict[str, None]()
+    for claim in JobLog(files, paths).read().unended:
+        live = read_live(files, paths, claim.n)
+        if live is None:
+            hosts[claim.host] = None
+        elif live.host != os.uname().nodename or is_alive(live, here=driven_here(files, job)):
+            hosts[live.host] = None
+    return tuple(hosts)
 
 
-def _host_of_runner(files: Files, job: str, claim: Claim) -> str | None:
-    live = read_live(files, JobPaths(job), claim.n)
-    if live is None:
-        return claim.host
-    dead = live.host == os.uname().nodename and not is_alive(live, here=driven_here(files, job))
-    return None if dead else live.host
+def _remove_files(files: Files, hidden: _HiddenJob) -> Deleted:
+    """Remove the files of a hidden job; the record of the deletion last.
 
-
-def _sweep(files: Files, taken: _Taken) -> Deleted:
-    """Remove the files of a job whose record is gone; last what says that it is being deleted."""
-    paths = JobPaths(taken.job)
-    removed = [] if taken.record is None else [Entry(paths.record, len(taken.record))]
-    # Twice: a runner that had read the record may have claimed just now, and not have learned yet that the job is gone.
+    If a runner may be alive, the records of the log that stop it stay: all but commits.
+    """
+    paths = JobPaths(hidden.job)
+    removed = [] if hidden.record is None else [Entry(paths.record, len(hidden.record))]
+    # Twice, because a runner that read the record before may have claimed the job just now.
     for _ in range(2):
-        kept = {paths.deleted, *(_fences(files, paths) if taken.hosts else ())}
-        left = [entry for entry in _all_of(files, taken.job) if entry.path not in kept]
+        kept = {paths.deleted, *(_records_but_commits(files, paths) if hidden.hosts else ())}
+        left = [entry for entry in _all_of(files, hidden.job) if entry.path not in kept]
         files.remove([entry.path for entry in left])
         removed += left
     files.prune(paths.root)
-    if not taken.hosts:
+    if not hidden.hosts:
         files.remove([paths.deleted])
         files.prune(paths.root)
-    return Deleted(taken.job, len(removed), sum(entry.size for entry in removed), taken.hosts)
+    return Deleted(hidden.job, len(removed), sum(entry.size for entry in removed), hidden.hosts)
 
 
-def _fences(files: Files, paths: JobPaths) -> Iterator[str]:
-    """Yield the log's records that stop a runner of an older attempt: all but commits."""
-    there = [entry.path for entry in files.list(paths.log)]
-    for path, data in zip(there, files.get_many(there), strict=True):
+def _records_but_commits(files: Files, paths: JobPaths) -> Iterator[str]:
+    records = [entry.path for entry in files.list(paths.log)]
+    for path, data in zip(records, files.get_many(records), strict=True):
         if data is not None and not isinstance(LOG_RECORDS.decode(data, path), Commit):
             yield path

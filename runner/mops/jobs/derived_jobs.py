@@ -1,4 +1,4 @@
-"""Chooses what a retry runs again. What a derived job is: docs/internals/storage.md, "Derived jobs"."""
+"""Chooses the groups that a retry runs again. "Derived jobs" in docs/internals/storage.md explains derived jobs."""
 
 from __future__ import annotations
 
@@ -18,63 +18,60 @@ from mops.verdicts import VERDICTS, Counts
 
 
 def wanted(verdicts: str | Iterable[str]) -> frozenset[str]:
-    """Return the verdicts that are meant: names, or a text like ``oom,timeout`` or ``all``.
+    """Return the verdicts to retry, from names or a text like ``oom,timeout`` or ``all``.
 
     Raises
     ------
     UsageError
-        None is named, or one that is not known.
+        No verdict is named, or an unknown one is.
     """
-    given = verdicts.split(",") if isinstance(verdicts, str) else verdicts
-    names = [text for verdict in given if (text := verdict.strip())]
+    words = verdicts.split(",") if isinstance(verdicts, str) else verdicts
+    names = [text for word in words if (text := word.strip())]
     unknown = [repr(name) for name in names if name not in (*VERDICTS, "all")]
     if unknown or not names:
         raise UsageError(
-            f"there is no verdict {', '.join(unknown)}" if unknown else "no verdict is named",
+            f"unknown verdict: {', '.join(unknown)}" if unknown else "no verdict is named",
             where="the verdicts to retry",
-            hint=f"there are: {', '.join(VERDICTS)}; and all, for any of them",
+            hint=f"use {', '.join(VERDICTS)}, or all",
         )
     return frozenset(VERDICTS) if "all" in names else frozenset(names)
 
 
 def parent(job: Job, record: JobRecord, view: LogView, verdicts: frozenset[str]) -> Parent:
-    """Choose the groups of a job that run again, and say what is taken over.
+    """Choose the groups of a job that run again, and count what the new job takes over.
 
     Raises
     ------
     JobError
-        The job is not complete, or none of its failures is meant.
+        The job is not complete, or has no failure with these verdicts.
     """
     if view.end is None or not view.complete:
         state = job.status().state
+        complete = f"mops jobs watch {job.name}" if state == "running" else f"mops jobs resume {job.name}"
         raise JobError(
             f"job {job.name!r} is {state}: only a complete job can be retried",
             where=job.files.url,
-            hint=_when_complete(job.name, state),
+            hint=f"complete the job first: {complete}",
         )
     failures = job.failures(texts=False)
     if not failures.num_rows:
         raise JobError(
             f"no simulation or target of job {job.name!r} has failed",
             where=job.files.url,
-            hint=f"nothing is to be done; read it with: mops jobs results {job.name}",
+            hint=f"read the results: mops jobs results {job.name}",
         )
     groups = Ranges.of(_groups(failures.filter(pc.is_in(failures["reason"], pa.array(sorted(verdicts))))))
     if not groups:
+        found = {v: len(_groups(failures.filter(pc.equal(failures["reason"], v)))) for v in VERDICTS}
+        counts = ", ".join(f"{n:,} with {verdict}" for verdict, n in found.items() if n)
         raise JobError(
             f"no failure of job {job.name!r} is {' or '.join(v for v in VERDICTS if v in verdicts)}",
             where=job.files.url,
-            hint=_what_there_is(failures),
+            hint=f"parameter sets with failures: {counts}",
         )
     again = counts_of(groups, failures, load_groups(job.files, job.name), len(record.spec.targets))
     taken_over = record.taken_over_counts + view.counts - again
     return Parent(job=job.name, k=view.k, nonce=view.end.nonce, groups=groups, counts=taken_over)
-
-
-def _when_complete(job: str, state: str) -> str:
-    if state == "running":
-        return f"wait for its end: mops jobs status {job}"
-    return f"complete it first, then retry: mops jobs resume {job}"
 
 
 def _groups(failures: pa.Table) -> list[int]:
@@ -82,13 +79,8 @@ def _groups(failures: pa.Table) -> list[int]:
     return groups
 
 
-def _what_there_is(failures: pa.Table) -> str:
-    found = {v: len(_groups(failures.filter(pc.equal(failures["reason"], v)))) for v in VERDICTS}
-    return "parameter sets with failures: " + ", ".join(f"{n:,} with {verdict}" for verdict, n in found.items() if n)
-
-
 def counts_of(groups: Ranges, failures: pa.Table, table: GroupTable, n_targets: int) -> Counts:
-    """Count the simulations and targets of some groups, all of them committed.
+    """Count the simulations and targets of some committed groups.
 
     Parameters
     ----------
@@ -97,7 +89,7 @@ def counts_of(groups: Ranges, failures: pa.Table, table: GroupTable, n_targets: 
     table
         The job's groups.
     n_targets
-        How many targets each group has.
+        The number of targets of each group.
     """
     theirs = failures.filter(pc.is_in(failures["group"], pa.array(list(groups), pa.int32())))
     rows = _counted(theirs["target"])

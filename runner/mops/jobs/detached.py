@@ -1,6 +1,6 @@
-"""Starts a runner of its own, which outlives the terminal, and waits until it has begun.
+"""Starts a detached runner, which keeps running after the terminal closes, and waits until it has claimed the job.
 
-What the runner does is the command ``mops jobs run``; what it prints goes to a file in the user's state folder.
+The runner is the command ``mops jobs run``. Its output goes to a file in the user's state folder.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.paths import JobPaths
 from mops.system.user_folders import USER_FOLDERS
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class DetachedRunner:
-    """A runner that runs by itself.
+    """A runner in a detached process.
 
     Parameters
     ----------
     log
-        The file with what it prints.
+        The path of the file with its output.
     """
 
     job: str
@@ -43,30 +43,37 @@ class DetachedRunner:
 
 
 def refuse_memory(files: Files) -> None:
-    """Refuse a storage that only this process has.
+    """Refuse a storage in this process's memory.
 
     Raises
     ------
     UsageError
-        It is in memory.
+        The storage is in memory.
     """
     if files.url.startswith("memory:"):
         raise UsageError(
-            "a detached runner cannot see what is in this process's memory",
+            "a detached runner cannot reach a storage in this process's memory",
             where=files.url,
-            hint="choose a folder or a URL that outlives this process with --storage, or do not detach",
+            hint="use --storage with a folder or a URL",
         )
 
 
 def open_log(job: str) -> BinaryIO:
-    """Open the file for what a job's runner prints, at its end: ``mops/<job>.log`` in the user's state folder.
+    """Open the file for the output of a job's runner at its end: ``mops/<job>.log`` in the user's state folder.
 
     Raises
     ------
     UsageError
-        It cannot be written.
+        The file cannot be written.
     """
-    path = _state_folder() / f"{job}.log"
+    try:
+        path = USER_FOLDERS.user_state_path / f"{job}.log"
+    except RuntimeError as bad:
+        raise UsageError(
+            "there is no home folder for the detached runner's output",
+            where="HOME",
+            hint="set XDG_STATE_HOME to an absolute path",
+        ) from bad
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path.open("ab")
@@ -74,31 +81,20 @@ def open_log(job: str) -> BinaryIO:
         raise UsageError(
             f"the detached runner's output cannot be written ({refused.strerror})",
             where=str(path),
-            hint="make the folder writable, or name another one by XDG_STATE_HOME",
+            hint="make the folder writable, or set XDG_STATE_HOME to another folder",
         ) from refused
-
-
-def _state_folder() -> Path:
-    try:
-        return USER_FOLDERS.user_state_path
-    except RuntimeError as bad:
-        raise UsageError(
-            "there is no home folder for the detached runner's output",
-            where="HOME",
-            hint="set XDG_STATE_HOME to an absolute path",
-        ) from bad
 
 
 @contextmanager
 def launcher(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], str], DetachedRunner]]:
-    """Have everything but the job, which the body creates; yield what starts its runner.
+    """Prepare a detached runner for a job, which the body creates; yield the function that starts the runner.
 
     This is a :data:`mops.jobs.launch.Launcher`.
 
     Raises
     ------
     UsageError
-        The runner would not see this storage, or what it prints cannot be written.
+        The runner would not reach this storage, or its output cannot be written.
     """
     refuse_memory(files)
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
@@ -107,30 +103,30 @@ def launcher(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], st
 
 
 def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str], asked: str) -> DetachedRunner:
-    """Start a job's runner in a session of its own; return when it has claimed the job.
+    """Start a job's runner in a new session; return when it has claimed the job.
 
     Parameters
     ----------
     log
-        From :func:`open_log`.
+        The file for its output, from :func:`open_log`.
     environment
-        The runner's.
+        The runner's environment.
     asked
         The request that it carries out: :class:`mops.storage.joblog.records.Asked`, as text.
 
     Raises
     ------
     RunnerEnded
-        It ended before that.
+        The runner ended before its claim.
     """
-    job_log, began_at = JobLog(files, JobPaths(job)), log.tell()
+    job_log, output_start = JobLog(files, JobPaths(job)), log.tell()
     command = ["jobs", "run", job, "--storage", files.url, "--asked", asked]
     attempt = job_log.read().attempt
     started: list[subprocess.Popen[bytes]] = []
     try:
-        with _interrupts_held_back():
+        with _interrupts_delayed():
             process = subprocess.Popen(  # noqa: S603 - our own program, no shell
-                # -P: a file of the working directory is not to shadow a module of ours.
+                # -P, so that no file of the working directory shadows one of our modules.
                 [sys.executable, "-P", "-m", "mops.cli.start", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -139,43 +135,44 @@ def start(files: Files, job: str, log: BinaryIO, environment: Mapping[str, str],
                 start_new_session=True,
             )
             started.append(process)
-        _wait_for_claim(process, job_log, attempt, Path(log.name), began_at, job)
-    except BaseException:  # Ctrl-C included: who is told of a fault is not to find a runner later
+        _wait_for_claim(process, job_log, attempt, Path(log.name), output_start, job)
+    except BaseException:  # also Ctrl-C: after an error no runner may be left
         for process in started:
             process.terminate()
         raise
-    # In a program that lives on, somebody has to take note of the end, or a zombie stays.
+    # Without this thread, a program that keeps running would keep the ended runner as a zombie.
     threading.Thread(target=process.wait, name="mops-detached", daemon=True).start()
     return DetachedRunner(job, process.pid, log.name)
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Raise a Ctrl-C that comes in the body at its end: there is a process then, and it is known which.
+def _interrupts_delayed() -> Iterator[None]:
+    """Delay Ctrl-C until the end of the body, when the process that the body starts is known.
 
-    Not by blocking the signal: a process that is started inherits that.
+    This does not block the signal, because the new process would inherit that.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread is interrupted
+        yield  # Ctrl-C interrupts the main thread only
         return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
+    if received:
         signal.raise_signal(signal.SIGINT)
 
 
 def _wait_for_claim(
-    process: subprocess.Popen[bytes], job_log: JobLog, attempt: int, path: Path, began_at: int, job: str
+    process: subprocess.Popen[bytes], job_log: JobLog, last_attempt: int, output: Path, output_start: int, job: str
 ) -> None:
     while True:
-        returncode = process.poll()
-        if job_log.read().attempt > attempt:
+        returncode = process.poll()  # before the log: a runner may claim and then end
+        if job_log.read().attempt > last_attempt:
             return
         if returncode is not None:
-            said = path.read_bytes()[began_at:].decode(errors="replace")
-            raise RunnerEnded(returncode, said, where=str(path), hint=f"when that is mended: mops jobs resume {job}")
-        time.sleep(_LOOK_SECONDS)
+            text = output.read_bytes()[output_start:].decode(errors="replace")
+            hint = f"correct that, then continue the job: mops jobs resume {job}"
+            raise RunnerEnded(returncode, text, where=str(output), hint=hint)
+        time.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Exports a job's results: one file for each output and table, in pieces, so that memory stays bounded."""
+"""Exports a job's results as one file for each output and table, batch by batch, with bounded memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mops.jobs.job import Job
 
 
 class Format(StrEnum):
-    """What an exported file is."""
+    """The format of exported files."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -28,7 +28,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written."""
+    """An exported file."""
 
     name: str
     rows: int
@@ -47,53 +47,49 @@ def export(job: Job, folder: Path, file_format: Format, *, overwrite: bool) -> l
     Raises
     ------
     UsageError
-        A file is there already and is not to be replaced, or an output cannot be written in this format.
+        A file exists and ``overwrite`` is false, or an output cannot be written in this format.
     StorageError
         The folder cannot be written.
     """
     sources = _sources(job)
     paths = {name: folder / f"{name}.{file_format}" for name in sources}
-    with _faults(folder):
-        taken = [str(path) for path in paths.values() if path.exists()]
-    if taken and not overwrite:
-        raise UsageError(
-            "these files are there already", where=", ".join(taken), hint="add --overwrite to replace them"
-        )
-    with _faults(folder):
+    with _translated(folder):
+        existing = [str(path) for path in paths.values() if path.exists()]
+    if existing and not overwrite:
+        raise UsageError("these files exist already", where=", ".join(existing), hint="add --overwrite to replace them")
+    with _translated(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return [_write(name, source, paths[name], file_format) for name, source in sources.items()]
 
 
 def _sources(job: Job) -> dict[str, ds.Dataset]:
-    """Return what is exported, by the name of its file."""
+    """Return the tables to export, by the name of the file."""
     tables = {
         "losses": job.losses(params=True),
         "failures": job.failures(),
-        "params": job.params().drop_columns(["seeds", "params"]),  # both are in the outputs' rows, and no CSV
+        "params": job.params().drop_columns(["seeds", "params"]),  # also in the outputs, and not possible in CSV
     }
-    outputs = {_stem(name, taken=set(tables)): job.outputs(name) for name in job.output_names()}
+    # A model may give its outputs any names, such as "losses" or "../x".
+    outputs = {
+        f"output-{name}" if name in tables else quote(name, safe=" "): job.outputs(name) for name in job.output_names()
+    }
     return outputs | {name: ds.dataset(table) for name, table in tables.items()}
 
 
-def _stem(output: str, *, taken: set[str]) -> str:
-    """Return a file's name for an output; a model may choose any, such as ``losses`` or ``../x``."""
-    return f"output-{output}" if output in taken else quote(output, safe=" ")
-
-
 def _write(name: str, source: ds.Dataset, path: Path, file_format: Format) -> Exported:
-    partial = path.with_name(path.name + ".partial")  # nobody takes half a file for a whole one
+    partial = path.with_name(path.name + ".partial")  # a partial file must not look complete
     rows = 0
     try:
-        with _faults(path), _WRITERS[file_format](partial, source.schema) as writer:
+        with _translated(path), _WRITERS[file_format](partial, source.schema) as writer:
             for batch in source.to_batches():
                 writer.write_batch(batch)
                 rows += batch.num_rows
     except pa.ArrowException as refused:
         raise UsageError(
-            f"{name!r} cannot be written as {file_format}: {refused}", where=str(path), hint="try --format parquet"
+            f"{name!r} cannot be written as {file_format}: {refused}", where=str(path), hint="use --format parquet"
         ) from refused
     else:
-        with _faults(path):
+        with _translated(path):
             partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -101,15 +97,17 @@ def _write(name: str, source: ds.Dataset, path: Path, file_format: Format) -> Ex
 
 
 @contextmanager
-def _faults(path: Path) -> Iterator[None]:
-    """Turn what a folder on this machine refuses into an error of ours."""
+def _translated(path: Path) -> Iterator[None]:
+    """Translate errors of the file system in the body."""
     try:
         yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise UsageError(
-            "a file and a folder are in each other's way", where=str(path), hint="choose another folder with --to"
+            "a file has the name of a folder, or a folder that of a file",
+            where=str(path),
+            hint="choose another folder with --to",
         ) from error
-    except pa.ArrowException:  # some are ValueErrors, too, and none is of the path
+    except pa.ArrowException:  # some are also ValueErrors, and none is about the path
         raise
     except ValueError as error:
         raise path_refused(path, "the folder of --to", error) from error
@@ -117,7 +115,7 @@ def _faults(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise path_refused(path, "the folder of --to", error) from error
         raise StorageError(
-            f"this cannot be written ({error.strerror or error})",
+            f"the file cannot be written ({error.strerror or error})",
             where=str(path),
-            hint="choose another folder with --to, or make room",
+            hint="choose another folder with --to",
         ) from error

@@ -1,4 +1,4 @@
-"""A job as users see it: its status, and its results as Arrow."""
+"""A job as users see it: its state, and its results as Arrow tables."""
 
 from __future__ import annotations
 
@@ -35,16 +35,24 @@ def open_job(name: str, storage: str | Path | None = None, *, local: bool = Fals
     Parameters
     ----------
     name
-        As ``mops jobs submit`` printed it.
+        The job's name, as ``mops jobs submit`` printed it.
     storage
-        URL or folder; None: as :mod:`mops.jobs.location` says.
+        URL or folder of the results; None: ``MODELOPS_STORAGE``, else the connected service's storage, else
+        ``mops-storage`` in the project around the working directory.
     local
-        Look on this machine even when connected to a service.
+        Use this machine's storage even when connected to a service.
 
     Raises
     ------
     JobError
-        There is no such job; the nearest names are given.
+        The job does not exist; the error names the nearest names.
+    StorageError
+        The storage is out of reach.
+
+    Examples
+    --------
+    >>> job = mops.open_job("waves-261124-3f2a")
+    >>> job.losses(params=True).to_pandas()
     """
     location = locate(storage, local=local)
     files = location.open()
@@ -54,13 +62,13 @@ def open_job(name: str, storage: str | Path | None = None, *, local: bool = Fals
         here = locate(local=True)
         if storage is not None or here.url() == files.url or name not in job_names(here.open()):
             raise
-        hint = f"this machine has a job of this name: add --local, or in Python mops.open_job({name!r}, local=True)"
+        hint = f"this machine has a job of this name: add --local, or use mops.open_job({name!r}, local=True)"
         raise JobError(unknown.what, where=unknown.where, hint=hint) from None
     return Job(files, name)
 
 
 class Job:
-    """One job: where it stands and what it has committed so far. Every read shows the present."""
+    """One job: its state, and what it has committed so far. Every method reads the present state."""
 
     def __init__(self, files: Files, name: str):
         self.files, self.name = files, name
@@ -71,7 +79,7 @@ class Job:
 
     @property
     def record(self) -> JobRecord:
-        """What was submitted."""
+        """The record of the submit: study, model, bundle, options."""
         return load_job(self.files, self.name)
 
     def _view(self) -> LogView:
@@ -79,7 +87,7 @@ class Job:
 
     @functools.cached_property
     def _ancestors(self) -> list[ResultSource]:
-        return ancestors(self.files, self.record)  # complete jobs: read once
+        return ancestors(self.files, self.record)  # they are complete, so one read is enough
 
     def _sources(self) -> list[ResultSource]:
         return [*self._ancestors, ResultSource(self.name, read_whole(self.files, self._paths))]
@@ -88,11 +96,23 @@ class Job:
         return parts(self._sources(), kind, output)
 
     def status(self) -> Status:
-        """Return where the job stands."""
+        """Return the state of the job.
+
+        Returns
+        -------
+        Status
+            ``state`` is ``submitted``, ``running``, ``interrupted``, ``succeeded``, ``partial``, ``failed`` or
+            ``cancelled``. ``groups`` and ``counts`` count what is committed; times are in seconds, memory in bytes.
+
+        Raises
+        ------
+        StorageError
+            The storage is out of reach, or a record is damaged.
+        """
         return self._status(self.record, self._view())
 
     def follower(self) -> Callable[[], Status]:
-        """Return what tells again and again where the job stands, and reads only what is new since it was asked."""
+        """Return a function that returns the state of the job, and at each call reads only what is new in its log."""
         record, log = self.record, JobLog(self.files, self._paths)
         return lambda: self._status(record, log.read())
 
@@ -117,7 +137,7 @@ class Job:
         )
 
     def require_no_runner(self, hint: str) -> LogView:
-        """Refuse what must not be done to a job that runs; return the log that shows that it does not.
+        """Raise if a runner runs the job; else return the log that shows that none does.
 
         Parameters
         ----------
@@ -127,7 +147,7 @@ class Job:
         Raises
         ------
         JobError
-            A runner is at the job; it says where that runs, and when it was last seen.
+            A runner runs the job; the error says where, and when it was last seen.
         """
         view = self._view()
         state, live = job_state(self.files, self.name, view)
@@ -137,29 +157,52 @@ class Job:
         return view
 
     def verify(self) -> list[str]:
-        """Check the job's log, every part, and that each output reads as one dataset; say all that is wrong."""
+        """Check the job's log, the size and SHA-256 of every part, and that each output reads as one dataset.
+
+        Returns
+        -------
+        list of str
+            A line for each problem; empty: there is none.
+        """
         return verify_job(self.files, self.name) or dataset_problems(self.files, self.name)
 
     def cancel(self) -> bool:
-        """Ask the job's runner to commit what is finished and stop; False: it was complete already."""
+        """Ask the job's runner to commit what is finished and stop.
+
+        Returns
+        -------
+        bool
+            False: the job was complete already.
+        """
         record = load_job(self.files, self.name)
         return JobLog(self.files, JobPaths(record.job)).cancel(who=os.environ.get("USER", "unknown"))
 
     def output_names(self) -> list[str]:
-        """Return the names of the outputs that the job keeps; empty before the first good simulation."""
+        """Return the names of the outputs that the job keeps; empty before the first successful simulation."""
         keep = self.record.spec.outputs
         reference = read_reference(self.files, self._paths) or {}
         return [name for name in reference if keep is None or name in keep]
 
     def paths(self, output: str) -> list[str]:
-        """Return the paths, in the storage, of an output's committed parts.
+        """Return the paths of an output's committed parts, relative to the storage.
 
-        Those of a derived job's ancestors are among them, with rows that do not count: :meth:`outputs` leaves them out.
+        The parts of a derived job's ancestors have rows that do not count. :meth:`outputs` leaves them out.
+
+        Raises
+        ------
+        JobError
+            The job has no output of this name; the error lists its outputs.
         """
         return [rows.part.path for rows in parts(self._sources_of(output), "outputs", output)]
 
     def tables(self) -> list[Table]:
-        """Return what is committed, by table: the outputs, the losses, the failures."""
+        """Return a summary of each table of committed results: the outputs, the losses, the failures.
+
+        Returns
+        -------
+        list of Table
+            Name, number of rows, size in bytes, folder and paths of the parts.
+        """
         sources = self._sources()
         named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
         return [self._table(kind, name, parts(sources, kind, name)) for kind, name in named]
@@ -181,21 +224,25 @@ class Job:
 
     def _sources_of(self, output: str) -> list[ResultSource]:
         if output not in (names := self.output_names()):
-            has = f"it has: {', '.join(names)}" if names else "no simulation has finished yet"
-            raise JobError(f"job {self.name!r} has no output {output!r}", where=self.files.url, hint=has)
+            hint = f"its outputs are {', '.join(names)}" if names else "wait until a simulation has finished"
+            raise JobError(f"job {self.name!r} has no output {output!r}", where=self.files.url, hint=hint)
         return self._sources()
 
     def outputs(self, output: str) -> ds.Dataset:
-        """Return an output's committed rows: param_id, group, replicate, seed, and the model's columns.
+        """Return an output's committed rows as a pyarrow dataset.
 
-        Types that differ between parts are unified within their family: int with float to float64.
+        Returns
+        -------
+        pyarrow.dataset.Dataset
+            The columns ``param_id`` (string), ``group`` (int32), ``replicate`` (int32) and ``seed`` (uint64), then the
+            model's columns. A column that is int in some parts and float in others is float64.
 
         Raises
         ------
         JobError
-            The job has no such output; its outputs are named.
+            The job has no output of this name; the error lists its outputs.
         CorruptRecord
-            A part is gone, or is no Parquet file any more. Damage within a part is found by ``mops jobs verify`` only.
+            A part is missing, or is not a Parquet file. Only :meth:`verify` finds damage inside a part.
         """
         sources = self._sources_of(output)
         families = families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
@@ -203,7 +250,24 @@ class Job:
         return dataset_of(self.files, self.name, rows, pa.schema(IDENTITY_FIELDS), families.get(output))
 
     def losses(self, *, params: bool = False) -> pa.Table:
-        """Return param_id, group, target, name, loss and n_replicates; with ``params`` the parameters too."""
+        """Return the committed losses.
+
+        Parameters
+        ----------
+        params
+            Add a column for each parameter, and sort by group.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row for each loss: ``param_id`` (string), ``group`` (int32), ``target`` (string), ``name`` (string),
+            ``loss`` (float64), ``n_replicates`` (int32).
+
+        Raises
+        ------
+        CorruptRecord
+            A part is missing, or is not a Parquet file.
+        """
         losses = dataset_of(self.files, self.name, self._rows("losses"), LOSSES).to_table()
         if not params:
             return losses
@@ -211,13 +275,32 @@ class Job:
         return losses.join(typed, "param_id", right_suffix=".param").sort_by([("group", "ascending")])
 
     def failures(self, *, texts: bool = True) -> pa.Table:
-        """Return a row for each simulation and each target that failed: who, why, and how often it was tried.
+        """Return the committed failures, sorted by group and replicate.
 
         Parameters
         ----------
         texts
-            With the columns ``message`` and ``traceback``. The tracebacks are dictionary-encoded: thousands of failures
-            may have the same one.
+            Include the columns ``message`` and ``traceback``. The tracebacks are dictionary-encoded, because thousands
+            of failures may have the same one.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row for each simulation or target that failed:
+
+            - ``param_id`` (string), ``group`` (int32), ``replicate`` (int32), ``seed`` (uint64), ``target`` (string):
+              which one; null where it does not apply, and ``target`` is ``*`` for all targets of a group
+            - ``reason`` (string): the verdict: oom, crashed, timeout, error, invalid_output or lost
+            - ``message`` (string), ``traceback`` (string): of the model, or of mops
+            - ``attempts`` (int32): how often mops tried it
+            - ``signals`` (string): what mops observed, such as the kernel's out-of-memory kill
+            - ``peak_bytes`` (int64): the highest resident memory that mops saw; ``peak_at_least`` (bool): mops or the
+              kernel killed it, so it needed more; ``limit_bytes`` (int64): its limit
+
+        Raises
+        ------
+        CorruptRecord
+            A part is missing, or is not a Parquet file.
         """
         columns = [name for name in FAILURES.names if texts or name not in ("message", "traceback")]
         rows = self._rows("failures")
@@ -226,32 +309,54 @@ class Job:
         return table.take(pc.sort_indices(table, [("group", "ascending"), ("replicate", "ascending")]))
 
     def reasons(self) -> list[Reason]:
-        """Return why simulations and targets failed, the most frequent first.
+        """Return the reasons of failures, the most frequent first.
 
-        Messages that differ in their numbers only are one reason, with the first of them. Two columns are read, a piece
-        at a time: neither tracebacks nor the number of failures count. The log tells whether there are any.
+        Messages that differ only in numbers are one reason, with the first message. This reads two columns in chunks,
+        so memory does not depend on the number of failures or the size of their tracebacks.
+
+        Returns
+        -------
+        list of Reason
+            The number of failures, the verdict, and the first line of the message.
         """
         sources = self._sources()
         counts = self.record.taken_over_counts + sources[-1].log.view.counts
         rows = parts(sources, "failures") if counts.failed else []
         dataset = dataset_of(self.files, self.name, rows, FAILURES)
-        pieces = dataset.to_batches(columns=["reason", "message"], batch_size=CHUNK_ROWS, fragment_readahead=1)
-        return count_reasons(pieces)
+        batches = dataset.to_batches(columns=["reason", "message"], batch_size=CHUNK_ROWS, fragment_readahead=1)
+        return count_reasons(batches)
 
     def samples(self, newest: int | None = None) -> pa.Table:
-        """Return where the job stood about every 10 s: counts, rate, memory, groups in flight, verdicts so far.
-
-        Columns: :data:`mops.storage.samples.SAMPLES`; counts are of the whole job, in the order in which they were
-        taken, earlier attempts first.
+        """Return the progress of the job, with a row about every 10 s, in the order of time.
 
         Parameters
         ----------
         newest
-            Only so many of the objects that hold them, the last ones; each holds about a minute.
+            Read only this many of the newest objects with samples, each of about a minute; None: all.
+
+        Returns
+        -------
+        pyarrow.Table
+            - ``attempt`` (int32), ``time`` (timestamp in ms, UTC)
+            - ``simulations_good``, ``simulations_failed``, ``targets_good``, ``targets_failed`` (int64): finished so
+              far, in all attempts
+            - ``durable`` (int64): committed simulations
+            - ``rate`` (float64): simulations per second
+            - ``memory_bytes``, ``runner_bytes`` (int64): resident memory of all processes, and of the runner
+            - ``in_flight``, ``slots`` (int32): groups in flight, and simulations that run at the same time
+            - ``open_bytes`` (int64): results that are not committed yet
+            - ``verdicts`` (map of string to int64): failures by verdict
         """
         return as_table(read_samples(self.files, self._paths, newest))
 
     def params(self) -> pa.Table:
-        """Return the groups: param_id, group, seeds, the canonical JSON, and a typed column for each parameter."""
+        """Return the parameter sets.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row for each group: ``param_id`` (string), ``group`` (int32), ``seeds`` (list of uint64), ``params`` (the
+            set as canonical JSON), then a column for each parameter.
+        """
         filesystem, path = self.files.arrow(self._paths.params)
         return pq.read_table(path, filesystem=filesystem)

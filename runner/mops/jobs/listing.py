@@ -17,8 +17,8 @@ from mops.storage.joblog.records import End
 from mops.storage.paths import JobPaths
 
 STATES = ("submitted", "running", "interrupted", "succeeded", "partial", "failed", "cancelled", "unreadable")
-_LOGS_AT_ONCE = 8  # each asks for several records at once
-_CHUNK = 256
+_LOGS_AT_ONCE = 8  # each log reads several records at once
+_CHUNK_JOBS = 256
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Listed:
     state
         As in :class:`mops.jobs.status.Status`, or ``unreadable``: ``error`` says why.
     groups, n_groups
-        Committed groups, and all.
+        The number of committed groups, and of all groups.
     simulations_failed
-        Of those committed.
+        The number of committed simulations that failed.
     created
-        When it was submitted (UTC, ISO 8601).
+        When the job was submitted (UTC, ISO 8601).
     """
 
     job: str
@@ -47,52 +47,44 @@ class Listed:
 
 
 def list_jobs(files: Files, states: Collection[str] = (), limit: int | None = None) -> list[Listed]:
-    """Return the jobs of a storage, newest first; what cannot be read comes last.
+    """Return the jobs of a storage, newest first; unreadable jobs come last.
 
-    A complete job costs two requests, many at a time; the log is read of others, of all if ``limit`` or fewer are left.
+    A complete job costs two requests, in parallel for many jobs. For other jobs mops reads the log.
 
     Parameters
     ----------
     states
         Only jobs in these states; empty: all.
     limit
-        At most so many; None: all.
+        At most this many; None: all.
 
     Raises
     ------
     UsageError
-        There is no such state.
+        A state is unknown.
     StorageError
         The storage refuses, or is out of reach.
     """
     check_states(states)
     found: list[Listed] = []
-    jobs = iter(_newest_first(files))
-    while (limit is None or len(found) < limit) and (some := list(itertools.islice(jobs, _chunk(states, limit)))):
+    names = job_names(files)
+    data = files.get_many([JobPaths(name).record for name in names])
+    records = [_record(files, name, content) for name, content in zip(names, data, strict=True) if content is not None]
+    jobs = iter(sorted(records, key=lambda one: (isinstance(one, JobRecord), str(one.created), one.job), reverse=True))
+    chunk = _CHUNK_JOBS if states or limit is None else limit
+    while (limit is None or len(found) < limit) and (some := list(itertools.islice(jobs, chunk))):
         found += [listed for listed in _listed(files, some) if not states or listed.state in states]
     return found[:limit]
 
 
-def _chunk(states: Collection[str], limit: int | None) -> int:
-    return _CHUNK if states or limit is None else limit
-
-
 def check_states(states: Collection[str]) -> None:
-    """Refuse states that no job can be in; raises as :func:`list_jobs`."""
+    """Refuse unknown states; raises as :func:`list_jobs`."""
     unknown = [state for state in states if state not in STATES]
     if unknown:
         near = [name for state in unknown for name in difflib.get_close_matches(state, STATES, 1)]
         meant = f"did you mean {', '.join(near)}? " if near else ""
-        what = f"no job is ever {' or '.join(map(repr, unknown))}"
-        raise UsageError(what, where="--state", hint=f"{meant}states are: {', '.join(STATES)}")
-
-
-def _newest_first(files: Files) -> list[JobRecord | Listed]:
-    """Return the records of all jobs; for one that cannot be read what the list says of it."""
-    names = job_names(files)
-    found = zip(names, files.get_many([JobPaths(name).record for name in names]), strict=True)
-    read = [_record(files, name, data) for name, data in found if data is not None]
-    return sorted(read, key=lambda one: (isinstance(one, JobRecord), str(one.created), one.job), reverse=True)
+        what = f"unknown state: {', '.join(map(repr, unknown))}"
+        raise UsageError(what, where="--state", hint=f"{meant}the states are {', '.join(STATES)}")
 
 
 def _record(files: Files, name: str, data: bytes) -> JobRecord | Listed:
@@ -130,5 +122,5 @@ def _one(files: Files, job: JobRecord | Listed, end: End | None) -> Listed | Non
     except (CorruptRecord, NewerFormat) as bad:
         return _unreadable(job.job, bad, job.created)
     except JobError:
-        return None  # deleted meanwhile
+        return None  # deleted since
     return Listed(job.job, now.state, now.groups, now.n_groups, now.counts.simulations_failed, job.created)

@@ -1,8 +1,8 @@
-"""Where commands and Python calls work: on the connected service, or on this machine. One rule for all of them.
+"""Decides where commands and Python calls work: on the connected service, or on this machine.
 
-The service, if ``mops connect`` has saved one, unless ``--local`` (in Python ``local=True``) or ``MODELOPS_SCHEDULER``
-says otherwise. The storage is ``--storage``, else ``MODELOPS_STORAGE``, else the service's, else the folder
-``mops-storage`` in the project around the working directory.
+They work on the service that ``mops connect`` has saved, unless ``--local`` (in Python ``local=True``) or
+``MODELOPS_SCHEDULER`` is given. The storage is ``--storage``, else ``MODELOPS_STORAGE``, else the service's storage,
+else the folder ``mops-storage`` in the project around the working directory.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ class Location:
     ----------
     profile
         The connected service, if the command works there; None: it works on this machine.
-    passed_by
+    local_by
         What keeps the command on this machine although a service is connected: ``--local`` or
         ``MODELOPS_SCHEDULER``; empty: nothing does.
     storage
-        Folder or URL of the results, as it was given; None: ``mops-storage`` in the project.
+        Folder or URL of the results, as the user gave it; None: ``mops-storage`` in the project.
     storage_source
         Where ``storage`` comes from.
     """
 
     profile: Profile | None
-    passed_by: str
+    local_by: str
     storage: str | None
     storage_source: Literal["command line", "environment", "service", "default"]
 
     def url(self, root: Path | None = None) -> str:
-        """Return the URL of the storage, without a look at it.
+        """Return the URL of the storage, which need not exist.
 
         Parameters
         ----------
         root
-            The project root; None: that around the working directory.
+            The project root; None: the project around the working directory.
         """
         default = (root or find_root(Path.cwd() / "study.json")) / DEFAULT_STORAGE
         return canonical_url(self.storage or str(default))
 
     def open(self, root: Path | None = None) -> Files:
-        """Open the storage, with the variables set by which the service's is reached if it is the service's.
+        """Open the storage. If it is the service's, set the variables that give access to it.
 
         Raises
         ------
@@ -68,8 +68,8 @@ class Location:
             profiles.reach(self.profile)
         return Files.open(url)
 
-    def seen_from_pods(self, url: str) -> bool:
-        """Tell whether runners of the service reach this storage: its own, or one that is neither folder nor memory."""
+    def reached_from_pods(self, url: str) -> bool:
+        """Tell whether runners of the service reach a storage: the service's, or a URL that is not in memory."""
         if self.profile is None:
             return False
         return url == profiles.storage_of(self.profile) or ("://" in url and not url.startswith("memory:"))
@@ -91,24 +91,24 @@ def locate(
     local
         Work on this machine even when connected to a service.
     profile
-        The service that the caller has chosen; None: the rule chooses.
+        The service that the caller has chosen; None: the connected one.
     settings
         The job's settings; None: from the environment.
 
     Raises
     ------
     UsageError
-        ``storage`` is neither a folder nor a URL. Or the saved profile cannot be read; with ``local`` too, because the
-        commands that mops prints depend on the profile.
+        ``storage`` is neither a folder nor a URL; or the saved profile cannot be read. The latter also with ``local``,
+        because the commands that mops prints depend on the profile.
     SettingsError
         The environment's settings are not valid.
     """
     settings = settings or Settings.from_environment()
     saved = profile or profiles.load()
     by_scheduler = profile is None and settings.scheduler is not None
-    passed_by = "--local" if local else "MODELOPS_SCHEDULER" if by_scheduler else ""
-    here = Location(None, passed_by if saved else "", None, "default")
-    found = here if passed_by or saved is None else replace(here, profile=saved)
+    local_by = "--local" if local else "MODELOPS_SCHEDULER" if by_scheduler else ""
+    here = Location(None, local_by if saved else "", None, "default")
+    found = here if local_by or saved is None else replace(here, profile=saved)
     if storage:
         return replace(
             found, storage=path_text(storage, "storage", "pass a folder or a URL"), storage_source="command line"
@@ -139,7 +139,7 @@ def path_text(path: str | os.PathLike[str], argument: str, hint: str) -> str:
 
 
 def described(settings: Settings, location: Location) -> list[SettingLine]:
-    """List the settings as :meth:`~mops.settings.Settings.described`, and what a connected service makes of them."""
+    """List the settings as :meth:`~mops.settings.Settings.described`, with the values that a connected service sets."""
     lines = {line.name: line for line in settings.described()}
     storage, scheduler = "MODELOPS_STORAGE", "MODELOPS_SCHEDULER"
     lines[storage] = replace(lines[storage], value=location.url(), source=location.storage_source)
@@ -149,10 +149,10 @@ def described(settings: Settings, location: Location) -> list[SettingLine]:
 
 
 def _profile_line(location: Location) -> SettingLine:
-    asked = os.environ.get(profiles.VARIABLE, "").strip()
-    meaning = "the service on which commands work; unset: this machine; none: this machine, whatever is connected"
+    variable = os.environ.get(profiles.VARIABLE, "").strip()
+    meaning = "the service that commands use; none: this machine, even when connected"
     if location.profile is not None:
         value = f"{location.profile.service.release} in namespace {location.profile.namespace}"
         return SettingLine(profiles.VARIABLE, value, "", str(profiles.path()), meaning)
-    source = "environment" if asked else location.passed_by or "default"
-    return SettingLine(profiles.VARIABLE, asked or None, "", source, meaning)
+    source = "environment" if variable else location.local_by or "default"
+    return SettingLine(profiles.VARIABLE, variable or None, "", source, meaning)

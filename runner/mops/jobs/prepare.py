@@ -33,12 +33,12 @@ _STUDY_HINT = "write the study to a JSON file and pass its path, like mops.submi
 
 @dataclass(frozen=True)
 class PreparedStudy:
-    """A study that was read and checked, with the project that it belongs to, packed.
+    """A checked study, with its packed project.
 
     Parameters
     ----------
     text
-        The study as it was given: JSON.
+        The text of the study file.
     root
         The project root.
     """
@@ -51,23 +51,23 @@ class PreparedStudy:
 
 
 def prepare(study: str | Path, project: str | Path | None = None, storage: str | None = None) -> PreparedStudy:
-    """Read and check a study and its project; nothing is written but the cache of bundles.
+    """Read and check a study and its project; write nothing except to the cache of bundles.
 
     Parameters
     ----------
     study
         Path of the study file.
     project
-        The project root; None: found from the study's place (STUDY.md).
+        The project root; None: mops finds it from the place of the study.
     storage
-        Where results go: left out of the bundle if it is a folder in the project.
+        The storage for the results; the bundle leaves it out if it is a folder in the project.
 
     Raises
     ------
     StudyError
-        The study is not as STUDY.md says: every problem.
+        The study file has problems; the error lists all of them.
     BundleError, ModelError, UsageError
-        The project cannot be packed, or does not say which model is meant.
+        The project cannot be packed, or does not name the model.
     """
     path = Path(path_text(study, "study", _STUDY_HINT))
     text = read_text(path, "study")
@@ -78,14 +78,14 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     spec = resolve(parsed, root, read_registry(root))
     results = canonical_url(storage) if storage else "://"
     bundle = pack(root, None if "://" in results else Path(results))
-    unpack(bundle.digest, lambda: bundle.data, cache_folder())  # what runs here is the bundle, not the folder
+    unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
     return PreparedStudy(parsed, text, root, spec, bundle)
 
 
 def trim_memory() -> None:
-    """Return to the system what was freed: of a million sets, 200 MiB that Arrow would keep while the job runs."""
+    """Return freed memory to the system: of a million sets, 200 MiB that Arrow would keep while the job runs."""
     pa.default_memory_pool().release_unused()
-    trim_heap()  # the system's allocator, which need not be Arrow's
+    trim_heap()  # Arrow may use another allocator than the system's
 
 
 def _project(folder: str | Path) -> Path:
@@ -96,24 +96,24 @@ def _project(folder: str | Path) -> Path:
         raise path_refused(folder, "the project folder", bad) from bad
     if not is_there:
         raise UsageError(
-            "there is no such project folder", where=str(folder), hint="--project names the folder that holds the model"
+            "the project folder does not exist", where=str(folder), hint="set --project to the folder with the model"
         )
     return root
 
 
 def job_name(study_path: Path, root: Path, now: datetime) -> str:
-    """Return a new name: the study's (or its project's) name, the date, and four random characters."""
+    """Return a new name: the name of the study or its project, the date, and four random characters."""
     stem = study_path.stem if study_path.stem != "study" else root.name
     return f"{_slug(stem) or 'study'}-{now:%y%m%d}-{secrets.token_hex(2)}"
 
 
 def study_name(path: Path) -> str:
-    """Return what people call a study: its file's name, or its folder's where every study is a study.json."""
+    """Return the name of a study: its file's, or its folder's if the file is a study.json."""
     return path.stem if path.stem != "study" else path.absolute().parent.name
 
 
 def retry_name(parent: str, now: datetime) -> str:
-    """Return a new name for a job derived from another one, which may be a retry itself."""
+    """Return a new name for a retry of a job, which may be a retry itself."""
     stem = re.sub(r"(-retry)?-\d{6}-[0-9a-f]{4}$", "", parent)
     return f"{_slug(stem) or 'job'}-retry-{now:%y%m%d}-{secrets.token_hex(2)}"
 
@@ -123,10 +123,10 @@ def _slug(text: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """Return a name that people gave a job; UsageError: no job can have it."""
+    """Return a name that a person gave a job; raise UsageError if no job can have it."""
     if len(name) > _NAME_LIMIT or not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot name a job",
+            f"{name!r} is not a valid name for a job",
             where="the job's name",
             hint=f"use lower-case letters, digits and single hyphens, at most {_NAME_LIMIT} characters",
         )
@@ -134,7 +134,7 @@ def checked_name(name: str) -> str:
 
 
 def make_record(name: str, prepared: PreparedStudy, options: JobOptions, study: str) -> JobRecord:
-    """Return what is kept of a job that is about to be created."""
+    """Return the record of a new job."""
     return JobRecord(
         job=name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,4 +1,4 @@
-"""What a job gave, as Arrow tables that are read in pieces."""
+"""Reads a job's committed results as Arrow datasets, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ CHUNK_ROWS = 10_000
 
 _MOST_REASONS = 1_000
 
-_OTHER_REASONS = "others, each with a message of its own"
+_OTHER_REASONS = "other messages"
 
 
 @dataclass(frozen=True)
 class FilteredPart:
-    """A part whose rows count, but those of the groups ``without``: intervals, each from its start up to its stop."""
+    """A part without the rows of some groups: ``without`` has their intervals, from start up to stop."""
 
     path: str
     without: tuple[tuple[int, int], ...]
@@ -38,18 +38,18 @@ class FilteredPart:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a job's results: what is committed of it.
+    """The committed rows of one table of a job's results.
 
     Parameters
     ----------
     kind, name
-        ``outputs`` and the model's name for it, or twice ``losses`` or ``failures``.
+        ``outputs`` and the output's name, or twice ``losses`` or ``failures``.
     folder
-        Where its parts lie. Parts that a killed runner left there too do not count: ``paths`` has those that do.
+        The folder of its parts. It may also hold parts of a killed runner, which do not count and are not in ``paths``.
     paths
-        Parts of which every row counts.
+        Parts in which every row counts.
     filtered
-        Of a derived job: parts of an ancestor in which the rows of some groups do not count.
+        Parts of a derived job's ancestors in which the rows of some groups do not count.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why simulations or targets failed: how many, the verdict, the first line of its message."""
+    """A reason of failures: how many simulations and targets, the verdict, the first line of the message."""
 
     n: int
     verdict: str
@@ -83,16 +83,16 @@ def dataset_of(
     Parameters
     ----------
     empty
-        The schema where there are no rows.
+        The schema if there are no rows.
     families
-        What is known of the columns.
+        The type families of the columns.
     dictionaries
-        Columns of strings that are read as dictionaries.
+        Columns of strings to read as dictionaries.
 
     Raises
     ------
     CorruptRecord
-        A part is gone, or is no Parquet file any more.
+        A part is missing, or is not a Parquet file.
     """
     if not rows:
         return ds.dataset(with_dictionaries(empty, dictionaries).empty_table())
@@ -112,35 +112,34 @@ def _schema_of(job: str, path: str, filesystem: FileSystem) -> pa.Schema:
     try:
         return pq.read_schema(path, filesystem=filesystem)
     except (FileNotFoundError, pa.ArrowInvalid) as bad:
-        what = "is not there" if isinstance(bad, FileNotFoundError) else "is not the Parquet file that was written"
+        what = "is missing" if isinstance(bad, FileNotFoundError) else "is damaged: it is not a Parquet file"
         raise CorruptRecord(
-            f"a part that job {job!r} has committed {what}",
+            f"a committed part of job {job!r} {what}",
             where=path,
-            hint=f"mops jobs verify {job} names every part that is damaged; restore them from a backup, "
-            "or submit the study again under another name",
+            hint=f"list all damaged parts, to restore them from a backup: mops jobs verify {job}",
         ) from bad
 
 
-def count_reasons(pieces: Iterable[pa.RecordBatch]) -> list[Reason]:
-    """Count failures by their reason, the most frequent first; messages that differ in their numbers only are one.
+def count_reasons(batches: Iterable[pa.RecordBatch]) -> list[Reason]:
+    """Count failures by reason, the most frequent first; messages that differ only in numbers are one reason.
 
     Parameters
     ----------
-    pieces
-        Of the columns ``reason`` and ``message``.
+    batches
+        The columns ``reason`` and ``message``.
     """
-    alike: dict[tuple[str, str], Reason] = {}
-    for verdict, message, n in (counted for piece in pieces for counted in _counted(piece)):
+    reasons: dict[tuple[str, str], Reason] = {}
+    for verdict, message, n in (counted for batch in batches for counted in _counted(batch)):
         kind = (verdict, without_numbers(message))
-        if kind not in alike and len(alike) >= _MOST_REASONS:
+        if kind not in reasons and len(reasons) >= _MOST_REASONS:
             kind, message = (verdict, _OTHER_REASONS), _OTHER_REASONS
-        known = alike.get(kind, Reason(0, verdict, message))
-        alike[kind] = replace(known, n=known.n + n)
-    return sorted(alike.values(), key=lambda reason: -reason.n)
+        known = reasons.get(kind, Reason(0, verdict, message))
+        reasons[kind] = replace(known, n=known.n + n)
+    return sorted(reasons.values(), key=lambda reason: -reason.n)
 
 
 def _counted(failures: pa.RecordBatch) -> Iterator[tuple[str, str, int]]:
-    """Yield (verdict, first line of the message, how many) of failures, in the order in which they came."""
+    """Yield verdict, first line of the message and number of failures, in the order of the rows."""
     table = pa.Table.from_batches([failures])
     found = table.group_by(["reason", "message"], use_threads=False).aggregate([([], "count_all")])
     columns = (found[name].to_pylist() for name in ("reason", "message", "count_all"))

@@ -1,4 +1,4 @@
-"""Where a job stands, and whether its runner is alive."""
+"""Decides the state of a job, and whether its runner is alive."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from mops.storage.paths import JobPaths
 from mops.verdicts import Counts
 
 SILENT_SECONDS = 45.0
-"""A runner writes a sign of life every 10 s; after this long without one it counts as interrupted."""
+"""A runner writes a sign of life every 10 s. After this long without one, its job counts as interrupted."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where a job stands.
+    """The state of a job.
 
     Parameters
     ----------
     state
-        ``submitted``, ``running``, ``interrupted`` (its runner is gone; resume goes on), ``succeeded``,
+        ``submitted``, ``running``, ``interrupted`` (its runner ended; resume continues the job), ``succeeded``,
         ``partial`` (finished, some simulations or targets failed), ``failed`` or ``cancelled``.
     groups, n_groups
-        Committed groups, and all.
+        The number of committed groups, and of all groups.
     counts
         Committed simulations and targets.
     live
-        The runner's last sign of life, which also counts what is not durable yet; None where no runner is due.
+        The runner's last sign of life, which also counts what is not committed yet; None if no runner is expected.
     parent
-        The job that this one takes rows over from; what is taken over is committed.
+        The job from which this job takes over rows; they count as committed.
     seconds, peak_bytes
-        How long the last attempt took so far, and its peak memory; None before its first sign of life.
+        The time and the peak memory of the last attempt so far; None before its first sign of life.
     children
-        How the last attempt's child processes were started, and why; empty before one was.
+        How the last attempt's child processes start, and why; empty before the first one.
     sizing
-        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto in the last attempt; empty where a number is set.
+        How MODELOPS_JOB_BATCH_SIZE=auto chose the window in the last attempt; empty if a number is set.
     """
 
     job: str
@@ -64,15 +64,15 @@ class Status:
 
 
 def job_state(files: Files, job: str, view: LogView) -> tuple[str, Live | None]:
-    """Return the state of a job whose log says ``view``, and where a runner is due its last sign of life, if any."""
+    """Return a job's state, given its log, and the last sign of life of its runner, if a runner is expected."""
     if view.state is not None:
         return str(view.state), None
-    # Cancelled while nobody ran it: it stays so, until somebody resumes it.
+    # A job that was cancelled without a runner stays cancelled until someone resumes it.
     idle = str(settled_state(view, "auto") or ("interrupted" if view.claim else "submitted"))
     if view.claim is None:
         return idle, None
     live, here = read_live(files, JobPaths(job), view.attempt), driven_here(files, job)
-    # A claim says no more than its host and its time: until the first sign of life only time tells.
+    # A claim has a host and a time only, so until the first sign of life only the time counts.
     running = is_alive(live, here=here) if live else here or time.time() - view.claim.time < SILENT_SECONDS
     return "running" if running else idle, live
 
@@ -82,7 +82,7 @@ def runner_text(claim: Claim | None, live: Live | None) -> str:
     if live:
         return f"process {live.pid} on {live.host}, last seen {_ago(live.at)}"
     assert claim is not None
-    return f"on {claim.host}, begun {_ago(claim.time)}"
+    return f"on {claim.host}, started {_ago(claim.time)}"
 
 
 def _ago(at: float) -> str:
@@ -90,7 +90,7 @@ def _ago(at: float) -> str:
 
 
 def is_alive(live: Live, *, here: bool) -> bool:
-    """Tell whether a runner is alive: on this host by its process, elsewhere by the age of its last sign.
+    """Tell whether a runner is alive: on this host by its process, on other hosts by the age of its last sign of life.
 
     Parameters
     ----------
@@ -103,6 +103,6 @@ def is_alive(live: Live, *, here: bool) -> bool:
         return here
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(live.pid)
-        # A process that began after the last sign only has the same number.
+        # A process that started after the last sign is another one with the same number.
         return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < live.at + SILENT_SECONDS
     return False

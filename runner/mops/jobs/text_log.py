@@ -1,6 +1,6 @@
 """Reads a job's text log: all of it, its last lines, or as it grows.
 
-The runner keeps it in pieces, one with each checkpoint (attempt/reporting/text_log.py,
+The runner writes an object of the log with each checkpoint (attempt/reporting/text_log.py,
 attempt/checkpoint/committer.py).
 """
 
@@ -17,44 +17,47 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths, numbers_of
 
-LOOK_SECONDS = 2.0
-_AT_ONCE = 16  # pieces in memory, each of about 1 MiB at most
+POLL_SECONDS = 2.0
+_OBJECTS_AT_ONCE = 16  # in memory, each about 1 MiB at most
 
 
 def read(job: Job, attempt: int | None = None, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
-    """Yield the log in pieces, in their order.
+    """Yield the log's text in order.
 
     Parameters
     ----------
     attempt
-        Only this attempt's; None: all.
+        Only this attempt's log; None: all.
     tail
-        Only so many lines of what is there now.
+        Only this many last lines of the present log; None: all.
     follow
-        Go on with what comes, until no runner is at the job (or, with ``attempt``, a newer attempt has begun).
+        Also yield new text, until no runner runs the job (or, with ``attempt``, until a newer attempt starts).
 
     Raises
     ------
     JobError
-        There is no such attempt.
+        The attempt does not exist.
     """
     log = JobLog(job.files, JobPaths(job.name))
     if attempt is not None:
         _check(job, attempt, log.read())
     over = not follow or _is_over(job, attempt, log.read())
-    seen = _there(job, attempt)
-    yield from _texts(job, seen) if tail is None else [_last_lines(_texts_backwards(job, seen), tail)]
+    seen = _objects(job, attempt)
+    if tail is None:
+        yield from _texts(job, seen)
+    else:
+        yield _last_lines((text for path in reversed(seen) for text in _texts(job, [path])), tail)
     while not over:
-        time.sleep(LOOK_SECONDS)
-        over = _is_over(job, attempt, log.read())  # looked at first: what a runner that has ended wrote is there
-        new = [path for path in _there(job, attempt) if path not in seen]
+        time.sleep(POLL_SECONDS)
+        over = _is_over(job, attempt, log.read())  # before the listing, so that it has all that an ended runner wrote
+        new = [path for path in _objects(job, attempt) if path not in seen]
         yield from _texts(job, new)
         seen += new
 
 
 def _check(job: Job, attempt: int, view: LogView) -> None:
     if not 1 <= attempt <= view.attempt:
-        hint = f"its attempts are 1 to {view.attempt}" if view.attempt else "it has not begun"
+        hint = f"use an attempt from 1 to {view.attempt}" if view.attempt else "wait until a runner starts the job"
         raise JobError(f"job {job.name!r} has no attempt {attempt}", where=job.files.url, hint=hint)
 
 
@@ -63,8 +66,8 @@ def _is_over(job: Job, attempt: int | None, view: LogView) -> bool:
     return state not in ("submitted", "running") or (attempt is not None and view.attempt > attempt)
 
 
-def _there(job: Job, attempt: int | None) -> list[str]:
-    """Return the paths of the pieces, in the order in which they were written."""
+def _objects(job: Job, attempt: int | None) -> list[str]:
+    """Return the paths of the log's objects, in the order of writing."""
     entries = advisory.listed(job.files, JobPaths(job.name).texts)
     listed = {entry.path: numbers_of(entry.path) for entry in entries}
     found = {path: numbers for path, numbers in listed.items() if numbers and attempt in (numbers[0], None)}
@@ -72,8 +75,8 @@ def _there(job: Job, attempt: int | None) -> list[str]:
 
 
 def _texts(job: Job, paths: Sequence[str]) -> Iterator[str]:
-    for start in range(0, len(paths), _AT_ONCE):
-        texts = advisory.read_many(job.files, paths[start : start + _AT_ONCE], _text)
+    for start in range(0, len(paths), _OBJECTS_AT_ONCE):
+        texts = advisory.read_many(job.files, paths[start : start + _OBJECTS_AT_ONCE], _text)
         yield from (text for text in texts if text)
 
 
@@ -81,13 +84,8 @@ def _text(data: bytes, _where: str) -> str:
     return data.decode(errors="replace")
 
 
-def _texts_backwards(job: Job, paths: Sequence[str]) -> Iterator[str]:
-    for path in reversed(paths):
-        yield from _texts(job, [path])
-
-
 def _last_lines(texts: Iterable[str], n: int) -> str:
-    """Return the last ``n`` lines of texts that come in reverse order, and take no more of them than that needs."""
+    """Return the last ``n`` lines of texts that come in reverse order; read only as many texts as needed."""
     taken, n_ends = [], 0
     for text in texts:
         taken.append(text)
@@ -95,5 +93,5 @@ def _last_lines(texts: Iterable[str], n: int) -> str:
         if n_ends > n:
             break
     lines = "".join(reversed(taken)).split("\n")
-    count = n + (not lines[-1])  # behind the last end of line stands an empty string
+    count = n + (not lines[-1])  # an empty string follows the last line end
     return "\n".join(lines[max(len(lines) - count, 0) :])

@@ -202,7 +202,7 @@ def test_cleaning_a_killed_job_keeps_what_may_count_and_says_how_it_goes(lab: Co
         assert re.fullmatch(
             r"error: job 'runs' is running: process \d+ on \S+, last seen \d+ s ago\n"
             rf"  at: {lab.storage}\n"
-            r"hint: without --last-attempt it can be cleaned while it runs: mops jobs clean runs\n",
+            r"hint: leave out --last-attempt to clean a job while it runs: mops jobs clean runs\n",
             ran.err,
         )
     ran = lab.run("jobs", "clean", "runs")
@@ -286,7 +286,7 @@ def test_a_running_job_is_not_deleted_and_a_killed_one_is(lab: CommandLab) -> No
         assert re.fullmatch(
             r"error: job 'runs' is running: process \d+ on \S+, last seen \d+ s ago\n"
             rf"  at: {lab.storage}\n"
-            r"hint: stop it first: mops jobs cancel runs\n",
+            r"hint: stop the job first: mops jobs cancel runs\n",
             ran.err,
         )
     assert lab.run("jobs", "delete", "runs", "--yes").code == 0
@@ -301,9 +301,9 @@ def test_a_parent_is_not_deleted(lab: CommandLab) -> None:
     ran = lab.run("jobs", "delete", "parent", "--yes")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
-        "error: job 'parent' is the parent of child: rows are read from there\n"
+        "error: job 'parent' is the parent of child, which read rows from it\n"
         f"  at: {lab.storage}\n"
-        "hint: delete the derived jobs first, or name all of them at once\n"
+        "hint: delete the derived jobs too\n"
     )
 
 
@@ -334,13 +334,13 @@ WRONG = {
     "an unknown state": (
         ["list", "--state", "runing"],
         (
-            "error: no job is ever 'runing'\n  at: --state\nhint: did you mean running? states are: submitted, "
+            "error: unknown state: 'runing'\n  at: --state\nhint: did you mean running? the states are submitted, "
             "running, interrupted, succeeded, partial, failed, cancelled, unreadable\n"
         ),
     ),
     "an attempt that was not": (
         ["logs", "done", "--attempt", "4"],
-        "error: job 'done' has no attempt 4\n  at: {storage}\nhint: its attempts are 1 to 1\n",
+        "error: job 'done' has no attempt 4\n  at: {storage}\nhint: use an attempt from 1 to 1\n",
     ),
     **{
         f"{verb} of no job": (
@@ -353,7 +353,7 @@ WRONG = {
         ["delete", "dome", "../x", "done", "--yes"],
         (
             "error: 2 jobs cannot be deleted:\n  there is no job 'dome'\n  no job can be named '../x'\n"
-            "  at: {storage}\nhint: what there is, and what runs: mops jobs list\n"
+            "  at: {storage}\nhint: 'mops jobs list' shows the jobs and their states\n"
         ),
     ),
 }

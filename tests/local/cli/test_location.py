@@ -90,7 +90,7 @@ def test_the_rule(saved: pytest.MonkeyPatch, case: str) -> None:
 def test_the_settings_of_a_call_count_as_the_environment_does() -> None:
     """`mops.submit` with the address of a scheduler in its settings went to the connected service."""
     found = locate(settings=Settings(scheduler="tcp://h:1"))
-    assert (found.profile, found.passed_by) == (None, "MODELOPS_SCHEDULER")
+    assert (found.profile, found.local_by) == (None, "MODELOPS_SCHEDULER")
     assert locate(settings=Settings(storage="/there")).storage == "/there"
 
 
@@ -109,8 +109,8 @@ def test_the_variables_of_the_service_are_set_for_its_own_storage_only(tmp_path:
 )
 @pytest.mark.usefixtures("saved")
 def test_what_pods_see(url: str, seen: bool) -> None:
-    assert locate().seen_from_pods(url) is seen
-    assert not locate(local=True).seen_from_pods(url)
+    assert locate().reached_from_pods(url) is seen
+    assert not locate(local=True).reached_from_pods(url)
 
 
 @pytest.mark.parametrize("url", ["/a/b/", "relative", "file:///a%20b", "memory://name/", "memory://", "~/x"])
@@ -239,4 +239,4 @@ def test_settings_without_a_service(lab: CommandLab) -> None:
 
 
 def test_a_location_of_this_machine_sees_no_pods() -> None:
-    assert not Location(None, "", None, "default").seen_from_pods(STORAGE)
+    assert not Location(None, "", None, "default").reached_from_pods(STORAGE)

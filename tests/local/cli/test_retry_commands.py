@@ -147,14 +147,14 @@ def read_only(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> CommandL
 @pytest.mark.parametrize(
     ("verdict", "error"),
     [
-        ("oomed", "there is no verdict 'oomed'"),
-        ("oom,crash, all of them", "there is no verdict 'crash', 'all of them'"),
+        ("oomed", "unknown verdict: 'oomed'"),
+        ("oom,crash, all of them", "unknown verdict: 'crash', 'all of them'"),
         (" , ", "no verdict is named"),
         ("", "no verdict is named"),
     ],
 )
 def test_a_verdict_that_does_not_exist(read_only: CommandLab, verdict: str, error: str) -> None:
-    hint = "there are: oom, crashed, timeout, error, invalid_output, lost; and all, for any of them"
+    hint = "use oom, crashed, timeout, error, invalid_output, lost, or all"
     assert_says(read_only, "partly", "--verdict", verdict, error=error, at="the verdicts to retry", hint=hint)
 
 
@@ -180,7 +180,7 @@ def test_a_job_without_failures(read_only: CommandLab) -> None:
         *("done", "--verdict", "all"),
         error="no simulation or target of job 'done' has failed",
         at=read_only.storage,
-        hint="nothing is to be done; read it with: mops jobs results done",
+        hint="read the results: mops jobs results done",
     )
 
 
@@ -198,7 +198,7 @@ def test_a_name_that_no_job_can_have(read_only: CommandLab) -> None:
     assert_says(
         read_only,
         *("partly", "--verdict", "all", "--name", "My Job"),
-        error="'My Job' cannot name a job",
+        error="'My Job' is not a valid name for a job",
         at="the job's name",
         hint="use lower-case letters, digits and single hyphens, at most 60 characters",
     )
@@ -222,7 +222,7 @@ def test_a_job_that_is_not_complete(copied: CommandLab) -> None:
         *("partly", "--verdict", "all"),
         error="job 'partly' is interrupted: only a complete job can be retried",
         at=copied.storage,
-        hint="complete it first, then retry: mops jobs resume partly",
+        hint="complete the job first: mops jobs resume partly",
     )
 
 

@@ -165,7 +165,7 @@ def invalid_job(_lab: CommandLab) -> list[object]:
 BAD_ARGUMENTS: dict[Callable[[CommandLab], list[object]], list[str]] = {
     missing_file: ["no such study file", "nothing.json", "hint: "],
     a_folder: ["a folder, not a study file", "study.json in it"],
-    no_such_project: ["no such project folder", "hint: "],
+    no_such_project: ["project folder does not exist", "hint: "],
     bad_name: ["'My job'", "lower-case letters"],
     unknown_job: ["no job 'nothing'", "hint: this storage holds no jobs"],
     invalid_job: ["'../x'", "letters, digits"],
@@ -307,7 +307,7 @@ def test_an_export_replaces_nothing_unasked(finished: tuple[CommandLab, str], tm
     lab, job = finished
     (tmp_path / "daily.csv").write_text("mine")
     ran = lab.run("jobs", "results", job, "--to", tmp_path, "--format", "csv")
-    refused(ran, "are there already", "--overwrite", where=f"at: {tmp_path / 'daily.csv'}")
+    refused(ran, "exist already", "--overwrite", where=f"at: {tmp_path / 'daily.csv'}")
     assert (tmp_path / "daily.csv").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["daily.csv"]
     again = lab.run("jobs", "results", job, "--to", tmp_path, "--format", "csv", "--overwrite")

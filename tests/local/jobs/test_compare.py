@@ -118,8 +118,8 @@ def test_outputs_columns_and_rows_that_come_and_go_are_named() -> None:
         "output 'daily', rows: 2 the first time, 1 the second",
         "output 'daily', column 'b': int64 the first time, absent the second",
         "output 'daily', column 'c': absent the first time, int64 the second",
-        "output 'gone': there the first time, absent the second",
-        "output 'new': absent the first time, there the second",
+        "output 'gone': present the first time, absent the second",
+        "output 'new': absent the first time, present the second",
     ]
 
 

@@ -101,7 +101,7 @@ def test_a_running_job_is_refused_with_where_it_runs(files):
     assert _timeless(caught.value) == (
         "job 'job' is running: process 7 on far-away, last seen (some) s ago\n"
         f"  at: {files.url}\n"
-        "hint: stop it first: mops jobs cancel job"
+        "hint: stop the job first: mops jobs cancel job"
     )
     with pytest.raises(JobError, match="is running"):
         list(delete(files, ["job"]))
@@ -121,7 +121,7 @@ def test_all_that_cannot_be_deleted_is_said_at_once_and_nothing_is_deleted(files
         "  there is no job 'nothing'\n"
         "  no job can be named '../x'\n"
         f"  at: {files.url}\n"
-        "hint: what there is, and what runs: mops jobs list"
+        "hint: 'mops jobs list' shows the jobs and their states"
     )
     assert [job.job for job in list_jobs(files)] == ["runs", "done"]
 
@@ -273,7 +273,7 @@ def test_a_submit_in_the_middle_of_a_deletion_gives_way_or_is_seen(memory):
         try:
             list(delete(Files(Hooked(files._backend, submit_at), files.url), [name]))
         except JobError as error:
-            outcomes.add("seen" if "submitted meanwhile" in str(error) or "no job" in str(error) else str(error))
+            outcomes.add("seen" if "submitted during" in str(error) or "no job" in str(error) else str(error))
         there = below(files, name)
         assert there == [] or set(there) == {"job.json", "params.parquet", "study.json"}, (at, there)
         if len(asked) < at:
@@ -311,9 +311,7 @@ def test_a_parent_stays_while_a_job_is_derived_from_it(storage, files):
     with pytest.raises(JobError) as caught:
         plan_deletion(files, ["old"])
     assert _timeless(caught.value) == (
-        "job 'old' is the parent of new: rows are read from there\n"
-        f"  at: {files.url}\n"
-        "hint: delete the derived jobs first, or name all of them at once"
+        f"job 'old' is the parent of new, which read rows from it\n  at: {files.url}\nhint: delete the derived jobs too"
     )
     assert [one.job for one in gone(files, "old", "new", "newer")] == ["newer", "new", "old"]
 

@@ -163,7 +163,7 @@ def test_the_search_finds_requests_that_undo_what_came_after_them():
 
 def test_the_search_finds_a_cleaner_that_takes_the_attempt_of_another_for_its_own(monkeypatch):
     """What was wrong once: the log, read behind the claim, said which attempts were over."""
-    monkeypatch.setattr("mops.jobs.clean.over_attempts", lambda view: view.attempt)
+    monkeypatch.setattr("mops.jobs.clean.last_attempt_over", lambda view: view.attempt)
     for seed in range(3 * RUNS):
         world = World(3, faults=0, kills=0)
         simulate(world, CASTS["a cleaner"], at_random(seed))

@@ -72,11 +72,11 @@ def test_a_part_that_is_gone_or_damaged_is_named(study: Path, tmp_path: Path) ->
     job = mops.submit(study, storage=str(tmp_path / "storage"), settings=Settings(slots=1))
     part = min((tmp_path / "storage").rglob("losses/*.parquet"))
     part.write_bytes(b"no Parquet")
-    with pytest.raises(CorruptRecord, match="is not the Parquet file") as raised:
+    with pytest.raises(CorruptRecord, match="is damaged: it is not a Parquet file") as raised:
         job.losses()
     assert f"mops jobs verify {job.name}" in str(raised.value.hint)
     part.unlink()
-    with pytest.raises(CorruptRecord, match="is not there") as raised:
+    with pytest.raises(CorruptRecord, match="is missing") as raised:
         job.losses()
     assert str(raised.value.where) == str(part)
 

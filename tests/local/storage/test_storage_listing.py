@@ -63,9 +63,9 @@ def test_a_state_that_no_job_can_be_in_is_refused_with_the_nearest():
     with pytest.raises(UsageError) as caught:
         list_jobs(Files.open("memory://nothing"), ["runing", "partial", "lost"])
     assert str(caught.value) == (
-        "no job is ever 'runing' or 'lost'\n"
+        "unknown state: 'runing', 'lost'\n"
         "  at: --state\n"
-        "hint: did you mean running? states are: submitted, running, interrupted, succeeded, partial, failed, "
+        "hint: did you mean running? the states are submitted, running, interrupted, succeeded, partial, failed, "
         "cancelled, unreadable"
     )
 

@@ -53,10 +53,10 @@ def test_the_last_lines_are_those_of_the_whole(pieces, n):
 def test_an_attempt_that_was_not_is_refused(files):
     two_attempts(files)
     for attempt in (0, 3):
-        with pytest.raises(JobError, match=f"no attempt {attempt}\n.*\nhint: its attempts are 1 to 2"):
+        with pytest.raises(JobError, match=f"no attempt {attempt}\n.*\nhint: use an attempt from 1 to 2"):
             whole(files, attempt)
     created(files, "new")
-    with pytest.raises(JobError, match="it has not begun"):
+    with pytest.raises(JobError, match="wait until a runner starts the job"):
         list(read(Job(files, "new"), 1))
 
 
@@ -72,7 +72,7 @@ def test_bytes_that_are_no_text_are_shown_all_the_same(storage, files):
 
 
 def test_a_followed_log_ends_with_all_that_the_job_has_said(files, monkeypatch):
-    monkeypatch.setattr(text_log, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(text_log, "POLL_SECONDS", 0.01)
     record = created(files, "job")
     log, shown = claimed(files), []
     texts(files, "job", a1_1="old\n", a1_2="one\n")
@@ -99,7 +99,7 @@ def test_a_followed_log_ends_with_all_that_the_job_has_said(files, monkeypatch):
 
 
 def test_following_ends_where_nothing_more_comes(files, monkeypatch):
-    monkeypatch.setattr(text_log, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(text_log, "POLL_SECONDS", 0.01)
     finished(files, "job")
     assert whole(files, follow=True) == "began\nended\n"
     created(files, "killed")

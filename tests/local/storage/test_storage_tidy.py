@@ -117,7 +117,7 @@ def test_the_last_attempt_of_a_running_job_is_refused(files):
     assert _timeless(caught.value) == (
         "job 'job' is running: process 7 on far-away, last seen (some) s ago\n"
         f"  at: {files.url}\n"
-        "hint: without --last-attempt it can be cleaned while it runs: mops jobs clean job"
+        "hint: leave out --last-attempt to clean a job while it runs: mops jobs clean job"
     )
     assert below(files) == before
 

@@ -164,7 +164,7 @@ def test_a_runner_that_dies_before_it_has_begun_is_shown_with_its_exit_code(stud
     assert "error: the runner ended with exit code 2 before it claimed the job; its output: error: " in task.said
     assert "the licence server is gone" in task.said
     assert f"at: {study.folder}/state/mops/job.log" in task.said
-    assert "hint: when that is mended: mops jobs resume job" in task.said
+    assert "hint: correct that, then continue the job: mops jobs resume job" in task.said
     assert not task.alive()
     assert study.job().status().state == "submitted"
     Path(flag).unlink()
@@ -261,9 +261,9 @@ def test_memory_cannot_be_detached_from(study: StudyLab) -> None:
     task = study.start("submit", str(study.project / "study.json"), "--detach", "--storage", "memory://here")
     assert task.wait() == 2
     assert task.said == (
-        "error: a detached runner cannot see what is in this process's memory\n"
+        "error: a detached runner cannot reach a storage in this process's memory\n"
         "  at: memory://here\n"
-        "hint: choose a folder or a URL that outlives this process with --storage, or do not detach\n"
+        "hint: use --storage with a folder or a URL\n"
     )
 
 
@@ -274,7 +274,7 @@ def test_a_state_folder_that_cannot_be_written_is_said_before_the_job_is_created
     assert task.said == (
         "error: the detached runner's output cannot be written (Not a directory)\n"
         f"  at: {study.folder}/state/mops/job.log\n"
-        "hint: make the folder writable, or name another one by XDG_STATE_HOME\n"
+        "hint: make the folder writable, or set XDG_STATE_HOME to another folder\n"
     )
     assert not study.exists()
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import mops
 from mops.errors import UsageError
 from mops.jobs.launch import RunOptions
+from mops.storage.samples import SAMPLES
+from mops.task import FAILURES, LOSSES
 
 
 def test_a_study_that_is_no_path_is_refused_with_what_is_accepted(tmp_path: Path) -> None:
@@ -45,3 +49,13 @@ def test_the_shared_options_are_in_the_signature(function: Any) -> None:
 def test_the_docstring_of_submit_describes_each_parameter() -> None:
     described = inspect.getdoc(mops.submit) or ""
     assert [name for name in inspect.signature(mops.submit).parameters if f"\n{name}" not in described] == []
+
+
+@pytest.mark.parametrize(("method", "schema"), [("losses", LOSSES), ("failures", FAILURES), ("samples", SAMPLES)])
+def test_the_docstring_of_a_table_has_its_columns_and_types(method: str, schema: pa.Schema) -> None:
+    text = inspect.getdoc(getattr(mops.Job, method)) or ""
+    for field in schema:
+        word = {"double": "float64"}.get(str(field.type), str(field.type).split("[")[0].split("<")[0])
+        named = re.search(rf"``{field.name}``(?:, ``\w+``)* \((\w+)", text)
+        assert named, f"{method} does not document {field.name}"
+        assert named[1] == word

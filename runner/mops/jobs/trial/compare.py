@@ -1,6 +1,6 @@
-"""Whether two runs of one simulation gave the same, exactly: rows in order, types, every bit; NaN equals NaN. Pure.
+"""Compares two runs of one simulation exactly: rows in order, types, every bit; NaN equals NaN. Pure.
 
-The order of outputs and of columns does not count: a job stores them in the order of its reference schema.
+The order of outputs and of columns does not matter: a job stores them in the order of its reference schema.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import pyarrow.compute as pc
 
 Tables = Mapping[str, pa.Table]
 Losses = Mapping[tuple[str, str], float]
-"""Loss by target and name."""
+"""Losses by target and name."""
 
 _ABSENT = "absent"
-_SHOWN = 80  # characters of a value
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that differs.
+    """One difference.
 
     Parameters
     ----------
     what
-        Where it is: ``output 'daily', column 'y', row 3``.
+        The place: ``output 'daily', column 'y', row 3``.
     first, second
-        What was there, for people.
+        The values, as text.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Difference:
 
 
 def differing_tables(first: Tables, second: Tables) -> list[Difference]:
-    """Return what differs between the outputs of two runs: for each column its first differing row."""
+    """Return the differences of the outputs of two runs: for each column, the first row that differs."""
     return [difference for name in {**first, **second} for difference in _of_output(name, first, second)]
 
 
@@ -63,7 +63,7 @@ def _loss(losses: Losses, target: str, name: str) -> str:
 def _of_output(output: str, first: Tables, second: Tables) -> Iterator[Difference]:
     what = f"output {output!r}"
     if output not in first or output not in second:
-        yield Difference(what, *("there" if output in tables else _ABSENT for tables in (first, second)))
+        yield Difference(what, *("present" if output in tables else _ABSENT for tables in (first, second)))
         return
     a, b = first[output], second[output]
     if a.num_rows != b.num_rows:
@@ -83,46 +83,42 @@ def _of_column(what: str, a: pa.Array | None, b: pa.Array | None) -> Iterator[Di
     n_rows = min(len(a), len(b))
     row = _first_row(a.slice(0, n_rows), b.slice(0, n_rows))
     if row is not None:
-        yield Difference(f"{what}, row {row}", _shown(a[row]), _shown(b[row]))
+        yield Difference(f"{what}, row {row}", _text(a[row]), _text(b[row]))
 
 
 def _first_row(a: pa.Array, b: pa.Array) -> int | None:
     """Return the first row in which two arrays of one type and length differ."""
     if pa.types.is_floating(a.type):
-        rows = np.flatnonzero(_floats_differ(a, b))
+        x, y = (column.to_numpy(zero_copy_only=False) for column in (a, b))
+        bits = f"u{x.itemsize}"
+        bits_differ = (x.view(bits) != y.view(bits)) & ~(np.isnan(x) & np.isnan(y))
+        nulls_differ = np.asarray(pc.is_null(a)) != np.asarray(pc.is_null(b))
+        rows = np.flatnonzero(bits_differ | nulls_differ)
         return int(rows[0]) if len(rows) else None
     if a.equals(b):
         return None
-    if pa.types.is_nested(a.type):  # in which a NaN may be, which Arrow holds for unequal
+    if pa.types.is_nested(a.type):  # a nested value may hold NaN, which Arrow calls unequal
         pairs = zip(*(_without_times(column).to_pylist() for column in (a, b)), strict=True)
-        return next((row for row, (x, y) in enumerate(pairs) if not _same(x, y)), None)
+        return next((row for row, (x, y) in enumerate(pairs) if not _equal(x, y)), None)
     return bisect_left(range(len(a)), True, key=lambda row: not a.slice(0, row + 1).equals(b.slice(0, row + 1)))
 
 
-def _floats_differ(a: pa.Array, b: pa.Array) -> Any:
-    x, y = (column.to_numpy(zero_copy_only=False) for column in (a, b))
-    bits = f"u{x.itemsize}"
-    differing_bits = (x.view(bits) != y.view(bits)) & ~(np.isnan(x) & np.isnan(y))
-    nulls_differ = np.asarray(pc.is_null(a)) != np.asarray(pc.is_null(b))
-    return differing_bits | nulls_differ
-
-
-def _same(x: object, y: object) -> bool:
+def _equal(x: object, y: object) -> bool:
     if isinstance(x, dict) and isinstance(y, dict):
-        return x.keys() == y.keys() and all(_same(x[key], y[key]) for key in x)
+        return x.keys() == y.keys() and all(_equal(x[key], y[key]) for key in x)
     if isinstance(x, list | tuple) and isinstance(y, list | tuple):
-        return len(x) == len(y) and all(map(_same, x, y))
-    return repr(x) == repr(y)  # exact for floats, and NaN is like NaN
+        return len(x) == len(y) and all(map(_equal, x, y))
+    return repr(x) == repr(y)  # exact for floats, and equal for two NaN
 
 
-def _shown(value: pa.Scalar) -> str:
+def _text(value: pa.Scalar) -> str:
     plain = _without_times(value).as_py()
     text = str(plain) if pa.types.is_temporal(value.type) else repr(plain)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _without_times(values: Any) -> Any:
-    """Return an array or a scalar with text where it has times: nanoseconds are more than Python's own types hold."""
+    """Return an array or a scalar with times as text, because Python's types cannot hold nanoseconds."""
     kind = _timeless(values.type)
     return values if kind == values.type else values.cast(kind)
 

@@ -1,15 +1,15 @@
-"""A trial: one simulation of a study run three times, before hundreds of thousands run once.
+"""Runs one simulation of a study several times, to find out whether the model is reproducible, and more.
 
 ::
 
-    a fresh process        the simulation, the simulation again; once more if it differs and has written files
-    another fresh process  another simulation, the simulation with all its replicates, each target twice
-    a third one            the simulation, only if something differed: it tells why
+    process 1    the simulation, then the simulation again; once more if it differs and has written files
+    process 2    another simulation, then the simulation with all its replicates, then each target twice
+    process 3    the simulation, only if something differed: its result tells the cause
 
-What differs between fresh processes is not seeded; what is the same there and differs in one that has run something was
-kept from it. The second run finds in its working folder what the first has written there, which no simulation of a job
-does: if it differs for that, the model reads what it wrote. Comparing is :mod:`mops.jobs.trial.compare`'s; how to show
-it is the caller's.
+If two fresh processes give different results, something is not seeded. If they agree, and a process that has run
+something gives another result, that process has kept something. The second run finds in its working folder what the
+first run wrote there, which does not happen in a job: if only that run differs, the model reads what it wrote.
+jobs/trial/compare.py compares results, and cli/study/trial_report.py shows them.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from mops.worker.run_task import bundle_folder
 
 Instability = Literal["unseeded", "kept"]
 _NO_LIMIT = 1 << 60
-AGAIN = "again in the same process"
+SAME_PROCESS = "again in the same process"
 AFTER_ANOTHER = "after another simulation"
-ELSEWHERE = "in another process"
+OTHER_PROCESS = "in another process"
 
 
 @dataclass(frozen=True)
 class OutputSize:
-    """What one simulation gave of one output: rows, and bytes as Arrow."""
+    """The rows of one output of one simulation, and their bytes as Arrow."""
 
     name: str
     rows: int
@@ -53,15 +53,15 @@ class OutputSize:
 
 @dataclass(frozen=True)
 class Varying:
-    """The simulation is not the same each time.
+    """The simulation gives different results.
 
     Parameters
     ----------
     when
-        The run that differs from the first, for people.
+        The run that differs from the first run, as text.
     cause
-        ``unseeded``: two fresh processes differ too. ``kept``: they do not, so that something of an earlier simulation
-        was kept in the process.
+        ``unseeded``: two fresh processes differ too. ``kept``: they agree, so the process keeps something of an earlier
+        simulation.
     """
 
     when: str
@@ -71,30 +71,30 @@ class Varying:
 
 @dataclass(frozen=True)
 class Trial:
-    """What the trial of a study's first simulation showed.
+    """The results of the trial of a study's first simulation.
 
     Parameters
     ----------
     group
         The parameter set; the simulation is its replicate 0.
     import_seconds
-        From the start of a process until the model is imported, beside another one.
+        The time from the start of a process until the model is imported, while another process starts too.
     first_seconds, warm_seconds
-        The simulation in a fresh process, and again in it.
+        The time of the simulation in a fresh process, and again in the same process.
     failures
-        Why it, or another replicate or a target of its set, failed; empty when all is well.
+        Why the simulation, another replicate or a target of its set failed; empty: none did.
     other
-        Why the simulation that ran in between failed, if it did.
+        Why the simulation in between failed; None: it did not.
     losses
-        By target and name.
+        Losses by target and name.
     varying
-        Whether its outputs differ between runs; None: they are the same, or there are none.
+        How the outputs differ between runs; None: they do not, or there are none.
     varying_losses
-        Losses that differ though the target got the same tables.
+        Losses that differ although the target got the same tables.
     prints
-        What a process printed last, where something failed.
+        The last output of a process in which something failed.
     reads_written
-        The files that the simulation wrote in its working folder, where it reads them if they are there before.
+        Files that the simulation writes in its working folder, and reads if they exist already.
     """
 
     group: Group
@@ -119,23 +119,23 @@ def try_out(context: JobContext, groups: Sequence[Group], on_imported: Callable[
     context
         As for a job.
     groups
-        The study's first two, or its only one.
+        The study's first two groups, or its only one.
     on_imported
         Called when the model is imported, before anything runs.
 
     Raises
     ------
     ModelError, InstallError
-        The model or a target cannot be imported, or what they need cannot be installed.
+        The model or a target cannot be imported, or their dependencies cannot be installed.
     UsageError
         The study keeps an output that the model does not return.
     """
-    # Spawned: what the import draws at random differs between fresh processes only.
+    # Spawned, because what an import draws at random differs between fresh processes only.
     alone = replace(context, slots=1, retries=0, held_bytes=_NO_LIMIT, start="spawn")
     group = groups[0]
     with _started(alone) as one, _started(replace(alone, targets=2 * context.targets)) as two:
         import_seconds = one.ready()
-        two.ready()  # side by side, and through before anything is measured
+        two.ready()  # both import at the same time, before anything is measured
         on_imported()
         first = one.simulate(group, keep_folder=True)
         trial = Trial(group, import_seconds, first.result.seconds)
@@ -143,9 +143,9 @@ def try_out(context: JobContext, groups: Sequence[Group], on_imported: Callable[
             return replace(trial, failures=first.failures, prints=first.result.prints)
         check_outputs(context.outputs, first.result.reference or {})
         again, reads_written = _again(one, group, first)
-        other = two.simulate(_other(groups))
+        other = two.simulate(_another_group(groups))
         after = two.run(group) if context.targets else two.simulate(group)
-    once, twice = after.passes
+    once, twice = after.losses_of_both_runs
     failing = again if again.failures else after
     return replace(
         trial,
@@ -163,32 +163,32 @@ def try_out(context: JobContext, groups: Sequence[Group], on_imported: Callable[
 
 @dataclass(frozen=True)
 class _Ran:
-    """What came of a set's simulations."""
+    """The results of a set's simulations."""
 
     result: TaskResult
     kept: tuple[str, ...] | None
 
     @property
     def failure(self) -> Failure | None:
-        """Why the first replicate failed, if it did."""
+        """Why the first replicate failed; None: it did not."""
         return next((failure for failure in self.result.failures if failure.replicate == 0), None)
 
     @property
     def tables(self) -> dict[str, pa.Table]:
-        """The outputs of the first replicate that the study keeps; a long simulation hands over all of them."""
+        """The first replicate's outputs that the study keeps; a long simulation hands over all outputs."""
         found: dict[str, pa.Table] = {}
         for part in self.result.parts:
             for segment in part.segments:
                 replicates = [replicate for _, replicate in segment.simulations]
                 if 0 in replicates and (self.kept is None or segment.output in self.kept):
-                    place = replicates.index(0)
+                    position = replicates.index(0)
                     table = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length})
-                    found[segment.output] = table.slice(sum(segment.rows[:place]), segment.rows[place])
+                    found[segment.output] = table.slice(sum(segment.rows[:position]), segment.rows[position])
         return found
 
     @property
-    def passes(self) -> tuple[Losses, Losses]:
-        """The losses of the first and of the second pass through the targets."""
+    def losses_of_both_runs(self) -> tuple[Losses, Losses]:
+        """The losses of the first and the second run of the targets."""
         once: dict[tuple[str, str], float] = {}
         twice: dict[tuple[str, str], float] = {}
         for loss in self.result.losses:
@@ -198,17 +198,17 @@ class _Ran:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """What failed, a target that failed in both passes once."""
+        """What failed; a target that failed in both runs counts once."""
         return tuple({(failure.replicate, failure.target): failure for failure in self.result.failures}.values())
 
 
 @dataclass
 class _Process:
-    """A process that imports the model and has run nothing."""
+    """A fresh process that imports the model."""
 
     pool: Pool
     began: float
-    n_orders: int = 0
+    n_requests: int = 0
 
     def ready(self) -> float:
         """Wait until the model is imported; return the seconds since the start."""
@@ -216,16 +216,21 @@ class _Process:
         return time.monotonic() - self.began
 
     def simulate(self, group: Group, *, keep_folder: bool = False) -> _Ran:
-        """Run a set's first replicate, without targets."""
+        """Run a set's first replicate without targets."""
         return self.run(replace(group, seeds=group.seeds[:1]), targets=(), keep_folder=keep_folder)
 
     def run(self, group: Group, *, targets: tuple[str, ...] | None = None, keep_folder: bool = False) -> _Ran:
-        """Run all replicates of a set, and its targets."""
+        """Run all replicates of a set and its targets."""
         context = self.pool.context
-        asked = context if targets is None else replace(context, targets=targets)
-        self.n_orders += 1
+        self.n_requests += 1
         request = TaskRequest(
-            asked, self.n_orders, (group,), None, seconds=float(_NO_LIMIT), bytes=_NO_LIMIT, keep_folder=keep_folder
+            replace(context, targets=context.targets if targets is None else targets),
+            self.n_requests,
+            (group,),
+            None,
+            seconds=float(_NO_LIMIT),
+            bytes=_NO_LIMIT,
+            keep_folder=keep_folder,
         )
         return _Ran(self.pool.run(request), context.outputs)
 
@@ -242,8 +247,8 @@ def _started(context: JobContext) -> Iterator[_Process]:
         pool.close()
 
 
-def _other(groups: Sequence[Group]) -> Group:
-    """Return another simulation than the first set's first: the next set's, else another seed of the first."""
+def _another_group(groups: Sequence[Group]) -> Group:
+    """Return the second set, or the only set with another first seed."""
     if len(groups) > 1:
         return groups[1]
     only = groups[0]
@@ -252,7 +257,7 @@ def _other(groups: Sequence[Group]) -> Group:
 
 
 def _again(process: _Process, group: Group, first: _Ran) -> tuple[_Ran, tuple[str, ...]]:
-    """Run a simulation again as a job would; return with it the files that it reads although it wrote them."""
+    """Run a simulation again as a job does; return its results, and the files that it reads although it wrote them."""
     kept = process.simulate(group, keep_folder=True)
     written = tuple(first.result.written)
     if not (written and _differing(first, kept)):
@@ -263,13 +268,13 @@ def _again(process: _Process, group: Group, first: _Ran) -> tuple[_Ran, tuple[st
 
 
 def _varying(context: JobContext, group: Group, first: _Ran, again: _Ran, after: _Ran) -> Varying | None:
-    for when, other in ((AGAIN, again), (AFTER_ANOTHER, after)):
+    for when, other in ((SAME_PROCESS, again), (AFTER_ANOTHER, after)):
         if differences := _differing(first, other):
             with _started(context) as process:
-                elsewhere = _differing(first, process.simulate(group))
-            if elsewhere and when == AFTER_ANOTHER:  # it needed no other simulation
-                return Varying(ELSEWHERE, "unseeded", tuple(elsewhere))
-            return Varying(when, "unseeded" if elsewhere else "kept", tuple(differences))
+                fresh = _differing(first, process.simulate(group))
+            if fresh and when == AFTER_ANOTHER:  # the other simulation is not the cause
+                return Varying(OTHER_PROCESS, "unseeded", tuple(fresh))
+            return Varying(when, "unseeded" if fresh else "kept", tuple(differences))
     return None
 
 
@@ -279,22 +284,22 @@ def _differing(first: _Ran, other: _Ran) -> list[Difference]:
     return differing_tables(first.tables, other.tables)
 
 
-def check_model(prepared: PreparedStudy, settings: Settings, given: ChildEnvironment) -> None:
-    """Import the model and the targets in a child, from the bundle.
+def check_model(prepared: PreparedStudy, settings: Settings, child: ChildEnvironment) -> None:
+    """Import the model and the targets from the bundle, in a child process.
 
     Raises
     ------
     ModelError
-        They cannot be imported, or are not what STUDY.md asks for.
+        The model or a target cannot be imported, or has the wrong signature.
     """
-    with started_children(_context_of_check(prepared, settings, given), warm=False) as pool:
+    with started_children(_context_of_check(prepared, settings, child), warm=False) as pool:
         pool.check()
 
 
 def try_model(
-    prepared: PreparedStudy, settings: Settings, given: ChildEnvironment, on_imported: Callable[[], None] = lambda: None
+    prepared: PreparedStudy, settings: Settings, child: ChildEnvironment, on_imported: Callable[[], None] = lambda: None
 ) -> Trial:
-    """Run the study's first simulation three times, from the bundle; nothing is stored.
+    """Run the study's first simulation three times from the bundle; store nothing.
 
     Parameters
     ----------
@@ -304,13 +309,13 @@ def try_model(
     Raises
     ------
     ModelError
-        The model or a target cannot be imported, or is not what STUDY.md asks for.
+        The model or a target cannot be imported, or has the wrong signature.
     """
     groups = prepared.study.groups
     first = groups.groups(range(min(len(groups), 2)))
-    return try_out(_context_of_check(prepared, settings, given), first, on_imported)
+    return try_out(_context_of_check(prepared, settings, child), first, on_imported)
 
 
-def _context_of_check(prepared: PreparedStudy, settings: Settings, given: ChildEnvironment) -> JobContext:
+def _context_of_check(prepared: PreparedStudy, settings: Settings, child: ChildEnvironment) -> JobContext:
     here = settings.model_copy(update={"scheduler": None})
-    return context_for(prepared, given.of(job_context("check", prepared.bundle.digest, "", prepared.spec, here)))
+    return context_for(prepared, child.of(job_context("check", prepared.bundle.digest, "", prepared.spec, here)))
