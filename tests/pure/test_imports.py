@@ -24,7 +24,7 @@ FLOORS: dict[str, set[str]] = {
     "waiting": set(),
     "settings": {"errors"},
     "study": {"errors"},
-    "child": {"study", "system"},
+    "child": {"units", "study", "system"},
     "project": {"errors", "units", "system", "study"},
     "k8s": {"errors", "waiting"},
     "task": {"verdicts", "study", "child"},

@@ -51,6 +51,7 @@ from mops.storage.job_records import JobRecord, keep_finished
 from mops.storage.joblog.records import State
 from mops.storage.joblog.view import LogView
 from mops.task import Task, TaskRequest, TaskResult
+from mops.units import bytes_text
 from mops.verdicts import Counts
 
 logger = logging.getLogger(__name__)
@@ -303,8 +304,8 @@ class Runner:
             return
         self._came_back(task, event.worker, is_empty=event.is_empty)
         if task.alone and event.worker and not event.is_empty:
-            where, took = (self._job.name, task.groups[0]), event.usage.peak_bytes >> 20
-            logger.info("%s: group %d ran alone on its worker: its processes took %d MiB", *where, took)
+            where, took = (self._job.name, task.groups[0]), bytes_text(event.usage.peak_bytes)
+            logger.info("%s: group %d ran alone on its worker: its processes took %s", *where, took)
         self._reference = self._reference or event.reference
         if event.partial is None:
             self._faulty_workers.forget(event.done)

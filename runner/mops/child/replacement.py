@@ -12,6 +12,7 @@ import time
 from mops.system.heap import resident_bytes, trim_heap
 from mops.system.lifeline import can_adopt
 from mops.system.process_tree import ended_children_of
+from mops.units import bytes_text
 
 _LOOK_SECONDS = 0.02
 _MOST_ENDED = 64  # each has a process number, of which a container may have a thousand
@@ -48,8 +49,7 @@ class ReplacementPolicy:
 
     def _check_retirement_size(self) -> None:
         if self._retirement_size and self.size_bytes >= self._retirement_size:
-            size = f"{self.size_bytes >> 20:,} MiB"
-            self._ask("size", f"it takes {size}, which leaves a simulation too little memory")
+            self._ask("size", f"it takes {bytes_text(self.size_bytes)}, which leaves a simulation too little memory")
 
     def _ask(self, code: str, reason: str) -> None:
         self.code, self.reason = code, reason
@@ -87,8 +87,8 @@ class ReplacementPolicy:
             trim_heap()
             self.size_bytes = resident_bytes() - held_bytes
             if self._has_grown():
-                growth = (self.size_bytes - self._first_bytes) >> 20
-                self._ask("growth", f"it has grown by {growth:,} MiB since its first simulation")
+                growth = bytes_text(self.size_bytes - self._first_bytes)
+                self._ask("growth", f"it has grown by {growth} since its first simulation")
         if not self.reason:
             self._check_retirement_size()
 

@@ -54,7 +54,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 class Elements:
-    """The elements of an array in a strict JSON text, decoded anew in each iteration.
+    """The elements of an array in a strict JSON text, decoded again in each iteration.
 
     A list of 100,000 parameter sets is 90 MB of Python objects, and the process keeps their memory when it is free.
 
