@@ -5,6 +5,7 @@ So the reference of settings, commands, exit codes and chart values is what this
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -18,6 +19,7 @@ from sphinx.application import Sphinx
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+import mops
 from mops import errors
 from mops.cli.main import app as command_line
 from mops.cli.terminal import EXIT_CODES
@@ -25,6 +27,7 @@ from mops.settings import Settings
 from mops.units import bytes_text
 
 CHART = Path(__file__).parents[2] / "helm" / "mops"
+PACKAGE = Path(mops.__file__).parent
 MARKER = re.compile(r"^<!-- from code: ([a-z ]+) -->$", re.MULTILINE)
 
 
@@ -180,7 +183,59 @@ def kind_of(about: Mapping[str, Any]) -> str:
     return " or ".join([kinds] if isinstance(kinds, str) else kinds)
 
 
+def messages() -> str:
+    """Return every error and warning that the code can print, with its hint; ``…`` stands for what varies."""
+    rows: dict[str, set[tuple[str, str]]] = {}
+    kinds = {kind.__name__ for kind in error_classes()}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ast.parse(path.read_text())
+        for function in (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)):
+            texts = {**assigned_texts(module), **assigned_texts(function)}
+            for call in (node for node in ast.walk(function) if isinstance(node, ast.Call) and node.args):
+                name = ast.unparse(call.func)
+                said = template(call.args[0], texts)
+                if name in kinds and said.strip("… "):
+                    hint = next((template(word.value, texts) for word in call.keywords if word.arg == "hint"), "")
+                    rows.setdefault(name, set()).add((said, hint))
+                elif name in ("logger.warning", "logger.error") and said.strip("…: "):
+                    rows.setdefault("warnings", set()).add((said, ""))
+    parts = []
+    for kind in sorted(rows):
+        head = ("message", "hint") if kind != "warnings" else ("message",)
+        cells = (
+            [cell.replace("<", "&lt;").replace("*", "\\*") for cell in row[: len(head)]] for row in sorted(rows[kind])
+        )
+        parts.append(f"## {kind}\n\n{table(head, cells)}")
+    return "\n\n".join(parts)
+
+
+def assigned_texts(scope: ast.AST) -> dict[str, str]:
+    """Return the texts that a module or a function gives names."""
+    found = [node for node in ast.iter_child_nodes(scope) if isinstance(node, ast.Assign)]
+    if isinstance(scope, ast.FunctionDef):
+        found = [node for node in ast.walk(scope) if isinstance(node, ast.Assign)]
+    named = ((node.targets[0].id, template(node.value, {})) for node in found if isinstance(node.targets[0], ast.Name))
+    return {name: text for name, text in named if text.strip("… ")}
+
+
+def template(node: ast.expr, texts: Mapping[str, str]) -> str:
+    """Return an expression's text, with ``…`` for what only a run can tell."""
+    match node:
+        case ast.Constant(value=str() as text):
+            return re.sub(r"%[.\d]*[a-z]", "…", text)
+        case ast.JoinedStr(values=values):
+            return "".join(template(value, texts) if isinstance(value, ast.Constant) else "…" for value in values)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return template(left, texts) + template(right, texts)
+        case ast.IfExp(body=body, orelse=other):
+            return f"{template(body, texts)} / {template(other, texts)}"
+        case ast.Name(id=name):
+            return texts.get(name, "…")
+    return "…"
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
+    "messages": messages,
     "settings": settings,
     "exit codes": exit_codes,
     "commands": commands,
