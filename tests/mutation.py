@@ -33,6 +33,7 @@ MODULES = {
     "study/entry_point.py": ["tests/pure/study/test_entry.py"],
     "project/project.py": ["tests/pure/project/test_project.py"],
     "attempt/planning/plan.py": ["tests/pure/attempt/test_plan.py"],
+    "attempt/planning/task_size.py": ["tests/pure/attempt/test_plan.py"],
     "attempt/planning/window.py": ["tests/pure/attempt/test_window_size.py"],
     "attempt/planning/batch_size.py": ["tests/pure/attempt/test_batch_size.py"],
     "cluster/shares.py": ["tests/pure/cluster/test_shares.py"],
@@ -48,7 +49,9 @@ MODULES = {
 EQUIVALENT: dict[str, dict[str, str]] = {
     "mops.attempt.planning.plan": {
         "self._stopped = None": "as false as False",
-        "left_s = self._n_left * (self.seconds_per_group or 1.0)": "nothing is cut by a budget before a measurement",
+    },
+    "mops.attempt.planning.task_size": {
+        "left_s = n_left * (self.seconds_per_group or 1.0)": "no budget applies before a measurement",
     },
     "mops.attempt.planning.window": {"self._halved = None": "as false as False"},
 }

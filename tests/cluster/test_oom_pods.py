@@ -130,10 +130,10 @@ def test_who_ends_a_container_or_a_process_for_memory_is_found_and_named(service
         pod for pod in pods if f"the container of pod {pod} was OOMKilled (exit code 137)" in failures[3]["signals"]
     ]
     assert len(named) == 1, (failures[3]["signals"], said)
-    assert f"a worker ran out of memory: the container of pod {pods[0]} was OOMKilled" in said or (
-        f"a worker ran out of memory: the container of pod {pods[1]} was OOMKilled" in said
+    assert f"ran out of memory: the container of pod {pods[0]} was OOMKilled" in said or (
+        f"ran out of memory: the container of pod {pods[1]} was OOMKilled" in said
     )
-    assert "parameter sets in flight: 6 now, 12 before" in said
+    assert "window: 6 parameter sets (before: 12)" in said
     assert "Kubernetes does not tell" not in said
 
 
@@ -147,9 +147,9 @@ def test_what_ran_on_pods_that_were_taken_away_is_not_to_blame(service: Service)
     service.wait("robbed", patience_s=400)
     said = log_of(service, "robbed")
     for pod in (first, second):
-        assert f"is gone: pod {pod} was deleted; 1 tasks run again" in said, said
+        assert f"was lost: pod {pod} was deleted; tasks to run again: 1" in said, said
     assert "2 workers died while running it, and it is not to blame: pod mops-worker-" in said, said
-    assert "ended its workers" not in said
+    assert "killed its workers" not in said
 
 
 def _lost_where_it_runs(service: Service, job: str, number: int, but: str = "") -> str:
@@ -179,6 +179,4 @@ def test_an_attempt_after_a_runner_that_was_oom_killed_begins_with_half_the_wind
     status = service.wait("crowded", patience_s=400)
     assert status["attempt"] == 2
     said = log_of(service, "crowded")
-    assert (
-        f"the container of pod {pod} was OOMKilled (exit code 137): parameter sets in flight: 8 now, 16 before" in said
-    )
+    assert f"the container of pod {pod} was OOMKilled (exit code 137); window: 8 parameter sets (before: 16)" in said

@@ -1,4 +1,4 @@
-"""Sets up one attempt: child processes, cluster, claim, signals. Submit and resume both run it."""
+"""Sets up one attempt of a job: child processes, cluster, claim and signals; then runs its main loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from types import FrameType
 
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.main_loop import GRACE_SECONDS, Runner
-from mops.attempt.reporting.metrics import exposed
+from mops.attempt.reporting.metrics import serving_metrics
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import TextLogBuffer, collecting
 from mops.cluster import doctor
@@ -25,7 +25,7 @@ from mops.cluster.base import Cluster
 from mops.cluster.embedded import embedded_slots, start_embedded
 from mops.cluster.external import connect_external
 from mops.cluster.worker_losses import Pods
-from mops.errors import InstallError, ModelError, MopsError, UsageError
+from mops.errors import InstallError, ModelError, UsageError
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage import advisory
@@ -44,7 +44,7 @@ _YOUNG_OBJECTS, _YOUNG_COLLECTIONS = 5_000, 3
 
 
 def job_context(job: str, bundle: str, storage: str, spec: ModelSpec, settings: Settings) -> JobContext:
-    """Return what an attempt's tasks share.
+    """Return what all tasks of an attempt share.
 
     Parameters
     ----------
@@ -69,28 +69,28 @@ def job_context(job: str, bundle: str, storage: str, spec: ModelSpec, settings: 
         growth_bytes=settings.child_growth,
         start=settings.start,
         install_s=install_seconds(settings),
-        # What the runner itself may hold (an open checkpoint and a queue) and as much again.
+        # Twice what the runner itself may hold: an open checkpoint and a queue.
         held_bytes=4 * settings.checkpoint_bytes,
     )
 
 
 def install_seconds(settings: Settings) -> float | None:
-    """Return the seconds that installing the model's dependencies may take; None: they are not installed."""
+    """Return how long installing the model's dependencies may take; None: they are not installed."""
     wanted = settings.install == "always" or (settings.install == "auto" and settings.scheduler is not None)
     return settings.install_timeout if wanted else None
 
 
 @contextmanager
 def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool]:
-    """Start children of this process, which import the model side by side; end them in any case.
+    """Start child processes, which import the model in parallel, and end them after the body.
 
-    Where the simulations run on other workers, one child is enough here: it looks whether the model can be imported,
-    with what the workers will install.
+    If the simulations run on other workers, one child process is enough. It checks that the model can be imported
+    together with the dependencies that the workers will install.
 
     Raises
     ------
     InstallError
-        It cannot be installed here.
+        The dependencies cannot be installed here.
     """
     pool = pool_of(context if context.slots else replace(context, slots=1))
     try:
@@ -104,54 +104,54 @@ def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool
 
 @contextmanager
 def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None = None) -> Iterator[Cluster]:
-    """Have a cluster: the one of MODELOPS_SCHEDULER, else one in this process.
+    """Connect to the cluster of MODELOPS_SCHEDULER, or start one in this process, for the body of a ``with`` statement.
 
     Parameters
     ----------
     pods
-        Tells why its workers' pods ended; None: nobody can.
+        Knows why the pods of workers ended; None: the workers are not pods, or Kubernetes cannot be asked.
 
     Raises
     ------
     UsageError, ClusterError
-        As :func:`mops.cluster.external.connect_external`; or the storage is of this process alone.
+        As :func:`mops.cluster.external.connect_external`; or the workers cannot reach the storage.
     """
     if settings.scheduler is None:
-        with start_embedded(context.run, embedded_slots(settings)) as inside:
-            yield inside
+        with start_embedded(context.run, embedded_slots(settings)) as embedded:
+            yield embedded
         return
     if context.storage.startswith("memory:"):
         raise UsageError(
-            "memory:// belongs to one process, and the workers are others",
+            "workers in other processes cannot reach memory:// storage",
             where=context.storage,
-            hint="use a folder that all share, or abfs://container/prefix; or unset MODELOPS_SCHEDULER",
+            hint="use a shared folder or abfs://container/prefix, or unset MODELOPS_SCHEDULER",
         )
-    with connect_external(settings.scheduler, context.run, settings, context.job, pods) as outside:
-        doctor.warn(outside.client, context.job, settings.sim_threads)
-        yield outside
+    with connect_external(settings.scheduler, context.run, settings, context.job, pods) as external:
+        doctor.warn(external.client, context.job, settings.sim_threads)
+        yield external
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a runner needs for one life.
+    """One attempt of a job by this process.
 
     Parameters
     ----------
     create
-        Called once the model is imported and before anything else is written: a new job's records.
+        Writes a new job's records. Called when the model is imported, before anything else is written.
     on_progress
         Called with a :class:`Snapshot` about four times a second.
     by
-        Who claims: with ``auto``, a job that has ended stays so.
+        Who claims the job. With ``auto``, a job that has ended is left alone.
     asked
-        The request that this attempt carries out; None: nobody has asked, as where a pod was restarted.
+        The request that this attempt carries out; None: there is no request, because a pod was restarted.
     pods
-        Tells why pods ended, where this runner is one; None: nobody can.
+        Knows why pods ended; None: this runner is not a pod.
     unseen
-        Nobody sees what this runner says: a model that cannot run ends the job as failed, if this request stands then.
-        None: somebody does.
+        A request to end the job as failed if its model cannot run, because nobody sees this runner's output. None:
+        somebody does.
     grace_s
-        Seconds that running simulations get when a signal asks this runner to stop.
+        How long running simulations may continue after a signal.
     """
 
     files: Files
@@ -167,12 +167,12 @@ class Attempt:
     grace_s: float = GRACE_SECONDS
 
     def create_only(self, *, other_packages: bool = False) -> None:
-        """Import the model and create the job, for a runner that is started by itself.
+        """Check that the model can be imported, and create the job for a runner in another process.
 
         Parameters
         ----------
         other_packages
-            The runner has other packages than this machine: one that the model lacks here is no error.
+            Whether the runner has other packages than this machine. Then a package that is missing here is no error.
 
         Raises
         ------
@@ -185,74 +185,75 @@ class Attempt:
             except ModelError as bad:
                 if not (other_packages and "ModuleNotFoundError: " in bad.what):
                     raise
-                logger.warning("not checked here, where a package is missing that pods may have: %s", _first_line(bad))
+                what, _, _ = bad.what.partition("\n")
+                logger.warning("cannot check the model here, because a package is missing: %s", what)
             self.create()
 
     def run(self) -> str:
-        """Run until the job ends or is stopped; return the state.
+        """Run until the job ends or is stopped; return its state.
 
         Raises
         ------
         ModelError, InstallError
-            The model, or what it needs, cannot be imported or installed here; nothing was written, or the log says
-            ``failed`` (``unseen``).
+            The model cannot be imported, or its dependencies cannot be installed. Nothing was written, unless
+            ``unseen`` is set.
         Overtaken
-            Somebody has cancelled, ended or claimed the job since this attempt was asked for.
+            Somebody has cancelled, ended or claimed the job after the request.
         JobError
             The job is complete already, or was deleted meanwhile.
         Superseded, StorageError, JobFailed
             As in :meth:`mops.attempt.main_loop.Runner.run`.
         KeyboardInterrupt
-            Ctrl-C has stopped it (:func:`stopping_on_signals`).
+            Ctrl-C has stopped the attempt (:func:`stopping_on_signals`).
         """
         with (
             driving(self.files, self.record.job),
-            collecting() as text_log,  # what is installed is told in the job's log
-            ExitStack() as had,
+            collecting() as text_log,
+            ExitStack() as stack,
         ):
-            with self._ended_by_a_model_that_cannot_run(text_log):
-                pool = had.enter_context(started_children(self.context))
-                cluster = had.enter_context(connected_cluster(self.context, self.settings, self.pods))
+            with self._ending_job_if_unseen(text_log):
+                pool = stack.enter_context(started_children(self.context))
+                cluster = stack.enter_context(connected_cluster(self.context, self.settings, self.pods))
                 pool.check()
             if self.context.slots is None:
-                close_pool(self.context.run)  # the cluster's workers have children of their own
+                close_pool(self.context.run)  # simulations run on the cluster's workers
             self.create()
-            log = self._claimed(self.asked)
+            log = self._claim(self.asked)
             groups = load_groups(self.files, self.record.job)
             with frozen_heap():
                 job = ClaimedJob(self.files, self.record, groups, log, self.context, self.settings)
+                process, host = os.getpid(), socket.gethostname()
+                message = "%s: attempt %d by process %d on %s: %d of %d parameter sets are left; slots: %d"
+                n_groups = (len(job.todo), len(groups))
+                logger.info(message, job.name, job.attempt, process, host, *n_groups, max(cluster.slots, 1))
                 runner = Runner(cluster, job, text_log, on_progress=self.on_progress, pods=self.pods)
-                elsewhere = cluster.client if self.context.slots is None else None
+                workers = cluster.client if self.context.slots is None else None
                 with (
-                    stopping_on_signals(runner, self.record.job, self.grace_s),
-                    exposed(self.settings.metrics_port, log.view.attempt, runner, elsewhere),
+                    stopping_on_signals(runner, job.name, self.grace_s),
+                    serving_metrics(self.settings.metrics_port, job.attempt, runner, workers),
                 ):
                     return runner.run()
 
-    def _claimed(self, asked: Asked | None) -> JobLog:
+    def _claim(self, asked: Asked | None) -> JobLog:
         log = JobLog(self.files, JobPaths(self.record.job), host=socket.gethostname())
         log.claim(self.by, asked=asked)
         check_still_there(self.files, self.record)
         return log
 
     @contextmanager
-    def _ended_by_a_model_that_cannot_run(self, text_log: TextLogBuffer) -> Iterator[None]:
-        """End a job that nobody watches and nobody runs: its next runner would fail in the same way."""
+    def _ending_job_if_unseen(self, text_log: TextLogBuffer) -> Iterator[None]:
+        """End an unwatched job as failed if its model cannot run, because its next runner would fail too."""
         try:
             yield
         except (ModelError, InstallError) as bad:
             if self.unseen is not None:
-                log = self._claimed(self.unseen)
+                log = self._claim(self.unseen)
                 attempt = log.view.attempt
-                logger.info("%s: attempt %d ends before anything has run: %s", self.record.job, attempt, bad)
+                logger.info("%s: attempt %d ends before any simulation: %s", self.record.job, attempt, bad)
                 path, text = JobPaths(self.record.job).text(attempt, 1), text_log.take().encode(errors="replace")
                 advisory.Writer(self.files).write("the text log", lambda files: files.put(path, text))
                 log.end("failed", totals=log.view.counts)
             raise
-
-
-def _first_line(error: MopsError) -> str:
-    return error.what.partition("\n")[0]
 
 
 @contextmanager
@@ -276,15 +277,15 @@ def frozen_heap() -> Iterator[None]:
 
 
 def simulations_grace(until_kill_s: float | None) -> float:
-    """Return how many seconds running simulations get after a signal.
+    """Return how long running simulations may continue after a signal.
 
-    What a simulation has computed when the process is killed is lost, and so is all that is not committed. A third of
-    the time, at least 15 s and at most a minute, is for a cluster that answers late and for the open checkpoint.
+    A kill loses unfinished simulations and uncommitted results. So a third of the time, at least 15 s and at most a
+    minute, is kept for a slow cluster and for the last commit.
 
     Parameters
     ----------
     until_kill_s
-        The time from the signal to the kill, such as a pod's grace period; None: nobody kills this process.
+        The time from the signal to the kill, such as a pod's grace period; None: the process is not killed.
     """
     if until_kill_s is None:
         return GRACE_SECONDS
@@ -297,9 +298,10 @@ _is_command: ContextVar[bool] = ContextVar("mops-is-command", default=False)
 
 @contextmanager
 def as_command() -> Iterator[None]:
-    """Run attempts in the body as the command ``mops``, whose process is theirs.
+    """Run attempts in the body as the command ``mops``.
 
-    There a stopped attempt returns, because the command says how it ended, and a third signal ends the process.
+    A stopped attempt then returns instead of raising, because the command reports it, and a third signal ends the
+    process.
     """
     token = _is_command.set(True)
     try:
@@ -310,16 +312,17 @@ def as_command() -> Iterator[None]:
 
 @contextmanager
 def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[None]:
-    """Let Ctrl-C or SIGTERM stop the runner in good order; a second one at once; a third without a commit.
+    """Stop the runner at Ctrl-C or SIGTERM; at once at a second signal, and without a commit at a third.
 
-    Ctrl-C is a person's wish, and ends the job as cancelled. SIGTERM is that of a machine or of a Kubernetes that wants
-    the place: the job goes on with the next runner. The third is for a storage that does not answer. Nothing that is
-    committed is harmed by it: it is no worse than a kill.
+    Ctrl-C comes from a person and cancels the job. SIGTERM comes from a machine or from Kubernetes, and the next runner
+    continues the job. A third signal helps if the storage does not answer. It is no worse than a kill: committed
+    results stay intact.
 
-    In the command (:func:`as_command`) the third ends the process, and the children with it. Elsewhere the process is
-    the user's, a notebook's kernel perhaps: it lives on, the third is raised where it comes, and whoever has pressed
-    Ctrl-C gets a KeyboardInterrupt at the end, behind the commit, so that nothing that follows runs on a stopped job.
-    Only in the main thread: in another one of a user's program signals are the program's.
+    In the command (:func:`as_command`) the third signal ends the process with its children. In a user's program, such
+    as a notebook's kernel, it is raised where it arrives. There Ctrl-C also raises a KeyboardInterrupt after the
+    commit, so that the program does not continue with a stopped job.
+
+    Signals are handled only in the main thread. In other threads they belong to the user's program.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -330,15 +333,15 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
         asked.append(number)
         name = signal.Signals(number).name
         if len(asked) == 1:
-            logger.warning("%s: running simulations get %g s, then what is finished is committed", name, grace_s)
-            runner.stop(grace_s, to_go_on=number == signal.SIGTERM)
+            logger.warning("%s: running simulations get %g s; then mops commits what is finished", name, grace_s)
+            runner.stop(grace_s, hand_over=number == signal.SIGTERM)
         elif len(asked) == 2:
-            logger.warning("%s again: simulations are ended, what is finished is committed", name)
-            runner.stop(0.0, to_go_on=number == signal.SIGTERM)
+            logger.warning("%s again: mops kills running simulations and commits what is finished", name)
+            runner.stop(0.0, hand_over=number == signal.SIGTERM)
         elif _is_command.get():
             os._exit(128 + number)
         else:
-            raise _raised(number, f"job {job!r} was given up: what is committed is kept")
+            raise _raised(number, f"job {job!r} was stopped without a last commit; to continue it, call mops.resume")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -347,9 +350,12 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
         for number, handler in before.items():
             signal.signal(number, handler)
     if signal.SIGINT in asked and not _is_command.get():
-        raise _raised(signal.SIGINT, f"job {job!r} was stopped: what is finished is committed, mops.resume goes on")
+        raise _raised(
+            signal.SIGINT,
+            f"job {job!r} was stopped, and finished results are committed; to continue it, call mops.resume",
+        )
 
 
 def _raised(number: int, what: str) -> BaseException:
-    """Return what a signal is in a user's program."""
+    """Return the exception for a signal in a user's program."""
     return KeyboardInterrupt(what) if number == signal.SIGINT else SystemExit(128 + number)

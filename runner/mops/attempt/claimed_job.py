@@ -1,23 +1,29 @@
-"""A job, as the runner that has claimed it sees it."""
+"""The job of this runner: its records, its storage, its log, and how the attempt ends in the log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mops.attempt.checkpoint.open_checkpoint import Limits
+from mops.attempt.planning.batch_size import MOST_GROUPS
+from mops.errors import ClusterError, MopsError, Terminated
 from mops.settings import Settings
+from mops.storage import advisory
 from mops.storage.files import Files
-from mops.storage.job_records import JobRecord
+from mops.storage.job_records import JobRecord, keep_finished
 from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import State
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import JobPaths
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.task import JobContext
+from mops.verdicts import Counts
 
 
 @dataclass
 class ClaimedJob:
-    """What an attempt knows of its job.
+    """A job that this runner has claimed.
 
     Parameters
     ----------
@@ -28,9 +34,9 @@ class ClaimedJob:
     groups
         All groups of the study.
     log
-        The job's log; its last claim is this attempt's.
+        The job's log. Its last claim is this attempt's.
     context
-        What the attempt's tasks share.
+        What all tasks of the attempt share.
 
     Attributes
     ----------
@@ -38,8 +44,12 @@ class ClaimedJob:
         The attempt's number, from 1.
     inherited
         The log at the claim: what earlier attempts committed.
+    inherited_counts
+        The counts of ``inherited``, and of what a retry took over from its parent.
     todo
-        The groups that are left to run.
+        The groups to run.
+    n_simulations
+        How many simulations they have.
     """
 
     files: Files
@@ -52,11 +62,70 @@ class ClaimedJob:
     paths: JobPaths = field(init=False)
     attempt: int = field(init=False)
     inherited: LogView = field(init=False)
+    inherited_counts: Counts = field(init=False)
     todo: Ranges = field(init=False)
+    n_simulations: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = self.record.job
         self.paths = JobPaths(self.name)
         self.inherited = self.log.view
+        self.inherited_counts = self.durable_counts
         self.attempt = self.inherited.attempt
         self.todo = self.record.todo(self.inherited.committed)
+        self.n_simulations = self.groups.n_simulations - self.inherited_counts.simulations
+
+    @property
+    def durable_counts(self) -> Counts:
+        """The counts of what is committed now, and of what a retry took over. For the thread that uses the log."""
+        return self.record.taken_over_counts + self.log.view.counts
+
+    @property
+    def checkpoint_limits(self) -> Limits:
+        """When a checkpoint closes."""
+        settings = self.settings
+        return Limits(settings.checkpoint_seconds, settings.checkpoint_bytes, settings.batch_size_or(MOST_GROUPS))
+
+    def end_attempt(self, failure: MopsError | None, *, hand_over: bool) -> State:
+        """Append the attempt's end to the log, unless another runner shall continue the job.
+
+        Parameters
+        ----------
+        failure
+            Why nothing more can run; None: nothing went wrong.
+        hand_over
+            Whether the attempt was stopped for the next runner. A cancel in the log overrides it.
+
+        Returns
+        -------
+        State
+            ``succeeded``, ``partial`` or ``cancelled``.
+
+        Raises
+        ------
+        MopsError
+            The failure. After a ClusterError the log has no end, so that the job is resumed where it is restarted.
+        Terminated
+            The attempt was stopped for the next runner, before the job was complete.
+        """
+        if isinstance(failure, ClusterError):
+            raise failure
+        if failure is not None:
+            self.log.end("failed", totals=self.log.view.counts)
+            raise failure
+        state = end_state(self.record, self.log.view)
+        if state == "cancelled" and hand_over and not self.log.cancelled:
+            raise Terminated(self.name, where=self.files.url)
+        self.log.end(state, totals=self.log.view.counts)
+        end = self.log.view.end
+        if end is not None and end.complete:
+            what = "the copy of the job's end, for quick listing,"
+            advisory.Writer(self.files).write(what, lambda files: keep_finished(files, self.record, end))
+        return state
+
+
+def end_state(record: JobRecord, view: LogView) -> State:
+    """Return the state with which an attempt ends if nothing went wrong."""
+    if record.todo(view.committed):
+        return "cancelled"
+    return "partial" if (record.taken_over_counts + view.counts).failed else "succeeded"

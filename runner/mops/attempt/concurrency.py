@@ -1,16 +1,16 @@
 """How much runs at once: groups in flight, and simulations on each worker.
 
-``MODELOPS_JOB_BATCH_SIZE`` says it, or with ``auto`` what simulations take. A worker or a runner that ran out of memory
-halves the groups in flight. The rules are :mod:`mops.attempt.planning.window`'s and
-:mod:`mops.attempt.planning.batch_size`'s.
+MODELOPS_JOB_BATCH_SIZE sets it. With ``auto`` it follows from what simulations use. After a worker or a runner ran out
+of memory, half as many groups are in flight. The rules are in :mod:`mops.attempt.planning.window` and
+:mod:`mops.attempt.planning.batch_size`.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from mops.attempt.claimed_job import ClaimedJob
-from mops.attempt.lost_tasks import killed_report, memory_report
 from mops.attempt.planning.batch_size import (
     MOST_GROUPS,
     PILOT_TASKS_PER_SLOT,
@@ -21,25 +21,27 @@ from mops.attempt.planning.batch_size import (
     room_for_results,
 )
 from mops.attempt.planning.task_size import WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT
-from mops.attempt.planning.window import Window, start_after
+from mops.attempt.planning.window import Window, start_size
 from mops.cluster.base import Cluster
 from mops.cluster.capacity import ClusterCapacity
+from mops.cluster.shares import Share
 from mops.cluster.worker_losses import Pods, WorkerLoss
 from mops.storage.live_record import read_live
 from mops.system.heap import resident_bytes
 from mops.system.memory_limits import allowed_bytes, available_bytes
 from mops.task import Task, TaskRequest
+from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
 
 
 class Concurrency:
-    """The window and, with BATCH_SIZE=auto, what is reckoned from measurements. Used by the loop alone.
+    """The window, and with BATCH_SIZE=auto what it follows from. Used by the loop alone.
 
     Parameters
     ----------
     pods
-        Tells why the pod of the previous attempt ended; None: nobody can.
+        Knows why the pod of the previous attempt ended; None: the runner is not a pod.
     """
 
     def __init__(self, job: ClaimedJob, cluster: Cluster, capacity: ClusterCapacity, pods: Pods | None):
@@ -48,91 +50,109 @@ class Concurrency:
         self._sizer = BatchSizer() if job.settings.batch_size == "auto" else None
         self._size: BatchSize | None = None
         self._halved_at_task = 0
-        self._suspects: set[str] = set()  # keys of tasks whose deaths say nothing of the window: alone, or suspected
+        # Keys of tasks that ran alone or were suspects: their deaths say nothing about the window.
+        self._unrelated_keys: set[str] = set()
 
     @property
     def window_per_slot(self) -> float:
-        """Tasks that a window of short groups is divided into at least, for each slot."""
+        """The least tasks that a window of short groups is divided into, for each slot."""
         return WINDOW_PER_SLOT if self._job.context.slots is None else WINDOW_PER_EMBEDDED_SLOT
 
     @property
     def per_worker(self) -> int | None:
-        """Simulations at once on a worker: one until it is known what they take; None: as many as it has slots."""
+        """Simulations at once on a worker; None: as many as the worker has slots.
+
+        With BATCH_SIZE=auto it is one until the memory of a simulation is known.
+        """
         if self._sizer is None:
             return None
         return self._size.per_worker if self._size else 1
 
     @property
-    def arithmetic(self) -> str:
-        """How it was reckoned, for people; empty: it was not."""
-        return self._size.said if self._size else ""
+    def explanation(self) -> str:
+        """How BATCH_SIZE=auto arrived at the size, for people; empty if it has not."""
+        return self._size.explanation if self._size else ""
 
-    def sent(self, task: Task, request: TaskRequest) -> None:
-        """Note a task that is sent."""
+    def limit(self, share: Share) -> Share:
+        """Return the share with no more slots than may run at once on its workers."""
+        per_worker = self.per_worker
+        if per_worker is None:
+            return share
+        return replace(share, slots=min(share.slots, per_worker * share.workers))
+
+    def task_sent(self, task: Task, request: TaskRequest) -> None:
+        """Note that a task is sent."""
         if task.alone or task.suspect:
-            self._suspects.update(request.keys)
+            self._unrelated_keys.update(request.keys)
 
-    def measured(self, usage: TaskUsage, *, trouble: bool) -> None:
-        """Learn from a finished task what simulations take.
+    def task_finished(self, usage: TaskUsage, *, exceeded_memory: bool) -> None:
+        """Learn what simulations use (with BATCH_SIZE=auto).
 
         Parameters
         ----------
-        trouble
-            One of them took more than there is for each.
+        exceeded_memory
+            Whether one of the task's simulations used more than the share of each.
         """
-        if self._sizer is None or not usage.allowed_bytes:  # nothing ran: it was given up
+        if self._sizer is None or not usage.allowed_bytes:  # the runner gave the task up: it was not run
             return
-        self._sizer.measured(usage)
-        if self._sizer.due or trouble:
+        self._sizer.add(usage)
+        if self._sizer.is_due or exceeded_memory:
             self._resize()
 
-    def batch_done(self) -> None:
-        """Note that a batch is committed: a window that was halved grows by a tenth."""
-        self.window.batch_done()
+    def batch_committed(self) -> None:
+        """Let a window that was halved grow by a tenth."""
+        self.window.batch_committed()
         self._resize()
 
     def worker_lost(self, loss: WorkerLoss, last_task: int) -> None:
-        """Halve the window where a worker ran out of memory; its tasks run again by themselves.
+        """Halve the window if a worker ran out of memory.
 
         Parameters
         ----------
         last_task
-            The number of the task that was sent last: losses of tasks up to it do not halve the window again.
+            The number of the task that was sent last. The loss of a task up to this number does not halve the window
+            again, because the task was sent under the old window.
         """
-        mine = [key for key in loss.keys if f"-{self._job.name}-{self._job.context.run}-" in key]
-        n_tasks = len(mine)
-        telling = [key for key in set(mine) - self._suspects if int(key.rpartition("-")[2]) > self._halved_at_task]
-        if loss.cause.memory and telling:
+        own = [key for key in loss.keys if self._job.context.mark in key]
+        if not own:
+            return
+        what, consequence = loss.cause.text, f"tasks to run again: {len(own)}"
+        related = [key for key in set(own) - self._unrelated_keys if int(key.rpartition("-")[2]) > self._halved_at_task]
+        if loss.cause.memory and related:
             before, self._halved_at_task = self.window.size, last_task
-            report = memory_report(loss, n_tasks, before, self.window.halve())
-            logger.warning("%s: %s", self._job.name, report)
-        elif n_tasks:
-            why = f": {loss.cause.text}" if loss.cause.text else ""
-            logger.info("%s: worker %s is gone%s; %d tasks run again", self._job.name, loss.worker, why, n_tasks)
+            window = f"window: {self.window.halve()} parameter sets (before: {before})"
+            message = "%s: worker %s ran out of memory: %s; %s; %s"
+            logger.warning(message, self._job.name, loss.worker, what, window, consequence)
+        else:
+            why = f": {what}" if what else ""
+            logger.info("%s: worker %s was lost%s; %s", self._job.name, loss.worker, why, consequence)
 
     def _first_window(self, pods: Pods | None) -> Window:
-        """Return the window; half of that of an attempt before that ran out of memory."""
+        """Return the window; half of the previous attempt's if its runner ran out of memory."""
         job, before = self._job, self._job.attempt - 1
         live = read_live(job.files, job.paths, before) if before else None
         ended = all(claim.n != before for claim in job.inherited.unended)
-        oom = pods.runner_out_of_memory(live.host) if pods and live and not ended else ""
-        start = start_after(live, ended=ended, oom=bool(oom))
+        evidence = pods.runner_out_of_memory(live.host) if pods and live and not ended else ""
+        start = start_size(live, ended=ended, oom=bool(evidence))
         if live is not None and start is not None and start < job.settings.batch_size_or(MOST_GROUPS):
-            logger.warning("%s: %s", job.name, killed_report(live, before, start, oom))
+            used = f"{bytes_text(live.memory_bytes)} of {bytes_text(live.limit_bytes)} on {live.host}"
+            why = evidence or "it probably ran out of memory"
+            message = "%s: the runner of attempt %d was killed at %s: %s; window: %d parameter sets (before: %d)"
+            logger.warning(message, job.name, before, used, why, start, live.window)
         return Window(job.settings.batch_size_or(PILOT_TASKS_PER_SLOT * self._capacity.slots), start)
 
     def _resize(self) -> None:
-        """With BATCH_SIZE=auto, reckon anew how much runs at once, and log it where it has changed."""
+        """With BATCH_SIZE=auto, compute the window and the simulations per worker, and log a change."""
         if self._sizer is None:
             return
         workers, settings = max(self._cluster.workers, 1), self._job.settings
         free = min(allowed_bytes() - resident_bytes(), available_bytes())
         results = room_for_results(self._job.context.held_bytes, workers, free)
         task_seconds = settings.task_seconds if settings.checkpoint_seconds > 0 else 0.0
-        there_is = Resources(self._capacity.slots, workers, results, task_seconds, self.window_per_slot)
-        size = self._sizer.sizes(there_is)
+        resources = Resources(self._capacity.slots, workers, results, task_seconds, self.window_per_slot)
+        size = self._sizer.size(resources)
         if size is None or not size.differs(self._size):
             return
         self._size = size
-        self.window.allow(size.groups)
-        logger.info("%s: MODELOPS_JOB_BATCH_SIZE=auto: %s", self._job.name, size.said)
+        self.window.set_most(size.groups)
+        logger.info("%s: MODELOPS_JOB_BATCH_SIZE=auto: %s", self._job.name, size.explanation)

@@ -1,9 +1,9 @@
-"""Checks, batch by batch, that nothing of committed groups is left in memory; gives free memory back.
+"""Checks after each batch that nothing of its groups is left in memory, and gives free memory back.
 
-Never an error for the job: what is clean is logged at DEBUG, a leak or a worker that does not answer at WARNING,
-with names. Buffers are found by the names of their anonymous files in /proc, so on Linux only.
+A leak is never an error of the job. A clean batch is logged at DEBUG, and a leak, or a worker that does not answer, at
+WARNING. Buffers are found by the names of their anonymous files in /proc, so on Linux only.
 
-Then heaps are trimmed: what a batch has freed in between is given back to the system, on every worker and here.
+Then heaps are trimmed, which returns what the batch has freed to the system, on every worker and here.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed import Client
 
 from mops.attempt.planning.window import Window
+from mops.cluster.base import Cluster
 from mops.system.heap import trim_heap
 from mops.waiting import polls
 from mops.worker.result_buffers import held_names
@@ -27,74 +29,142 @@ from mops.worker.run_task import child_pids
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 5.0
+LEAK_SECONDS = 5.0
+"""How long something may be left of a batch before it counts as a leak."""
+
 ANSWER_SECONDS = 5.0
 TRIM_SECONDS = 10.0
-_LOOK_AGAIN_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _PART = re.compile(r"mops-part-(\S+)\.")
 _SHOWN = 5
 
 
+class Batch(NamedTuple):
+    """As many committed groups as the window has: its number, and the Dask keys of its tasks."""
+
+    number: int
+    keys: Sequence[str]
+
+
+class Batches:
+    """Counts committed groups off in batches.
+
+    Parameters
+    ----------
+    window
+        Its size is the number of groups in a batch.
+    """
+
+    def __init__(self, window: Window):
+        self._window = window
+        self._groups = self._n = 0
+        self._keys: list[str] = []
+
+    def add(self, groups: int, keys: Iterable[str]) -> Batch | None:
+        """Count a commit; return the batch that it completes."""
+        self._groups += groups
+        self._keys += keys
+        if self._groups < self._window.size:
+            return None
+        self._n += self._groups // self._window.size
+        self._groups %= self._window.size
+        keys, self._keys = self._keys, []
+        return Batch(self._n, keys)
+
+    def last(self) -> Batch | None:
+        """Return the last batch, which may be short; None if there is no commit after the batch before."""
+        keys, self._keys = self._keys, []
+        return Batch(self._n + 1, keys) if keys else None
+
+
+class DrainThread:
+    """Makes the checks one after the other in a thread, so that the loop does not wait for them."""
+
+    def __init__(self, cluster: Cluster, job: str, window: Window):
+        self._cluster, self._job = cluster, job
+        self._batches, self._trimmer = Batches(window), Trimmer()
+        self._thread = ThreadPoolExecutor(1, "mops-drain")
+
+    def committed(self, groups: int, keys: Iterable[str]) -> bool:
+        """Count a commit, and check the batch that it completes; return whether it completes one."""
+        batch = self._batches.add(groups, keys)
+        if batch is not None:
+            self._check(batch)
+        return batch is not None
+
+    def finish(self, then: Callable[[], object]) -> None:
+        """Check the last batch, and call a function after that. Do not wait."""
+        if (batch := self._batches.last()) is not None:
+            self._check(batch)
+        self._call(then)
+
+    def close(self) -> None:
+        """Wait for the checks that are due."""
+        self._thread.shutdown()
+
+    def _check(self, batch: Batch) -> None:
+        client, pool = self._cluster.client, self._cluster.pool
+        self._call(lambda: check(client, self._job, pool, batch))
+        self._call(lambda: self._trimmer.trim(client))
+
+    def _call(self, function: Callable[[], object]) -> None:
+        self._thread.submit(function).add_done_callback(self._log_error)
+
+    def _log_error(self, called: Future[object]) -> None:
+        if (error := called.exception()) is not None:
+            logger.warning("%s: a check for leaks failed; the job continues", self._job, exc_info=error)
+
+
 def check(
-    client: Client,
-    job: str,
-    pool: str,
-    batch: int,
-    keys: Sequence[str],
-    patience_s: float = PATIENCE_SECONDS,
-    answer_s: float = ANSWER_SECONDS,
+    client: Client, job: str, pool: str, batch: Batch, leak_s: float = LEAK_SECONDS, answer_s: float = ANSWER_SECONDS
 ) -> bool:
-    """Look until nothing is left of ``keys``, for ``patience_s`` seconds; log what is; return whether it is clean.
+    """Wait until nothing is left of a batch, and log what is left after ``leak_s`` seconds; return whether it is clean.
 
     Parameters
     ----------
     pool
-        Names the pools whose children are looked at.
-    batch
-        The batch's number, for the log.
-    keys
-        Dask keys of tasks whose groups are all committed.
+        The name of the pools whose child processes are checked.
     answer_s
-        Seconds in which the scheduler and each worker are to answer, each time.
+        How long the scheduler and each worker have to answer, each time.
     """
-    for _ in polls(_LOOK_AGAIN_SECONDS, patience_s):
-        left = _look(client, pool, frozenset(keys), answer_s)
+    for _ in polls(_POLL_SECONDS, leak_s):
+        left = _look(client, pool, frozenset(batch.keys), answer_s)
         if not left:
-            logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch, len(keys))
+            logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch.number, len(batch.keys))
             return True
     more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-    logger.warning("%s: after batch %d something is left: %s%s", job, batch, "; ".join(left[:_SHOWN]), more)
+    logger.warning("%s: after batch %d something is left: %s%s", job, batch.number, "; ".join(left[:_SHOWN]), more)
     return False
 
 
 class Trimmer:
-    """Gives back what is free, from time to time.
+    """Trims heaps from time to time.
 
     Parameters
     ----------
     every_s
-        Not more often: pages that are given back have to be cleared when they are wanted again.
+        The least seconds between two trims, because pages that are given back must be cleared before their next use.
     """
 
     def __init__(self, every_s: float = TRIM_SECONDS):
         self._every_s = every_s
-        self._trimmed = time.monotonic()
+        self._trimmed_at = time.monotonic()
 
     def trim(self, client: Client) -> bool:
-        """Trim this process's heap and each worker's, if it is time; return whether it was."""
-        if time.monotonic() - self._trimmed < self._every_s:
+        """Trim the heaps of this process and of each worker, if it is time; return whether it was."""
+        if time.monotonic() - self._trimmed_at < self._every_s:
             return False
-        self._trimmed = time.monotonic()
+        self._trimmed_at = time.monotonic()
         trim_heap()
         try:
             client.run(trim_worker, on_error="ignore")
-        except (OSError, TimeoutError) as gone:  # the connection is lost; whoever finds that out says so
-            logger.debug("workers are not trimmed: %r", gone)
+        except (OSError, TimeoutError) as error:  # the connection broke, which the loop will notice
+            logger.debug("cannot trim the heaps of workers: %r", error)
         return True
 
 
 async def trim_worker() -> None:
-    """Trim a worker's heap, off its event loop. Runs there."""
+    """Trim a worker's heap, outside of its event loop. Runs there."""
     await asyncio.to_thread(trim_heap)
 
 
@@ -123,7 +193,7 @@ def _lines(name: str, answer: Any) -> list[str]:
 
 
 def on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
-    """Return what the scheduler still knows of the keys. Runs there."""
+    """Describe what the scheduler still has of the keys. Runs there."""
     kept = [dask_scheduler.tasks[key] for key in keys if key in dask_scheduler.tasks]
     return [
         f"key {task.key} on the scheduler ({task.state}, wanted by {len(task.who_wants or ())} clients)"
@@ -132,7 +202,7 @@ def on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
 
 
 def on_worker(dask_worker: Any, pool: str, keys: frozenset[str]) -> list[str]:
-    """Return what a worker and its children still hold of the keys. Runs there."""
+    """Describe what a worker and its child processes still have of the keys. Runs there."""
     kept = {*dask_worker.data, *dask_worker.state.tasks}
     left = [f"key {key} on worker {dask_worker.address}" for key in keys if key in kept]
     parts = {key for name in held_names() for key in _PART.findall(name)}
@@ -143,42 +213,11 @@ def on_worker(dask_worker: Any, pool: str, keys: frozenset[str]) -> list[str]:
 
 
 def _buffers(holder: str, pid: int, keys: frozenset[str]) -> Iterator[str]:
-    """Yield the parts of these keys that a process maps or has open."""
+    """Describe the buffers of these keys that a process has mapped or open."""
     process = Path("/proc", str(pid))
     try:
         names = [process.joinpath("maps").read_text(), *(str(fd.readlink()) for fd in process.joinpath("fd").iterdir())]
-    except OSError:  # it ended while we looked, or there is no /proc
+    except OSError:  # the process has ended, or there is no /proc
         return
     for key in sorted({key for name in names for key in _PART.findall(name)} & keys):
         yield f"a buffer of {key} in {holder}"
-
-
-class Batches:
-    """Counts committed groups off in batches, for the drain check.
-
-    Parameters
-    ----------
-    window
-        As many groups as it has are a batch.
-    """
-
-    def __init__(self, window: Window):
-        self._window = window
-        self._groups = self._n = 0
-        self._keys: list[str] = []
-
-    def add(self, groups: int, keys: Iterable[str]) -> tuple[int, list[str]] | None:
-        """Take a commit; return the batch that it completes and the keys committed since the one before."""
-        self._groups += groups
-        self._keys += keys
-        if self._groups < self._window.size:
-            return None
-        self._n += self._groups // self._window.size
-        self._groups %= self._window.size
-        due, self._keys = self._keys, []
-        return self._n, due
-
-    def rest(self) -> tuple[int, list[str]] | None:
-        """Return the last batch, which may be short; None if it was returned already."""
-        due, self._keys = self._keys, []
-        return (self._n + 1, due) if due else None

@@ -1,10 +1,12 @@
-"""Workers on which tasks raise: whether the worker is faulty, or the task, or nothing can run anywhere. Pure.
+"""Decides, after a task has raised on a worker, whether the worker is faulty, or the task, or nothing can run. Pure.
 
-A task that raises is first a fault of its worker (a full disk, no descriptors left, a missing package): it runs on
-another one. A worker is faulty after :data:`FAULTS` in a row, and nothing more is sent there; what has raised elsewhere
-before, or runs alone, says nothing of it. A task that has raised as often is cut down like one that has taken down its
-workers (:mod:`mops.attempt.lost_tasks`), and failed by name at the end, where workers on which it has raised have come
-good with others since. Where all workers are faulty, nothing can run; without any, the cluster is waited for.
+An error that a task raises counts first against its worker, which may have a full disk, no free file descriptors, or
+a missing package. So the task runs on another worker. A worker is faulty after :data:`FAULTS` errors in a row, and gets
+no more tasks. Errors of a task that has raised elsewhere before, or runs alone, do not count against its worker.
+
+A task that has raised :data:`FAULTS` times is cut into smaller ones, like a task whose workers died
+(:mod:`mops.attempt.lost_tasks`). It is failed by name at the end, if workers on which it raised have succeeded with
+other tasks since. If all workers are faulty, the attempt ends. If there are no workers, the attempt waits for one.
 """
 
 from __future__ import annotations
@@ -14,130 +16,129 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mops.attempt.lost_tasks import described
+from mops.attempt.lost_tasks import task_text
 from mops.errors import ClusterError, MopsError
 from mops.task import Task
 
 FAULTS = 3
-"""Tasks that raise on a worker, without a good one between, after which it is faulty. And how often a task raises until
-it is cut down."""
+"""How many tasks in a row raise on a worker until it is faulty, and how often a task raises until it is cut."""
 
 WITNESSES = 3
-"""Workers that say that nothing can run, if there are so many, where nothing has run yet."""
+"""How many workers must report that nothing can run, if there are that many and nothing has run yet."""
 
-_GOOD_SINCE = 2
+_SUCCEEDED_SINCE = 2
 
 
 class AfterFault(Enum):
-    """What follows of a task that has raised."""
+    """What follows after a task has raised."""
 
-    ELSEWHERE = "it runs elsewhere"
-    BLAME = "it has raised on several workers"
-    END = "nothing can run anywhere"
-    RAISES_EVERYWHERE = "it has raised on all its workers, and no other task has run there since"
+    ELSEWHERE = "runs on another worker"
+    BLAME = "runs in smaller tasks"
+    END = "no task can run on any worker"
+    RAISES_EVERYWHERE = "it raised on all its workers, and no other task has succeeded there since"
 
 
 @dataclass
-class _FaultsOfTask:
-    """How often a group has raised since it was cut down, on which workers, and which have come good since."""
+class _FaultsOfGroup:
+    """How often a group has raised since it was cut, on which workers, and which of them have succeeded since."""
 
     times: int = 0
     on: set[str] = field(default_factory=set)
-    good_since: set[str] = field(default_factory=set)
+    succeeded_since: set[str] = field(default_factory=set)
 
     @property
     def is_to_blame(self) -> bool:
-        return len(self.good_since) >= min(_GOOD_SINCE, len(self.on))
+        return len(self.succeeded_since) >= min(_SUCCEEDED_SINCE, len(self.on))
 
 
 class FaultyWorkers:
-    """What has raised where, in one attempt."""
+    """Which tasks have raised on which workers in this attempt."""
 
     def __init__(self) -> None:
         self._in_a_row: Counter[str] = Counter()
-        self._raised: dict[int, _FaultsOfTask] = {}
-        self._at_first: set[str] = set()  # workers that have said why nothing can run, before anything has
-        self._anything_good = False
+        self._faults: dict[int, _FaultsOfGroup] = {}
+        self._witnesses: set[str] = set()  # workers that reported that nothing can run, before anything has
+        self._has_succeeded = False
         self.avoided: set[str] = set()
-        """Workers that are faulty."""
+        """The faulty workers."""
 
     def raised(self, task: Task, worker: str, error: BaseException, workers: Set[str]) -> AfterFault:
-        """Take a task that has raised; its worker may be faulty from now on.
+        """Count an error of a task, and decide what follows.
 
         Parameters
         ----------
         worker
-            Its address; empty: it came to none.
+            The address of the task's worker; empty: the task reached none.
         workers
-            The addresses of all workers that there are now, as far as it is known.
+            The addresses of all workers.
         """
-        if not self._anything_good and isinstance(error, MopsError):
-            self._at_first.add(worker)
-            if len(self._at_first) >= min(WITNESSES, max(len(workers - self.avoided), 1)):
+        if not self._has_succeeded and isinstance(error, MopsError):
+            self._witnesses.add(worker)
+            if len(self._witnesses) >= min(WITNESSES, max(len(workers - self.avoided), 1)):
                 return AfterFault.END
-        past = [self._raised.setdefault(group, _FaultsOfTask()) for group in task.groups]
-        raised_elsewhere = any(one.on - {worker} for one in past)
-        for one in past:
-            one.times += 1
-            one.on.update([worker] if worker else ())
+        faults = [self._faults.setdefault(group, _FaultsOfGroup()) for group in task.groups]
+        raised_elsewhere = any(of_group.on - {worker} for of_group in faults)
+        for of_group in faults:
+            of_group.times += 1
+            of_group.on.update([worker] if worker else ())
         if not worker or not (task.alone or raised_elsewhere):
             self._in_a_row[worker] += 1
         if self._in_a_row[worker] >= FAULTS:
             self.avoided.add(worker)
-        # Without a worker's address, the scheduler cannot read tasks.
+        # A task that reaches no worker is one that the scheduler cannot read.
         if "" in self.avoided or (workers and workers <= self.avoided):
             return AfterFault.END
-        if min(one.times for one in past) < FAULTS:
+        if min(of_group.times for of_group in faults) < FAULTS:
             return AfterFault.ELSEWHERE
-        for one in past:
-            one.times = 0
-        if not task.alone or all(one.is_to_blame for one in past):
+        for of_group in faults:
+            of_group.times = 0
+        if not task.alone or all(of_group.is_to_blame for of_group in faults):
             return AfterFault.BLAME
-        others_raise = len(self._raised) > len(past)
+        others_raise = len(self._faults) > len(faults)
         return AfterFault.END if others_raise else AfterFault.RAISES_EVERYWHERE
 
-    def good(self, worker: str) -> None:
-        """Take a task that has come back from a worker with what it was asked for, or part of it."""
-        self._anything_good = True
-        for of in (worker, ""):
-            self._in_a_row.pop(of, None)
-        for past in self._raised.values():
-            past.good_since |= past.on & {worker}
+    def succeeded(self, worker: str) -> None:
+        """Note that a worker has returned a result."""
+        self._has_succeeded = True
+        for address in (worker, ""):
+            self._in_a_row.pop(address, None)
+        for faults in self._faults.values():
+            faults.succeeded_since |= faults.on & {worker}
 
-    def left(self, worker: str) -> bool:
-        """Forget a worker that has left, whose address another one may get; return whether it was avoided."""
+    def worker_left(self, worker: str) -> bool:
+        """Forget a worker, because another one may get its address; return whether it was avoided."""
         self._in_a_row.pop(worker, None)
         was_avoided = worker in self.avoided
         self.avoided.discard(worker)
         return was_avoided
 
-    def forget(self, groups: Iterable[int]) -> None:
+    def groups_finished(self, groups: Iterable[int]) -> None:
         """Forget groups that are finished."""
-        for group in groups if self._raised else ():
-            self._raised.pop(group, None)
+        for group in groups if self._faults else ():
+            self._faults.pop(group, None)
 
-    def avoid(self, task: Task) -> frozenset[str]:
-        """Return the workers on which a task is not to run: the faulty ones, and those on which its work has raised."""
-        if not self._raised and not self.avoided:
+    def to_avoid(self, task: Task) -> frozenset[str]:
+        """Return the workers that must not run a task: the faulty ones, and those on which its groups have raised."""
+        if not self._faults and not self.avoided:
             return frozenset()
-        on = (self._raised[group].on for group in task.groups if group in self._raised)
+        on = (self._faults[group].on for group in task.groups if group in self._faults)
         return frozenset(self.avoided.union(*on))
 
 
-def nothing_can_run(task: Task, worker: str, said: str, why: AfterFault, job: str) -> ClusterError:
+def end_of_attempt(task: Task, worker: str, error: str, why: AfterFault, job: str) -> ClusterError:
     """Return the error that ends an attempt after a task has raised.
 
     Parameters
     ----------
     worker
-        The address of the worker that ran it last; empty: it came to none.
-    said
-        What it raised there.
+        The address of the worker that ran the task last; empty: the task reached none.
+    error
+        What the task raised there.
     """
     if why is AfterFault.RAISES_EVERYWHERE:
-        what = f"{described(task)} raised on every worker that ran it; on the last one, {worker or 'none'}: {said}"
-        hint = "correct what it raised, or look at the workers' logs"
+        what = f"{task_text(task)} raised on every worker that ran it; on the last one, {worker}: {error}"
+        hint = "fix the cause of this error, or look at the logs of the workers"
     else:
-        what = f"no simulation can run on any worker; the last one, {worker or 'none'}, says: {said}"
-        hint = "look at the workers' disks, limits and logs"
-    return ClusterError(what, where=job, hint=f"{hint}; mops jobs resume goes on from what is committed")
+        what = f"no task can run on any worker; the last error, from {worker or 'the scheduler'}: {error}"
+        hint = "look at the disks, limits and logs of the workers"
+    return ClusterError(what, where=job, hint=f"{hint}; then continue the job: mops jobs resume {job}")

@@ -1,6 +1,6 @@
-"""Receives results of tasks: checks them against the job's schema, and hands groups to the committer.
+"""Receives the results of tasks: checks them against the job's schema, and hands groups to the committer.
 
-All of it runs in the delivering thread (:mod:`mops.attempt.task_threads`); the loop hears of it by events.
+Everything here runs in the delivering thread (:mod:`mops.attempt.task_threads`), and events tell the loop.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TaskFinished:
-    """An event: a task came back, and what it gave is kept.
+    """An event: a task came back, and its result is kept.
 
     Parameters
     ----------
     number
-        The task's.
+        The task's number.
     done
         Groups that are whole, and in the open checkpoint.
     counts, failed
         Simulations and targets that no earlier event has counted; failed simulations by verdict.
     run_alone_later
-        Groups, or replicates of the task's group, that took too much memory beside others.
-    partial
-        What it gave of a group that runs as several tasks; None: the task was of whole groups.
-    reference
-        The first good simulation's schema, if there is one.
+        Groups, or replicates of the task's group, that used too much memory while others ran on the worker.
     usage
-        What it took.
+        The time and memory of the task.
+    partial
+        The result for a group that runs as several tasks; None: the task was of whole groups.
+    reference
+        The schema of the first good simulation, if there is one.
     worker
-        Its address; empty: no worker ran it.
+        The worker's address; empty: no worker ran the task.
     is_empty
-        It came back without anything that it was asked for.
+        Whether the task came back without anything that it was asked for.
     """
 
     number: int
@@ -70,7 +70,7 @@ class GroupFinished:
     Parameters
     ----------
     counts
-        Its targets; its simulations were counted as they came.
+        The group's targets. Its simulations were counted as they came.
     """
 
     group: int
@@ -78,16 +78,16 @@ class GroupFinished:
 
 
 class ResultReceiver:
-    """What happens to a result before the loop hears of it.
+    """What happens to a result before the loop learns about it.
 
     Parameters
     ----------
     families
-        What is known of the job's columns.
+        The families of the job's columns.
     put
-        Takes the result of whole groups into the open checkpoint, and counts it. Waits while too much is waiting.
+        Takes the result of whole groups into the open checkpoint, and counts it. Waits while too many bytes wait there.
     on_start
-        Told how the workers start child processes.
+        Called with how a worker starts child processes.
     """
 
     def __init__(
@@ -104,30 +104,29 @@ class ResultReceiver:
         self._tracebacks = Tracebacks()
 
     def receive(self, task: Task, result: TaskResult) -> TaskFinished:
-        """Keep what a task gave: whole groups in the open checkpoint, anything else on disk until its group is whole.
+        """Keep a result: whole groups in the open checkpoint, parts of a group on disk until the group is whole.
 
         Raises
         ------
         UsageError
-            The model has not all outputs that the study names.
+            The model lacks an output that the study names.
         """
         if self._families.known is None and result.reference is not None:
-            result = self._begin(result)
-        result = self._fitting(result)
+            result = self._set_reference(result)
+        result = self._without_misfits(result)
         self._log(result)
         failed = failed_simulations(result)
         result.failures = self._tracebacks.shared(result.failures)
-        where = (result.allowed_bytes, result.own_bytes)
         measured = (result.peak_bytes, result.nbytes, result.seconds)
+        memory = (result.allowed_bytes, result.own_bytes)
         rest = (result.reference, result.worker, result.is_empty)
         if task.replicates is None:
-            usage = TaskUsage(*measured, len(result.done), *where)
-            counts = self._put(result)  # its buffers are the committer's from here on
+            usage = TaskUsage(*measured, len(result.done), *memory)
+            counts = self._put(result)  # from here on the committer owns its buffers
             return TaskFinished(task.number, result.done, counts, failed, result.postponed, usage, None, *rest)
-        n_groups = len(result.replicates) / self._job.groups.n_replicates(task.groups[0])
+        usage = TaskUsage(*measured, len(result.replicates) / self._job.groups.n_replicates(task.groups[0]), *memory)
         counts = Counts(len(result.replicates) - failed.total(), failed.total())
         partial = self._partial_groups.keep(result)
-        usage = TaskUsage(*measured, n_groups, *where)
         return TaskFinished(task.number, frozenset(), counts, failed, result.postponed, usage, partial, *rest)
 
     def receive_group(self, group: int) -> GroupFinished:
@@ -144,40 +143,40 @@ class ResultReceiver:
         for note in result.notes:
             logger.info("%s: %s", self._job.name, note)
 
-    def _begin(self, result: TaskResult) -> TaskResult:
-        """Make the first good simulation's schema the job's; another attempt may have been first."""
+    def _set_reference(self, result: TaskResult) -> TaskResult:
+        """Make the schema of the first good simulation the job's, unless another attempt was first."""
         assert result.reference is not None
         kept = keep_reference(self._job.files, self._job.paths, result.reference)
         check_outputs(self._job.context.outputs, kept)
-        self._families.begin(kept)
+        self._families.set_reference(kept)
         if kept == result.reference:
             return result
-        # Judged by another schema than the job's: these groups run again under the job's own.
+        # The worker checked these groups against another schema, so they run again.
         nothing: dict[str, Any] = {"done": frozenset(), "replicates": frozenset()}
         return replace(result, parts=[], failures=[], losses=[], reference=kept, **nothing)
 
-    def _fitting(self, result: TaskResult) -> TaskResult:
-        """Leave out what no longer fits because another task has fixed a column's family: it runs again, and knows."""
-        fitting, why = self._families.accept(result)
-        if why:
+    def _without_misfits(self, result: TaskResult) -> TaskResult:
+        """Remove what does not fit the families that other tasks have fixed meanwhile. It runs again under these."""
+        fitting, misfit = self._families.accept(result)
+        if misfit:
             n = len(result.done) - len(fitting.done) or 1
-            told = "another task has fixed the family of its types meanwhile"
-            logger.info("%s: %d parameter sets run again: %s: %s", self._job.name, n, why, told)
+            message = "%s: parameter sets to run again: %d, because another task fixed the types of %s meanwhile"
+            logger.info(message, self._job.name, n, misfit)
         return fitting
 
 
 def check_outputs(wanted: Iterable[str] | None, families: Families) -> None:
-    """Look whether the model returns the outputs that the study keeps.
+    """Check that the model returns the outputs that the study keeps.
 
     Raises
     ------
     UsageError
-        It does not: which it has.
+        It does not.
     """
     unknown = [name for name in wanted or () if name not in families]
     if unknown:
         raise UsageError(
             f"the model has no output {', '.join(map(repr, unknown))}; it has: {', '.join(families)}",
             where="$.outputs",
-            hint="name outputs that the model returns, or leave 'outputs' out to keep all",
+            hint="name outputs that the model returns, or remove 'outputs' to keep all",
         )

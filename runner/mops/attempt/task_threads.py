@@ -1,7 +1,7 @@
-"""The threads that fetch and deliver results. Whatever is raised in one becomes an event that the loop sees.
+"""The threads that fetch and deliver results. An error that is raised in one becomes an event for the loop.
 
-A task whose thread or callback died in silence would be in flight for ever. So nothing runs beside the loop for a task
-but through :meth:`TaskThreads.call`, and an error that nobody expects there reaches the loop as :class:`ThreadFault`.
+A task whose thread died in silence would stay in flight for ever. So everything that is done for a task outside of the
+loop goes through :meth:`TaskThreads.call`, which turns unexpected errors into :class:`ThreadFault`.
 """
 
 from __future__ import annotations
@@ -14,35 +14,39 @@ from dataclasses import dataclass
 from threading import Condition
 from typing import Literal
 
-ThreadName = Literal["fetch", "deliver", "give", "ask", "connect"]
+ThreadName = Literal["fetch", "deliver", "send", "explain", "connect"]
 
 FETCHES = 4
-"""Results that are fetched at once, at most: one that its worker cannot give does not hold up the others. Dask gathers
-five at once without merging them, so that giving one up does not harm the others."""
+"""The most results that are fetched at once, so that one slow worker does not hold up the others.
 
-_THREADS: dict[ThreadName, int] = {"fetch": FETCHES, "deliver": 1, "give": 1, "ask": 1, "connect": 1}
+Dask does not merge up to five gatherings at once into one request, so that one of them can be given up alone."""
+
+_THREADS: dict[ThreadName, int] = {"fetch": FETCHES, "deliver": 1, "send": 1, "explain": 1, "connect": 1}
 _RECENT = 16
 
 
 @dataclass
 class ThreadFault:
-    """An event: a call in one of the threads raised an error that is not a task's fate. The loop raises it.
+    """An event: a thread raised an error that does not belong to a task. The loop raises it.
 
     Parameters
     ----------
     thread
-        The threads that the call was made in.
+        The thread; ``commit`` is the committer's.
     """
 
     error: BaseException
-    thread: ThreadName
+    thread: ThreadName | Literal["commit"]
 
 
 class TaskThreads:
     """Threads by what they wait for.
 
-    ``fetch`` waits for results, ``deliver`` for the committer, ``give`` for workers that take data, ``ask`` for what
-    became of a task that failed, ``connect`` for the cluster.
+    - ``fetch`` waits for results from workers.
+    - ``deliver`` waits for the committer.
+    - ``send`` waits for workers that accept the input of targets.
+    - ``explain`` waits until the cause of a task's failure is known.
+    - ``connect`` waits for the cluster.
 
     Parameters
     ----------
@@ -52,31 +56,31 @@ class TaskThreads:
 
     def __init__(self, put: Callable[[object], None]):
         self._put = put
-        self._closed: set[ThreadName] = set()
-        self._threads = {lane: ThreadPoolExecutor(n, f"mops-{lane}") for lane, n in _THREADS.items()}
+        self._finished: set[ThreadName] = set()
+        self._threads = {name: ThreadPoolExecutor(n, f"mops-{name}") for name, n in _THREADS.items()}
 
-    def call(self, lane: ThreadName, work: Callable[[], object]) -> None:
-        """Have something called in a lane, in its turn. After :meth:`finish` nothing is: nobody waits for it."""
+    def call(self, name: ThreadName, function: Callable[[], object]) -> None:
+        """Call a function in a thread, after the calls before it. After :meth:`finish`, do nothing."""
         try:
-            self._threads[lane].submit(self._guarded, lane, work)
+            self._threads[name].submit(self._call, name, function)
         except RuntimeError as refused:
-            if lane not in self._closed:  # no thread can be started
-                self._put(ThreadFault(refused, lane))
+            if name not in self._finished:  # the system cannot start a thread
+                self._put(ThreadFault(refused, name))
 
-    def _guarded(self, lane: ThreadName, work: Callable[[], object]) -> None:
+    def _call(self, name: ThreadName, function: Callable[[], object]) -> None:
         try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - carried to the loop, which raises it
-            self._put(ThreadFault(error, lane))
+            function()
+        except BaseException as error:  # noqa: BLE001 - the loop raises it
+            self._put(ThreadFault(error, name))
 
-    def finish(self, lane: ThreadName) -> None:
-        """Make the calls that were asked for, and end the threads of a lane."""
-        self._closed.add(lane)
-        self._threads[lane].shutdown()
+    def finish(self, name: ThreadName) -> None:
+        """Wait for the calls that were made, and accept no more."""
+        self._finished.add(name)
+        self._threads[name].shutdown()
 
     def close(self) -> None:
-        """End the threads, after the calls that they make now."""
-        self._closed.update(self._threads)
+        """End all threads after their current calls."""
+        self._finished.update(self._threads)
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
         for threads in self._threads.values():
@@ -84,12 +88,12 @@ class TaskThreads:
 
 
 class FetchLimit:
-    """Bounds the bytes of results that are fetched and not handed over, by what results took lately.
+    """Bounds the bytes of results that are fetched but not delivered, judging by the sizes of recent results.
 
     Parameters
     ----------
     limit_bytes
-        One may always be fetched, however large, and the first is fetched alone.
+        One result may always be fetched, however large. The first one is fetched alone.
     """
 
     def __init__(self, limit_bytes: int):
@@ -100,12 +104,12 @@ class FetchLimit:
 
     @property
     def at_once(self) -> int:
-        """Results that may be fetched at once now."""
+        """How many results may be fetched at once now."""
         return max(self._limit_bytes // max(*self._recent, 1, 1), 1) if self._recent else 1
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Have room for a result, from before it is fetched until it is handed over."""
+        """Hold room for one result while the body fetches and delivers it."""
         with self._changed:
             self._changed.wait_for(lambda: self._n < self.at_once)
             self._n += 1
@@ -116,8 +120,8 @@ class FetchLimit:
                 self._n -= 1
                 self._changed.notify_all()
 
-    def measured(self, n_bytes: int) -> None:
-        """Take the size of a result that has come."""
+    def add_size(self, n_bytes: int) -> None:
+        """Take the size of a result."""
         with self._changed:
             self._recent.append(n_bytes)
             self._changed.notify_all()

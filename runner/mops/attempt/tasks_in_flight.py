@@ -1,9 +1,9 @@
-"""Sends tasks to the cluster, brings back what they gave, and notices what is lost. Threads of its own, events out.
+"""Sends tasks to the cluster, fetches their results, and notices losses. It works in threads and puts events.
 
-Each task is in one table from the moment it is sent, and whoever takes it out of there decides its fate, once: a
-result that is handed over, a loss, an error of its own, or the loop, which takes all back with a lost connection.
+A task is in one table from when it is sent. Whoever removes it from the table settles it, once: a result is delivered,
+an event says that the task was lost or raised, or the loop takes it back because the connection broke.
 
-What runs next is :mod:`mops.attempt.planning.plan`'s; what becomes of an event is :mod:`mops.attempt.main_loop`'s.
+:mod:`mops.attempt.planning.plan` decides what runs next, and :mod:`mops.attempt.main_loop` handles the events.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from mops.cluster.worker_losses import UNKNOWN, LossCause
 from mops.task import ResultBuffer, Task, TaskRequest, TaskResult
 from mops.worker.run_task import run_task
 
-_NOT_GIVEN = (*CONNECTION_ERRORS, KeyError, RuntimeError)
-"""What Dask raises where data cannot be given, also as the scheduler's error: for a worker that has just left."""
+_SCATTER_ERRORS = (*CONNECTION_ERRORS, KeyError, RuntimeError)
+"""Dask's errors when data cannot be sent to a worker. The scheduler raises some of them if the worker has just left."""
 
 
 @dataclass
@@ -34,15 +34,16 @@ class TaskLost:
 
     Parameters
     ----------
+    why
+        What happened, for people.
     blamed
-        The task itself is why: its workers died while they ran it, or they give nothing for it.
+        Whether the task itself may be the reason: its workers died while they ran it, or return nothing for it.
     cause
-        Why the last of them died, as far as anybody knows.
+        Why the last of its workers died.
     connected
-        Whether the connection that it was sent on stands: a cut one takes all with it, which says nothing of the
-        cluster.
+        Whether the connection that the task was sent on works. If not, the loss says nothing about the cluster.
     signal
-        What says so, in a word or two.
+        The evidence, in a word or two.
     """
 
     task: Task
@@ -53,19 +54,19 @@ class TaskLost:
     signal: str = "KilledWorker"
 
     @property
-    def died(self) -> bool:
-        """Whether it is its workers that died."""
+    def workers_died(self) -> bool:
+        """Whether the task was lost because its workers died."""
         return self.signal == "KilledWorker"
 
 
 @dataclass
 class TaskRaised:
-    """An event: a task raised an error on its worker instead of coming back.
+    """An event: a task raised an error on its worker.
 
     Parameters
     ----------
     worker
-        Its address; empty: it came to none, for the scheduler could not read it.
+        The worker's address; empty: the task reached none, because the scheduler could not read it.
     """
 
     task: Task
@@ -74,35 +75,35 @@ class TaskRaised:
 
 
 class Reconnected:
-    """An event: the cluster is there again."""
+    """An event: the connection to the cluster works again."""
 
 
 @dataclass
 class _Flight:
-    """A task that was sent, and what Dask has of it: held until it is back."""
+    """A task that was sent, and its futures, which keep it alive on the scheduler."""
 
     task: Task
     request: TaskRequest
     avoid: frozenset[str]
     client: Client
     futures: list[Future[Any]] = field(default_factory=list)
-    asked_at: float = 0.0  # since when it is looked for why its workers died (s, monotonic)
+    failed_at: float = 0.0  # s, monotonic
 
 
 class TasksInFlight:
-    """The tasks of an attempt that are with the cluster.
+    """The tasks of an attempt that are on the cluster.
 
     Parameters
     ----------
     deliver
-        Called with each result, one at a time, in whatever order they come; returns the event that says so. The
-        result's future is released before that event is put.
+        Called with each result, one at a time, in any order. It returns the event to put. The result's future is
+        released before that event is put.
     put
         Takes events, from any thread.
+    threads
+        The threads that wait for the cluster.
     room_bytes
-        For results that are fetched and not delivered.
-    lanes
-        The threads; None: threads of its own.
+        Room for results that are fetched but not delivered.
     """
 
     def __init__(
@@ -110,101 +111,101 @@ class TasksInFlight:
         cluster: Cluster,
         deliver: Callable[[Task, TaskResult], object],
         put: Callable[[object], None],
+        threads: TaskThreads,
         room_bytes: int,
-        lanes: TaskThreads | None = None,
     ):
-        self._cluster, self._deliver, self._put = cluster, deliver, put
-        self._lanes = lanes or TaskThreads(put)
-        self._room = FetchLimit(room_bytes)
+        self._cluster, self._deliver, self._put, self._threads = cluster, deliver, put, threads
+        self._fetch_limit = FetchLimit(room_bytes)
         self._flights: dict[int, _Flight] = {}
         self._delivering = threading.Lock()
         self._closing = False
 
     def finish_deliveries(self) -> None:
-        """Finish the deliveries that have begun, and begin none; after this no delivery puts an event."""
+        """Wait for the deliveries that have begun, and begin no more. After this no delivery puts an event."""
         self._closing = True  # a fetch that waits for a worker gives up
-        self._lanes.finish("fetch")
-        self._lanes.finish("deliver")
+        self._threads.finish("fetch")
+        self._threads.finish("deliver")
 
     def close(self) -> None:
-        """End the threads, after the calls that they make now. Results on workers are not waited for."""
+        """End the threads after their current calls, without waiting for results on workers."""
         self._closing = True
-        self._lanes.close()
+        self._threads.close()
 
     def send(self, task: Task, request: TaskRequest, avoid: frozenset[str] = frozenset()) -> None:
-        """Have a task run, on none of the workers ``avoid``."""
-        self._submit(self._sent(task, request, avoid))
+        """Send a task, to be run on none of the workers ``avoid``."""
+        self._submit(self._add(task, request, avoid))
 
     def send_targets(
-        self, task: Task, request: TaskRequest, parts: list[ResultBuffer], avoid: frozenset[str] = frozenset()
+        self, task: Task, request: TaskRequest, replicates: list[ResultBuffer], avoid: frozenset[str] = frozenset()
     ) -> None:
-        """Have a group's targets run over its replicates, which go to a worker first."""
-        flight = self._sent(task, request, avoid)
-        self._lanes.call("give", lambda: self._give(flight, parts))
+        """Send the results of a group's replicates to a worker, and then a task that runs its targets on them."""
+        flight = self._add(task, request, avoid)
+        self._threads.call("send", lambda: self._send_replicates(flight, replicates))
 
     def deliver_later(self, deliver: Callable[[], object]) -> None:
-        """Call beside the loop, in its turn among deliveries, and put the event that it returns."""
-        self._lanes.call("deliver", lambda: self._deliver_by_itself(deliver))
+        """Call a function in the delivering thread, between deliveries, and put the event that it returns."""
 
-    def _deliver_by_itself(self, deliver: Callable[[], object]) -> None:
-        with self._delivering:
-            event = deliver()
-        self._put(event)
+        def deliver_one() -> None:
+            with self._delivering:
+                event = deliver()
+            self._put(event)
+
+        self._threads.call("deliver", deliver_one)
 
     def take_back(self, tasks: list[Task]) -> list[Task]:
-        """Stop waiting for tasks; return those whose results will not come any more.
+        """Stop waiting for tasks; return those that will never be delivered.
 
-        The others are being delivered at this moment, and their events come: a task runs again, or its result counts,
-        never both.
+        The others are being delivered now, and their events follow. So a task either runs again or counts, never both.
         """
         return [task for task in tasks if self._flights.pop(task.number, None) is not None]
 
     def reconnect(self) -> None:
-        """Look for the cluster in a thread; :class:`Reconnected` comes of it, or its error as an event."""
-        self._lanes.call("connect", self._reconnect)
+        """Reconnect to the cluster in a thread, which puts :class:`Reconnected` or a fault."""
 
-    def _reconnect(self) -> None:
-        self._cluster.reconnect()
-        self._put(Reconnected())
+        def reconnect() -> None:
+            self._cluster.reconnect()
+            self._put(Reconnected())
 
-    def _sent(self, task: Task, request: TaskRequest, avoid: frozenset[str]) -> _Flight:
+        self._threads.call("connect", reconnect)
+
+    def _add(self, task: Task, request: TaskRequest, avoid: frozenset[str]) -> _Flight:
         flight = _Flight(task, request, avoid, self._cluster.client)
         self._flights[task.number] = flight
         return flight
 
-    def _is_here(self, flight: _Flight) -> bool:
-        """Tell whether a task's fate is open."""
+    def _is_open(self, flight: _Flight) -> bool:
+        """Tell whether a task is not settled yet."""
         return self._flights.get(flight.task.number) is flight
 
     def _settle(self, flight: _Flight, event: object) -> None:
-        """Put the event that says what became of a task, unless that is decided already."""
+        """Put the event that settles a task, unless it is settled already."""
         if self._flights.pop(flight.task.number, None) is not None:
             self._put(event)
 
-    def _stands(self, flight: _Flight) -> bool:
-        """Tell whether the connection stands on which a task was sent."""
+    def _is_connected(self, flight: _Flight) -> bool:
+        """Tell whether the connection works that a task was sent on."""
         return self._cluster.client is flight.client and self._cluster.is_connected
 
-    def _failed(
-        self, flight: _Flight, error: Exception, losses: tuple[type[Exception], ...] = CONNECTION_ERRORS
+    def _settle_error(
+        self, flight: _Flight, error: Exception, expected: tuple[type[Exception], ...] = CONNECTION_ERRORS
     ) -> None:
-        """Settle a task for which Dask could not be asked.
+        """Settle a task as lost after an error of Dask.
 
-        While a connection does not stand, whatever Dask raises is the loss of it: of a client that connects again by
-        itself, or is closed, any attribute may be missing.
+        A client that reconnects by itself, or is closed, may raise any error, because its attributes are missing. So
+        any error counts as a lost task while the connection is broken.
 
         Parameters
         ----------
-        losses
-            What says that a worker is gone, while the connection stands.
+        expected
+            The errors that mean a lost task while the connection works.
 
         Raises
         ------
         Exception
-            It is something else: a defect, which the lane brings to the loop.
+            The error is a defect.
         """
-        connected = self._stands(flight)
-        if connected and not isinstance(error, losses):
+        connected = self._is_connected(flight)
+        if connected and not isinstance(error, expected):
             raise error
         self._settle(flight, TaskLost(flight.task, repr(error), connected=connected))
 
@@ -212,130 +213,134 @@ class TasksInFlight:
         request, client = flight.request, flight.client
         try:
             with annotate(**self._cluster.annotations(flight.task, flight.avoid)):
-                carried = self._cluster.to_dask(request)
-                future = client.submit(run_task, carried, *flight.futures, key=request.key, pure=False)
+                argument = self._cluster.to_dask(request)
+                future = client.submit(run_task, argument, *flight.futures, key=request.key, pure=False)
             flight.futures.insert(0, future)
-            self._wait_for(flight)
+            self._fetch_when_done(flight)
         except Exception as error:  # noqa: BLE001 - sorted there
-            self._failed(flight, error)
+            self._settle_error(flight, error)
 
-    def _give(self, flight: _Flight, parts: list[ResultBuffer]) -> None:
-        """Bring a group's replicates to a worker, then have its targets run."""
-        if not self._is_here(flight):
-            return  # taken back, and to be sent anew
+    def _send_replicates(self, flight: _Flight, replicates: list[ResultBuffer]) -> None:
+        """Send the input of a task to a worker, then the task."""
+        if not self._is_open(flight):
+            return  # taken back, and sent again later
+        key = flight.request.replicates_key
         try:
-            flight.futures.append(flight.client.sync(_given, flight.client, flight.request.replicates_key, parts))
+            flight.futures.append(flight.client.sync(_scatter, flight.client, key, replicates))
         except Exception as error:  # noqa: BLE001 - sorted there
-            self._failed(flight, error, _NOT_GIVEN)
+            self._settle_error(flight, error, _SCATTER_ERRORS)
         else:
             self._submit(flight)
 
-    def _wait_for(self, flight: _Flight) -> None:
-        """Have a result fetched as soon as it is there. The callback runs in a thread of Dask's."""
-        flight.futures[0].add_done_callback(lambda _: self._lanes.call("fetch", lambda: self._fetch(flight)))
+    def _fetch_when_done(self, flight: _Flight) -> None:
+        """Fetch a result when Dask says that it is there. Dask calls back in a thread of its own."""
+        flight.futures[0].add_done_callback(lambda _: self._threads.call("fetch", lambda: self._fetch(flight)))
 
     def _fetch(self, flight: _Flight) -> None:
-        """Bring a result to where it goes, then release its future; or find out what became of it."""
-        if self._closing or not self._is_here(flight):
-            return  # taken back, and running again
+        """Deliver a result and release its future, or find out what happened to the task."""
+        if self._closing or not self._is_open(flight):
+            return  # nothing more is delivered, or the task was taken back and runs again
         match flight.futures[0].status:
             case "finished":
-                self._bring(flight)
+                self._deliver_result(flight)
             case "error":
-                self._ask_later(flight)
-            case "pending":  # it was finished, and its worker is gone: Dask computes it again
+                self._explain_later(flight)
+            case "pending":  # the worker with the result was lost, and Dask runs the task again
                 self._wait_again(flight)
             case status:
-                connected = self._stands(flight)
-                self._settle(flight, TaskLost(flight.task, f"Dask says {status!r}", connected=connected))
+                connected = self._is_connected(flight)
+                self._settle(flight, TaskLost(flight.task, f"Dask's status is {status!r}", connected=connected))
 
     def _wait_again(self, flight: _Flight) -> None:
         try:
-            self._wait_for(flight)
+            self._fetch_when_done(flight)
         except Exception as error:  # noqa: BLE001 - sorted there
-            self._failed(flight, error)
+            self._settle_error(flight, error)
 
-    def _bring(self, flight: _Flight) -> None:
+    def _deliver_result(self, flight: _Flight) -> None:
         future = flight.futures[0]
-        with self._room.one():
+        with self._fetch_limit.one():
             try:
-                result = self._cluster.result(future, lambda: self._closing or not self._is_here(flight))
+                result = self._cluster.result(future, lambda: self._closing or not self._is_open(flight))
             except RunsAgain:
                 self._wait_again(flight)
                 return
-            except KilledWorker:  # what it gave has ended its worker on the way, and the next one that ran it
-                self._ask_later(flight)
+            except KilledWorker:  # the transfer ended the worker, and running the task again ended another one
+                self._explain_later(flight)
                 return
             except Exception as error:  # noqa: BLE001 - sorted there
-                self._failed(flight, error)
+                self._settle_error(flight, error)
                 return
-            self._room.measured(result.nbytes)
+            self._fetch_limit.add_size(result.nbytes)
             with self._delivering:
                 if self._flights.pop(flight.task.number, None) is None:
-                    return  # taken back meanwhile, and running again
+                    return  # taken back meanwhile, and runs again
                 event = self._deliver(flight.task, result)
             _release(future)
         self._put(event)
 
-    def _ask_later(self, flight: _Flight) -> None:
-        flight.asked_at = time.monotonic()
-        self._lanes.call("ask", lambda: self._ask(flight))
+    def _explain_later(self, flight: _Flight) -> None:
+        flight.failed_at = time.monotonic()
+        self._threads.call("explain", lambda: self._explain(flight))
 
-    def _ask(self, flight: _Flight) -> None:
-        """Find out what became of a task that raised, or whose workers died."""
-        if not self._is_here(flight):
+    def _explain(self, flight: _Flight) -> None:
+        """Find out what happened to a task that raised, or whose workers died."""
+        if not self._is_open(flight):
             return
         try:
-            event = self._what_became(flight)
+            event = self._failure_of(flight)
         except Exception as error:  # noqa: BLE001 - sorted there
-            self._failed(flight, error)
+            self._settle_error(flight, error)
         else:
             self._settle(flight, event)
 
-    def _what_became(self, flight: _Flight) -> TaskLost | TaskRaised:
+    def _failure_of(self, flight: _Flight) -> TaskLost | TaskRaised:
         future = flight.futures[0]
-        # exception() and not result(): a raised error's frames would pin every future (FACTS, Dask).
+        # Not result(), because the traceback of a raised error keeps every future alive.
         error = future.exception()
-        if future.status != "error" or error is None:  # the connection was lost meanwhile
+        if future.status != "error" or error is None:  # the connection broke meanwhile
             raise CancelledError(future.key)
         if isinstance(error, KilledWorker):
-            return self._killed(flight, error)
+            return self._death_of(flight, error)
         return TaskRaised(flight.task, error, self._cluster.worker_that_raised(str(future.key)))
 
-    def _killed(self, flight: _Flight, error: KilledWorker) -> TaskLost:
+    def _death_of(self, flight: _Flight, error: KilledWorker) -> TaskLost:
         task, key = flight.task, flight.futures[0].key
-        # Workers died of another job's tasks where this one still waited to be alone (mops.worker.run_task).
+        # Tasks of another job killed the workers where this task still waited to be alone (mops.worker.run_task).
         if task.alone and len(flight.client.get_metadata([key], {})) < DEATHS:
             return TaskLost(task, "its workers died before it ran")
-        cause = self._cluster.loss_cause(str(key), error.last_worker.address, flight.asked_at, lambda: self._closing)
+        cause = self._cluster.loss_cause(str(key), error.last_worker.address, flight.failed_at, lambda: self._closing)
         died = f"{'a worker' if task.suspect else f'{DEATHS} workers'} died while running it"
         if cause.removed:
-            return TaskLost(task, f"{died}, and it is not to blame: {cause.text}")
+            return TaskLost(task, f"{died}, but {cause.text}")
         return TaskLost(task, died, blamed=True, cause=cause)
 
 
-async def _given(client: Client, key: str, parts: list[ResultBuffer]) -> Future[Any]:
-    """Bring data to a worker. Runs in the client's loop; one that takes it and does not answer holds up all others.
+async def _scatter(client: Client, key: str, replicates: list[ResultBuffer]) -> Future[Any]:
+    """Send data to a worker, with a timeout, because a silent worker would hold up all other targets.
+
+    Runs in the client's event loop.
 
     Raises
     ------
     TimeoutError
-        It takes as long as no result may.
+        The worker does not answer.
     """
-    given = await asyncio.wait_for(client.scatter({key: parts}, hash=False, asynchronous=True), FETCH_SECONDS)
-    return cast("Future[Any]", given[key])
+    scattering = client.scatter({key: replicates}, hash=False, asynchronous=True)
+    futures = await asyncio.wait_for(scattering, FETCH_SECONDS)
+    return cast("Future[Any]", futures[key])
 
 
 def _release(future: Future[Any]) -> None:
-    """Give a result up on the cluster.
+    """Release a result on the cluster.
 
-    A release takes two turns of the client's loop to be sent, a submit one: without a turn between them the next tasks
-    reach the scheduler first, and more than the window is there.
+    Dask sends a release after two turns of the client's event loop, and a task after one. Without a turn between them
+    the next tasks would reach the scheduler first, which would then hold more than the window.
     """
     try:
         future.release()
         future.client.sync(asyncio.sleep, 0)
     except Exception as error:
-        # Closed, or connecting again: nothing is there any more.
+        # A closed or reconnecting client has nothing to release.
         if future.client.status == "running" and not isinstance(error, CONNECTION_ERRORS):
             raise

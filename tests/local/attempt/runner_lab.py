@@ -16,24 +16,15 @@ from typing import Any
 
 from distributed import CancelledError, KilledWorker
 
-from mops.attempt.claimed_job import ClaimedJob
+from claimed_jobs import claimed_job, groups_of
 from mops.attempt.main_loop import Runner
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import TextLogBuffer
 from mops.attempt.task_threads import TaskThreads, ThreadFault, ThreadName
 from mops.cluster.base import RunsAgain
 from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
-from mops.project.project import ModelSpec
-from mops.settings import Settings
-from mops.storage.files import Files
-from mops.storage.job_options import NO_OPTIONS
-from mops.storage.job_records import JobRecord
-from mops.storage.joblog.log import JobLog
-from mops.storage.paths import JobPaths
-from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
-from mops.study.ids_and_seeds import canonical_json
-from mops.task import Failure, JobContext, TaskRequest, TaskResult, counts_of_result
+from mops.task import Failure, TaskRequest, TaskResult, counts_of_result
 from mops.verdicts import Counts
 
 KINDS: Any = {"out": {"x": "number"}}
@@ -44,7 +35,7 @@ class SteppedThreads:
 
     def __init__(self, put: Callable[[object], None]):
         self.put = put
-        names: list[ThreadName] = ["fetch", "deliver", "give", "ask", "connect"]
+        names: list[ThreadName] = ["fetch", "deliver", "send", "explain", "connect"]
         self.waiting: dict[ThreadName, deque[Callable[[], object]]] = {name: deque() for name in names}
 
     def call(self, thread: ThreadName, work: Callable[[], object]) -> None:
@@ -281,21 +272,8 @@ class RunnerLab:
         **settings: Any,
     ):
         self.replicates = replicates
-        builder = GroupBuilder(1)
-        first = 0
-        for i, n in enumerate(replicates):
-            at = range(first, first + n)
-            builder.add([canonical_json({"a": i})] * n, [1000 * i + k for k in range(n)], list(at))
-            first += n
-        groups = builder.build()[0]
+        groups = groups_of(replicates)
         names = ("scores:one",) if targets else ()
-        spec = ModelSpec("model:run", "baseline", names, None)
-        numbers = (len(groups), groups.n_simulations)
-        record = JobRecord("job", "2026-01-02", "00" * 32, spec, *numbers, NO_OPTIONS, study="", project="")
-        files = Files.open(str(folder))
-        log = JobLog(files, JobPaths("job"), host="here")
-        log.claim("person")
-        context = JobContext("job", "1", "00" * 32, str(folder), "model:run", "baseline", names, None, slots=None)
         self.cluster = SimCluster(slots, workers)
         self.threads: SteppedThreads
 
@@ -304,21 +282,21 @@ class RunnerLab:
             return self.threads
 
         given = {"checkpoint_seconds": 30.0, "batch_size": 50} | settings
-        job = ClaimedJob(files, record, groups, log, context, Settings.model_validate(given))
+        self.job = claimed_job(str(folder), groups, targets=names, **given)
         self.runner = Runner(
             self.cluster,  # type: ignore[arg-type]
-            job,
+            self.job,
             TextLogBuffer(),
             on_progress=on_progress,
             threads=threads or stepped,
         )
         self.kept = Kept(groups, len(names))
-        self.runner._committer = self.kept  # type: ignore[assignment]
+        self.runner._receiver._put = self.kept.put
         self.n_turns = 0
 
     @property
     def over(self) -> bool:
-        return self.runner._plan.over
+        return self.runner._plan.finished
 
     def turn(self) -> None:
         """Run the loop once: send tasks, and handle one event if there is one."""

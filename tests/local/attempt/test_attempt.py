@@ -17,8 +17,8 @@ from mops.attempt.attempt import as_command, stopping_on_signals
 
 
 class Runner:
-    def stop(self, grace_s, *, to_go_on):
-        os.write(1, f"stop {grace_s:g}{' to go on' if to_go_on else ''}\\n".encode())
+    def stop(self, grace_s, *, hand_over):
+        os.write(1, f"stop {grace_s:g}{' hand over' if hand_over else ''}\\n".encode())
 
 
 with as_command(), stopping_on_signals(Runner(), "job", 10.0):
@@ -29,7 +29,9 @@ with as_command(), stopping_on_signals(Runner(), "job", 10.0):
 
 
 @pytest.mark.parametrize(
-    ("number", "how", "code"), [(signal.SIGINT, "", 130), (signal.SIGTERM, " to go on", 143)], ids=["ctrl-c", "sigterm"]
+    ("number", "how", "code"),
+    [(signal.SIGINT, "", 130), (signal.SIGTERM, " hand over", 143)],
+    ids=["ctrl-c", "sigterm"],
 )
 def test_the_first_signal_stops_the_runner_the_second_at_once_and_the_third_kills_it(
     number: int, how: str, code: int

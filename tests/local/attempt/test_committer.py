@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import gc
 import io
+import itertools
 import logging
 import pickle
 import tracemalloc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from claimed_jobs import claimed_job
 from mops.attempt.checkpoint.committer import Committer
 from mops.attempt.checkpoint.open_checkpoint import Limits, OpenCheckpoint
 from mops.attempt.checkpoint.pending_results import PendingResults
@@ -24,12 +28,10 @@ from mops.attempt.checkpoint.tracebacks import Tracebacks
 from mops.attempt.job_families import JobFamilies
 from mops.errors import InternalError
 from mops.storage.backends.spool import Spool
-from mops.storage.files import Files
-from mops.storage.joblog.log import JobLog, read_whole
+from mops.storage.joblog.log import read_whole
 from mops.storage.joblog.view import Stored
 from mops.storage.output_file import StoredTypes
 from mops.storage.parquet import ROW_GROUP_BYTES
-from mops.storage.paths import JobPaths
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids_and_seeds import canonical_json, param_id
@@ -78,7 +80,7 @@ def test_rows_of_groups_that_are_not_done_are_dropped(groups: GroupTable) -> Non
     checkpoint.add(taken, counts_of_result(taken, groups, 0))
     rows = rows_of(checkpoint)["outputs", "out"]
     assert [(row["group"], row["replicate"], row["seed"], row["x"]) for row in rows] == [(1, 0, 10, 2), (1, 1, 11, 3)]
-    assert list(checkpoint.ranges) == [1]
+    assert list(checkpoint.groups) == [1]
 
 
 def test_a_buffer_is_freed_when_its_rows_are_encoded(groups: GroupTable) -> None:
@@ -114,7 +116,7 @@ def test_outputs_that_the_study_does_not_name_are_dropped(groups: GroupTable) ->
     taken = result({0}, parts=[part([(0, 0), (0, 1)], [1, 2])])
     checkpoint.add(taken, counts_of_result(taken, groups, 0))
     assert rows_of(checkpoint) == {}
-    assert list(checkpoint.ranges) == [0]
+    assert list(checkpoint.groups) == [0]
 
 
 def test_losses_and_failures_are_tables_with_identity(groups: GroupTable) -> None:
@@ -176,29 +178,25 @@ def test_a_checkpoint_closes_by_age_bytes_or_groups(
 
 
 class CommitterLab:
-    """The committer of a job, and its events."""
+    """A committer of a claimed job, and the events that it puts.
 
-    def __init__(self, folder: Path, groups: GroupTable, limits: Limits, *, text: Sequence[str] = ("",) * 9):
-        self.events: list[object] = []
-        self.files, self.paths = Files.open(str(folder)), JobPaths("a-job")
-        self.log = JobLog(self.files, self.paths, host="here")
-        self.log.claim("person")
-        self.pending, texts = PendingResults(), iter(text)
-        self.committer = Committer(
-            self.files,
-            self.paths,
-            self.log,
-            groups,
-            limits,
-            attempt=1,
-            n_targets=0,
-            outputs=None,
-            on_event=self.events.append,
-            on_tick=lambda *_: None,
-            take_text=lambda: next(texts),
-            families=JobFamilies({}),
-            backlog=self.pending,
-        )
+    Parameters
+    ----------
+    text
+        The text log at each time that it is taken.
+    """
+
+    def __init__(self, folder: Path, groups: GroupTable, limits: Limits, text: Iterable[str] = itertools.repeat("")):
+        self.events: list[Any] = []
+        self.ticks: list[bool] = []
+        self.job = claimed_job(str(folder), groups, name="a-job")
+        given = {"checkpoint_seconds": limits.seconds, "checkpoint_bytes": limits.bytes, "batch_size": limits.groups}
+        self.job.settings = self.job.settings.model_copy(update=given)
+        self.log, self.pending, texts = self.job.log, PendingResults(), iter(text)
+        log: Any = SimpleNamespace(take=lambda: next(texts))
+        observer: Any = SimpleNamespace(tick=lambda _bytes, *, last=False: self.ticks.append(last))
+        self.committer = Committer(self.job, JobFamilies({}), self.pending, log, observer, self.events.append)
+        self.committer.start()
 
     def put(self, *groups: int, n_rows: int = 2) -> None:
         """Hand over the result of a task with these groups, and rows of the first."""
@@ -217,8 +215,8 @@ def test_a_group_that_comes_twice_is_an_error_before_its_rows_are_doubled(
     until(lambda: len(lab.events) >= (1 if seconds else 2))
     lab.put(1, 2)
     lab.committer.finish()
-    assert isinstance(lab.events[-1], InternalError)
-    assert "came twice: groups 1" in str(lab.events[-1])
+    assert isinstance(lab.events[-1].error, InternalError)
+    assert "came twice: groups 1" in str(lab.events[-1].error)
     assert set(lab.log.view.committed) == ({0} if seconds else {0, 1})
 
 
@@ -230,9 +228,9 @@ def test_log_lines_after_the_last_commit_are_stored_too(
     with caplog.at_level(logging.DEBUG, "mops.attempt.checkpoint.committer"):
         lab.put(0)
         lab.committer.finish()
-    texts = sorted((tmp_path / lab.paths.text(1, 1)).parent.iterdir())
+    texts = sorted((tmp_path / lab.job.paths.text(1, 1)).parent.iterdir())
     assert [path.read_text() for path in texts] == ["with the commit\n", "at the end\n"]
-    assert [record.message for record in caplog.records] == ["committed 1 groups in 1 parts"]
+    assert [record.message for record in caplog.records] == ["a-job: committed 1 groups in 1 parts"]
 
 
 def test_an_error_that_ends_the_committing_thread_is_an_event(groups: GroupTable, tmp_path: Path) -> None:
@@ -240,18 +238,16 @@ def test_an_error_that_ends_the_committing_thread_is_an_event(groups: GroupTable
     lab = CommitterLab(tmp_path, groups, LIMITS, text=[])  # next() raises StopIteration at the first commit
     lab.put(0)
     lab.committer.finish()
-    assert [type(event) for event in lab.events] == [StopIteration]
+    assert [type(event.error) for event in lab.events] == [StopIteration]
 
 
 def test_a_committer_that_is_abandoned_commits_and_reports_nothing_more(groups: GroupTable, tmp_path: Path) -> None:
-    ticks: list[bool] = []
     lab = CommitterLab(tmp_path, groups, Limits(seconds=3600, bytes=1 << 20, groups=100))
-    lab.committer._on_tick = lambda _bytes, last: ticks.append(last)
-    lab.committer._tells = True  # as after the first good group, which is committed at once
+    lab.committer._has_good_commit = True  # as after the first good group, which is committed at once
     lab.put(0)
     lab.committer.abandon()
     assert lab.events == []
-    assert not any(ticks)
+    assert not any(lab.ticks)
     assert not lab.log.view.committed
 
 
@@ -266,7 +262,7 @@ def test_full_parts_are_stored_before_the_checkpoint_closes(
     # The first group of a job is committed at once, the others at the end.
     assert [event.groups for event in lab.events] == [1, 3]
     assert lab.log.view.stored == {("outputs", "out"): Stored(4, 1600, lab.pending.written_bytes)}
-    (stored,) = read_whole(lab.files, lab.paths).parts.values()
+    (stored,) = read_whole(lab.job.files, lab.job.paths).parts.values()
     assert [part.rows for part in stored] == [400] * 4
     assert lab.pending.written_bytes == sum(part.bytes for part in stored)
     assert (lab.pending.bytes, lab.pending.lag_s) == (0, 0.0)

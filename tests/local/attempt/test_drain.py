@@ -16,6 +16,7 @@ from distributed import Client, LocalCluster
 
 import mops
 from mops.attempt import drain
+from mops.attempt.drain import Batch
 from mops.child.channel import anonymous_file
 from mops.cluster.embedded import start_embedded
 from mops.settings import Settings
@@ -39,7 +40,7 @@ def test_a_clean_batch_is_logged_at_debug_only(client: Client, caplog: pytest.Lo
     future = client.submit(int, 7, key=KEY, pure=False)
     assert future.result() == 7
     future.release()
-    assert drain.check(client, "job", "1", 1, [KEY])
+    assert drain.check(client, "job", "1", Batch(1, [KEY]))
     assert warnings_of(caplog) == []
     assert "batch 1 is drained" in caplog.text
 
@@ -51,7 +52,7 @@ def test_a_future_that_another_client_holds_is_named(client: Client, caplog: pyt
         pinned = other.submit(int, 7, key=KEY, pure=False)
         pinned.result()
         future.release()
-        assert not drain.check(client, "job", "1", 3, [KEY], patience_s=0.5)
+        assert not drain.check(client, "job", "1", Batch(3, [KEY]), leak_s=0.5)
         pinned.release()
     (warning,) = warnings_of(caplog)
     assert f"key {KEY} on the scheduler (memory, wanted by 1 clients)" in warning
@@ -63,7 +64,7 @@ def test_a_key_that_stays_on_a_worker_is_named(client: Client, caplog: pytest.Lo
         dask_worker.data[KEY] = b"left"
 
     client.run(pin)
-    assert not drain.check(client, "job", "1", 1, [KEY], patience_s=0.5)
+    assert not drain.check(client, "job", "1", Batch(1, [KEY]), leak_s=0.5)
     (warning,) = warnings_of(caplog)
     assert f"key {KEY} on worker inproc://" in warning
 
@@ -72,7 +73,7 @@ def test_a_buffer_that_the_worker_keeps_is_named(client: Client, caplog: pytest.
     fd = anonymous_file("part")
     os.write(fd, b"rows")
     buffer = result_buffers.take(fd, f"mops-part-{KEY}.")
-    assert not drain.check(client, "job", "1", 1, [KEY], patience_s=0.5)
+    assert not drain.check(client, "job", "1", Batch(1, [KEY]), leak_s=0.5)
     (warning,) = warnings_of(caplog)
     assert f"a buffer of {KEY} in worker inproc://" in warning
     del buffer
@@ -81,7 +82,7 @@ def test_a_buffer_that_the_worker_keeps_is_named(client: Client, caplog: pytest.
 def test_keys_of_other_jobs_are_ignored(client: Client) -> None:
     future = client.submit(int, 7, key="sim-other-1", pure=False)
     future.result()
-    assert drain.check(client, "job", "1", 1, [KEY], patience_s=0.5)
+    assert drain.check(client, "job", "1", Batch(1, [KEY]), leak_s=0.5)
 
 
 def test_a_worker_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -92,7 +93,7 @@ def test_a_worker_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture
         address, pid = next(iter(client.run(os.getpid).items()))
         os.kill(pid, signal.SIGSTOP)
         try:
-            assert not drain.check(client, "job", "1", 1, [KEY], patience_s=0.5, answer_s=1.0)
+            assert not drain.check(client, "job", "1", Batch(1, [KEY]), leak_s=0.5, answer_s=1.0)
         finally:
             os.kill(pid, signal.SIGCONT)
         (warning,) = warnings_of(caplog)

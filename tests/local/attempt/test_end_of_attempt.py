@@ -61,7 +61,7 @@ def test_a_reconnection_that_fails_after_a_stop_is_no_fault(tmp_path: Path) -> N
 
 def test_sigterm_alone_leaves_the_job_to_the_next_runner(tmp_path: Path) -> None:
     lab = RunnerLab(tmp_path, [1] * 8)
-    lab.runner.stop(0.0, to_go_on=True)
+    lab.runner.stop(0.0, hand_over=True)
     with pytest.raises(Terminated):
         lab.runner.run()
 
@@ -70,17 +70,17 @@ def test_sigterm_alone_leaves_the_job_to_the_next_runner(tmp_path: Path) -> None
 def test_a_cancel_wins_over_sigterm_in_any_order(tmp_path: Path, sigterm_first: bool) -> None:
     """SIGTERM after Ctrl-C left the job without an end: the next pod continued a job that a person had cancelled."""
     lab = RunnerLab(tmp_path, [1] * 8)
-    for to_go_on in (sigterm_first, not sigterm_first):
-        lab.runner.stop(0.0, to_go_on=to_go_on)
+    for hand_over in (sigterm_first, not sigterm_first):
+        lab.runner.stop(0.0, hand_over=hand_over)
         lab.turn()
     assert lab.runner.run() == "cancelled"
 
 
 def test_a_cancel_in_the_log_wins_over_a_sigterm_that_came_before_it_was_read(tmp_path: Path) -> None:
     lab = RunnerLab(tmp_path, [1] * 8)
-    lab.runner.stop(0.0, to_go_on=True)
+    lab.runner.stop(0.0, hand_over=True)
     JobLog(Files.open(str(tmp_path)), JobPaths("job")).cancel("person")
-    lab.runner._job.log.poll()  # as the committing thread does every few seconds
+    lab.job.log.poll()  # as the committing thread does every few seconds
     assert lab.runner.run() == "cancelled"
 
 

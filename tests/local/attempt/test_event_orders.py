@@ -37,7 +37,7 @@ class EventOrder:
         """Apply one action."""
         action, which = ACTIONS[code % len(ACTIONS)], code // len(ACTIONS)
         action(self, which)
-        assert self.lab.runner._plan.in_flight <= 5
+        assert self.lab.runner._plan.groups_in_flight <= 5
         for future in self.lab.cluster.running:
             if future not in self.all_futures:
                 self.all_futures.append(future)

@@ -41,7 +41,7 @@ def test_a_group_that_raises_on_every_worker_makes_no_worker_faulty() -> None:
     faults = FaultyWorkers()
     workers = {f"tcp://w:{i}" for i in range(4)}
     for worker in workers:
-        faults.good(worker)
+        faults.succeeded(worker)
     for n in range(6 * FAULTS):
         worker = sorted(workers)[n % len(workers)]
         faults.raised(task(0, alone=n >= FAULTS), worker, FULL, workers)
@@ -53,7 +53,7 @@ def test_a_new_worker_does_not_get_the_faults_of_the_one_before_it_at_its_addres
     faults = FaultyWorkers()
     for i in range(FAULTS - 1):
         faults.raised(task(i), A, FULL, {A, B})
-    assert not faults.left(A)
+    assert not faults.worker_left(A)
     assert faults.raised(task(9), A, FULL, {A, B}) is AfterFault.ELSEWHERE
     assert not faults.avoided
 
@@ -63,5 +63,5 @@ def test_a_faulty_worker_that_has_left_is_not_avoided() -> None:
     for i in range(FAULTS):
         faults.raised(task(i), A, FULL, {A, B})
     assert faults.avoided == {A}
-    assert faults.left(A)
+    assert faults.worker_left(A)
     assert not faults.avoided

@@ -150,7 +150,7 @@ class Job:
             self.parts.append(path)
         self.commits.append(families)
         self.families.store(families)
-        self.committed |= {*self.open.ranges}
+        self.committed |= {*self.open.groups}
         self.refused |= self.failed
         self.begin_checkpoint()
 
@@ -189,7 +189,7 @@ class Job:
         if self.reference is None:
             self.reference = result.reference
             assert self.reference is not None
-            self.families.begin(self.reference)
+            self.families.set_reference(self.reference)
         fitting, why = self.families.accept(result)
         assert bool(why) == (fitting.done != result.done)
         self.failed |= {failure.group: failure.message for failure in fitting.failures}

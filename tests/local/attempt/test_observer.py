@@ -6,18 +6,16 @@ import json
 import logging
 from pathlib import Path
 
+from claimed_jobs import claimed_job, groups_of
 from clocks import Clock
 from mops.attempt.reporting import observer as observe
 from mops.attempt.reporting.observer import Observer, Samples, sample_of
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import LAST_LINES, TextLogBuffer
-from mops.storage.files import Files
 from mops.storage.live_record import read_live
-from mops.storage.paths import JobPaths
 from mops.storage.samples import Sample, read_samples
 from mops.verdicts import Counts
 
-PATHS = JobPaths("job")
 TICK_SECONDS = 3
 
 
@@ -34,7 +32,7 @@ def sample(n: int = 0) -> Sample:
 def test_a_sample_is_taken_every_nine_seconds_and_stored_about_once_a_minute() -> None:
     samples, taken, objects, most = Samples(0.0), 0, [], 0
     for now in range(0, 3 * 86_400, TICK_SECONDS):
-        if samples.due(now):
+        if samples.is_due(now):
             samples.add(now, sample(now))
             taken += 1
         most = max(most, len(samples._waiting))
@@ -63,13 +61,13 @@ def test_the_rate_of_a_sample_is_measured_since_the_sample_before() -> None:
 def test_the_live_record_is_written_at_once_with_the_first_results_and_every_nine_seconds(
     tmp_path: Path, clock: Clock
 ) -> None:
-    files = Files.open(str(tmp_path))
-    observer = Observer(files, PATHS, 1, {}, snapshot, list, clock=clock)
+    job = claimed_job(str(tmp_path), groups_of([1]))
+    observer = Observer(job, snapshot, list, clock=clock)
     written_at, last = [], 0.0
     for second in range(0, 40, TICK_SECONDS):
         clock.now = 1000.0 + second
         observer.tick(0)
-        found = read_live(files, PATHS, 1)
+        found = read_live(job.files, job.paths, 1)
         assert found is not None
         if found.at != last:
             written_at.append(second)
@@ -78,35 +76,33 @@ def test_the_live_record_is_written_at_once_with_the_first_results_and_every_nin
 
 
 def test_the_last_tick_writes_the_samples_that_wait_and_a_live_record(tmp_path: Path, clock: Clock) -> None:
-    files = Files.open(str(tmp_path))
-    observer = Observer(
-        files, PATHS, 2, {"slots": 2}, lambda: snapshot(int(clock.now)), lambda: ["a line"], clock=clock
-    )
+    job = claimed_job(str(tmp_path), groups_of([1]), slots=2)
+    observer = Observer(job, lambda: snapshot(int(clock.now)), lambda: ["a line"], clock=clock)
     for second in (0, 9, 18):
         clock.now = 1000.0 + second
         observer.tick(100)
-    assert read_samples(files, PATHS) == []
+    assert read_samples(job.files, job.paths) == []
     clock.now = 1020.0
     observer.tick(0, last=True)
-    kept = read_samples(files, PATHS)
-    assert [(n, found.simulations_good) for n, found in kept] == [(2, 1000), (2, 1009), (2, 1018), (2, 1020)]
-    assert (kept[-1][1].durable, kept[-1][1].open_bytes, kept[-1][1].verdicts) == (510, 0, {"error": 1})
-    live = read_live(files, PATHS, 2)
+    kept = read_samples(job.files, job.paths)
+    assert [(n, found.simulations_good) for n, found in kept] == [(1, 1000), (1, 1009), (1, 1018), (1, 1020)]
+    assert (kept[-1][1].durable, kept[-1][1].open_bytes, kept[-1][1].verdicts) == (0, 0, {"error": 1})
+    live = read_live(job.files, job.paths, 1)
     assert live is not None
-    assert (live.counts, live.durable, live.in_flight, live.lines) == (snapshot(1020).finished, 510, 7, ["a line"])
-    assert live.settings == {"slots": 2}
+    assert (live.counts, live.durable, live.in_flight, live.lines) == (snapshot(1020).finished, 0, 7, ["a line"])
+    assert live.settings["slots"] == 2
 
 
 def test_an_object_of_samples_is_small_json(tmp_path: Path, clock: Clock) -> None:
-    files = Files.open(str(tmp_path))
-    observer = Observer(files, PATHS, 1, {}, snapshot, list, clock=clock)
+    job = claimed_job(str(tmp_path), groups_of([1]))
+    observer = Observer(job, snapshot, list, clock=clock)
     for second in range(0, 64, TICK_SECONDS):
         clock.now = 1000.0 + second
         observer.tick(0)
-    (entry,) = files.list(PATHS.samples)
+    (entry,) = job.files.list(job.paths.samples)
     assert entry.path == "jobs/job/events/1-1.json"
     assert entry.size < 3000
-    record = json.loads(files.get(entry.path))
+    record = json.loads(job.files.get(entry.path))
     assert record["format"] == 1
     assert len(record["samples"]) == 8
 

@@ -40,11 +40,11 @@ def targets_of(lab: RunnerLab) -> list[SimFuture]:
 
 def before_giving(lab: RunnerLab) -> RunnerLab:
     """Run until the data of a task with targets only wait to be sent."""
-    while not lab.threads.waiting["give"]:
+    while not lab.threads.waiting["send"]:
         for future in lab.cluster.running:
             lab.answer(future)
         for thread in lab.threads.due:
-            if thread != "give":
+            if thread != "send":
                 lab.threads.step(thread)
         lab.turn()
     return lab
@@ -71,7 +71,7 @@ def test_a_task_that_always_comes_back_empty_fails_and_the_other_groups_run(
     assert sorted(lab.kept.done) == [0, 1, 2]
     failed = [failure for failure in lab.kept.failures if failure.replicate is not None]
     assert [(failure.group, failure.replicate) for failure in failed] == [(1, i) for i in range(replicates[0])]
-    assert all(f"came back without one {EMPTY_LIMIT} times" in failure.message for failure in failed)
+    assert all(f"came back without a result {EMPTY_LIMIT} times" in failure.message for failure in failed)
     assert {failure.signals for failure in failed} == {"no result"}
     assert "ran alone" not in caplog.text, "nothing ran, so the log has no memory to report"
 
@@ -91,7 +91,7 @@ def test_a_task_whose_data_cannot_be_sent_during_a_reconnect_runs_again(tmp_path
     """Dask raised AttributeError in the executor, where no code handled it."""
     lab = before_giving(started(RunnerLab(tmp_path, [2])))
     lab.cluster.client.status = "connecting"
-    lab.threads.step("give")
+    lab.threads.step("send")
     lab.finish()
     assert lab.kept.done == [0]
 
@@ -113,7 +113,7 @@ def test_a_task_whose_worker_never_confirms_its_data_runs_again(
     monkeypatch.setattr("mops.attempt.tasks_in_flight.FETCH_SECONDS", 0.1)
     lab = before_giving(started(RunnerLab(tmp_path, [2])))
     lab.cluster.client.scatter_seconds = 3600.0
-    lab.threads.step("give")
+    lab.threads.step("send")
     lab.cluster.client.scatter_seconds = 0.0
     lab.finish()
     assert lab.kept.done == [0]
@@ -251,12 +251,12 @@ def test_a_faulty_worker_is_avoided_and_its_tasks_run_on_others(
     assert lab.kept.failures == []
     assert lab.cluster.avoided == {bad}
     assert len(sent_there) <= TASKS_PER_SLOT * 4, "only what was in flight at the third fault"
-    assert f"worker {bad} is faulty, and avoided from now on; 3 workers are left" in caplog.text
+    assert f"worker {bad} is faulty; it gets no more tasks; workers left: 3" in caplog.text
 
 
 def test_the_attempt_ends_with_the_reason_if_every_worker_is_faulty(tmp_path: Path) -> None:
     lab = started(RunnerLab(tmp_path, [1] * 40, slots=4, workers=4))
-    with pytest.raises(ClusterError, match=r"on any worker; the last one, tcp://worker-\d, says: .*No space left"):
+    with pytest.raises(ClusterError, match=r"on any worker; the last error, from tcp://worker-\d: .*No space left"):
         all_raise(lab, DISK_FULL)
     assert lab.kept.done == [0], "finished groups are committed"
 
@@ -316,18 +316,20 @@ def test_a_model_that_three_workers_cannot_import_ends_the_attempt(tmp_path: Pat
     lab = RunnerLab(tmp_path, [1] * 40, slots=100, workers=100)
     with pytest.raises(ModelError):
         all_raise(lab, ModelError("the model cannot be imported"))
-    assert lab.runner._faulty_workers._at_first == {*lab.cluster.all_workers[:3]}
+    assert lab.runner._recovery._faulty_workers._witnesses == {*lab.cluster.all_workers[:3]}
 
 
 def test_the_result_of_a_task_that_is_given_up_is_no_success(tmp_path: Path) -> None:
     """The runner makes that result itself. It reset the losses in a row, and looked like proof that tasks can run."""
     lab = started(RunnerLab(tmp_path, [1] * 8))
-    lab.runner._lost_tasks.n_in_a_row, lab.runner._faulty_workers._anything_good = 7, False
+    recovery = lab.runner._recovery
+    lost, faulty = recovery._lost_tasks, recovery._faulty_workers
+    lost.n_in_a_row, faulty._has_succeeded = 7, False
     task = lab.runner._plan.tasks_in_flight[min(lab.runner._plan.tasks_in_flight)]
-    lab.runner._came_back(task, "", is_empty=False)
-    assert (lab.runner._lost_tasks.n_in_a_row, lab.runner._faulty_workers._anything_good) == (7, False)
-    lab.runner._came_back(task, "tcp://worker-0", is_empty=False)
-    assert (lab.runner._lost_tasks.n_in_a_row, lab.runner._faulty_workers._anything_good) == (0, True)
+    recovery.came_back(task, "", is_empty=False)
+    assert (lost.n_in_a_row, faulty._has_succeeded) == (7, False)
+    recovery.came_back(task, "tcp://worker-0", is_empty=False)
+    assert (lost.n_in_a_row, faulty._has_succeeded) == (0, True)
 
 
 def test_an_interrupt_in_on_progress_does_not_change_an_earlier_stop(tmp_path: Path) -> None:
@@ -335,12 +337,12 @@ def test_an_interrupt_in_on_progress_does_not_change_an_earlier_stop(tmp_path: P
     interrupted = []
 
     def on_progress(_: object) -> None:
-        if lab.runner._stopping:
+        if lab.runner._is_stopping:
             interrupted.append(True)
             raise KeyboardInterrupt
 
     lab = RunnerLab(tmp_path, [1] * 8, on_progress=on_progress)
-    lab.runner.stop(30.0, to_go_on=True)
+    lab.runner.stop(30.0, hand_over=True)
     lab.settle()
     assert interrupted
-    assert lab.runner._to_go_on
+    assert lab.runner._hand_over

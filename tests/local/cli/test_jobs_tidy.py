@@ -88,8 +88,7 @@ def test_a_job_that_cannot_be_read_is_listed_with_its_error(lab: CommandLab) -> 
 
 
 BEGINS = re.compile(
-    rf"{STAMP} INFO (\S+): attempt 1 by process \d+ on \S+: (\d+) of \2 parameter sets are left, "
-    r"\d simulations run at once\n"
+    rf"{STAMP} INFO (\S+): attempt 1 by process \d+ on \S+: (\d+) of \2 parameter sets are left; slots: \d\n"
 )
 
 

@@ -17,7 +17,7 @@ from made import Hooked, claimed, commit, created, ended, finished, lives, texts
 from typer.testing import CliRunner
 
 import mops
-from mops.attempt.planning.window import start_after
+from mops.attempt.planning.window import start_size
 from mops.cli.main import app
 from mops.jobs import submit
 from mops.jobs.job import Job
@@ -102,7 +102,7 @@ def look_in_every_way(job: Job) -> None:
     assert [listed.state for listed in list_jobs(job.files)] == ["interrupted"]
     view = job.require_no_runner("wait")
     submit._changes(job, job.record, view, Settings(), None)
-    assert start_after(read_live(job.files, PATHS, 1), ended=False) is None
+    assert start_size(read_live(job.files, PATHS, 1), ended=False) is None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mops.attempt.main_loop import end_state
+from mops.attempt.claimed_job import end_state
 from mops.errors import CorruptRecord, JobError
 from mops.jobs import derived_jobs
 from mops.jobs.job import Job

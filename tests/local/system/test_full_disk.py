@@ -11,7 +11,7 @@ import pytest
 from study_lab import Runner, StudyLab, betas, rows_of, wait_for
 
 from mops.attempt.reporting.observer import sample_of
-from mops.attempt.reporting.progress import Progress
+from mops.attempt.reporting.progress import Snapshot
 from mops.errors import StorageError
 from mops.storage.files import Files
 from mops.storage.job_records import keep_reference
@@ -75,10 +75,10 @@ def test_a_disk_too_small_for_what_is_expected_is_said_before_the_run_and_resume
     lab.write("large:simulate", [{"x": x} for x in range(60)], n_replicates=1)  # 60 x 0.5 MiB on 16 MiB
     runner = lab.submit(SLOTS=2)
     assert runner.wait() == 4, runner.said
-    assert "there is not enough room for the results: about 3" in runner.said
-    assert "MiB more are needed, 1" in runner.said
+    assert "there is not enough room for the results: they need about 3" in runner.said
+    assert " MiB, and 1" in runner.said
     assert f"at: {lab.storage}" in runner.said
-    assert "make room, then mops jobs resume job" in runner.said
+    assert "make room, then continue the job: mops jobs resume job" in runner.said
     lab.assert_nothing_lives(runner)
     assert lab.job().status().state == "interrupted"
     done = len(lab.view().committed)
@@ -110,14 +110,13 @@ def put_record(files: Files, paths: JobPaths) -> None:
     JobLog(files, paths).claim(by="person")
 
 
+SNAPSHOT = Snapshot("job", Counts(), Counts(), 1, 0.0, 0.0, 1, 1)
 WRITES: dict[str, Callable[[Files, JobPaths], object]] = {
     "part": put_part,
     "log record": put_record,
     "reference schema": lambda files, paths: keep_reference(files, paths, {"out": {"x": "number"}}),
     "live record": lambda files, paths: write_live(files, paths, 1, live(2.0)),
-    "samples": lambda files, paths: write_samples(
-        files, paths, 1, 2, [sample_of(Progress("job", 1, Counts()).snapshot(), 1.0, 1, 1)]
-    ),
+    "samples": lambda files, paths: write_samples(files, paths, 1, 2, [sample_of(SNAPSHOT, 1.0, 1, 1)]),
     "text log": lambda files, paths: files.put(paths.text(1, 1), b"a model printed\n"),
 }
 
@@ -128,7 +127,7 @@ def test_each_kind_of_write_says_at_once_that_the_disk_is_full_and_leaves_what_w
 ) -> None:
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
     write_live(files, paths, 1, live(1.0))
-    write_samples(files, paths, 1, 1, [sample_of(Progress("job", 1, Counts()).snapshot(), 1.0, 1, 1)])
+    write_samples(files, paths, 1, 1, [sample_of(SNAPSHOT, 1.0, 1, 1)])
     log = JobLog(files, paths)
     log.claim(by="person")
     log.commit(Ranges.of([0]), [], Counts(1))

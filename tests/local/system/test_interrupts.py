@@ -103,7 +103,7 @@ def test_an_interrupt_is_raised_behind_the_commit(study: StudyLab) -> None:
     wait_for(lambda: "SIGINT" in runner.said, of=runner)
     runner.let_go()
     wait_for(lambda: "interrupted:" in runner.said, of=runner)
-    assert "interrupted: job 'job' was stopped: what is finished is committed" in runner.said
+    assert "interrupted: job 'job' was stopped, and finished results are committed" in runner.said
     assert_alive_and_resumed(study, runner, "cancelled")
 
 
@@ -124,7 +124,7 @@ def test_a_third_interrupt_gives_the_job_up_and_the_kernel_lives(study: StudyLab
         wait_for(lambda said=said: said in runner.said, of=runner)
     wait_for(lambda: not any(map(psutil.pid_exists, children)), of=runner)  # what is left is to store, and that hangs
     runner.signal(signal.SIGINT)
-    wait_for(lambda: "interrupted: job 'job' was given up: what is committed is kept" in runner.said, of=runner)
+    wait_for(lambda: "interrupted: job 'job' was stopped without a last commit" in runner.said, of=runner)
     assert_alive_and_resumed(study, runner, "interrupted")
 
 

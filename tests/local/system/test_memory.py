@@ -55,7 +55,7 @@ def test_a_greedy_set_is_out_of_memory_and_every_other_is_there(study: StudyLab)
     assert 1 < failure["peak_bytes"] / failure["limit_bytes"] <= 1.25
     assert sorted(job.outputs("output").to_table()["group"].to_pylist()) == [i for i in range(N) if i != GREEDY]
     assert "retrying at the end of the job, alone on its worker" in runner.said
-    assert "parameter sets in flight" not in runner.said, "the window is not halved for it"
+    assert "window:" not in runner.said, "the window is not halved for it"
     study.assert_sound()
 
 
@@ -65,7 +65,7 @@ def test_with_room_it_succeeds_alone(study: StudyLab) -> None:
     job = study.job()
     assert job.status().state == "succeeded"
     assert job.outputs("output").count_rows() == N
-    took = re.search(rf"group {GREEDY} ran alone on its worker: its processes took (\d+) MiB", log_of(runner))
+    took = re.search(rf"group {GREEDY} ran alone on its worker and used (\d+) MiB", log_of(runner))
     assert took is not None
     assert 1200 < int(took[1]) < 4 * LIMIT
 
@@ -123,7 +123,7 @@ def test_an_attempt_after_one_that_ran_out_of_memory_begins_with_half_the_window
     again = lab.resume(take_over=True, **settings)
     assert again.wait() == 0, again.said
     said = " ".join(again.said.split())
-    assert "it probably ran out of memory: parameter sets in flight: 6 now, 12 before" in said
+    assert "it probably ran out of memory; window: 6 parameter sets (before: 12)" in said
     assert "MODELOPS_JOB_BATCH_SIZE=6" in said
     assert json.loads((lab.storage / JobPaths("job").live(2)).read_text())["window"] >= 6
     lab.assert_sound()
@@ -143,7 +143,7 @@ def test_auto_runs_as_much_at_once_as_its_memory_holds(lab: StudyLab, cgroup_of:
     assert runner.wait() == 0, runner.said
     said = " ".join(runner.said.split())
     assert re.search(
-        r"batch size: a simulation takes up to [34]\d\d MiB, .* a worker has [\d.,]+ [MG]iB: 1 at once", said
+        r"batch size: a simulation uses up to [34]\d\d MiB, .* a worker has [\d.,]+ [MG]iB: 1 of \d+ at once", said
     ), said
     assert lab.job().outputs("output").count_rows() == 40 * 5000
     live = json.loads((lab.storage / JobPaths("job").live(1)).read_text())

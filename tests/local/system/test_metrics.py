@@ -223,7 +223,7 @@ def test_a_port_that_somebody_has_is_a_warning_in_the_jobs_log(lab: StudyLab, ru
         port = taken.getsockname()[1]
         _, job = runs.submit(metrics_port=port, look=lambda _: None)
     assert job.status().state == "succeeded"
-    assert f"there are no metrics: port {port} (MODELOPS_METRICS_PORT) cannot be had" in text_log(lab)
+    assert f"metrics are not served: cannot open port {port} (MODELOPS_METRICS_PORT)" in text_log(lab)
 
 
 def text_log(lab: StudyLab, name: str = "job") -> str:
@@ -239,7 +239,7 @@ def test_without_a_port_nothing_listens_and_with_0_a_free_one_is_named(
     runs.submit("none", metrics_port=None, look=lambda _: assert_none_more(listening))
     assert "metrics" not in text_log(lab, "none")
     runs.submit("any", metrics_port=0, look=lambda _: None)
-    assert re.search(r"any: metrics are at port \d{4,5}, /metrics", text_log(lab, "any"))
+    assert re.search(r"any: metrics are served at port \d{4,5}, path /metrics", text_log(lab, "any"))
 
 
 def listening_ports() -> set[tuple[str, int]]:
@@ -400,7 +400,9 @@ def test_a_worker_without_prometheus_runs_jobs_and_the_log_says_so(lab: StudyLab
         assert job.status().state == "succeeded"
         with urllib.request.urlopen(f"http://127.0.0.1:{service.workers[0]}/metrics", timeout=30) as answer:
             assert b"not available" in answer.read()
-    assert re.search(r"worker tcp://\S+ has no metrics: prometheus-client is not installed there", text_log(lab))
+    assert re.search(
+        r"worker tcp://\S+ serves no metrics, because prometheus-client is not installed there", text_log(lab)
+    )
 
 
 def path_with(folder: Path) -> str:

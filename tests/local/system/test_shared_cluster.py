@@ -19,6 +19,7 @@ from dask_processes import DaskProcesses, dask_in
 from distributed import Client
 from study_lab import Runner, StudyLab, betas, lab_in, rows_of, wait_for
 
+from mops.attempt.task_threads import TaskThreads
 from mops.attempt.tasks_in_flight import TaskLost, TasksInFlight
 from mops.cluster.other_jobs import METADATA
 from mops.cluster.shares import TASKS_PER_SHARED_SLOT
@@ -290,7 +291,9 @@ def test_who_waits_to_be_alone_is_not_blamed_for_what_another_job_does(
         cluster: Any = SimpleNamespace(
             client=client, is_connected=True, result=lambda future, _: future.result(), **given
         )
-        with contextlib.closing(TasksInFlight(cluster, lambda *_: None, events.put, 1 << 20)) as tasks_in_flight:
+        with contextlib.closing(
+            TasksInFlight(cluster, lambda *_: None, events.put, TaskThreads(events.put), 1 << 20)
+        ) as tasks_in_flight:
             request: Any = SimpleNamespace(key="sim-job-1-1")
             tasks_in_flight.send(Task(1, (0,), alone=True), request)
             event = events.get(timeout=60)

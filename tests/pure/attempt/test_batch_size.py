@@ -28,33 +28,33 @@ TASK = TaskUsage(200 * MIB, 64 << 10, seconds=0.1, groups=1, allowed_bytes=8 * G
 def test_the_worker_with_the_least_free_memory_decides_even_if_it_is_the_larger_one() -> None:
     roomy = replace(TASK, allowed_bytes=8 * GIB, own_bytes=GIB)
     crowded = replace(TASK, allowed_bytes=10 * GIB, own_bytes=8 * GIB)
-    assert "a worker has 2.0 GiB" in batch_size_for([roomy, crowded], ROOM).said
+    assert "a worker has 2.0 GiB" in batch_size_for([roomy, crowded], ROOM).explanation
 
 
 def test_light_simulations_use_every_slot() -> None:
     sizes = batch_size_for([TASK], ROOM)
-    assert (sizes.per_worker, sizes.said.endswith("320 in flight, 10 to a task")) == (4, True)
+    assert (sizes.per_worker, sizes.explanation.endswith("320 in flight, 10 in a task")) == (4, True)
     assert sizes.groups == TASKS_PER_SLOT * 8 * 10
 
 
 def test_fewer_heavy_simulations_run_at_once() -> None:
     sizes = batch_size_for([replace(TASK, peak_bytes=2 * GIB, seconds=30.0)], ROOM)
     assert (sizes.per_worker, sizes.groups) == (2, 16)
-    for said in ("up to 2.0 GiB", "a worker has 7.0 GiB: 2 at once on each, of 4", "30 s", "16 in flight, 1 to a task"):
-        assert said in sizes.said
+    for said in ("up to 2.0 GiB", "a worker has 7.0 GiB: 2 of 4 at once", "30 s", "16 in flight, 1 in a task"):
+        assert said in sizes.explanation
     assert batch_size_for([replace(TASK, peak_bytes=20 * GIB)], ROOM).per_worker == 1
 
 
 def test_large_results_bound_the_window() -> None:
     sizes = batch_size_for([replace(TASK, result_bytes=50 * MIB)], ROOM)
     assert sizes.groups == 5
-    assert "50 MiB of 256 MiB for results: 5 in flight, 1 to a task" in sizes.said
+    assert "50 MiB of 256 MiB for results: 5 in flight, 1 in a task" in sizes.explanation
     assert batch_size_for([replace(TASK, result_bytes=GIB)], ROOM).groups == 1
 
 
 def test_large_results_make_tasks_smaller_so_that_every_slot_has_two() -> None:
     sizes = batch_size_for([replace(TASK, result_bytes=5 * MIB)], ROOM)
-    assert sizes.said.endswith("51 in flight, 3 to a task")
+    assert sizes.explanation.endswith("51 in flight, 3 in a task")
 
 
 def test_a_group_without_results_counts_as_a_byte() -> None:
@@ -68,7 +68,7 @@ def test_a_task_of_many_groups_is_measured_per_group() -> None:
 
 def test_a_worker_above_its_limit_runs_one_simulation_at_a_time() -> None:
     sizes = batch_size_for([replace(TASK, own_bytes=9 * GIB)], ROOM)
-    assert "a worker has 0 B: 1 at once" in sizes.said
+    assert "a worker has 0 B: 1 of" in sizes.explanation
 
 
 def test_room_for_results_is_the_workers_budget_and_a_quarter_of_the_runners_memory() -> None:
@@ -100,30 +100,30 @@ def test_a_simulation_gets_the_memory_that_nine_in_ten_need() -> None:
 def test_old_measurements_are_forgotten() -> None:
     batch_sizer = BatchSizer()
     for task in [replace(TASK, peak_bytes=6 * GIB)] * 64 + [TASK] * 64:
-        batch_sizer.measured(task)
-    assert batch_sizer.sizes(ROOM) == batch_size_for([TASK], ROOM)
+        batch_sizer.add(task)
+    assert batch_sizer.size(ROOM) == batch_size_for([TASK], ROOM)
 
 
 def test_the_batch_size_is_computed_after_1_2_4_8_tasks_and_so_on() -> None:
     batch_sizer, due = BatchSizer(), []
-    assert batch_sizer.sizes(ROOM) is None
+    assert batch_sizer.size(ROOM) is None
     for n in range(1, 300):
-        batch_sizer.measured(TASK)
-        due += [n] if batch_sizer.due else []
+        batch_sizer.add(TASK)
+        due += [n] if batch_sizer.is_due else []
     assert due == [1, 2, 4, 8, 16, 32, 64]
-    assert batch_sizer.sizes(ROOM) is not None
+    assert batch_sizer.size(ROOM) is not None
 
 
 def test_a_task_that_finished_no_group_is_not_a_measurement() -> None:
     batch_sizer = BatchSizer()
-    batch_sizer.measured(replace(TASK, groups=0))
-    assert batch_sizer.sizes(replace(ROOM, slots=1, workers=1)) is None
+    batch_sizer.add(replace(TASK, groups=0))
+    assert batch_sizer.size(replace(ROOM, slots=1, workers=1)) is None
 
 
 def test_a_batch_size_within_a_tenth_of_the_last_one_does_not_differ() -> None:
     sizes = BatchSize(100, 4, "")
     assert sizes.differs(None)
-    assert not replace(sizes, groups=108, said="other figures").differs(sizes)
+    assert not replace(sizes, groups=108, explanation="other figures").differs(sizes)
     assert not replace(sizes, groups=110).differs(sizes)
     assert replace(sizes, groups=111).differs(sizes)
     assert replace(sizes, per_worker=3).differs(sizes)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import itertools
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from claimed_jobs import claimed_job, groups_of
 from clocks import Clock
 from mops.attempt.checkpoint.open_checkpoint import Limits
 from mops.attempt.planning.forecast import (
-    Expected,
     Forecast,
     OutputPerSimulation,
     check_room,
-    expected,
+    expected_bytes,
     output_per_simulation,
     seconds_per_simulation,
 )
@@ -79,19 +79,14 @@ def test_nothing_is_known_before_a_good_simulation() -> None:
     assert output_per_simulation(committed(1, 10, failed=2), KINDS) is None
 
 
-def test_the_time_is_what_is_left_shared_by_all_slots() -> None:
-    of = {"n_simulations": 1000, "n_left": 600, "n_groups": 200, "slots": 4}
-    assert expected(OutputPerSimulation(365, 1000, 0), LIMITS, each_s=2.0, **of) == Expected(300.0, 365_000, 1_000_000)
-    assert expected(OutputPerSimulation(365, 1000, 0), LIMITS, each_s=None, **of).seconds is None
-
-
 def test_each_checkpoint_adds_the_fixed_size_of_its_files() -> None:
     one = OutputPerSimulation(rows=1, bytes=100, file_bytes=500)
-    few = expected(one, LIMITS, n_simulations=1000, n_left=0, n_groups=1000, each_s=1.0, slots=1)
-    assert few.bytes == 100_000 + 6 * 500
+    few = expected_bytes(one, LIMITS, n_simulations=1000, n_groups=1000, seconds=0.0)
+    assert few == 100_000 + 6 * 500
     each_group = Limits(seconds=0, bytes=64 << 20, groups=200)
-    many = expected(one, each_group, n_simulations=900, n_left=900, n_groups=9, each_s=1.0, slots=1)
-    assert many.bytes == 90_000 + 9 * 500
+    many = expected_bytes(one, each_group, n_simulations=900, n_groups=9, seconds=900.0)
+    assert many == 90_000 + 9 * 500
+    assert expected_bytes(one, LIMITS, n_simulations=900, n_groups=200, seconds=None) == 90_000 + 2 * 500
 
 
 def test_the_first_call_in_each_child_process_is_not_measured() -> None:
@@ -123,24 +118,29 @@ def test_too_little_room_is_an_error_with_the_missing_bytes_and_a_hint() -> None
     with pytest.raises(StorageError) as refused:
         check_room(Disk(100 << 20), "job", 220 << 20)  # type: ignore[arg-type]
     assert str(refused.value) == (
-        "there is not enough room for the results: about 242.0 MiB more are needed, 100.0 MiB are free\n"
+        "there is not enough room for the results: they need about 242.0 MiB, and 100.0 MiB are free\n"
         "  at: /somewhere\n"
-        "hint: what is finished is kept: make room, then mops jobs resume job"
+        "hint: make room, then continue the job: mops jobs resume job"
     )
     assert refused.value.exit_code == 4
     check_room(Disk(300 << 20), "job", 220 << 20)  # type: ignore[arg-type]
     check_room(Disk(None), "job", 220 << 20)  # type: ignore[arg-type]
 
 
-def forecast(files: Files | Disk, inherited: LogView | None = None, clock: Clock | None = None) -> Forecast:
-    of = {"n_groups": 400, "n_simulations": 800, "clock": clock or Clock(0.0)}
-    return Forecast(files, "job", LIMITS, inherited or LogView(), **of)  # type: ignore[arg-type]
+def forecast(files: Files | Disk | None = None, view: LogView | None = None, clock: Clock | None = None) -> Forecast:
+    """Return the forecast of an attempt that has 400 groups of 2 simulations to run."""
+    job = claimed_job(f"memory://forecast-{next(_names)}", groups_of([2] * 400))
+    job.files, job.inherited = files or job.files, view or job.inherited  # type: ignore[assignment]
+    return Forecast(job, clock=clock or Clock(0.0))
 
 
-def test_the_forecast_is_made_once_after_the_first_seconds(tmp_path: Path) -> None:
+_names = itertools.count()
+
+
+def test_the_forecast_is_made_once_after_the_first_seconds() -> None:
     clock = Clock(1.0)
-    found = forecast(Files.open(str(tmp_path)), clock=clock)
-    found.measured(0.5, 2)
+    found = forecast(clock=clock)
+    found.task_finished(0.5, 2)
     assert found.estimate(798, 2) is None, "nothing is committed"
     found.committed(committed(1, 100), KINDS)
     assert found.estimate(798, 2) is None, "the attempt has just started"
@@ -152,10 +152,10 @@ def test_the_forecast_is_made_once_after_the_first_seconds(tmp_path: Path) -> No
     assert found.estimate(1, 2) is estimate
 
 
-def test_a_job_that_ends_before_the_forecast_gets_none(tmp_path: Path) -> None:
+def test_a_job_that_ends_before_the_forecast_gets_none() -> None:
     clock = Clock(1.0)
-    found = forecast(Files.open(str(tmp_path)), clock=clock)
-    found.measured(0.5, 2)
+    found = forecast(clock=clock)
+    found.task_finished(0.5, 2)
     found.committed(committed(1, 100), KINDS)
     clock.now = 9.0
     assert found.estimate(0, 2) is None
@@ -166,4 +166,11 @@ def test_a_resumed_attempt_checks_the_room_at_once_from_what_is_committed() -> N
     with pytest.raises(StorageError, match="not enough room"):
         forecast(Disk(1 << 20), view).committed(view, KINDS)
     forecast(Disk(1 << 30), view).committed(view, KINDS)
-    assert forecast(Disk(1 << 30), view)._expected(OutputPerSimulation(1, 1, 1), 1, 1).more
+    clock = Clock(1.0)
+    found = forecast(Disk(1 << 30), view, clock)
+    found.committed(view, KINDS)
+    found.task_finished(0.5, 0)
+    clock.now = 9.0
+    estimate = found.estimate(1, 1)
+    assert estimate is not None
+    assert (estimate.more, estimate.seconds) == (True, None), "no simulation was measured"

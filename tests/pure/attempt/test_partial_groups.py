@@ -52,7 +52,7 @@ def test_targets_get_the_rows_that_wait_on_disk_and_their_losses_join_the_group(
     assert not pieces.targets_due(0)
     assert not add(pieces, 0, piece(0, 1))
     assert pieces.targets_due(0)
-    assert [part.buffer.to_pybytes()[0] for part in pieces.parts(0)] == [0, 1]
+    assert [part.buffer.to_pybytes()[0] for part in pieces.replicates(0)] == [0, 1]
     loss = Loss(0, "t:f", "loss", 0.5, 2)
     scored = piece(0, losses=[loss])
     scored.done = frozenset({0})
@@ -97,7 +97,7 @@ def test_a_piece_may_have_no_rows():
     pieces = partial_groups(3)
     add(pieces, 0, piece(0, 0))
     add(pieces, 0, piece(0, 1, parts=[]))
-    assert len(pieces.parts(0)) == 1
+    assert len(pieces.replicates(0)) == 1
     assert add(pieces, 0, piece(0, 2))
     assert len(pieces.take(0).parts) == 2
 

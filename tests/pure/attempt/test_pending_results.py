@@ -11,17 +11,17 @@ def test_the_lag_is_the_age_of_the_oldest_result_that_is_not_durable() -> None:
     pending = PendingResults(clock)
     assert (pending.lag_s, pending.bytes) == (0.0, 0)
     for n_bytes in (10, 20, 30):
-        pending.came(n_bytes)
+        pending.add(n_bytes)
         clock.now += 5
     assert (pending.lag_s, pending.bytes) == (15.0, 60)
-    pending.durable(2)
+    pending.remove_oldest(2)
     assert (pending.lag_s, pending.bytes) == (5.0, 30)
-    pending.durable(1)
+    pending.remove_oldest(1)
     assert (pending.lag_s, pending.bytes) == (0.0, 0)
 
 
 def test_parts_count_when_they_are_stored() -> None:
     pending = PendingResults()
     for n_bytes in (100, 23):
-        pending.wrote(n_bytes)
+        pending.add_written(n_bytes)
     assert pending.written_bytes == 123

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,14 +14,17 @@ from hypothesis import strategies as st
 from mops.attempt.drain import Batches
 from mops.attempt.planning.plan import Plan
 from mops.attempt.planning.task_size import (
-    PIECES_PER_SLOT,
+    SPLIT_TASKS_PER_SLOT,
     TASKS_PER_SLOT,
     WINDOW_PER_EMBEDDED_SLOT,
     WINDOW_PER_SLOT,
-    piece_size,
+    TaskSizer,
+    replicates_per_task,
     task_budget_s,
 )
 from mops.attempt.planning.window import Window
+from mops.cluster.shares import Share
+from mops.study.ranges import Ranges
 from mops.task import Task
 
 
@@ -34,9 +38,9 @@ def plan(
     fuse: bool = True,
     window_per_slot: float = WINDOW_PER_SLOT,
 ) -> Plan:
-    todo = (i for i in range(n))  # no range: a plan once closed the generator between two tasks, and sent empty tasks
-    how: dict[str, Any] = {"task_seconds": task_seconds, "fuse": fuse, "window_per_slot": window_per_slot}
-    return Plan(todo, n, replicates, window=Window(batch_size), slots=slots, **how)
+    sizer = TaskSizer(task_seconds, fuse=fuse, window_per_slot=window_per_slot)
+    share = Share(slots, workers=1)
+    return Plan(Ranges.of(range(n)), replicates, window=Window(batch_size), sizer=sizer, share=share)
 
 
 def send(p: Plan) -> list[Task]:
@@ -50,7 +54,7 @@ def finish(
     for task in tasks:
         whole = task.replicates is None
         ran = (task.groups if whole else task.replicates) if done is None else done
-        take = p.finished if whole else p.piece_finished
+        take = p.task_finished if whole else p.split_task_finished
         take(task.number, frozenset(ran or ()), seconds, frozenset(postponed))
 
 
@@ -76,7 +80,7 @@ class Cluster:
             assert request.groups
             beside = [other.alone for other in self.tasks_in_flight.values()]
             assert all(beside) if request.alone else not any(beside), "something else runs"
-            assert not request.alone or len(beside) < self.plan.workers
+            assert not request.alone or len(beside) < self.plan.share.workers
             self.tasks_in_flight[request.number] = request
 
     def groups_in_flight(self) -> set[int]:
@@ -86,7 +90,7 @@ class Cluster:
         number = self.rng.choice(sorted(self.tasks_in_flight))
         request = self.tasks_in_flight.pop(number)
         if loses and self.rng.random() < 0.3:
-            self.plan.lost(number, blamed=self.blames(request))
+            self.plan.task_lost(number, blamed=self.blames(request))
         elif request.replicates is None:
             self.whole(request, self.some(request.groups, gives_back))
         else:
@@ -106,7 +110,7 @@ class Cluster:
 
     def whole(self, request: Task, finished: tuple[int, ...]) -> None:
         postponed = self.postponed(request, {*request.groups} - {*finished})
-        self.plan.finished(request.number, frozenset(finished), self.seconds * len(finished), postponed)
+        self.plan.task_finished(request.number, frozenset(finished), self.seconds * len(finished), postponed)
         self.done += finished
 
     def piece(self, request: Task, finished: tuple[int, ...]) -> None:
@@ -115,7 +119,7 @@ class Cluster:
         assert not settled & set(finished), "a replicate ran twice"
         settled.update(finished)
         postponed = self.postponed(request, {*(request.replicates or (0,))} - {*finished})
-        self.plan.piece_finished(request.number, frozenset(finished), self.seconds * len(finished), postponed)
+        self.plan.split_task_finished(request.number, frozenset(finished), self.seconds * len(finished), postponed)
         if request.replicates == () and not postponed:
             self.scored.append(group)
             self.close(group)
@@ -127,7 +131,7 @@ class Cluster:
 
     def close(self, group: int) -> None:
         del self.settled[group]
-        self.plan.closed(group)
+        self.plan.group_finished(group)
         self.done.append(group)
 
 
@@ -161,10 +165,10 @@ def test_every_group_runs_once_and_the_window_is_never_exceeded(
     p = plan(n, batch_size=batch_size, slots=slots, replicates=replicates, fuse=fuse)
     cluster = Cluster(p, replicates, seconds, rng)
     cluster.postpones = postpones
-    while not p.over:
-        p.slots, p.workers = rng.randint(1, slots), rng.randint(1, 3)  # workers come and go
+    while not p.finished:
+        p.share = Share(rng.randint(1, slots), rng.randint(1, 3))  # workers come and go
         cluster.send()
-        assert len(cluster.groups_in_flight()) <= p.in_flight <= batch_size
+        assert len(cluster.groups_in_flight()) <= p.groups_in_flight <= batch_size
         assert len(cluster.tasks_in_flight) <= TASKS_PER_SLOT * slots + most_replicates
         assert fuse or all(len(request.groups) == 1 for request in cluster.tasks_in_flight.values())
         cluster.come_back(gives_back=gives_back, loses=loses)
@@ -174,14 +178,14 @@ def test_every_group_runs_once_and_the_window_is_never_exceeded(
 
 def test_groups_start_in_study_order() -> None:
     p = plan(100)
-    p.measured(0.1, 1, 1)
+    p.sizer.add(0.1, 1, 1)
     sent = [group for task in send(p) for group in task.groups]
     assert sent == list(range(len(sent)))
 
 
 def test_groups_that_a_task_gives_back_are_sent_first() -> None:
     p = plan(100, slots=1)
-    p.measured(0.1, 1, 1)
+    p.sizer.add(0.1, 1, 1)
     finish(p, send(p)[0], done={0})
     assert send(p)[0].groups[0] == 1
 
@@ -199,7 +203,7 @@ def test_the_pilot_is_one_simulation_alone_and_the_rest_of_its_group_follows() -
 
 def test_a_long_group_is_run_in_pieces_and_few_groups_are_half_done() -> None:
     p = plan(100, replicates=lambda _: 10, slots=3)
-    p.measured(4.0, 1, 10)  # 0.4 s a simulation: two of them are a task of about a second
+    p.sizer.add(4.0, 1, 10)  # 0.4 s a simulation: two of them are a task of about a second
     tasks = send(p)
     first_group = [((0,), (i, i + 1)) for i in range(0, 10, 2)]
     assert [(task.groups, task.replicates) for task in tasks] == [*first_group, ((1,), (0, 1))]
@@ -213,7 +217,7 @@ def test_a_long_group_is_run_in_pieces_and_few_groups_are_half_done() -> None:
 def test_targets_of_many_groups_are_sent_a_few_at_a_time() -> None:
     """All were sent at once, each with all results of its group: gigabytes when many groups finish together."""
     p = plan(20, replicates=lambda _: 2, slots=2, task_seconds=0.1)
-    p.measured(1.0, 1, 2)
+    p.sizer.add(1.0, 1, 2)
     whole: set[int] = set()
     while len(whole) < 20:  # each group waits for its second replicate, which uses too much memory
         for task in send(p):
@@ -226,35 +230,35 @@ def test_targets_of_many_groups_are_sent_a_few_at_a_time() -> None:
         p.targets_due(group)
     n_scored = 0
     while tasks := send(p):
-        assert len(tasks) <= 2 * PIECES_PER_SLOT
+        assert len(tasks) <= 2 * SPLIT_TASKS_PER_SLOT
         n_scored += len(tasks)
         for task in tasks:
             assert task.replicates == ()
             finish(p, task, seconds=0.1)
-            p.closing(task.groups[0])
-            p.closed(task.groups[0])
+            p.group_delivering(task.groups[0])
+            p.group_finished(task.groups[0])
     assert n_scored == 20
 
 
 def test_the_last_groups_of_a_job_are_split_so_that_slots_finish_together() -> None:
     p = plan(2, replicates=lambda _: 4)
-    p.measured(0.8, 1, 4)
+    p.sizer.add(0.8, 1, 4)
     assert [len(task.replicates or ()) for task in send(p)] == [1, 1, 1, 1]
 
 
 def test_a_task_that_killed_its_workers_is_cut_down_to_one_simulation_alone() -> None:
     p = plan(3, replicates=lambda group: 2 if group == 1 else 1)
-    p.measured(0.01, 1, 1)
+    p.sizer.add(0.01, 1, 1)
     (fused,) = send(p)
     assert (fused.groups, fused.suspect) == ((0, 1, 2), False)
-    p.lost(fused.number, blamed=True)
+    p.task_lost(fused.number, blamed=True)
     first, second, third = send(p)
     assert [(task.groups, task.suspect) for task in (first, second, third)] == [((i,), True) for i in range(3)]
-    p.lost(second.number, blamed=True)
+    p.task_lost(second.number, blamed=True)
     assert send(p) == [], "other tasks are still running"
-    p.lost(first.number, blamed=True)
+    p.task_lost(first.number, blamed=True)
     finish(p, third, seconds=0.1)
-    p.workers = 2
+    p.share = replace(p.share, workers=2)
     sent = []
     for replicate in (1, 0):
         (alone,) = send(p)  # one at a time: if a worker dies with two, either may be the cause
@@ -263,7 +267,7 @@ def test_a_task_that_killed_its_workers_is_cut_down_to_one_simulation_alone() ->
     assert sent == [((1,), (1,), True), ((1,), (0,), True)]
     (last,) = send(p)
     assert (last.groups, last.replicates, last.alone) == ((0,), None, True)
-    p.lost(last.number)
+    p.task_lost(last.number)
     assert send(p)[0].alone, "a lost connection is no reason to run it beside others"
 
 
@@ -278,30 +282,30 @@ def test_targets_that_are_lost_are_sent_again_and_alone_if_they_killed_their_wor
     p = all_replicates_are_back()
     p.targets_due(0)
     (targets,) = send(p)
-    p.lost(targets.number)
+    p.task_lost(targets.number)
     (again,) = send(p)
     assert (again.replicates, again.alone) == ((), False)
-    p.lost(again.number, blamed=True)
+    p.task_lost(again.number, blamed=True)
     (again,) = send(p)
     assert (again.replicates, again.alone) == ((), True)
     finish(p, again, seconds=0.1)
-    p.closed(0)
-    assert p.over
+    p.group_finished(0)
+    assert p.finished
 
 
 def test_a_stopped_plan_is_not_over_while_a_group_is_on_its_way_into_the_checkpoint() -> None:
     p = all_replicates_are_back()
-    p.closing(0)
+    p.group_delivering(0)
     p.stop()
-    assert not p.over
-    p.closed(0)
-    assert p.over
+    assert not p.finished
+    p.group_finished(0)
+    assert p.finished
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_targets_that_came_back_without_their_input_are_sent_again(alone: bool) -> None:
     p = all_replicates_are_back()
-    p.targets_again(0, alone=alone)
+    p.targets_unfinished(0, alone=alone)
     assert [(task.groups, task.replicates, task.alone) for task in send(p)] == [((0,), (), alone)]
 
 
@@ -309,9 +313,9 @@ def test_targets_that_came_back_without_their_input_are_sent_again(alone: bool) 
 def test_targets_that_come_back_after_a_stop_are_not_sent_again(alone: bool) -> None:
     p = all_replicates_are_back()
     p.stop()
-    p.targets_again(0, alone=alone)
+    p.targets_unfinished(0, alone=alone)
     assert send(p) == []
-    assert p.over
+    assert p.finished
 
 
 def test_a_stopped_plan_sends_nothing_and_is_over_when_the_last_task_is_back() -> None:
@@ -319,13 +323,13 @@ def test_a_stopped_plan_sends_nothing_and_is_over_when_the_last_task_is_back() -
     tasks = send(p)
     p.stop()
     assert send(p) == []
-    assert not p.over
+    assert not p.finished
     finish(p, *tasks, seconds=0.0, done=())
-    assert p.over
+    assert p.finished
 
 
 def test_a_study_without_groups_left_is_over() -> None:
-    assert plan(0).over
+    assert plan(0).finished
 
 
 @pytest.mark.parametrize(
@@ -341,7 +345,7 @@ def test_a_study_without_groups_left_is_over() -> None:
 )
 def test_a_task_holds_the_groups_that_take_about_a_second(n: int, seconds: float, expected: int) -> None:
     p = plan(n)
-    p.measured(seconds, 1, 1)
+    p.sizer.add(seconds, 1, 1)
     assert len(send(p)[0].groups) == expected
 
 
@@ -350,7 +354,7 @@ def test_a_task_holds_the_groups_that_take_about_a_second(n: int, seconds: float
 )
 def test_a_window_of_short_groups_is_a_few_full_tasks(per_slot: float, sizes: list[int]) -> None:
     p = plan(10_000, window_per_slot=per_slot)
-    p.measured(1e-5, 1, 1)
+    p.sizer.add(1e-5, 1, 1)
     assert [len(task.groups) for task in send(p)] == sizes
 
 
@@ -360,7 +364,7 @@ def test_before_anything_is_measured_a_task_holds_one_group() -> None:
 
 def test_without_fusion_each_group_is_a_task() -> None:
     p = plan(1000, fuse=False)
-    p.measured(1e-4, 1, 1)
+    p.sizer.add(1e-4, 1, 1)
     assert {len(task.groups) for task in send(p)} == {1}
 
 
@@ -377,15 +381,15 @@ def test_a_task_shrinks_near_the_end_of_the_job(left_s: float, expected: float) 
     [(10, None, 1), (10, 5.0, 1), (10, 0.3, 3), (10, 0.4, 2), (7, 0.25, 4), (3, 1e-6, 3)],
 )
 def test_pieces_are_even_and_of_about_the_budget(n_left: int, seconds: float | None, expected: int) -> None:
-    assert piece_size(n_left, seconds, 1.0) == expected
+    assert replicates_per_task(n_left, seconds, 1.0) == expected
 
 
 def test_recent_measurements_count_most() -> None:
     p = plan(10)
-    p.measured(100.0, 10, 10)
+    p.sizer.add(100.0, 10, 10)
     for _ in range(20):
-        p.measured(1.0, 10, 10)
-    assert p.seconds_per_group == pytest.approx(0.1, rel=0.3)
+        p.sizer.add(1.0, 10, 10)
+    assert p.sizer.seconds_per_group == pytest.approx(0.1, rel=0.3)
 
 
 def test_a_batch_is_full_with_as_many_groups_as_the_window_and_has_the_keys_of_their_tasks() -> None:
@@ -393,8 +397,8 @@ def test_a_batch_is_full_with_as_many_groups_as_the_window_and_has_the_keys_of_t
     assert batches.add(6, ["a"]) is None
     assert batches.add(5, ["b"]) == (1, ["a", "b"])
     assert batches.add(8, ["c"]) is None
-    assert batches.rest() == (2, ["c"])
-    assert batches.rest() is None
+    assert batches.last() == (2, ["c"])
+    assert batches.last() is None
     assert batches.add(21, ["d"]) == (4, ["d"])
     assert batches.add(9, ["e"]) is None
     assert batches.add(1, ["f"]) == (5, ["e", "f"])
@@ -402,7 +406,7 @@ def test_a_batch_is_full_with_as_many_groups_as_the_window_and_has_the_keys_of_t
 
 def test_a_group_that_used_too_much_memory_runs_alone_when_nothing_else_runs() -> None:
     p = plan(8, slots=2)
-    p.measured(1.0, 1, 1)
+    p.sizer.add(1.0, 1, 1)
     first, *others = send(p)
     postpone(p, first)
     while not others[0].alone:
@@ -410,16 +414,16 @@ def test_a_group_that_used_too_much_memory_runs_alone_when_nothing_else_runs() -
         others += send(p)
     (alone,) = others
     assert (alone.groups, alone.replicates) == (first.groups, None)
-    assert not p.over
+    assert not p.finished
     finish(p, alone)
-    assert p.over
+    assert p.finished
 
 
 def test_a_replicate_that_used_too_much_memory_waits_for_the_rest_of_the_job() -> None:
     p = plan(2, slots=1, replicates=lambda _: 2)
-    p.measured(10.0, 1, 2)
+    p.sizer.add(10.0, 1, 2)
     sent: list[tuple[int, Any, bool]] = []
-    while not p.over:
+    while not p.finished:
         for task in send(p):
             sent.append((task.groups[0], task.replicates, task.alone))
             if sent[-1] == (0, (0,), False):
@@ -427,7 +431,7 @@ def test_a_replicate_that_used_too_much_memory_waits_for_the_rest_of_the_job() -
             else:
                 finish(p, task, seconds=5.0)
             if task.alone or sent[-1] == (1, (1,), False):
-                p.closed(task.groups[0])
+                p.group_finished(task.groups[0])
     assert sent == [(0, (0,), False), (0, (1,), False), (1, (0,), False), (1, (1,), False), (0, (0,), True)]
 
 
@@ -436,7 +440,7 @@ def test_next_to_other_jobs_no_more_is_sent_than_the_share_allows() -> None:
     finish(p, *send(p), seconds=0.5)
     tasks = send(p)
     assert len(tasks) == 8 * TASKS_PER_SLOT
-    p.slots, p.tasks = 4, 8
+    p.share = Share(4, 1, tasks=8)
     finish(p, *tasks[:24], seconds=0.5)
     assert send(p) == [], "what is in flight stays in flight"
     assert len(p.tasks_in_flight) == 8
@@ -446,7 +450,7 @@ def test_next_to_other_jobs_no_more_is_sent_than_the_share_allows() -> None:
 
 def test_pieces_of_long_groups_keep_to_the_share() -> None:
     p = plan(3, slots=8, replicates=lambda _: 100)
-    p.tasks = 3
+    p.share = Share(8, 1, tasks=3)
     assert len(send(p)) == 3
 
 
@@ -473,20 +477,20 @@ def test_a_task_has_the_seconds_that_its_groups_will_take() -> None:
 
 def test_a_piece_has_the_seconds_that_its_replicates_will_take() -> None:
     p = plan(100, slots=1, replicates=lambda _: 10)
-    p.measured(4.0, 1, 10)
+    p.sizer.add(4.0, 1, 10)
     piece = send(p)[0]
     assert (piece.replicates, piece.seconds) == ((0, 1), pytest.approx(0.8))
 
 
 def test_a_group_that_takes_exactly_the_budget_is_not_split() -> None:
     p = plan(100, replicates=lambda _: 2)
-    p.measured(1.0, 1, 2)
+    p.sizer.add(1.0, 1, 2)
     assert send(p)[0].replicates is None
 
 
 def test_the_last_room_of_a_window_takes_a_full_task() -> None:
     p = plan(1000, batch_size=25, slots=2)
-    p.measured(0.2, 1, 1)
+    p.sizer.add(0.2, 1, 1)
     assert [len(task.groups) for task in send(p)] == [5, 5, 5, 5, 5]
 
 
@@ -494,17 +498,17 @@ def test_a_piece_is_measured_as_a_fraction_of_its_group() -> None:
     p = plan(10, slots=1, replicates=lambda _: 4)
     (first,) = p.next_tasks(pilot=True)
     finish(p, first, seconds=0.5)
-    assert p.seconds_per_group == 2.0
+    assert p.sizer.seconds_per_group == 2.0
 
 
 @pytest.mark.parametrize("n_replicates", [1, 4], ids=["groups", "pieces"])
 def test_a_task_without_results_or_without_a_time_measures_nothing(n_replicates: int) -> None:
     p = plan(10, slots=1, replicates=lambda _: n_replicates)
-    p.measured(2.0 * n_replicates, 1, n_replicates)
+    p.sizer.add(2.0 * n_replicates, 1, n_replicates)
     stopped, untimed, *_ = send(p)
     finish(p, stopped, seconds=5.0, done=())
     finish(p, untimed, seconds=0.0)
-    assert p.seconds_per_group == 2.0 * n_replicates
+    assert p.sizer.seconds_per_group == 2.0 * n_replicates
 
 
 @pytest.mark.parametrize(
@@ -514,9 +518,9 @@ def test_groups_of_a_lost_task_are_sent_one_by_one_only_if_the_task_killed_its_w
     blamed: bool, sent: list[tuple[tuple[int, ...], bool]]
 ) -> None:
     p = plan(2, slots=1)
-    p.measured(0.01, 1, 1)
+    p.sizer.add(0.01, 1, 1)
     (fused,) = send(p)
-    p.lost(fused.number, blamed=blamed)
+    p.task_lost(fused.number, blamed=blamed)
     again = send(p)
     assert [(task.groups, task.suspect) for task in again] == sent
     assert not any(task.alone for task in again)
@@ -524,11 +528,11 @@ def test_groups_of_a_lost_task_are_sent_one_by_one_only_if_the_task_killed_its_w
 
 def test_a_suspect_shares_its_task_with_no_other_group() -> None:
     p = plan(100, slots=1)
-    p.measured(0.25, 1, 1)
+    p.sizer.add(0.25, 1, 1)
     first, second, third, _ = send(p)
     finish(p, first, seconds=0.5, done={0, 1})
-    p.lost(second.number, blamed=True)
-    p.lost(third.number)
+    p.task_lost(second.number, blamed=True)
+    p.task_lost(third.number)
     sent = send(p)
     for task in sent:
         finish(p, task, seconds=0.25 * len(task.groups))
@@ -540,18 +544,18 @@ def test_a_suspect_shares_its_task_with_no_other_group() -> None:
 def all_postponed(n: int, **how: Any) -> Plan:
     """Return a plan that has postponed everything, with nothing in flight."""
     p = plan(n, **how)
-    p.measured(5.0, 1, 1)
+    p.sizer.add(5.0, 1, 1)
     while not (tasks := send(p))[0].alone:
         postpone(p, *tasks)
     for task in tasks:
-        p.lost(task.number)
+        p.task_lost(task.number)
     return p
 
 
 def test_a_postponed_group_has_a_worker_to_itself() -> None:
     p = all_postponed(3)
     (first,) = send(p)
-    p.workers = 2
+    p.share = replace(p.share, workers=2)
     (second,) = send(p)
     finish(p, first)
     (third,) = send(p)
@@ -560,13 +564,13 @@ def test_a_postponed_group_has_a_worker_to_itself() -> None:
 
 def test_no_more_groups_run_alone_than_fit_into_the_window() -> None:
     p = all_postponed(4, batch_size=2)
-    p.workers = 3
+    p.share = replace(p.share, workers=3)
     assert len(send(p)) == 2
 
 
 def test_replicates_of_one_group_run_alone_on_several_workers() -> None:
     p = all_postponed(1, replicates=lambda _: 3)
-    p.workers = 2
+    p.share = replace(p.share, workers=2)
     assert [(task.groups, task.alone) for task in send(p)] == [((0,), True), ((0,), True)]
 
 
@@ -580,14 +584,14 @@ def test_a_replicate_that_ran_alone_and_has_no_result_runs_alone_again() -> None
 def test_a_suspect_that_runs_alone_is_the_only_task_in_flight() -> None:
     """If a worker dies with two tasks, either may be the cause. Tasks before the suspect do not wait for it."""
     p = plan(3, slots=1, replicates=lambda group: 3 if group == 0 else 2)
-    p.measured(10.0, 1, 2)
+    p.sizer.add(10.0, 1, 2)
     while not (tasks := send(p))[0].alone:
         for task in tasks:
             if task.groups == (1,):
-                p.lost(task.number, blamed=True)
+                p.task_lost(task.number, blamed=True)
             else:
                 postpone(p, task)
-    p.workers = 2
+    p.share = replace(p.share, workers=2)
     tasks += send(p)
     sent: list[list[int]] = []
     while tasks:

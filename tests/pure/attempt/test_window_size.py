@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mops.attempt.planning.window import Window, start_after
+from mops.attempt.planning.window import Window, start_size
 from mops.storage.live_record import Live
 from mops.verdicts import Counts
 
@@ -15,7 +15,7 @@ def test_the_window_is_halved_and_grows_by_a_tenth_for_each_batch_without_troubl
     assert [window.halve(), window.halve()] == [50, 25]
     sizes = []
     for _ in range(18):
-        window.batch_done()
+        window.batch_committed()
         sizes.append(window.size)
     assert sizes[:4] == [25, 28, 31, 35], "the batch in which it was halved does not count"
     assert sizes[-1] == 100
@@ -33,25 +33,25 @@ def test_the_window_starts_at_the_size_that_the_attempt_before_calls_for() -> No
 
 def test_the_window_follows_its_limit_unless_memory_ran_out() -> None:
     window = Window(8)
-    window.allow(50)
+    window.set_most(50)
     assert window.size == 50
     window.halve()
-    window.allow(80)
+    window.set_most(80)
     assert window.size == 25
-    window.allow(10)
+    window.set_most(10)
     assert window.size == 10
     resumed = Window(32, 320)
-    resumed.allow(640)
+    resumed.set_most(640)
     assert resumed.size == 320, "the attempt before ran out of memory, so this one starts with half of any limit"
-    resumed.batch_done()
+    resumed.batch_committed()
     assert resumed.size == 352
 
 
 def test_a_window_that_has_grown_to_its_limit_follows_a_higher_limit() -> None:
     window = Window(11, 10)
-    window.batch_done()
+    window.batch_committed()
     assert window.size == 11
-    window.allow(50)
+    window.set_most(50)
     assert window.size == 50, "memory has not run out since"
 
 
@@ -70,8 +70,8 @@ def test_an_attempt_after_one_that_ran_out_of_memory_starts_with_half_the_window
     memory: int, window: int, ended: bool, expected: int | None
 ) -> None:
     live = Live(0.0, "host", 1, Counts(), 0.0, memory, {}, limit_bytes=1000, window=window)
-    assert start_after(live, ended=ended) == expected
-    assert start_after(None, ended=ended) is None
+    assert start_size(live, ended=ended) == expected
+    assert start_size(None, ended=ended) is None
 
 
 @pytest.mark.parametrize(("ended", "window", "expected"), [(False, 200, 100), (True, 200, None), (False, 0, None)])
@@ -80,5 +80,5 @@ def test_an_attempt_after_one_whose_pod_was_oom_killed_starts_with_half_the_wind
 ) -> None:
     """The last live record may be ten seconds old, from when there was room."""
     live = Live(0.0, "host", 1, Counts(), 0.0, 300, {}, limit_bytes=1000, window=window)
-    assert start_after(live, ended=ended, oom=True) == expected
-    assert start_after(None, ended=ended, oom=True) is None
+    assert start_size(live, ended=ended, oom=True) == expected
+    assert start_size(None, ended=ended, oom=True) is None

@@ -1,8 +1,7 @@
-"""The thread that commits: writes parts first, then one record in the job's log.
+"""The thread that commits: it writes parts first, then one record in the job's log.
 
-One thread owns the log (:class:`mops.storage.joblog.log.JobLog` is used from one thread), encodes results as they
-come, closes checkpoints, and meanwhile looks for a newer attempt or a cancel. What the record means is
-docs/internals/storage.md's.
+This thread alone uses the log (:class:`mops.storage.joblog.log.JobLog`). It encodes results as they come, closes
+checkpoints, and meanwhile looks for a newer attempt or a cancel. docs/internals/storage.md explains the records.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from mops.attempt.checkpoint.open_checkpoint import LEAST_SECONDS, NAMED_GROUPS, Limits, OpenCheckpoint
+from mops.attempt.checkpoint.open_checkpoint import LEAST_SECONDS, NAMED_GROUPS, OpenCheckpoint
 from mops.attempt.checkpoint.pending_results import PendingResults
+from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.job_families import JobFamilies
+from mops.attempt.reporting.observer import Observer
+from mops.attempt.reporting.text_log import TextLogBuffer
+from mops.attempt.task_threads import ThreadFault
 from mops.errors import InternalError
 from mops.storage import advisory
-from mops.storage.files import Files
-from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
 from mops.storage.output_file import StoredTypes
 from mops.storage.parquet import Encoded
-from mops.storage.paths import JobPaths
-from mops.study.groups import GroupTable
 from mops.task import TaskResult, counts_of_result
 from mops.verdicts import Counts
 
@@ -33,12 +32,11 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 3.0
 
-
 ABANDON_SECONDS = 5.0
-"""An abandoned thread has so long to end: a storage that does not answer may hold it for minutes."""
+"""How long an abandoned thread has to end. A storage that does not answer may hold it for minutes."""
 
 _QUEUES = 4
-"""What waits to be encoded may be this part of what a checkpoint may hold: the writer needs its next result only."""
+"""The queue may hold this fraction of a checkpoint, because the thread needs only its next result there."""
 
 
 @dataclass
@@ -50,9 +48,13 @@ class Committed:
     counts: Counts
 
 
+class CancelRequested:
+    """An event: the log has a cancel."""
+
+
 @dataclass
 class _Queue:
-    """Results on their way to the writer, bounded in bytes."""
+    """Results on their way to the thread, bounded in bytes."""
 
     limit_bytes: int
     items: deque[tuple[TaskResult, Counts]] = field(default_factory=deque)
@@ -62,7 +64,7 @@ class _Queue:
 
     def put(self, result: TaskResult, counts: Counts) -> None:
         with self.changed:
-            # One may always enter, however large.
+            # One result may always enter, however large.
             self.changed.wait_for(lambda: self.closed or not self.bytes or self.bytes < self.limit_bytes)
             self.items.append((result, counts))
             self.bytes += result.nbytes
@@ -73,9 +75,10 @@ class _Queue:
             self.changed.wait_for(lambda: self.items or self.closed, timeout=max(timeout_s, 0.0))
             return self.items.popleft() if self.items else None
 
-    def encoded(self, nbytes: int) -> None:
+    def release(self, n_bytes: int) -> None:
+        """Make room for a result's bytes, which are encoded."""
         with self.changed:
-            self.bytes -= nbytes
+            self.bytes -= n_bytes
             self.changed.notify_all()
 
     def close(self) -> None:
@@ -85,77 +88,69 @@ class _Queue:
 
 
 class Committer:
-    """The thread that commits.
+    """The thread that commits, from :meth:`start` to :meth:`finish` or :meth:`abandon`.
 
     Parameters
     ----------
-    log
-        The job's log, claimed. This thread uses it alone until :meth:`finish` returns.
-    on_event
-        Called in this thread with :class:`Committed`, or with the error that ended it.
-    on_tick
-        Called in this thread every few seconds, and at the end, for what else is to be written; with the bytes in the
-        open checkpoint, and whether it is the end.
-    take_text
-        Returns the job's log since the last call.
-    backlog
-        Told what is finished and not durable yet, and what is stored.
     families
-        What is known of the job's columns; told what of it is stored.
+        The families of the job's columns. A commit stores what it fixes of them.
+    pending
+        Counts what is finished and what is stored.
+    text_log
+        The job's text log, which is stored with each commit.
+    observer
+        Called in this thread every few seconds, and at the end, to write signs of life and samples.
+    put
+        Takes the events :class:`Committed` and :class:`CancelRequested`, and the fault that ended the thread.
     """
 
     def __init__(
         self,
-        files: Files,
-        paths: JobPaths,
-        log: JobLog,
-        groups: GroupTable,
-        limits: Limits,
-        *,
-        attempt: int,
-        n_targets: int,
-        outputs: tuple[str, ...] | None,
-        on_event: Callable[[Committed | Exception], None],
-        on_tick: Callable[[int, bool], None],
-        take_text: Callable[[], str],
-        backlog: PendingResults,
+        job: ClaimedJob,
         families: JobFamilies,
+        pending: PendingResults,
+        text_log: TextLogBuffer,
+        observer: Observer,
+        put: Callable[[object], None],
     ):
-        self._files, self._paths, self._log, self._groups = files, paths, log, groups
-        self._advisory = advisory.Writer(files)
-        self._limits, self._attempt, self._n_targets, self._outputs = limits, attempt, n_targets, outputs
-        self._on_event, self._on_tick, self._take_text = on_event, on_tick, take_text
-        self._queue, self._backlog = _Queue(limits.bytes // _QUEUES), backlog
-        self._counter = 0
-        self._abandoned = False
-        self._tells = log.view.counts.simulations_good > 0
-        self._families, self._types = families, StoredTypes(families.of)
-        self._open = self._new_open()
-        self._opened = self._closed = time.monotonic()
-        self._polled = self._closed - POLL_SECONDS  # the first sign of life is due at once
+        self._job, self._families, self._pending, self._text_log = job, families, pending, text_log
+        self._observer, self._put = observer, put
+        self._limits = job.checkpoint_limits
+        self._advisory = advisory.Writer(job.files)
+        self._queue = _Queue(self._limits.bytes // _QUEUES)
+        self._n_files = 0
+        self._abandoned = self._cancel_seen = False
+        self._has_good_commit = job.inherited.counts.simulations_good > 0
+        self._types = StoredTypes(families.of)
+        self._open = self._new_checkpoint()
+        self._opened_at = self._closed_at = time.monotonic()
+        self._polled_at = self._closed_at - POLL_SECONDS  # the first sign of life is due at once
         self._thread = threading.Thread(target=self._run, name="mops-checkpoints", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def put(self, result: TaskResult) -> Counts:
-        """Take a result, whose parts are the writer's from now on, and count it.
+        """Take a result, whose buffers the thread owns from now on, and count it.
 
         Waits while too many bytes wait to be encoded.
         """
-        counts = counts_of_result(result, self._groups, self._n_targets)
+        counts = counts_of_result(result, self._job.groups, len(self._job.context.targets))
         if result.done:
-            self._backlog.came(result.nbytes)
+            self._pending.add(result.nbytes)
         self._queue.put(result, counts)
         return counts
 
     def finish(self) -> None:
-        """Commit what is there and end the thread; what ended it before comes as an event."""
+        """Commit what is there and end the thread."""
         self._queue.close()
         self._thread.join()
 
     def abandon(self) -> None:
-        """End the thread and commit nothing more: for a runner that no longer owns its job, or cannot store.
+        """End the thread without another commit, because the runner lost its job or cannot store anything.
 
-        One that waits for a storage is not waited for: what it writes yet counts only if no other attempt has begun.
+        A thread that waits for the storage is left alone: its record counts only if no other attempt has begun.
         """
         self._abandoned = True
         self._queue.close()
@@ -169,10 +164,10 @@ class Committer:
                 self._commit()
             self._store_text()
             if not self._abandoned:
-                self._on_tick(self._open.bytes, True)
-        except Exception as error:  # noqa: BLE001 - carried to the runner, which raises it
+                self._observer.tick(self._open.bytes, last=True)
+        except Exception as error:  # noqa: BLE001 - the loop raises it
             self._queue.close()
-            self._on_event(error)
+            self._put(ThreadFault(error, "commit"))
 
     def _step(self) -> bool:
         taken = self._queue.take(self._wait_s())
@@ -180,88 +175,93 @@ class Committer:
             return False
         if taken is not None:
             self._add(*taken)
-            del taken  # its buffers are not to live until the next one comes
+            del taken  # frees its buffers before the next result comes
         now = time.monotonic()
-        if self._first or self._limits.due(self._open, now - self._opened, now - self._closed):
+        # The first good group is committed at once, because its files tell what the others will take.
+        is_first_good = not self._has_good_commit and self._open.counts.simulations_good > 0
+        if is_first_good or self._limits.due(self._open, now - self._opened_at, now - self._closed_at):
             self._commit()
-        elif self._open.bytes_held >= self._limits.bytes:  # and it may not close yet
+        elif self._open.bytes_held >= self._limits.bytes:  # the checkpoint must not close yet
             self._store_into(self._open, self._open.take_outputs())
-        if now - self._polled >= POLL_SECONDS:
-            self._polled = now
-            self._log.poll()
-            self._on_tick(self._open.bytes, False)
+        if now - self._polled_at >= POLL_SECONDS:
+            self._polled_at = now
+            self._poll()
         return True
 
-    @property
-    def _first(self) -> bool:
-        """Whether the first good group of the job is there: its files tell what the others will take."""
-        return not self._tells and self._open.counts.simulations_good > 0
+    def _poll(self) -> None:
+        """Look for a newer attempt or a cancel in the log, and let the observer write what is due."""
+        self._job.log.poll()
+        if self._job.log.cancelled and not self._cancel_seen:
+            self._cancel_seen = True
+            self._put(CancelRequested())
+        self._observer.tick(self._open.bytes)
 
     def _wait_s(self) -> float:
+        """Return how long to wait for the next result."""
         now = time.monotonic()
-        next_poll = self._polled + POLL_SECONDS - now
+        next_poll = self._polled_at + POLL_SECONDS - now
         if not len(self._open):
             return next_poll
-        due = max(self._opened + self._limits.seconds, self._closed + min(LEAST_SECONDS, self._limits.seconds))
+        least_s = min(LEAST_SECONDS, self._limits.seconds)
+        due = max(self._opened_at + self._limits.seconds, self._closed_at + least_s)
         return min(next_poll, due - now)
-
-    def _check_new(self, done: frozenset[int]) -> None:
-        """Look whether each group comes for the first time.
-
-        Rows that are twice in a part, or in two, are valid Parquet: nobody would see them again. So a group enters a
-        checkpoint once, and none that an earlier commit holds, whoever made it.
-
-        Raises
-        ------
-        InternalError
-            One has come before.
-        """
-        committed = self._log.view.committed
-        if again := self._open.holds(done) or [group for group in sorted(done) if group in committed]:
-            raise InternalError(
-                f"parameter sets came twice: groups {', '.join(map(str, again[:NAMED_GROUPS]))}",
-                where=self._paths.record,
-                hint="what is committed is right: mops jobs resume goes on from there; please report this",
-            )
 
     def _add(self, result: TaskResult, counts: Counts) -> None:
         self._check_new(result.done)
         if not len(self._open):
-            self._opened = time.monotonic()
-        nbytes = result.nbytes
+            self._opened_at = time.monotonic()
+        n_bytes = result.nbytes
         self._open.add(result, counts)
-        self._queue.encoded(nbytes)
+        self._queue.release(n_bytes)
+
+    def _check_new(self, done: frozenset[int]) -> None:
+        """Check that no group comes a second time, whether in this checkpoint or after a commit of any attempt.
+
+        Rows that are twice in the parts are valid Parquet, so that no later check would find them.
+
+        Raises
+        ------
+        InternalError
+            A group has come before.
+        """
+        committed = self._job.log.view.committed
+        if again := self._open.holds(done) or [group for group in sorted(done) if group in committed]:
+            raise InternalError(
+                f"parameter sets came twice: groups {', '.join(map(str, again[:NAMED_GROUPS]))}",
+                where=self._job.paths.record,
+                hint=f"the committed results are correct; report this, then run: mops jobs resume {self._job.name}",
+            )
 
     def _commit(self) -> None:
-        """Close the open checkpoint: every part durable, then the record."""
-        closing, self._open = self._open, self._new_open()
-        self._closed = time.monotonic()
-        self._tells |= closing.counts.simulations_good > 0
+        """Close the open checkpoint: store every part, then append the record."""
+        closing, self._open = self._open, self._new_checkpoint()
+        self._closed_at = time.monotonic()
+        self._has_good_commit |= closing.counts.simulations_good > 0
         self._store_into(closing, closing.take_files())
         self._store_text()
         families = self._families.unstored(closing.families)
-        self._log.commit(closing.ranges, closing.parts, closing.counts, families)
+        self._job.log.commit(closing.groups, closing.parts, closing.counts, families)
         self._families.store(families)
-        self._backlog.durable(closing.n_outcomes)
-        logger.debug("committed %d groups in %d parts", len(closing), len(closing.parts))
-        self._on_event(Committed(closing.keys, len(closing), closing.counts))
+        self._pending.remove_oldest(closing.n_results)
+        logger.debug("%s: committed %d groups in %d parts", self._job.name, len(closing), len(closing.parts))
+        self._put(Committed(closing.keys, len(closing), closing.counts))
 
-    def _new_open(self) -> OpenCheckpoint:
-        return OpenCheckpoint(self._groups, self._outputs, self._files.spool, self._types)
+    def _new_checkpoint(self) -> OpenCheckpoint:
+        return OpenCheckpoint(self._job.groups, self._job.context.outputs, self._job.files.spool, self._types)
 
     def _store_text(self) -> None:
-        if text := self._take_text():
-            path = self._paths.text(self._attempt, self._next())
+        if text := self._text_log.take():
+            path = self._job.paths.text(self._job.attempt, self._next_number())
             self._advisory.write("the text log", lambda files: files.put(path, text.encode(errors="replace")))
 
     def _store_into(self, checkpoint: OpenCheckpoint, files: Iterable[tuple[str, str | None, Encoded]]) -> None:
-        """Make files durable, as parts of a checkpoint."""
+        """Store files as parts of a checkpoint."""
         for kind, output, file in files:
-            path = self._paths.part(kind, output, self._attempt, self._next())
-            self._files.put(path, file.content)
-            self._backlog.wrote(file.bytes)
+            path = self._job.paths.part(kind, output, self._job.attempt, self._next_number())
+            self._job.files.put(path, file.content)
+            self._pending.add_written(file.bytes)
             checkpoint.parts.append(Part(path, file.rows, file.bytes, file.digest))
 
-    def _next(self) -> int:
-        self._counter += 1
-        return self._counter
+    def _next_number(self) -> int:
+        self._n_files += 1
+        return self._n_files

@@ -1,4 +1,4 @@
-"""The open checkpoint: what it holds, and when it closes."""
+"""The open checkpoint: the groups that are finished but not durable, and when it closes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mops.task import FAILURES, LOSSES, Failure, Loss, Segment, TaskResult
 from mops.verdicts import Counts
 
 LEAST_SECONDS = 1.0
-"""Checkpoints close at most this often, unless each group is to be committed as it finishes."""
+"""The least time between two commits, unless MODELOPS_JOB_CHECKPOINT_SECONDS is 0."""
 
 _ROWS_AT_ONCE = 5_000
-"""Losses or failures that wait to be encoded; 3 KiB each at most."""
+"""How many losses or failures wait to be encoded together; each takes at most 3 KiB."""
 
 _DICTIONARY_BYTES = 16 << 20
-"""More than the whole tracebacks of an attempt take (:mod:`mops.attempt.checkpoint.tracebacks`)."""
+"""Room for all whole tracebacks of an attempt (:mod:`mops.attempt.checkpoint.tracebacks`)."""
 
 NAMED_GROUPS = 5
 
@@ -34,18 +34,18 @@ _Row = TypeVar("_Row", Loss, Failure)
 
 
 class OpenCheckpoint:
-    """What is finished and not yet durable, encoded as it comes.
+    """The groups that are finished but not durable. Their results are encoded as they come.
 
     Parameters
     ----------
     groups
-        The job's groups, for identities.
+        The job's groups, which identify rows.
     outputs
         The outputs that the study keeps; None: all.
     spool
-        Returns an empty place for a file: what is encoded is not held in memory.
+        Returns an empty file, so that encoded results take no memory.
     types
-        Says in which types columns are stored; the attempt's.
+        The types of stored columns in this attempt.
     """
 
     def __init__(
@@ -61,23 +61,23 @@ class OpenCheckpoint:
         self.keys: list[str] = []
         self.parts: list[Part] = []
         self.counts = Counts()
-        self.n_outcomes = 0  # with finished groups
+        self.n_results = 0  # with finished groups
         self.bytes = self.bytes_held = 0
 
     def __len__(self) -> int:
         return len(self._done)
 
     @property
-    def ranges(self) -> Ranges:
-        """The groups."""
+    def groups(self) -> Ranges:
+        """The finished groups."""
         return Ranges.of(self._done)
 
     def holds(self, groups: Iterable[int]) -> list[int]:
-        """Return those of these groups that are in it already."""
+        """Return which of these groups are in the checkpoint."""
         return sorted(self._settled.intersection(groups))
 
     def add(self, result: TaskResult, counts: Counts) -> None:
-        """Take a result; only groups that are done count. Its parts are taken out of it, and freed one by one."""
+        """Add the finished groups of a result. Its buffers are removed from it, and freed one by one."""
         n_bytes = result.nbytes
         self.bytes += n_bytes
         self.bytes_held += n_bytes
@@ -87,7 +87,7 @@ class OpenCheckpoint:
                 self._write(part.buffer, segment, result.done)
         self._done += sorted(result.done)
         self._settled |= result.done
-        self.n_outcomes += bool(result.done)
+        self.n_results += bool(result.done)
         self._losses.add(result.losses)
         self._failures.add(result.failures)
         self.keys += result.keys
@@ -107,14 +107,14 @@ class OpenCheckpoint:
         self._open[segment.output].write(self._groups.identify(table, simulations, rows))
 
     def take_outputs(self) -> Iterator[tuple[str, str | None, Encoded]]:
-        """Yield what is encoded of the outputs as (kind, output, file), and hold it no more."""
+        """Yield the files of the outputs as (kind, output, file), and forget them."""
         while self._open:
             output, file = self._open.popitem()
             yield "outputs", output, file.finish()
         self.bytes_held = 0
 
     def take_files(self) -> Iterator[tuple[str, str | None, Encoded]]:
-        """Yield every file as (kind, output, file), and hold none any more; kind is outputs, losses or failures."""
+        """Yield all files as (kind, output, file), and forget them. A kind is outputs, losses or failures."""
         yield from self.take_outputs()
         for rows in (self._losses, self._failures):
             if file := rows.take():
@@ -122,14 +122,14 @@ class OpenCheckpoint:
 
 
 class _Rows(Generic[_Row]):
-    """Losses or failures on their way into a file: some thousand wait to be encoded, the others take no memory.
+    """Losses or failures on their way into a file. They are encoded some thousand at a time, to take no memory.
 
     Parameters
     ----------
     kind
-        What they are: ``losses`` or ``failures``.
+        ``losses`` or ``failures``.
     schema
-        The rows' columns, and param_id before them.
+        The columns: param_id, and the fields of a row.
     """
 
     def __init__(self, kind: str, schema: pa.Schema, groups: GroupTable, spool: Callable[[], Spool]):
@@ -143,14 +143,14 @@ class _Rows(Generic[_Row]):
             self._encode()
 
     def take(self) -> Encoded | None:
-        """Return the file, and hold it no more; None: there are no rows."""
+        """Return the file, and forget it; None if there are no rows."""
         if self._rows:
             self._encode()
         encoder, self._encoder = self._encoder, None
         return encoder.finish() if encoder else None
 
     def _encode(self) -> None:
-        values = list(zip(*self._rows, strict=True))  # those of the schema, in its order, but for param_id
+        values = list(zip(*self._rows, strict=True))  # the columns of the schema after param_id, in its order
         schema = with_dictionaries(self._schema, ("traceback",))
         columns = [self._groups.param_ids(values[0])]
         columns += [_column(field, of_rows) for field, of_rows in zip(list(schema)[1:], values, strict=True)]
@@ -163,13 +163,13 @@ class _Rows(Generic[_Row]):
 def _column(field: pa.Field, values: Sequence[object]) -> pa.Array:
     if not pa.types.is_dictionary(field.type):
         return pa.array(values, field.type)
-    numbers: dict[object, int] = {}  # each value is encoded once, however many rows have it
+    numbers: dict[object, int] = {}  # each value is encoded once for all rows that have it
     indices = [numbers.setdefault(value, len(numbers)) for value in values]
     return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(list(numbers), pa.string()))
 
 
 def _rows_of(buffer: pa.Buffer, segment: Segment) -> pa.Table:
-    """Return a segment's rows; a copy of few, which would keep their whole part until they fill a row group."""
+    """Return a segment's rows; as a copy if they are few, because they would keep their whole buffer in memory."""
     where = {"offset": segment.offset, "length": segment.length}
     if 2 * segment.length < buffer.size:
         buffer, where["offset"] = pa.py_buffer(buffer.slice(segment.offset, segment.length).to_pybytes()), 0
@@ -179,26 +179,26 @@ def _rows_of(buffer: pa.Buffer, segment: Segment) -> pa.Table:
 def _only(
     done: frozenset[int], table: pa.Table, simulations: list[tuple[int, int]], rows: list[int]
 ) -> tuple[pa.Table, list[tuple[int, int]], list[int]]:
-    """Drop the rows of groups that are not done."""
-    kept, start, pieces = [], 0, [table.slice(0, 0)]
+    """Remove the rows of groups that are not finished."""
+    kept, start, tables = [], 0, [table.slice(0, 0)]
     for simulation, n in zip(simulations, rows, strict=True):
         if simulation[0] in done:
             kept.append((simulation, n))
-            pieces.append(table.slice(start, n))
+            tables.append(table.slice(start, n))
         start += n
-    return pa.concat_tables(pieces), [simulation for simulation, _ in kept], [n for _, n in kept]
+    return pa.concat_tables(tables), [simulation for simulation, _ in kept], [n for _, n in kept]
 
 
 @dataclass
 class Limits:
-    """When a checkpoint closes, and how much may wait to be encoded (bytes)."""
+    """When a checkpoint closes: after so many seconds, bytes of results, or groups."""
 
     seconds: float
     bytes: int
     groups: int
 
     def due(self, checkpoint: OpenCheckpoint, age_s: float, since_last_s: float) -> bool:
-        """Decide whether the open checkpoint is to be closed now."""
+        """Tell whether to close the open checkpoint now."""
         if not len(checkpoint) or (since_last_s < LEAST_SECONDS and self.seconds > 0):
             return False
         return age_s >= self.seconds or checkpoint.bytes >= self.bytes or len(checkpoint) >= self.groups

@@ -1,4 +1,4 @@
-"""Results that are finished and not durable yet, and bytes that are stored: two threads tell, metrics ask."""
+"""Counts the results that are finished but not durable, and the bytes that are stored, for the metrics."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from collections.abc import Callable
 
 
 class PendingResults:
-    """Results on their way to being durable, oldest first. Thread-safe.
+    """The results that are finished but not durable, oldest first. Thread-safe.
 
-    Results without a finished group are none of it: nothing of them is ever to be durable.
+    Results without a finished group do not count, because they will never be durable.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._lock = threading.Lock()
-        self._came: deque[tuple[float, int]] = deque()
+        self._results: deque[tuple[float, int]] = deque()
         self._bytes = 0
         self.written_bytes = 0
         """Bytes of parts that are stored."""
 
-    def came(self, n_bytes: int) -> None:
-        """Take a result with finished groups."""
+    def add(self, n_bytes: int) -> None:
+        """Count a result with finished groups."""
         with self._lock:
-            self._came.append((self._clock(), n_bytes))
+            self._results.append((self._clock(), n_bytes))
             self._bytes += n_bytes
 
-    def wrote(self, n_bytes: int) -> None:
-        """Count a part that is stored, and may not be named by a record yet. Called by one thread."""
+    def add_written(self, n_bytes: int) -> None:
+        """Count a part that is stored, whether or not a record names it yet. Called by one thread."""
         self.written_bytes += n_bytes
 
-    def durable(self, n_outcomes: int) -> None:
-        """Note that the oldest so many results are durable."""
+    def remove_oldest(self, n_results: int) -> None:
+        """Remove the oldest results, which are durable."""
         with self._lock:
-            for _ in range(n_outcomes):
-                self._bytes -= self._came.popleft()[1]
+            for _ in range(n_results):
+                self._bytes -= self._results.popleft()[1]
 
     @property
     def bytes(self) -> int:
-        """Bytes of results that are finished and not durable."""
+        """Bytes of the results that are finished but not durable."""
         return self._bytes
 
     @property
     def lag_s(self) -> float:
-        """The age of the oldest result that is not durable, in seconds; 0: all are."""
+        """The age of the oldest result that is not durable, in seconds; 0 if all are."""
         with self._lock:
-            return self._clock() - self._came[0][0] if self._came else 0.0
+            return self._clock() - self._results[0][0] if self._results else 0.0

@@ -1,6 +1,6 @@
-"""The tracebacks of an attempt's failures: each is in memory once, and so many are kept whole.
+"""Bounds the memory of failures' tracebacks: equal ones share one text, and after many different ones new ones are cut.
 
-Many failures have few tracebacks, unless these have values in them (the message of a cause, a program's last output).
+Many failures have few different tracebacks, unless these contain values, such as the last output of a program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Tracebacks:
     Parameters
     ----------
     most_whole
-        So many different ones are kept whole; later ones that are new lose their middle.
+        How many different tracebacks are kept whole. Later ones lose their middle.
     """
 
     def __init__(self, most_whole: int = MOST_WHOLE):
@@ -29,7 +29,7 @@ class Tracebacks:
         self._known: dict[str, str] = {}
 
     def shared(self, failures: Iterable[Failure]) -> list[Failure]:
-        """Return the failures with their tracebacks shared, or shortened."""
+        """Return the failures with their tracebacks shared or cut."""
         with self._lock:
             return [failure._replace(traceback=self._shared(failure.traceback)) for failure in failures]
 

@@ -1,7 +1,7 @@
-"""``MODELOPS_JOB_BATCH_SIZE=auto``: how much runs at once, from what simulations take and what there is. Pure.
+"""``MODELOPS_JOB_BATCH_SIZE=auto``: how much runs at once, from what simulations use and what the machines have. Pure.
 
-The first task of a job is its pilot, alone on its worker with all the memory; each further one adds to what is known,
-and after each batch it is reckoned anew (docs/internals/limits.md).
+The first task of a job is its pilot. It has a worker with all its memory to itself. Each further task adds a
+measurement, and the size is computed again after each batch (docs/internals/limits.md).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from mops.system.memory_limits import HEADROOM_BYTES
 from mops.units import bytes_text
 
 PILOT_TASKS_PER_SLOT = 4
-"""Groups in flight for each slot until something is measured."""
+"""Groups in flight for each slot before anything is measured."""
 
 MOST_GROUPS = 10_000
-"""In flight: their bookkeeping takes about 5 KiB each."""
+"""The most groups in flight, because each takes the runner about 5 KiB."""
 
 MARGIN = 1.25
-"""What a simulation is given of what nine in ten need: the others differ."""
+"""The room for a simulation, as a multiple of what nine in ten simulations use."""
 
 CHANGE = 0.1
-"""A change by no more than this is none: what is measured moves by as much."""
+"""A relative change of the size up to this is ignored, because measurements vary as much."""
 
 _RECENT = 64
 _PEAK_QUANTILE = 0.9
@@ -32,20 +32,20 @@ _PEAK_QUANTILE = 0.9
 
 @dataclass(frozen=True)
 class TaskUsage:
-    """What is measured of a task.
+    """What a task used.
 
     Parameters
     ----------
     peak_bytes
         The highest resident memory of one of its simulations.
     result_bytes
-        Its results, as Arrow.
+        The size of its results in memory.
     seconds
-        On one slot.
+        Its time on one slot.
     groups
-        How many it ran; a piece is a fraction of one.
+        How many groups it ran; for replicates of a group, a fraction.
     allowed_bytes, own_bytes
-        What its worker may take with all its processes, and what the worker takes without simulations.
+        What its worker may use with all its processes, and what the worker uses without simulations.
     """
 
     peak_bytes: int
@@ -58,18 +58,18 @@ class TaskUsage:
 
 @dataclass(frozen=True)
 class Resources:
-    """What there is.
+    """What the cluster and the runner have.
 
     Parameters
     ----------
     slots, workers
-        Simulations that could run at once, on so many workers.
+        Simulations that could run at once, and the workers that run them.
     result_bytes
-        For results that are on their way, on workers and in the runner.
+        Room for results on workers and in the runner.
     task_seconds
         MODELOPS_JOB_TASK_SECONDS; 0: each group is a task.
     window_per_slot
-        Tasks that a window is divided into at least, for each slot.
+        The least tasks that a window is divided into, for each slot.
     """
 
     slots: int
@@ -86,19 +86,19 @@ class BatchSize:
     Parameters
     ----------
     groups
-        In flight.
+        The most groups in flight.
     per_worker
         Simulations at once on each worker.
-    said
+    explanation
         The arithmetic, for people.
     """
 
     groups: int
     per_worker: int
-    said: str
+    explanation: str
 
     def differs(self, other: BatchSize | None) -> bool:
-        """Tell whether it is another plan, and not the same one measured anew."""
+        """Tell whether this size differs from another by more than measurements vary."""
         if other is None or self.per_worker != other.per_worker:
             return True
         return abs(self.groups - other.groups) > CHANGE * other.groups
@@ -108,39 +108,39 @@ RESULTS_SHARE = 0.25
 
 
 def room_for_results(held_bytes: int, workers: int, runner_free_bytes: int) -> int:
-    """Return the bytes for results that are on their way: what workers may hold, and a quarter of the runner's room."""
+    """Return the room for results: what workers may hold, and at most a quarter of the runner's free memory."""
     return max(min(held_bytes * workers, int(RESULTS_SHARE * runner_free_bytes)), 1)
 
 
 class BatchSizer:
-    """Reckons sizes from the tasks that were measured last."""
+    """Computes sizes from the most recent tasks."""
 
     def __init__(self) -> None:
         self._tasks: deque[TaskUsage] = deque(maxlen=_RECENT)
         self._n = 0
 
-    def measured(self, task: TaskUsage) -> None:
-        """Take a task, and forget the oldest of many."""
+    def add(self, task: TaskUsage) -> None:
+        """Take what a task used."""
         self._tasks.append(task)
         self._n += 1
 
     @property
-    def due(self) -> bool:
-        """Whether it is time to reckon anew between two batches: after 1, 2, 4 ... 64 tasks, each twice as sure."""
+    def is_due(self) -> bool:
+        """Whether to compute the size now, between two batches: after 1, 2, 4 ... 64 tasks."""
         return self._n <= _RECENT and self._n.bit_count() == 1
 
-    def sizes(self, room: Resources) -> BatchSize | None:
-        """Return what fits; None before anything has finished."""
+    def size(self, room: Resources) -> BatchSize | None:
+        """Return how much fits; None before a group has finished."""
         return batch_size_for(list(self._tasks), room) if sum(task.groups for task in self._tasks) else None
 
 
 def batch_size_for(tasks: list[TaskUsage], room: Resources) -> BatchSize:
-    """Return what fits.
+    """Return how much fits.
 
     Parameters
     ----------
     tasks
-        At least one of them with a group.
+        The recent tasks, of which at least one ran a group.
     """
     peak = sorted(task.peak_bytes for task in tasks)[math.ceil(_PEAK_QUANTILE * len(tasks)) - 1]
     least = min(tasks, key=lambda task: task.allowed_bytes - task.own_bytes)
@@ -156,11 +156,10 @@ def batch_size_for(tasks: list[TaskUsage], room: Resources) -> BatchSize:
     by_results = max(int(room.result_bytes / group_bytes), 1)
     groups = min(n_tasks * per_task, by_results, MOST_GROUPS)
     per_task = min(per_task, max(groups // least_tasks(per_worker * room.workers, room.window_per_slot), 1))
-    said = (
-        f"a simulation takes up to {bytes_text(peak)}, with room for a quarter more and for a burst "
-        f"{bytes_text(each)}; "
-        f"a worker has {bytes_text(free)}: {per_worker} at once on each, of {most}; "
-        f"a parameter set takes {group_s:.2g} s and gives {bytes_text(round(group_bytes))} of "
-        f"{bytes_text(room.result_bytes)} for results: {groups} in flight, {per_task} to a task"
+    explanation = (
+        f"a simulation uses up to {bytes_text(peak)}, and gets {bytes_text(each)}; "
+        f"a worker has {bytes_text(free)}: {per_worker} of {most} at once; "
+        f"a parameter set takes {group_s:.2g} s and {bytes_text(round(group_bytes))} of "
+        f"{bytes_text(room.result_bytes)} for results: {groups} in flight, {per_task} in a task"
     )
-    return BatchSize(groups, per_worker, said)
+    return BatchSize(groups, per_worker, explanation)

@@ -1,7 +1,7 @@
-"""What an attempt will take and give: time from its first tasks, rows and bytes from what is committed.
+"""Forecasts an attempt: its time from the first tasks, its rows and bytes from the committed results.
 
-The first good group of a job is committed as soon as it is there, so that its files tell (checkpoint/committer.py).
-Pure; only :meth:`Forecast.committed` asks the storage for its free space.
+The committer commits the first good group of a job at once, so that its files can be measured. Everything here is pure,
+except that :meth:`Forecast.committed` asks the storage for its free space.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mops.attempt.checkpoint.open_checkpoint import Limits
+from mops.attempt.claimed_job import ClaimedJob
 from mops.errors import StorageError
 from mops.storage.files import Files
 from mops.storage.joblog.view import LogView
@@ -21,31 +22,31 @@ from mops.task import FAILURES, LOSSES
 from mops.units import mebibytes
 
 SETTLE_SECONDS = 2.0
-"""How long is measured, from the first task on, before a time is said: many short jobs are over by then."""
+"""How long to measure, from the first task, before a forecast is made. Many short jobs are over by then."""
 
 MARGIN = 1.1
-"""Room is wanted for so many times the expected bytes: groups differ, and the log and the samples need some too."""
+"""The room that the storage must have, as a multiple of the expected bytes: groups differ, and the log needs room."""
 
 COLUMN_BYTES = 130
-"""What a column of a file takes besides its values: headers of pages, its lines in the footer. Measured: 125 to 140."""
+"""The overhead of a column in a file: page headers and its entries in the footer. Measured: 125 to 140."""
 
 _MEASURED_TASKS = 200
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What an attempt is expected to take and to give.
+    """The forecast of an attempt.
 
     Parameters
     ----------
     seconds
-        Wall clock from now to the end; None: nothing is measured.
+        Wall-clock time until the end; None: nothing is measured.
     rows
-        Rows of all outputs that the attempt is to commit.
+        Rows of all outputs that the attempt will commit.
     bytes
-        Bytes of Parquet that it is to commit.
+        Bytes of Parquet that the attempt will commit.
     more
-        Whether earlier attempts have committed a part of the job, which is not in here.
+        Whether earlier attempts have committed results, which are not included.
     """
 
     seconds: float | None
@@ -55,7 +56,7 @@ class Expected:
 
     @classmethod
     def of_live(cls, fields: Mapping[str, object] | None) -> Expected | None:
-        """Return the expectation in a sign of life; None: there is none, or another mops wrote it."""
+        """Return the forecast in a sign of life; None if there is none, or another version of mops wrote it."""
         if not fields or set(fields) != {"seconds", "rows", "bytes", "more"}:
             return None
         seconds, rows, n_bytes = fields["seconds"], fields["rows"], fields["bytes"]
@@ -66,16 +67,16 @@ class Expected:
 
 @dataclass(frozen=True)
 class OutputPerSimulation:
-    """What each simulation gives, on average.
+    """The average output of a simulation.
 
     Parameters
     ----------
     rows
         Rows of all outputs.
     bytes
-        Their bytes in Parquet files, and those of losses and failures.
+        Bytes in Parquet files, of outputs, losses and failures.
     file_bytes
-        Bytes that one set of files, one for each table, takes besides.
+        The overhead of one set of files, one for each table.
     """
 
     rows: float
@@ -84,12 +85,12 @@ class OutputPerSimulation:
 
 
 def output_per_simulation(view: LogView, families: Families) -> OutputPerSimulation | None:
-    """Return what the committed simulations gave; None: none was good.
+    """Return the average output of the committed simulations; None if none was good.
 
     Parameters
     ----------
     families
-        The reference schema: the columns of each output.
+        The reference schema, with the columns of each output.
     """
     if not view.counts.simulations_good:
         return None
@@ -105,15 +106,15 @@ def output_per_simulation(view: LogView, families: Families) -> OutputPerSimulat
 
 
 def seconds_per_simulation(tasks: Sequence[tuple[float, int]], slots: int) -> float | None:
-    """Return the seconds that a simulation takes on one slot, its share of the targets included.
+    """Return the time of a simulation on one slot, with its share of the targets; None if nothing was measured.
 
-    A child's first task holds the model's first call, which imports and compiles. So the slowest tasks, one for each
-    slot, are left out as soon as there are others.
+    The first task of a child process has the first call of the model, which imports and compiles. So the slowest
+    tasks, one for each slot, are left out when there are others.
 
     Parameters
     ----------
     tasks
-        Seconds and simulations of the attempt's first tasks.
+        Seconds and number of simulations of the attempt's first tasks.
     """
     slowest_first = sorted(tasks, key=lambda task: -task[0] / max(task[1], 1))
     warm = slowest_first[min(slots, len(tasks) - 1) :] if tasks else []
@@ -121,124 +122,90 @@ def seconds_per_simulation(tasks: Sequence[tuple[float, int]], slots: int) -> fl
     return sum(seconds for seconds, _ in warm) / n if n else None
 
 
-def expected(
-    each: OutputPerSimulation,
-    limits: Limits,
-    *,
-    n_simulations: int,
-    n_left: int,
-    n_groups: int,
-    each_s: float | None,
-    slots: int,
-    more: bool = False,
-) -> Expected:
-    """Return what an attempt will take and give.
+def expected_bytes(
+    each: OutputPerSimulation, limits: Limits, *, n_simulations: int, n_groups: int, seconds: float | None
+) -> int:
+    """Return the bytes of Parquet that an attempt will commit.
 
     Parameters
     ----------
     limits
-        When a checkpoint closes: each has files of its own.
+        When a checkpoint closes. Each checkpoint has files.
     n_simulations, n_groups
-        What the attempt is to commit.
-    n_left
-        Simulations that have not finished yet.
-    each_s
-        Seconds of a simulation on one slot; None: not measured.
+        What the attempt will commit.
+    seconds
+        How long that will take; None: not measured.
     """
-    seconds = None if each_s is None else n_left * each_s / max(slots, 1)
     n_bytes = each.bytes * n_simulations
     checkpoints = 1 + max((seconds or 0.0) / max(limits.seconds, 1.0), n_groups / limits.groups, n_bytes / limits.bytes)
-    total = n_bytes + min(checkpoints, n_groups) * each.file_bytes
-    return Expected(seconds, round(each.rows * n_simulations), math.ceil(total), more)
+    return math.ceil(n_bytes + min(checkpoints, n_groups) * each.file_bytes)
 
 
 def check_room(files: Files, job: str, n_bytes: int) -> None:
-    """Look whether the storage has room for what is still to be written, where it can tell.
+    """Check that the storage has room for more bytes, if it can tell.
 
     Raises
     ------
     StorageError
-        It has not.
+        It has no room.
     """
     free, needed = files.free_bytes(), math.ceil(n_bytes * MARGIN)
     if free is not None and free < needed:
         raise StorageError(
-            f"there is not enough room for the results: about {mebibytes(needed)} more are needed, "
-            f"{mebibytes(free)} are free",
+            f"there is not enough room for the results: they need about {mebibytes(needed)}, "
+            f"and {mebibytes(free)} are free",
             where=files.url,
-            hint=f"what is finished is kept: make room, then mops jobs resume {job}",
+            hint=f"make room, then continue the job: mops jobs resume {job}",
         )
 
 
 class Forecast:
-    """Gathers what an expectation rests on, and draws it up once.
+    """Measures an attempt until there is enough for a forecast, and makes it once."""
 
-    Parameters
-    ----------
-    inherited
-        What earlier attempts committed.
-    n_groups, n_simulations
-        What this attempt is to commit.
-    """
-
-    def __init__(
-        self,
-        files: Files,
-        job: str,
-        limits: Limits,
-        inherited: LogView,
-        *,
-        n_groups: int,
-        n_simulations: int,
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        self._files, self._job, self._limits, self._clock = files, job, limits, clock
-        self._n_groups, self._n_simulations, self._more = n_groups, n_simulations, bool(inherited.committed)
+    def __init__(self, job: ClaimedJob, *, clock: Callable[[], float] = time.monotonic):
+        self._job, self._clock = job, clock
         self._tasks: list[tuple[float, int]] = []
         self._since = 0.0
         self._each: OutputPerSimulation | None = None
-        self._drawn_up: Expected | None = None
+        self._expected: Expected | None = None
 
-    def committed(self, view: LogView, kinds: Families | None) -> None:
-        """Take what is committed, until it tells; then look whether there is room for the rest.
+    def committed(self, view: LogView, families: Families | None) -> None:
+        """Measure the committed results, if they hold a good simulation; then check that the rest has room.
 
         Raises
         ------
         StorageError
-            There is not.
+            The storage has no room.
         """
-        if self._each is None and kinds is not None:
-            self._each = output_per_simulation(view, kinds)
+        if self._each is None and families is not None:
+            self._each = output_per_simulation(view, families)
             if self._each is not None:
-                check_room(self._files, self._job, self._expected(self._each, 0, 1).bytes)
+                check_room(self._job.files, self._job.name, self._bytes(self._each, None))
 
-    def measured(self, seconds: float, simulations: int) -> None:
+    def task_finished(self, seconds: float, n_simulations: int) -> None:
         """Take the time of a task."""
         self._since = self._since or self._clock()
         if len(self._tasks) < _MEASURED_TASKS:
-            self._tasks.append((seconds, simulations))
+            self._tasks.append((seconds, n_simulations))
 
     def estimate(self, n_left: int, slots: int) -> Expected | None:
-        """Return the expectation; None before enough is known, and for a job that is over before that.
+        """Return the forecast; None before enough is measured, and for a job that is over before that.
 
         Parameters
         ----------
         n_left
-            Simulations that have not finished yet.
+            Simulations that have not finished.
         """
-        settled = self._tasks and self._clock() - self._since >= SETTLE_SECONDS
-        if self._drawn_up is None and self._each is not None and settled and n_left:
-            self._drawn_up = self._expected(self._each, n_left, slots)
-        return self._drawn_up
+        has_settled = self._tasks and self._clock() - self._since >= SETTLE_SECONDS
+        if self._expected is None and self._each is not None and has_settled and n_left:
+            each_s = seconds_per_simulation(self._tasks, slots)
+            seconds = None if each_s is None else n_left * each_s / max(slots, 1)
+            rows = round(self._each.rows * self._job.n_simulations)
+            more = bool(self._job.inherited.committed)
+            self._expected = Expected(seconds, rows, self._bytes(self._each, seconds), more)
+        return self._expected
 
-    def _expected(self, each: OutputPerSimulation, n_left: int, slots: int) -> Expected:
-        return expected(
-            each,
-            self._limits,
-            n_simulations=self._n_simulations,
-            n_left=n_left,
-            n_groups=self._n_groups,
-            each_s=seconds_per_simulation(self._tasks, slots),
-            slots=slots,
-            more=self._more,
-        )
+    def _bytes(self, each: OutputPerSimulation, seconds: float | None) -> int:
+        n_simulations, n_groups = self._job.n_simulations, len(self._job.todo)
+        limits = self._job.checkpoint_limits
+        return expected_bytes(each, limits, n_simulations=n_simulations, n_groups=n_groups, seconds=seconds)

@@ -1,8 +1,8 @@
-"""Groups that are run in pieces: keeps what came of each until the whole is there, as if it had come in one task.
+"""Collects the results of groups that run as several tasks, until each group is whole.
 
-Results, losses and failures of pieces wait on disk (:mod:`mops.attempt.planning.result_shelf`): a half-done group takes
-memory for the numbers of its settled replicates only, however many groups wait for a last replicate, and however large
-they are. docs/decisions.md has the reason.
+Results, losses and failures wait on disk (:mod:`mops.attempt.planning.result_shelf`). A group that is half done takes
+memory only for the numbers of its settled replicates, however large its results are and however long it waits for the
+last replicate. docs/decisions.md has the reason.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from mops.attempt.planning.result_shelf import Kept, ResultShelf
+from mops.attempt.planning.result_shelf import ResultShelf, Shelved
 from mops.errors import InternalError
 from mops.storage.backends.spool import Spool
 from mops.task import Failure, ResultBuffer, TaskResult, missing_losses
@@ -18,7 +18,7 @@ from mops.task import Failure, ResultBuffer, TaskResult, missing_losses
 
 @dataclass(frozen=True)
 class PartialResult:
-    """What a piece of a group, or its targets, gave.
+    """The result of a task that ran replicates of a group, or its targets.
 
     Parameters
     ----------
@@ -27,42 +27,42 @@ class PartialResult:
     failed
         Whether something of it failed.
     rows
-        Where the parts, losses and failures wait; None: there are none.
+        Where the parts, losses and failures are on disk; None: there are none.
     """
 
     result: TaskResult
     failed: bool
-    rows: Kept | None
+    rows: Shelved | None
 
 
 @dataclass
 class _PartialGroup:
-    """What a group's pieces gave together; of their results, which bring prints and reports, none is held."""
+    """What the tasks of a group have returned so far. Their prints and reports are not kept."""
 
     settled: set[int] = field(default_factory=set)
     keys: list[str] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
+    rows: list[Shelved] = field(default_factory=list)
     seconds: float = 0.0
     failed: bool = False
 
-    def add(self, piece: PartialResult) -> None:
-        result = piece.result
+    def add(self, partial: PartialResult) -> None:
+        result = partial.result
         self.settled |= result.replicates
         self.keys += result.keys
-        self.kept += [piece.rows] if piece.rows is not None else []
+        self.rows += [partial.rows] if partial.rows is not None else []
         self.seconds += result.seconds
-        self.failed |= piece.failed
+        self.failed |= partial.failed
 
 
 class PartialGroups:
-    """The half done groups of an attempt.
+    """The half-done groups of an attempt.
 
     Parameters
     ----------
     n_replicates
         Returns a group's number of replicates.
     has_targets
-        Whether groups are scored when their replicates are there.
+        Whether targets run when the replicates of a group are there.
     spool
         Returns an empty file.
     """
@@ -73,63 +73,63 @@ class PartialGroups:
         self._shelf = ResultShelf(spool)
 
     def keep(self, result: TaskResult) -> PartialResult:
-        """Put what a piece gave on disk. From any thread.
+        """Write the rows of a result to disk. From any thread.
 
         Raises
         ------
         StorageError
-            There is no room for it.
+            The disk has no room.
         """
         rows = None
         if result.parts or result.failures or result.losses:
             rows = self._shelf.put((result.parts, result.failures, result.losses))
         return PartialResult(replace(result, parts=[], failures=[], losses=[]), bool(result.failures), rows)
 
-    def add(self, group: int, piece: PartialResult) -> bool:
-        """Take what :meth:`keep` returned; return whether nothing of the group is left to do.
+    def add(self, group: int, partial: PartialResult) -> bool:
+        """Add a result that :meth:`keep` returned to its group; return whether the group is whole.
 
         Raises
         ------
         InternalError
-            A replicate has come before: its rows would be there twice.
+            A replicate has come before, so that its rows would be there twice.
         """
-        pieces = self._groups.setdefault(group, _PartialGroup())
-        if again := pieces.settled & piece.result.replicates:
+        of_group = self._groups.setdefault(group, _PartialGroup())
+        if again := of_group.settled & partial.result.replicates:
             raise InternalError(
                 f"replicates {', '.join(map(str, sorted(again)))} of group {group} came twice",
-                hint="what is committed is right: mops jobs resume goes on from there; please report this",
+                hint="the committed results are correct; report this, then continue the job: mops jobs resume",
             )
-        pieces.add(piece)
-        return group in piece.result.done or (self._settled(group) and not self.targets_due(group))
+        of_group.add(partial)
+        return group in partial.result.done or (self._has_all_replicates(group) and not self.targets_due(group))
 
-    def drop(self, piece: PartialResult) -> None:
-        """Keep nothing of what :meth:`keep` returned."""
-        self._shelf.remove([piece.rows] if piece.rows is not None else [])
+    def drop(self, partial: PartialResult) -> None:
+        """Remove a result that :meth:`keep` returned from the disk."""
+        self._shelf.remove([partial.rows] if partial.rows is not None else [])
 
     def targets_due(self, group: int) -> bool:
-        """Tell whether a group is to be scored now; one with a failed simulation has no losses."""
-        return self._has_targets and self._settled(group) and not self._groups[group].failed
+        """Tell whether a group's targets can run now. A group with a failed simulation has no losses."""
+        return self._has_targets and self._has_all_replicates(group) and not self._groups[group].failed
 
-    def parts(self, group: int) -> list[ResultBuffer]:
-        """Return a group's results so far, mapped from disk."""
-        return [part for parts, _, _ in self._shelf.read(self._groups[group].kept) for part in parts]
+    def replicates(self, group: int) -> list[ResultBuffer]:
+        """Return the results of a group's replicates so far, mapped from disk."""
+        return [part for parts, _, _ in self._shelf.read(self._groups[group].rows) for part in parts]
 
-    def _settled(self, group: int) -> bool:
+    def _has_all_replicates(self, group: int) -> bool:
         return group in self._groups and len(self._groups[group].settled) == self._n_replicates(group)
 
     def take(self, group: int) -> TaskResult:
-        """Return a whole group's result, mapped from disk, and keep nothing of it. From any thread."""
-        pieces = self._groups.pop(group)
-        rows = self._shelf.read(pieces.kept)
-        self._shelf.remove(pieces.kept)
+        """Return the result of a whole group, mapped from disk, and forget the group. From any thread."""
+        of_group = self._groups.pop(group)
+        rows = self._shelf.read(of_group.rows)
+        self._shelf.remove(of_group.rows)
         failures = sorted((failure for _, failures, _ in rows for failure in failures), key=_replicate)
         if self._has_targets and any(failure.replicate is not None for failure in failures):
             failures.append(missing_losses(failures))
         return TaskResult(
-            keys=tuple(pieces.keys),
+            keys=tuple(of_group.keys),
             done=frozenset({group}),
-            seconds=pieces.seconds,
-            reference=None,  # the job has it from the first piece
+            seconds=of_group.seconds,
+            reference=None,  # the job has it from the group's first task
             parts=[part for parts, _, _ in rows for part in parts],
             failures=failures,
             losses=[loss for _, _, losses in rows for loss in losses],
@@ -137,5 +137,5 @@ class PartialGroups:
 
 
 def _replicate(failure: Failure) -> int:
-    """Return what failures are sorted by: all are of replicates, or all of targets, which came in their order."""
+    """Return the sort key of a failure. Failures of targets keep their order."""
     return failure.replicate or 0

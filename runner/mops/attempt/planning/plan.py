@@ -1,259 +1,215 @@
-"""Decides what runs next: events in, tasks out. Pure, so that its tests need no cluster.
+"""Decides what runs next: events in, tasks out. Pure.
 
-The window rolls: as groups leave, the next enter, and never more than fit into it are in flight. Work is cut by
-measured time: groups that are short against a task's budget are fused into one, a group that is long is run in
-pieces, a few replicates each, and its targets by themselves.
+The window rolls: when groups leave it, the next groups enter, and it never holds more than its size. Measured times
+decide how much a task holds (:mod:`mops.attempt.planning.task_size`). Short groups are fused into one task. A long
+group is split: tasks run a few of its replicates each, and then its targets.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from mops.attempt.planning.task_size import PIECES_PER_SLOT, TASKS_PER_SLOT, least_tasks, piece_size, task_budget_s
+from mops.attempt.planning.task_size import SPLIT_TASKS_PER_SLOT, TASKS_PER_SLOT, TaskSizer
 from mops.attempt.planning.window import Window
+from mops.cluster.shares import Share
+from mops.study.ranges import Ranges
 from mops.task import Task
 
-_DECAY = 0.8
-_ANY = 1 << 20
+_MANY = 1 << 20
 
 
 @dataclass
-class _Split:
-    """A group that is run in pieces."""
+class _SplitGroup:
+    """A group that runs as several tasks."""
 
     left: list[int] = field(default_factory=list)  # a heap: replicates that are not sent
+    alone: list[int] = field(default_factory=list)  # replicates that must run alone
     targets_due: bool = False
-    closing: bool = False
-    late: list[int] = field(default_factory=list)  # replicates that are to run alone
-    targets_late: bool = False
+    targets_alone: bool = False  # whether the targets are due and must run alone
+    delivering: bool = False
 
 
 class Plan:
-    """The groups that are left, those in flight, and the next tasks.
+    """The groups that are left, the tasks in flight, and the next tasks.
 
     Parameters
     ----------
     todo
-        Indices of the groups to run, in study order.
-    n_todo
-        How many they are.
+        The groups to run. They start in study order.
     n_replicates
         Returns a group's number of replicates.
     window
         The most groups in flight.
-    slots
-        Simulations that run at once. May be set anew at any time, as ``workers`` may, and ``tasks``: the most tasks
-        in flight where other jobs have a share (None: nobody else is there).
-    task_seconds
-        How long a task should take.
-    fuse
-        Whether a task may hold several groups.
-    window_per_slot
-        Tasks that the window is divided into at least, for each slot.
+    sizer
+        Decides how much a task holds.
+    share
+        What the job may use of the cluster. It may be replaced at any time.
     """
 
     def __init__(
-        self,
-        todo: Iterable[int],
-        n_todo: int,
-        n_replicates: Callable[[int], int],
-        *,
-        window: Window,
-        slots: int,
-        task_seconds: float,
-        fuse: bool,
-        window_per_slot: float,
+        self, todo: Ranges, n_replicates: Callable[[int], int], *, window: Window, sizer: TaskSizer, share: Share
     ):
         self._new_groups: Iterator[int] = iter(todo)
-        self._n_left = n_todo
-        self._n_replicates = n_replicates
-        self._window, self._window_per_slot = window, window_per_slot
-        self._task_seconds, self._fuse = task_seconds, fuse
-        self.slots, self.workers = slots, 1
-        self.tasks: int | None = None
-        self._returned_groups: list[int] = []  # a heap: what a task gave back goes first, in study order
-        self._flying: dict[int, Task] = {}
-        self._n_whole = 0  # groups of the tasks in flight that hold whole ones
-        self._split: dict[int, _Split] = {}
-        self._suspects: set[int] = set()  # groups of a task that took down its workers: each in a task of its own
-        self._alone_at_end: deque[int] = deque()  # groups that are to run alone, when nothing else does
-        self._number = 0
-        self._seconds = self._groups = self._simulations = 0.0
+        self._n_left = len(todo)
+        self._n_replicates, self._window, self.sizer = n_replicates, window, sizer
+        self.share = share
+        self.tasks_in_flight: dict[int, Task] = {}
+        """The tasks that are not back, by number."""
+        self.last_number = 0
+        """The number of the task that was sent last."""
+        self._returned_groups: list[int] = []  # a heap: groups that a task did not finish run first, in study order
+        self._n_whole_groups = 0  # in the tasks in flight
+        self._split: dict[int, _SplitGroup] = {}
+        self._suspects: set[int] = set()  # groups of a task whose workers died: each runs in a task without others
+        self._alone_at_end: deque[int] = deque()  # groups that must run alone, when nothing else runs
         self._stopped = False
 
     @property
-    def in_flight(self) -> int:
-        """Groups that are in flight."""
-        return self._n_whole + len(self._split)
+    def groups_in_flight(self) -> int:
+        """The number of groups in flight."""
+        return self._n_whole_groups + len(self._split)
 
     @property
-    def tasks_in_flight(self) -> dict[int, Task]:
-        """The tasks that are not back, by number."""
-        return self._flying
-
-    @property
-    def last_number(self) -> int:
-        """The number of the task that was sent last; 0: none was."""
-        return self._number
-
-    @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether nothing is in flight and nothing will be sent."""
-        if self._flying or any(split.targets_due or split.closing for split in self._split.values()):
+        if self.tasks_in_flight or any(split.targets_due or split.delivering for split in self._split.values()):
             return False
         return self._stopped or not (self._n_left or self._split or self._alone_at_end)
 
     @property
     def wanted_slots(self) -> int:
-        """Simulations that it could run at once now, if there were slots without end."""
-        flying = len(self._flying)
+        """Simulations that the job could run at once now, on any number of slots."""
+        n_tasks = len(self.tasks_in_flight)
         if self._stopped:
-            return flying
-        if flying and next(iter(self._flying.values())).alone:
-            return flying * max(self.slots // self.workers, 1)
-        each_s = self.seconds_per_group
-        pieces = _ANY if each_s is None else max(math.ceil(each_s / self._task_seconds), 1)
-        whole = min(self._n_left, max(self._window.size - self.in_flight, 0))
-        return flying + sum(len(split.left) for split in self._split.values()) + whole * pieces
-
-    @property
-    def seconds_per_group(self) -> float | None:
-        """The measured time of a group on one slot, recent tasks counting most; None: not measured."""
-        return self._seconds / self._groups if self._groups else None
-
-    @property
-    def _seconds_per_simulation(self) -> float | None:
-        return self._seconds / self._simulations if self._simulations else None
-
-    def measured(self, seconds: float, groups: float, simulations: float) -> None:
-        """Take a measurement: so many groups (a piece is a fraction of one) took ``seconds`` on one slot."""
-        self._seconds = self._seconds * _DECAY + seconds
-        self._groups = self._groups * _DECAY + groups
-        self._simulations = self._simulations * _DECAY + simulations
+            return n_tasks
+        if self._is_alone_phase:
+            return n_tasks * max(self.share.slots // self.share.workers, 1)
+        n_groups = min(self._n_left, max(self._window.size - self.groups_in_flight, 0))
+        n_replicates = sum(len(split.left) for split in self._split.values())
+        return n_tasks + n_replicates + n_groups * (self.sizer.tasks_per_group or _MANY)
 
     def next_tasks(self, *, pilot: bool) -> list[Task]:
-        """Return the tasks that fill the window.
+        """Return the tasks that fill the window; they are in flight from now on.
 
         Parameters
         ----------
         pilot
-            The job has no reference schema yet: one task at a time, in study order, until one gives it.
+            Whether the job has no reference schema yet. Then one task at a time is sent, until one gives the schema.
         """
-        if pilot and self._flying:
+        if pilot and self.tasks_in_flight:
             return []
-        requests: list[Task] = []
-        while (request := self._next()) is not None:
-            self._flying[request.number] = request
-            requests.append(request)
+        tasks: list[Task] = []
+        while (task := self._next_task()) is not None:
+            self.tasks_in_flight[task.number] = task
+            tasks.append(task)
             if pilot:
                 break
-        return requests
+        return tasks
 
-    def finished(
-        self, number: int, done: frozenset[int], seconds: float, postponed: frozenset[int] = frozenset()
+    def task_finished(
+        self, number: int, done: frozenset[int], seconds: float, run_alone_later: frozenset[int] = frozenset()
     ) -> None:
-        """Take the end of a task of whole groups: its results are in the open checkpoint and its future is released.
+        """Take the end of a task of whole groups. Its results are in the open checkpoint, and its future is released.
 
-        Groups that it gave back (its budget was used, or it was stopped) go first in what is sent next; those that are
-        postponed go last, each alone.
+        Groups that it did not finish are sent first, because the task was stopped or had used its budget. Groups to run
+        alone are sent last.
         """
-        alone, elsewhere = self._flying[number].alone, done | postponed
-        left = [group for group in self._land_whole(number) if group not in elsewhere]
-        if alone:  # it has its reason
+        task = self._remove_whole(number)
+        left = [group for group in task.groups if group not in done | run_alone_later]
+        if task.alone:  # it still has to run alone
             self._alone_at_end += left
         else:
-            self._give_back(left)
-        self._alone_at_end += sorted(postponed)
+            self._return_groups(left)
+        self._alone_at_end += sorted(run_alone_later)
         self._suspects -= done
         if done and seconds:
-            self.measured(seconds, len(done), sum(map(self._n_replicates, done)))
+            self.sizer.add(seconds, len(done), sum(map(self._n_replicates, done)))
 
-    def piece_finished(
-        self, number: int, settled: frozenset[int], seconds: float, postponed: frozenset[int] = frozenset()
+    def split_task_finished(
+        self, number: int, settled: frozenset[int], seconds: float, run_alone_later: frozenset[int] = frozenset()
     ) -> None:
-        """Take the end of a piece; replicates that are not settled are sent again, and those postponed last."""
-        alone = self._flying[number].alone
-        group, sent = self._land_piece(number)
-        if sent:
-            self._split[group].late += sorted(postponed)
+        """Take the end of a task of replicates, or of targets.
+
+        Replicates that are not settled are sent again. Those to run alone are sent last.
+        """
+        task = self.tasks_in_flight.pop(number)
+        group, split = task.groups[0], self._split[task.groups[0]]
+        if task.replicates:
+            split.alone += sorted(run_alone_later)
         else:
-            self._split[group].targets_late = bool(postponed)
-        left = [replicate for replicate in sent if replicate not in settled | postponed]
-        if alone:  # it has its reason
-            self._split[group].late += left
+            split.targets_alone = bool(run_alone_later)
+        left = [replicate for replicate in task.replicates or () if replicate not in settled | run_alone_later]
+        if task.alone:  # they still have to run alone
+            split.alone += left
         else:
             self._return_replicates(group, left)
         if settled and seconds:
-            self.measured(seconds, len(settled) / self._n_replicates(group), len(settled))
+            self.sizer.add(seconds, len(settled) / self._n_replicates(group), len(settled))
 
     def targets_due(self, group: int) -> None:
-        """Note that a group in pieces has all its replicates, and is to be scored."""
+        """Note that all replicates of a split group are there, so that its targets can run."""
         self._split[group].targets_due = True
 
-    def targets_again(self, group: int, *, alone: bool) -> None:
-        """Note that a group's targets have come back without what was asked for; after a stop that is their end."""
+    def targets_unfinished(self, group: int, *, alone: bool) -> None:
+        """Send a split group's targets again, because their task came back without a result; not after a stop."""
         split = self._split[group]
-        split.targets_due, split.targets_late = not (alone or self._stopped), alone
+        split.targets_due, split.targets_alone = not (alone or self._stopped), alone
 
-    def closing(self, group: int) -> None:
-        """Note that a group that was run in pieces is on its way into the open checkpoint."""
-        self._split[group].closing = True
+    def group_delivering(self, group: int) -> None:
+        """Note that a split group is on its way into the open checkpoint."""
+        self._split[group].delivering = True
 
-    def closed(self, group: int) -> None:
-        """Note that a group that was run in pieces has left: its results are in the open checkpoint."""
+    def group_finished(self, group: int) -> None:
+        """Note that a split group is in the open checkpoint."""
         del self._split[group]
         self._suspects.discard(group)
 
-    def lost(self, number: int, *, blamed: bool = False) -> None:
-        """Take a task back that did not come back; what it held is sent again.
+    def task_lost(self, number: int, *, blamed: bool = False) -> None:
+        """Send what a lost task held again.
 
         Parameters
         ----------
         blamed
-            Workers died of it: its groups are sent one by one, then each simulation alone, to find the one that did it.
+            Whether workers died while running the task. Then its groups are sent one by one, and after that each
+            simulation alone, to find the one that killed them.
         """
-        request = self._flying[number]
-        self._suspects.update(request.groups if blamed else ())
-        late = blamed or request.alone
-        if request.replicates is None:
-            self._whole_lost(self._land_whole(number), blamed=blamed, late=late)
+        task = self.tasks_in_flight[number]
+        self._suspects.update(task.groups if blamed else ())
+        alone = blamed or task.alone
+        if task.replicates is None:
+            self._remove_whole(number)
+            self._whole_groups_lost(task.groups, blamed=blamed, alone=alone)
             return
-        group, sent = self._land_piece(number)
-        split = self._split[group]
-        if not sent:
-            split.targets_late, split.targets_due = late, not late
-        elif late:
-            split.late += sent
+        del self.tasks_in_flight[number]
+        split = self._split[task.groups[0]]
+        if not task.replicates:
+            split.targets_alone, split.targets_due = alone, not alone
+        elif alone:
+            split.alone += task.replicates
         else:
-            self._return_replicates(group, sent)
+            self._return_replicates(task.groups[0], task.replicates)
 
-    def _whole_lost(self, groups: tuple[int, ...], *, blamed: bool, late: bool) -> None:
-        if len(groups) > 1 or not late:
-            self._give_back(groups)
+    def _whole_groups_lost(self, groups: tuple[int, ...], *, blamed: bool, alone: bool) -> None:
+        if len(groups) > 1 or not alone:
+            self._return_groups(groups)
         elif blamed and (n := self._n_replicates(groups[0])) > 1:
-            self._split[groups[0]] = _Split(late=list(range(n)))
+            self._split[groups[0]] = _SplitGroup(alone=list(range(n)))
         else:
             self._alone_at_end += groups
 
     def stop(self) -> None:
-        """Send nothing more but the targets of groups that have all their replicates."""
+        """Send no more tasks, except for the targets of groups whose replicates are all there."""
         self._stopped = True
 
-    def _land_whole(self, number: int) -> tuple[int, ...]:
-        groups = self._flying.pop(number).groups
-        self._n_whole -= len(groups)
-        return groups
+    def _remove_whole(self, number: int) -> Task:
+        task = self.tasks_in_flight.pop(number)
+        self._n_whole_groups -= len(task.groups)
+        return task
 
-    def _land_piece(self, number: int) -> tuple[int, tuple[int, ...]]:
-        request = self._flying.pop(number)
-        assert request.replicates is not None
-        return request.groups[0], request.replicates
-
-    def _give_back(self, groups: Iterable[int]) -> None:
+    def _return_groups(self, groups: Iterable[int]) -> None:
         for group in groups:
             heapq.heappush(self._returned_groups, group)
             self._n_left += 1
@@ -262,108 +218,91 @@ class Plan:
         for replicate in replicates:
             heapq.heappush(self._split[group].left, replicate)
 
-    def _next(self) -> Task | None:
-        if self._flying and next(iter(self._flying.values())).alone:  # then all are: nothing else is sent beside one
-            suspected = any(not self._suspects.isdisjoint(request.groups) for request in self._flying.values())
-            room = len(self._flying) < self.workers and not self._stopped and not suspected
-            return self._next_alone() if room else None
+    @property
+    def _is_alone_phase(self) -> bool:
+        """Whether the tasks in flight run alone. Then all of them do, because no others are sent meanwhile."""
+        return bool(self.tasks_in_flight) and next(iter(self.tasks_in_flight.values())).alone
+
+    def _next_task(self) -> Task | None:
+        if self._is_alone_phase:
+            suspected = any(not self._suspects.isdisjoint(task.groups) for task in self.tasks_in_flight.values())
+            has_room = len(self.tasks_in_flight) < self.share.workers and not self._stopped and not suspected
+            return self._next_alone() if has_room else None
         for group, split in self._split.items():
             if split.targets_due or (split.left and not self._stopped):
-                return self._next_piece(group, split)
+                return self._next_of_split(group, split)
         if self._stopped:
             return None
-        if self._n_left and self.in_flight < self._window.size:
+        if self._n_left and self.groups_in_flight < self._window.size:
             return self._next_groups()
-        return self._next_alone() if not self._flying else None
+        return self._next_alone() if not self.tasks_in_flight else None
 
     def _next_alone(self) -> Task | None:
-        """Return what is to have a worker for itself: one for each worker, and nothing beside them.
+        """Return a task that gets a worker to itself: one for each worker, and no other tasks meanwhile.
 
-        What is suspected to end its worker is the only one: on a worker that dies with two, which one did it?
+        A suspect is the only task in flight, because two tasks on a worker that dies would both be suspects.
         """
         for group, split in self._split.items():
-            if self._flying and group in self._suspects:
+            if self.tasks_in_flight and group in self._suspects:
                 continue
-            if split.late:
-                return self._numbered((group,), (split.late.pop(),), alone=True)
-            if split.targets_late:
-                split.targets_late = False
-                return self._numbered((group,), (), alone=True)
-        if self._flying and self._alone_at_end and self._alone_at_end[0] in self._suspects:
+            if split.alone:
+                return self._new_task((group,), (split.alone.pop(),), alone=True)
+            if split.targets_alone:
+                split.targets_alone = False
+                return self._new_task((group,), (), alone=True)
+        if self.tasks_in_flight and self._alone_at_end and self._alone_at_end[0] in self._suspects:
             return None
-        if self._alone_at_end and self.in_flight < self._window.size:
-            self._n_whole += 1
-            return self._numbered((self._alone_at_end.popleft(),), None, alone=True)
+        if self._alone_at_end and self.groups_in_flight < self._window.size:
+            self._n_whole_groups += 1
+            return self._new_task((self._alone_at_end.popleft(),), None, alone=True)
         return None
 
-    def _next_piece(self, group: int, split: _Split) -> Task | None:
-        if self._full(PIECES_PER_SLOT):  # also for targets: all the results of their group go with each task
+    def _next_of_split(self, group: int, split: _SplitGroup) -> Task | None:
+        if self._is_full(SPLIT_TASKS_PER_SLOT):  # limits targets too, whose tasks carry all results of their group
             return None
         if split.targets_due:
             split.targets_due = False
-            return self._numbered((group,), ())
-        size = piece_size(len(split.left), self._seconds_per_simulation, self._budget_s())
-        return self._numbered((group,), tuple(heapq.heappop(split.left) for _ in range(size)))
+            return self._new_task((group,), ())
+        n = self.sizer.replicates_per_task(len(split.left), self._n_left, self.share.slots)
+        return self._new_task((group,), tuple(heapq.heappop(split.left) for _ in range(n)))
 
     def _next_groups(self) -> Task | None:
-        """Return the next task of whole groups, or the first piece of a group that is too long for one."""
-        if self._full(1 if self.seconds_per_group is None else TASKS_PER_SLOT):
+        """Return the next task of whole groups, or the first task of a group that must be split."""
+        slots = self.share.slots
+        if self._is_full(1 if self.sizer.seconds_per_group is None else TASKS_PER_SLOT):
             return None
-        size, room = self._size(), self._window.size - self.in_flight
-        if room < min(size, self._n_left) and len(self._flying) >= self._least_tasks:
-            return None  # a crumb now would leave a crumb of room when it is back, and so on for ever
-        first = self._first()
-        if self._too_long(first):
-            self._split[first] = _Split(list(range(self._n_replicates(first))))
-            return self._next_piece(first, self._split[first])
-        groups = (first, *self._more(min(size, room) - 1 if first not in self._suspects else 0))
-        self._n_whole += len(groups)
-        return self._numbered(groups, None)
+        size = self.sizer.groups_per_task(self._n_left, slots, self._window.size)
+        room = self._window.size - self.groups_in_flight
+        if room < min(size, self._n_left) and len(self.tasks_in_flight) >= self.sizer.least_tasks(slots):
+            return None  # a small task now would leave small room when it is back, and so on for ever
+        first = self._first_group()
+        if self.sizer.must_split(self._n_replicates(first), self._n_left, slots):
+            self._split[first] = _SplitGroup(list(range(self._n_replicates(first))))
+            return self._next_of_split(first, self._split[first])
+        groups = (first, *self._more_groups(min(size, room) - 1 if first not in self._suspects else 0))
+        self._n_whole_groups += len(groups)
+        return self._new_task(groups, None)
 
-    def _full(self, tasks_per_slot: int) -> bool:
+    def _is_full(self, tasks_per_slot: int) -> bool:
         """Tell whether enough tasks are in flight."""
-        most = tasks_per_slot * self.slots
-        return len(self._flying) >= (most if self.tasks is None else min(most, self.tasks))
+        most = tasks_per_slot * self.share.slots
+        return len(self.tasks_in_flight) >= (most if self.share.tasks is None else min(most, self.share.tasks))
 
-    def _more(self, n: int) -> Iterator[int]:
-        """Yield up to ``n`` further groups of the same task."""
+    def _first_group(self) -> int:
+        self._n_left -= 1
+        return heapq.heappop(self._returned_groups) if self._returned_groups else next(self._new_groups)
+
+    def _more_groups(self, n: int) -> Iterator[int]:
+        """Yield up to ``n`` more groups for the same task."""
         for _ in range(min(n, self._n_left)):
-            group = self._first()
+            group = self._first_group()
             if group in self._suspects:
-                self._give_back((group,))
+                self._return_groups((group,))
                 return
             yield group
 
-    def _numbered(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None, *, alone: bool = False) -> Task:
-        self._number += 1
+    def _new_task(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None, *, alone: bool = False) -> Task:
+        self.last_number += 1
         suspect = not alone and groups[0] in self._suspects
-        return Task(self._number, groups, replicates, alone, suspect, self._expected_s(groups, replicates))
-
-    def _expected_s(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None) -> float:
-        if replicates is None:
-            return len(groups) * (self.seconds_per_group or self._task_seconds)
-        return len(replicates) * (self._seconds_per_simulation or self._task_seconds)
-
-    def _size(self) -> int:
-        """Return how many groups a task should hold: about the budget, and a share of the window."""
-        if not self._fuse or self.seconds_per_group is None:
-            return 1
-        by_window = self._window.size // self._least_tasks
-        return max(1, min(by_window, int(self._budget_s() / max(self.seconds_per_group, 1e-9))))
-
-    @property
-    def _least_tasks(self) -> int:
-        return least_tasks(self.slots, self._window_per_slot)
-
-    def _budget_s(self) -> float:
-        left_s = self._n_left * (self.seconds_per_group or 0.0)
-        return task_budget_s(task_seconds=self._task_seconds, left_s=left_s, slots=self.slots)
-
-    def _too_long(self, group: int) -> bool:
-        """Tell whether a group does not fit into one task; before anything is measured, each may be too long."""
-        n_replicates, each_s = self._n_replicates(group), self._seconds_per_simulation
-        return n_replicates > 1 and (each_s is None or n_replicates * each_s > self._budget_s())
-
-    def _first(self) -> int:
-        self._n_left -= 1
-        return heapq.heappop(self._returned_groups) if self._returned_groups else next(self._new_groups)
+        seconds = self.sizer.expected_s(len(groups), None if replicates is None else len(replicates))
+        return Task(self.last_number, groups, replicates, alone, suspect, seconds)

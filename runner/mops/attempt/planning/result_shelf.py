@@ -1,7 +1,7 @@
 """Objects that wait on disk instead of in memory, in one file without a name.
 
-The buffers of large objects (Arrow, numpy) are read back mapped: the kernel can take their pages away at any time.
-Small ones are copied, for each mapping takes a descriptor as long as somebody holds one of its buffers.
+Large buffers (Arrow, numpy) are read back as mapped memory, whose pages the kernel can take back at any time. Small
+ones are copied, because each mapping holds a file descriptor until its last buffer is released.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import pyarrow as pa
 from mops.storage.backends.spool import Spool
 
 SLACK_BYTES = 64 << 20
-"""The file may hold so many bytes of removed objects, and as many again as the objects take, until it is rewritten."""
+"""The file is rewritten when removed objects take as many bytes as the others, and this much more."""
 
 COPIED_BYTES = 4 << 20
-"""Objects that are read at once and together take less are copied."""
+"""Objects that are read together are copied if they take less than this."""
 
 _ALIGN = 64  # Arrow's recommended alignment
 
 
 @dataclass
-class Kept:
-    """Where an object lies: the start and the length of its description, then of each of its buffers."""
+class Shelved:
+    """Where an object is in the file: start and length of its pickle, then of each of its buffers."""
 
     extents: list[tuple[int, int]]
 
@@ -40,9 +40,8 @@ class Kept:
 class ResultShelf:
     """Keeps objects on disk until they are removed. Thread-safe.
 
-    One file for all objects, since a process may have few descriptors and few mappings, and there may be very many
-    objects. The file is rewritten when removed objects take more than half of it (and :data:`SLACK_BYTES`), so that it
-    takes at most about twice the bytes of the objects in it.
+    All objects are in one file, because a process may have few file descriptors and mappings, and there may be very
+    many objects. The file takes at most about twice the bytes of its objects (:data:`SLACK_BYTES`).
 
     Parameters
     ----------
@@ -54,45 +53,45 @@ class ResultShelf:
         self._new_file, self._slack_bytes = spool, slack_bytes
         self._lock = threading.Lock()
         self._file: Spool | None = None
-        self._there: dict[int, Kept] = {}
+        self._there: dict[int, Shelved] = {}
         self._size = self._live_bytes = 0
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of the file, with those of removed objects that are still in it."""
+        """Bytes of the file, including those of removed objects."""
         return self._size
 
-    def put(self, value: object) -> Kept:
+    def put(self, value: object) -> Shelved:
         """Write an object.
 
         Raises
         ------
         StorageError
-            There is no room for it; the shelf is not to be used any more.
+            The disk has no room. The shelf cannot be used after that.
         """
         buffers: list[pickle.PickleBuffer] = []
         description = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         with self._lock:
-            kept = Kept([self._append(data) for data in (description, *(buffer.raw() for buffer in buffers))])
-            self._there[id(kept)] = kept
-            self._live_bytes += kept.nbytes
-        return kept
+            shelved = Shelved([self._append(data) for data in (description, *(buffer.raw() for buffer in buffers))])
+            self._there[id(shelved)] = shelved
+            self._live_bytes += shelved.nbytes
+        return shelved
 
-    def read(self, kept: Iterable[Kept]) -> list[Any]:
-        """Return objects. Their buffers stay valid after they have been removed."""
+    def read(self, shelved: Iterable[Shelved]) -> list[Any]:
+        """Return objects. Their buffers stay valid after the objects are removed."""
         with self._lock:
-            wanted = list(kept)
+            wanted = list(shelved)
             if not wanted:
                 return []
             assert self._file is not None
             content = memoryview(self._file.mapped())
             copied = sum(one.nbytes for one in wanted) < COPIED_BYTES
-            return [_unpickled(content, one.extents, copied=copied) for one in wanted]
+            return [_load(content, one.extents, copied=copied) for one in wanted]
 
-    def remove(self, kept: Iterable[Kept]) -> None:
-        """Give up objects, and their room where that is worth a rewrite."""
+    def remove(self, shelved: Iterable[Shelved]) -> None:
+        """Remove objects, and rewrite the file if that frees enough."""
         with self._lock:
-            for one in kept:
+            for one in shelved:
                 del self._there[id(one)]
                 self._live_bytes -= one.nbytes
             if self._size > 2 * self._live_bytes + self._slack_bytes or not self._there:
@@ -108,16 +107,16 @@ class ResultShelf:
         return start, length
 
     def _rewrite(self) -> None:
-        """Copy what is there to a new file; the old one ends with the last buffer that somebody still reads."""
+        """Copy the remaining objects to a new file. The old file lives until its last mapped buffer is released."""
         before, self._file, self._size = self._file, None, 0
         if not self._there or before is None:
             return
         content = memoryview(before.mapped())
-        for kept in self._there.values():
-            kept.extents = [self._append(content[start : start + length]) for start, length in kept.extents]
+        for shelved in self._there.values():
+            shelved.extents = [self._append(content[start : start + length]) for start, length in shelved.extents]
 
 
-def _unpickled(content: memoryview, extents: list[tuple[int, int]], *, copied: bool) -> Any:
+def _load(content: memoryview, extents: list[tuple[int, int]], *, copied: bool) -> Any:
     description, *buffers = (content[start : start + length] for start, length in extents)
     held = [pa.py_buffer(bytes(buffer) if copied else buffer) for buffer in buffers]
-    return pickle.loads(description, buffers=held)  # noqa: S301 - our own
+    return pickle.loads(description, buffers=held)  # noqa: S301 - the shelf wrote it

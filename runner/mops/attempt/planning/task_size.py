@@ -1,34 +1,116 @@
-"""How much one task runs."""
+"""How much one task holds, from the times that tasks took. Pure."""
 
 from __future__ import annotations
 
 import math
 
 TASKS_PER_SLOT = 4
-"""Tasks in flight for each slot: enough that none waits for the runner; the rest of the window would only queue."""
+"""Tasks in flight for each slot: enough that no slot waits for the runner. The rest of the window would only queue."""
 
-PIECES_PER_SLOT = 2
-"""The same for pieces of groups, which are longer, and whose groups are to be half done in small numbers."""
+SPLIT_TASKS_PER_SLOT = 2
+"""The same for tasks of replicates. They take longer, and fewer of them leave fewer groups half done."""
 
 WINDOW_PER_SLOT = 2.0
-"""Tasks that a window of short groups is divided into at least, for each slot: one runs, the next one is there."""
+"""The least tasks that a window of short groups is divided into, for each slot: one runs, and the next one waits."""
 
 WINDOW_PER_EMBEDDED_SLOT = 1.5
-"""The same where the runner computes beside the simulations: the fewer tasks, the more is left for these (a task takes
-it about 7 ms of CPU with cold caches, whatever it holds), and the next one is there in a few milliseconds."""
+"""The same if the runner shares its processors with the simulations. Fewer tasks leave them more time, because a task
+costs the runner about 7 ms of CPU with cold caches, whatever it holds. The next task starts within milliseconds."""
 
 MIN_TASK_SECONDS = 0.1
-"""Near a job's end tasks shrink, but not below this: neither are short groups fused into less, nor is a group that
-takes less cut in pieces. It would be the last two groups or so of each slot that were cut, each into three tasks and
-more that cost the runner 7 ms, with a gap between a group's last simulation and its targets. With groups of 60 ms on
-two slots a job's end lost 90 ms of slot time at 0.03, 65 at 0.1, and the job had 34 tasks instead of 20."""
+"""The least seconds of a task near the job's end, where tasks become smaller.
+
+A group that takes less is not split. Otherwise about the last two groups of each slot would be split into three or more
+tasks, which cost the runner 7 ms each, with a gap between a group's last simulation and its targets. With groups of
+60 ms on two slots, the end of a job lost 90 ms of slot time at 0.03 s and 65 ms at 0.1 s, and the job had 20 tasks
+instead of 34."""
+
+_DECAY = 0.8
+
+
+class TaskSizer:
+    """Decides how many groups, or replicates of a group, a task holds.
+
+    Parameters
+    ----------
+    task_seconds
+        How long a task should take.
+    fuse
+        Whether a task may hold several groups.
+    window_per_slot
+        The least tasks that the window is divided into, for each slot.
+    """
+
+    def __init__(self, task_seconds: float, *, fuse: bool, window_per_slot: float):
+        self._task_seconds, self._fuse, self._window_per_slot = task_seconds, fuse, window_per_slot
+        self._seconds = self._groups = self._simulations = 0.0
+
+    def add(self, seconds: float, n_groups: float, n_simulations: float) -> None:
+        """Take a measurement: ``n_groups`` groups, or a fraction of one, took ``seconds`` on one slot."""
+        self._seconds = self._seconds * _DECAY + seconds
+        self._groups = self._groups * _DECAY + n_groups
+        self._simulations = self._simulations * _DECAY + n_simulations
+
+    @property
+    def seconds_per_group(self) -> float | None:
+        """The time of a group on one slot, from recent tasks most of all; None: not measured."""
+        return self._seconds / self._groups if self._groups else None
+
+    @property
+    def seconds_per_simulation(self) -> float | None:
+        """The time of a simulation on one slot, with its share of the targets; None: not measured."""
+        return self._seconds / self._simulations if self._simulations else None
+
+    @property
+    def tasks_per_group(self) -> int | None:
+        """How many tasks a group makes; None: not measured."""
+        each_s = self.seconds_per_group
+        return None if each_s is None else max(math.ceil(each_s / self._task_seconds), 1)
+
+    def expected_s(self, n_groups: int, n_replicates: int | None) -> float:
+        """Return how long a task of groups takes; or one of replicates, if their number is given."""
+        if n_replicates is None:
+            return n_groups * (self.seconds_per_group or self._task_seconds)
+        return n_replicates * (self.seconds_per_simulation or self._task_seconds)
+
+    def least_tasks(self, slots: int) -> int:
+        """Return the least tasks that the window is divided into."""
+        return least_tasks(slots, self._window_per_slot)
+
+    def groups_per_task(self, n_left: int, slots: int, window: int) -> int:
+        """Return how many groups a task holds: about the budget, and at most a share of the window.
+
+        Parameters
+        ----------
+        n_left
+            Groups that are not sent yet.
+        window
+            The most groups in flight.
+        """
+        if not self._fuse or self.seconds_per_group is None:
+            return 1
+        by_window = window // self.least_tasks(slots)
+        return max(1, min(by_window, int(self._budget_s(n_left, slots) / max(self.seconds_per_group, 1e-9))))
+
+    def replicates_per_task(self, n_replicates: int, n_left: int, slots: int) -> int:
+        """Return how many of a group's remaining replicates a task holds."""
+        return replicates_per_task(n_replicates, self.seconds_per_simulation, self._budget_s(n_left, slots))
+
+    def must_split(self, n_replicates: int, n_left: int, slots: int) -> bool:
+        """Tell whether a group is too long for one task. Before anything is measured, any group may be."""
+        each_s = self.seconds_per_simulation
+        return n_replicates > 1 and (each_s is None or n_replicates * each_s > self._budget_s(n_left, slots))
+
+    def _budget_s(self, n_left: int, slots: int) -> float:
+        left_s = n_left * (self.seconds_per_group or 0.0)
+        return task_budget_s(task_seconds=self._task_seconds, left_s=left_s, slots=slots)
 
 
 def task_budget_s(*, task_seconds: float, left_s: float, slots: int) -> float:
     """Return how many seconds of work a task should hold.
 
-    About ``task_seconds``, and near the job's end a share of what is left, so that slots finish together (guided
-    self-scheduling, Polychronopoulos and Kuck 1987).
+    That is about ``task_seconds``. Near the job's end it is a share of the remaining work, so that all slots finish
+    together (guided self-scheduling, Polychronopoulos and Kuck 1987).
 
     Parameters
     ----------
@@ -39,12 +121,12 @@ def task_budget_s(*, task_seconds: float, left_s: float, slots: int) -> float:
 
 
 def least_tasks(slots: int, per_slot: float) -> int:
-    """Return the tasks that a window is divided into at least."""
+    """Return the least tasks that a window is divided into."""
     return math.ceil(per_slot * slots)
 
 
-def piece_size(n_left: int, seconds_per_simulation: float | None, budget_s: float) -> int:
-    """Return how many of a long group's replicates one task runs: even pieces of about the budget, at least one."""
+def replicates_per_task(n_left: int, seconds_per_simulation: float | None, budget_s: float) -> int:
+    """Return how many of a long group's replicates a task holds: equal numbers of about the budget, at least one."""
     if seconds_per_simulation is None:
         return 1
     most = max(1, int(budget_s / max(seconds_per_simulation, 1e-9)))

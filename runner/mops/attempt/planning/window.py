@@ -1,4 +1,4 @@
-"""How many groups may be in flight: as set, fewer after memory ran out, and more again while it does not. Pure."""
+"""How many groups may be in flight: fewer after memory ran out, and more again later. Pure."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import math
 from mops.storage.live_record import Live
 
 GROWTH = 1.1
-"""What a window becomes by a batch without trouble."""
-
+"""The growth of a halved window after each batch without trouble."""
 
 FULL = 0.8
-"""A runner that was killed with more than so much of its memory in use is taken to have run out of it."""
+"""A killed runner that used more than this fraction of its memory counts as one that ran out of it."""
 
 
-def start_after(live: Live | None, *, ended: bool, oom: bool = False) -> int | None:
-    """Return what an attempt begins with: half of what the one before had, if that ran out of memory; None: all.
+def start_size(live: Live | None, *, ended: bool, oom: bool = False) -> int | None:
+    """Return the window of an attempt whose predecessor ran out of memory: half of the predecessor's; else None.
 
     Parameters
     ----------
     live
-        The last sign of life of the attempt before; None: it left none.
+        The previous attempt's last sign of life; None: it left none.
     ended
-        Whether that attempt has an end: then nothing killed it.
+        Whether the log has an end of that attempt, which means that it was not killed.
     oom
-        Whether its pod ended for memory, however much of it was in use at that sign of life.
+        Whether its pod ended for memory, whatever the sign of life says.
     """
     if live is None or ended or not live.window:
         return None
@@ -32,14 +31,14 @@ def start_after(live: Live | None, *, ended: bool, oom: bool = False) -> int | N
 
 
 class Window:
-    """The most groups in flight at this moment.
+    """The most groups in flight.
 
     Parameters
     ----------
     most
         MODELOPS_JOB_BATCH_SIZE.
     start
-        What to begin with, if that is less.
+        The size to begin with, if it is smaller.
     """
 
     def __init__(self, most: int, start: int | None = None):
@@ -52,19 +51,19 @@ class Window:
         return self._most if self._cap is None else min(self._most, self._cap)
 
     def halve(self) -> int:
-        """Take half of it, after a process ran out of memory; return what it is now."""
+        """Halve the window, after a process ran out of memory; return its size."""
         self._cap = max(self.size // 2, 1)
         self._halved = True
         return self._cap
 
-    def batch_done(self) -> None:
-        """Let it grow by a tenth, if a batch has gone through since it was halved last."""
+    def batch_committed(self) -> None:
+        """Grow by a tenth, unless the window was halved since the batch before."""
         if self._cap is not None and not self._halved:
             self._cap = math.ceil(self._cap * GROWTH)
             if self._cap >= self._most:
                 self._cap = None
         self._halved = False
 
-    def allow(self, most: int) -> None:
-        """Have another most; what memory allowed last is not passed for it."""
+    def set_most(self, most: int) -> None:
+        """Change the upper limit. A halved window stays halved."""
         self._most = most

@@ -1,4 +1,4 @@
-"""What a runner shows to Prometheus, on a port of its own: its job, and on an embedded cluster the children.
+"""Serves the metrics of a runner to Prometheus: its job, and with an embedded cluster its child processes.
 
 The collectors read what the runner knows when Prometheus scrapes. docs/reference/metrics.md explains each metric;
 :mod:`mops.worker.metrics` has those of workers.
@@ -29,33 +29,33 @@ logger = logging.getLogger(__name__)
 
 
 class JobCollector(Collector):
-    """An attempt of a job.
+    """Collects the metrics of an attempt.
 
     Parameters
     ----------
-    look
+    snapshot
         Returns where the job stands.
     """
 
-    def __init__(self, attempt: int, look: Callable[[], Snapshot], backlog: PendingResults):
-        self._attempt, self._look, self._backlog = attempt, look, backlog
+    def __init__(self, attempt: int, snapshot: Callable[[], Snapshot], pending: PendingResults):
+        self._attempt, self._snapshot, self._pending = attempt, snapshot, pending
 
     def describe(self) -> list[Metric]:
-        """Return nothing, as a registry need not collect to find out the names."""
+        """Return nothing, so that the registry does not collect to find out the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is so now."""
-        seen = self._look()
+        """Yield the metrics as they are now."""
+        seen = self._snapshot()
         families = Families(mops_job=seen.job)
-        yield from _done(families, seen, self._backlog)
-        yield from _going_on(families, seen, self._backlog)
+        yield from _counters(families, seen, self._pending)
+        yield from _in_progress(families, seen, self._pending)
         yield from _memory(families, seen)
         yield from _whole_job(families, seen, self._attempt)
 
 
-def _done(families: Families, seen: Snapshot, backlog: PendingResults) -> Iterator[Metric]:
-    """Yield the counters: each counts from the attempt's beginning."""
+def _counters(families: Families, seen: Snapshot, pending: PendingResults) -> Iterator[Metric]:
+    """Yield what counts from the attempt's beginning."""
     ended = {verdict: seen.ended.get(verdict, 0) for verdict in ("good", *VERDICTS)}
     yield families.counter_by("mops_simulations", "Simulations that have reached the runner.", "verdict", ended)
     targets = {
@@ -64,17 +64,17 @@ def _done(families: Families, seen: Snapshot, backlog: PendingResults) -> Iterat
     }
     yield families.counter_by("mops_targets", "Targets that have reached the runner.", "verdict", targets)
     yield families.counter("mops_groups_committed", "Parameter sets made durable.", seen.n_groups_committed)
-    yield families.counter("mops_written_bytes", "Bytes of Parquet parts stored.", backlog.written_bytes)
+    yield families.counter("mops_written_bytes", "Bytes of Parquet parts stored.", pending.written_bytes)
 
 
-def _going_on(families: Families, seen: Snapshot, backlog: PendingResults) -> Iterator[Metric]:
+def _in_progress(families: Families, seen: Snapshot, pending: PendingResults) -> Iterator[Metric]:
     yield families.gauge("mops_groups_in_flight", "Parameter sets sent and not back.", seen.in_flight)
     yield families.gauge("mops_window_groups", "The most parameter sets that may be in flight now.", seen.window)
     yield families.gauge("mops_slots", "Simulations that run at once.", seen.slots)
     help_text = "Age of the oldest finished parameter set that is not durable; 0: all are."
-    yield families.gauge("mops_checkpoint_lag_seconds", help_text, backlog.lag_s)
+    yield families.gauge("mops_checkpoint_lag_seconds", help_text, pending.lag_s)
     help_text = "Bytes of results that are finished and not durable."
-    yield families.gauge("mops_checkpoint_bytes", help_text, backlog.bytes)
+    yield families.gauge("mops_checkpoint_bytes", help_text, pending.bytes)
 
 
 def _memory(families: Families, seen: Snapshot) -> Iterator[Metric]:
@@ -96,32 +96,32 @@ def _whole_job(families: Families, seen: Snapshot, attempt: int) -> Iterator[Met
 
 
 @contextmanager
-def exposed(port: int | None, attempt: int, runner: Runner, elsewhere: Client | None) -> Iterator[None]:
-    """Show a runner's metrics in the body.
+def serving_metrics(port: int | None, attempt: int, runner: Runner, workers: Client | None) -> Iterator[None]:
+    """Serve a runner's metrics while the body runs.
 
     Parameters
     ----------
     port
-        MODELOPS_METRICS_PORT; None: they are not shown.
-    elsewhere
-        The connection to the workers; None: the worker is this process.
+        MODELOPS_METRICS_PORT; None: serve nothing.
+    workers
+        The connection to the workers; None: the worker is in this process.
     """
     if port is None:
         yield
         return
-    job = runner.look().job
-    collectors: list[Collector] = [JobCollector(attempt, runner.look, runner.pending_results)]
-    if elsewhere is None:
+    job = runner.snapshot().job
+    collectors: list[Collector] = [JobCollector(attempt, runner.snapshot, runner.pending_results)]
+    if workers is None:
         collectors.append(PoolCollector(pools))
     else:
-        _warn_of_workers(elsewhere, job)
+        _warn_of_workers(workers, job)
     with serving(port, job, collectors):
         yield
 
 
 @contextmanager
 def serving(port: int, job: str, collectors: Sequence[Collector]) -> Iterator[None]:
-    """Serve collectors and this process's own metrics over HTTP; a port that cannot be had is a warning."""
+    """Serve collectors and this process's own metrics over HTTP. A port that cannot be opened is logged."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     for collector in collectors:
@@ -129,13 +129,11 @@ def serving(port: int, job: str, collectors: Sequence[Collector]) -> Iterator[No
     try:
         server, thread = start_http_server(port, registry=registry)
     except OSError as refused:
-        message = (
-            "%s: there are no metrics: port %d (MODELOPS_METRICS_PORT) cannot be had: %s; the job runs all the same"
-        )
+        message = "%s: metrics are not served: cannot open port %d (MODELOPS_METRICS_PORT): %s"
         logger.warning(message, job, port, refused)
         yield
         return
-    logger.info("%s: metrics are at port %d, /metrics", job, server.server_port)
+    logger.info("%s: metrics are served at port %d, path /metrics", job, server.server_port)
     try:
         yield
     finally:
@@ -145,14 +143,12 @@ def serving(port: int, job: str, collectors: Sequence[Collector]) -> Iterator[No
 
 
 def _warn_of_workers(client: Client, job: str) -> None:
-    """Say which workers have nothing to show."""
+    """Log which workers cannot serve metrics."""
     answers: dict[str, bool] = {}
-    with contextlib.suppress(OSError, TimeoutError, ValueError):  # the connection is lost, which the runner will see
+    with contextlib.suppress(OSError, TimeoutError, ValueError):  # the connection broke, which the runner will notice
         answers = client.run(can_show_metrics, on_error="ignore")
     without = [worker for worker, can in answers.items() if can is False]
     if without:
         more = f" and {len(without) - 1} more" if len(without) > 1 else ""
-        message = (
-            "%s: worker %s%s has no metrics: prometheus-client is not installed there; jobs run there all the same"
-        )
+        message = "%s: worker %s%s serves no metrics, because prometheus-client is not installed there"
         logger.warning(message, job, without[0], more)

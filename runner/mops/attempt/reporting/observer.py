@@ -1,7 +1,7 @@
-"""Keeps with the job what can be seen of it while it runs: a sign of life, and samples of memory and rate.
+"""Writes signs of life, and samples of memory and rate, to the job's storage while the job runs.
 
-:class:`Samples` decides when one is due and when they are to be written; :class:`Observer` writes. What they are is
-:mod:`mops.storage.job_records`'s and :mod:`mops.storage.samples`'s.
+:class:`Samples` decides when to take and to write samples, and :class:`Observer` writes.
+:mod:`mops.storage.live_record` and :mod:`mops.storage.samples` define the records.
 """
 
 from __future__ import annotations
@@ -9,36 +9,34 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
 
 import psutil
 
+from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.reporting.progress import Snapshot
 from mops.storage import advisory
-from mops.storage.files import Files
 from mops.storage.live_record import Live, write_live
-from mops.storage.paths import JobPaths
 from mops.storage.samples import Sample, write_samples
 from mops.system.memory_limits import allowed_bytes
 
-# The checkpointing thread ticks every 3 s: so a sign of life and a sample come about every 10 s.
+# The committing thread ticks every 3 s, so a sign of life and a sample come about every 10 s.
 LIVE_SECONDS = 9.0
 SAMPLE_SECONDS = 9.0
 WRITE_SECONDS = 60.0
-_MOST_SAMPLES = 60  # in one object: a thread that was held up for long by the storage does not catch up
+_MOST_SAMPLES = 60  # in one object; a thread that the storage has held up for long does not catch up
 
 
 class Samples:
-    """Samples that wait to be written. Pure: times come from outside, in seconds of a monotonic clock."""
+    """Samples that wait to be written. Pure: the caller gives the time, in seconds of a monotonic clock."""
 
     def __init__(self, now: float):
         self._waiting: list[Sample] = []
         self._taken, self._written = now - SAMPLE_SECONDS, now  # the first one is due at once
         self._rate_since: tuple[float, int] | None = None
 
-    def due(self, now: float) -> bool:
-        """Tell whether it is time for a sample."""
+    def is_due(self, now: float) -> bool:
+        """Tell whether to take a sample."""
         return now - self._taken >= SAMPLE_SECONDS
 
     def rate(self, now: float, simulations: int) -> float:
@@ -54,7 +52,7 @@ class Samples:
         del self._waiting[:-_MOST_SAMPLES]
 
     def to_write(self, now: float, *, last: bool = False) -> list[Sample]:
-        """Return the samples that are to be written now, about once a minute; all that wait if they are the last."""
+        """Return the samples to write now: about once a minute, and at the end."""
         if not last and now - self._written < WRITE_SECONDS:
             return []
         self._written = now
@@ -63,30 +61,27 @@ class Samples:
 
 
 class Observer:
-    """Writes an attempt's observations. Used from one thread, which also commits.
+    """Writes an attempt's signs of life and samples. Used by the committing thread alone.
 
     Parameters
     ----------
-    look
+    snapshot
         Returns where the job stands.
     last_lines
-        Returns the last lines of the job's log.
+        Returns the last lines of the job's text log.
     """
 
     def __init__(
         self,
-        files: Files,
-        paths: JobPaths,
-        attempt: int,
-        settings: dict[str, Any],
-        look: Callable[[], Snapshot],
+        job: ClaimedJob,
+        snapshot: Callable[[], Snapshot],
         last_lines: Callable[[], list[str]],
         *,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._writer = advisory.Writer(files)
-        self._paths, self._attempt, self._settings = paths, attempt, settings
-        self._look, self._last_lines, self._clock = look, last_lines, clock
+        self._writer = advisory.Writer(job.files)
+        self._job, self._settings = job, job.settings.to_json()
+        self._snapshot, self._last_lines, self._clock = snapshot, last_lines, clock
         self._process = psutil.Process()
         self._began = clock()
         self._live_at = float("-inf")
@@ -94,31 +89,35 @@ class Observer:
         self._n_written = 0
 
     def tick(self, open_bytes: int, *, last: bool = False) -> None:
-        """Write what is due; at an attempt's end all there is.
+        """Write a sign of life and samples, if they are due.
 
         Parameters
         ----------
         open_bytes
-            What is in the open checkpoint.
+            The size of the open checkpoint.
+        last
+            Whether this is the attempt's end, at which everything is due.
         """
         now = self._clock()
         # At once, with the first results, and then about every 10 s.
-        lives = last or now - self._live_at >= min(LIVE_SECONDS, now - self._began)
-        samples = last or self._samples.due(now)
-        if not (lives or samples):
+        live_is_due = last or now - self._live_at >= min(LIVE_SECONDS, now - self._began)
+        sample_is_due = last or self._samples.is_due(now)
+        if not (live_is_due or sample_is_due):
             return
-        seen, runner_bytes = self._look(), self._process.memory_info().rss
-        if lives:
+        # This thread knows what is durable before the loop does.
+        seen = replace(self._snapshot(), durable=self._job.durable_counts)
+        runner_bytes, paths, attempt = self._process.memory_info().rss, self._job.paths, self._job.attempt
+        if live_is_due:
             self._live_at = now
             live = self._live(seen, runner_bytes, open_bytes)
-            self._writer.write("the sign of life", lambda files: write_live(files, self._paths, self._attempt, live))
-        if samples:
+            self._writer.write("the sign of life", lambda files: write_live(files, paths, attempt, live))
+        if sample_is_due:
             rate = self._samples.rate(now, seen.finished.simulations)
             self._samples.add(now, sample_of(seen, rate, runner_bytes, open_bytes))
         if due := self._samples.to_write(now, last=last):
             self._n_written += 1
-            where = (self._paths, self._attempt, self._n_written)
-            self._writer.write("samples of memory and rate", lambda files: write_samples(files, *where, due))
+            n = self._n_written
+            self._writer.write("samples of memory and rate", lambda files: write_samples(files, paths, attempt, n, due))
 
     def _live(self, seen: Snapshot, runner_bytes: int, open_bytes: int) -> Live:
         return Live(
@@ -146,7 +145,7 @@ class Observer:
 
 
 def sample_of(seen: Snapshot, rate: float, runner_bytes: int, open_bytes: int) -> Sample:
-    """Return what is kept of a moment."""
+    """Return the sample of a snapshot."""
     done = seen.finished
     return Sample(
         at=time.time(),

@@ -11,7 +11,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.planning.forecast import Expected
+from mops.errors import JobFailed
 from mops.system.process_memory import tree_bytes
 from mops.verdicts import Counts
 
@@ -23,7 +25,7 @@ _MEMORY_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a job stands, for whoever shows it.
+    """Where a job stands.
 
     Parameters
     ----------
@@ -34,27 +36,25 @@ class Snapshot:
     rate
         Simulations per second over the last 20 s; 0 before the first result.
     seconds
-        Since the attempt began.
+        Time since the attempt began.
     memory_bytes, peak_bytes
-        Resident memory of the runner's process tree, now and at its highest.
+        Resident memory of the runner's process tree, now and at its peak.
     in_flight, slots
-        Groups sent and not yet back, and simulations that run at once.
+        Groups in flight, and simulations that run at once.
     expected
-        What the attempt will take and give; None until it is known.
+        The forecast of the attempt; None before it is made.
     window
-        The most groups in flight at this moment.
+        The most groups in flight.
     children
-        How child processes are started, and why; empty until one has run something.
+        How child processes are started, and why; empty before one has run a simulation.
     sizing
-        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto; empty before it is done, and where a number is set.
+        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto; empty before it is done, and if a number is set.
     ended
-        Simulations that have reached the runner in this attempt, by verdict; ``good`` is one.
+        Simulations that have reached the runner in this attempt, by verdict; good ones as ``good``.
     inherited
         Counts of what earlier attempts committed, and of what a retry took over.
-    n_groups, n_groups_durable
-        Groups of the job, and those that are committed, by whichever attempt.
-    n_groups_committed
-        Those that this attempt has committed.
+    n_groups, n_groups_durable, n_groups_committed
+        Groups of the job, those that are committed, and those that this attempt has committed.
     """
 
     job: str
@@ -84,28 +84,19 @@ class Snapshot:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the end at the present rate; None where there is no rate yet."""
+        """Seconds until the end at the present rate; None before there is a rate."""
         return self.left / self.rate if self.rate else None
 
 
 class Progress:
-    """Takes counts as they come, and measures.
+    """Adds up results and commits, and measures rate and memory."""
 
-    Parameters
-    ----------
-    inherited
-        What earlier attempts committed.
-    n_groups, n_todo
-        Groups of the job, and those that are not committed yet.
-    """
-
-    def __init__(self, job: str, total: int, inherited: Counts, *, n_groups: int = 0, n_todo: int = 0):
-        self._job, self._total = job, total
-        self._n_groups, self._n_todo, self._n_committed = n_groups, n_todo, 0
-        self.finished = self.durable = self._inherited = inherited
+    def __init__(self, job: ClaimedJob):
+        self._job, self._n_committed = job, 0
+        self.finished = self.durable = job.inherited_counts
         self._ended: Counter[str] = Counter()
         self._began = time.monotonic()
-        self._marks: deque[tuple[float, int]] = deque([(self._began, inherited.simulations)])
+        self._marks: deque[tuple[float, int]] = deque([(self._began, self.finished.simulations)])
         self._memory = self._peak = 0
         self._measure_at = 0.0
         self.in_flight = self.slots = self.window = 0
@@ -116,47 +107,59 @@ class Progress:
         """Note how workers start child processes."""
         self.children = how
 
-    def took(self, counts: Counts, failed: Mapping[str, int]) -> None:
-        """Count what has reached the runner.
+    def add(self, counts: Counts, failed: Mapping[str, int]) -> None:
+        """Count results that have reached the runner.
 
         Parameters
         ----------
         failed
             The failed simulations, by verdict.
+
+        Raises
+        ------
+        JobFailed
+            More simulations have failed than MODELOPS_JOB_MAX_FAILURES allows.
         """
         self.finished += counts
-        # A new one: another thread may be reading the old one.
+        # Replaced and not changed, because another thread may be reading it.
         self._ended = self._ended + Counter({"good": counts.simulations_good, **failed})
         now = time.monotonic()
         self._marks.append((now, self.finished.simulations))
         while len(self._marks) > 2 and now - self._marks[0][0] > _RATE_SECONDS:
             self._marks.popleft()
+        n_failed, settings = self.finished.simulations_failed, self._job.settings
+        if n_failed > settings.failures_allowed(self._job.groups.n_simulations):
+            raise JobFailed(
+                f"{n_failed} simulations have failed, more than MODELOPS_JOB_MAX_FAILURES={settings.max_failures}",
+                where=self._job.name,
+                hint=f"finished simulations are kept; to see why others failed: mops jobs status {self._job.name}",
+            )
 
     @property
-    def left(self) -> int:
-        """Simulations that have neither succeeded nor failed."""
-        return self._total - self.finished.simulations
+    def n_left(self) -> int:
+        """Simulations that have not finished."""
+        return self._job.groups.n_simulations - self.finished.simulations
 
     def committed(self, counts: Counts, n_groups: int) -> None:
-        """Count what is durable."""
+        """Count a commit."""
         self.durable += counts
         self._n_committed += n_groups
 
     def snapshot(self) -> Snapshot:
-        """Return where the job stands now."""
+        """Return where the job stands now. From any thread."""
         now = time.monotonic()
         if now >= self._measure_at:
             self._memory = tree_bytes(os.getpid())
             self._peak = max(self._peak, self._memory)
-            # Looking through every process of a busy host takes long: never more than 2 % of the time.
+            # Reading every process of a busy host takes long: at most 2 % of the time is spent on it.
             self._measure_at = now + max(_MEMORY_SECONDS, 50 * (time.monotonic() - now))
         since, before = self._marks[0]
         rate = (self.finished.simulations - before) / max(now - since, 1e-9)
         return Snapshot(
-            job=self._job,
+            job=self._job.name,
             finished=self.finished,
             durable=self.durable,
-            total=self._total,
+            total=self._job.groups.n_simulations,
             rate=rate,
             seconds=now - self._began,
             memory_bytes=self._memory,
@@ -168,9 +171,9 @@ class Progress:
             children=self.children,
             sizing=self.sizing,
             ended=self._ended,
-            inherited=self._inherited,
-            n_groups=self._n_groups,
-            n_groups_durable=self._n_groups - self._n_todo + self._n_committed,
+            inherited=self._job.inherited_counts,
+            n_groups=len(self._job.groups),
+            n_groups_durable=len(self._job.groups) - len(self._job.todo) + self._n_committed,
             n_groups_committed=self._n_committed,
         )
 

@@ -1,4 +1,4 @@
-"""A job's text log: what mops says about it and what the models print, kept with the job."""
+"""Collects a job's text log: the log lines of mops, and what the models print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class TextLogBuffer(logging.Handler):
-    """Collects lines until somebody writes them to the storage; bounded, the newest are kept."""
+    """Collects lines until they are written to the storage. It is bounded, and keeps the newest."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -23,19 +23,19 @@ class TextLogBuffer(logging.Handler):
         self._text: list[str] = []
         self._size = self._dropped = 0
         self._last: deque[str] = deque(maxlen=LAST_LINES)
-        self._guard = threading.RLock()  # a signal handler may log while its own thread is in here
+        self._guard = threading.RLock()  # reentrant, because a signal handler may log while its thread is in here
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a log record."""
         self.add(self.format(record) + "\n")
 
     def add(self, text: str) -> None:
-        """Take text as it is: what a model printed."""
+        """Take text that a model printed."""
         if not text:
             return
         with self._guard:
             self._text.append(text)
-            lines = text.rsplit("\n", LAST_LINES + 1)[-LAST_LINES - 1 :]  # the last one is empty, mostly
+            lines = text.rsplit("\n", LAST_LINES + 1)[-LAST_LINES - 1 :]  # the last one is mostly empty
             self._last += [line[:_LINE_CHARACTERS] for line in lines if line.strip()]
             self._size += len(text)
             while self._size > LIMIT_BYTES and len(self._text) > 1:
@@ -44,12 +44,12 @@ class TextLogBuffer(logging.Handler):
                 self._dropped += len(first)
 
     def last_lines(self) -> list[str]:
-        """Return the newest lines, taken or not, each cut to a length that a terminal shows."""
+        """Return the newest lines, whether taken or not, each cut to a length that fits a terminal."""
         with self._guard:
             return list(self._last)
 
     def take(self) -> str:
-        """Return what was collected since the last call."""
+        """Return the text since the last call."""
         with self._guard:
             text, dropped = "".join(self._text), self._dropped
             self._text, self._size, self._dropped = [], 0, 0
@@ -58,7 +58,7 @@ class TextLogBuffer(logging.Handler):
 
 @contextmanager
 def collecting() -> Iterator[TextLogBuffer]:
-    """Collect what mops logs at INFO and above."""
+    """Collect the log lines of mops at INFO and above while the body runs."""
     buffer, logger = TextLogBuffer(), logging.getLogger("mops")
     logger.addHandler(buffer)
     try:

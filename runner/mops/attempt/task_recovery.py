@@ -1,0 +1,133 @@
+"""Recovers from tasks that are lost, raise or come back empty.
+
+The task runs again: on another worker, in smaller tasks, or alone on a worker. A single simulation that keeps killing
+its workers is quarantined, which means that mops records it as failed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from mops.attempt.claimed_job import ClaimedJob
+from mops.attempt.faulty_workers import AfterFault, FaultyWorkers, end_of_attempt
+from mops.attempt.lost_tasks import LostTasks, is_single, loss_text, task_text
+from mops.attempt.planning.plan import Plan
+from mops.attempt.planning.task_size import TASKS_PER_SLOT
+from mops.attempt.tasks_in_flight import TaskLost, TaskRaised
+from mops.cluster.base import Cluster
+from mops.errors import ClusterError, UsageError
+from mops.task import Task
+
+logger = logging.getLogger(__name__)
+
+_LOST_LIMIT = 100
+"""How many tasks may be lost in a row before the attempt gives up; more if more can be in flight."""
+
+_ERROR_CHARACTERS = 200
+
+
+class TaskRecovery:
+    """What happens to the tasks that do not come back with a result. Used by the loop alone.
+
+    Parameters
+    ----------
+    plan
+        Sends the tasks again.
+    quarantine
+        Gives up a task: called with its loss, and how often it was lost.
+    """
+
+    def __init__(self, job: ClaimedJob, cluster: Cluster, plan: Plan, quarantine: Callable[[TaskLost, int], None]):
+        self._job, self._cluster, self._plan, self._quarantine = job, cluster, plan, quarantine
+        self._lost_tasks = LostTasks()
+        self._faulty_workers = FaultyWorkers()
+
+    def came_back(self, task: Task, worker: str, *, is_empty: bool) -> None:
+        """Note that a task has come back: a result speaks for its worker, and for the task.
+
+        Parameters
+        ----------
+        worker
+            Its address; empty: the runner made the result itself, which says nothing about workers.
+        """
+        self._lost_tasks.came_back(task, worker, is_empty=is_empty)
+        if worker and not is_empty:
+            self._faulty_workers.succeeded(worker)
+
+    def is_blamed_for_empty_result(self, task: Task) -> bool:
+        """Count an empty result. After several in a row treat the task as lost, and return True."""
+        loss = self._lost_tasks.came_back_empty(task)
+        if loss is None:
+            logger.info("%s: %s came back without a result; it runs again", self._job.name, task_text(task))
+            return False
+        self.lost(loss)
+        return True
+
+    def lost(self, loss: TaskLost) -> None:
+        """Send a lost task again, or quarantine it.
+
+        Raises
+        ------
+        ClusterError
+            So many tasks were lost in a row that the cluster is to blame.
+        """
+        self._lost_tasks.n_in_a_row += loss.connected
+        if self._lost_tasks.n_in_a_row > max(_LOST_LIMIT, 2 * TASKS_PER_SLOT * self._plan.share.slots):
+            raise ClusterError(
+                f"Dask lost {self._lost_tasks.n_in_a_row} tasks in a row; the last one: {loss.why}",
+                where=self._job.name,
+                hint=f"look at the logs of the workers; then continue the job: mops jobs resume {self._job.name}",
+            )
+        task = loss.task
+        if not loss.blamed:
+            logger.info("%s: %s was lost: %s; it runs again", self._job.name, task_text(task), loss.why)
+            self._plan.task_lost(task.number)
+            return
+        n_times = self._lost_tasks.count_death(task)
+        quarantined = task.alone and is_single(task, self._job.groups.n_replicates)
+        logger.warning("%s: %s", self._job.name, loss_text(loss, n_times, quarantined=quarantined))
+        if quarantined:
+            self._quarantine(loss, n_times)
+        else:
+            self._plan.task_lost(task.number, blamed=True)
+
+    def raised(self, event: TaskRaised) -> None:
+        """Send a task that raised to another worker, and avoid a worker that is faulty.
+
+        Raises
+        ------
+        MopsError
+            No task can run.
+        """
+        task, faulty, n_avoided = event.task, self._faulty_workers, len(self._faulty_workers.avoided)
+        decision = faulty.raised(task, event.worker, event.error, self._cluster.addresses)
+        error = f"{type(event.error).__name__}: {' '.join(str(event.error).split())}"[:_ERROR_CHARACTERS]
+        what = (task_text(task), event.worker or "the scheduler", error, decision.value)
+        logger.warning("%s: %s raised on %s: %s; %s", self._job.name, *what)
+        if decision in (AfterFault.END, AfterFault.RAISES_EVERYWHERE):
+            if isinstance(event.error, UsageError | ClusterError):
+                raise event.error
+            # Also for a StorageError, because it is the worker's: the runner can commit.
+            raise end_of_attempt(task, event.worker, error, decision, self._job.name) from event.error
+        if len(faulty.avoided) > n_avoided:
+            self._cluster.avoid(frozenset(faulty.avoided))
+            message = "%s: worker %s is faulty; it gets no more tasks; workers left: %d"
+            logger.warning(message, self._job.name, event.worker, self._cluster.workers)
+        if decision is AfterFault.BLAME:
+            self.lost(TaskLost(task, f"it raised {error}", blamed=True, signal=type(event.error).__name__))
+        else:
+            self._plan.task_lost(task.number)
+
+    def worker_left(self, worker: str) -> None:
+        """Forget a worker that was lost, because another one may get its address."""
+        if self._faulty_workers.worker_left(worker):
+            self._cluster.avoid(frozenset(self._faulty_workers.avoided))
+
+    def groups_finished(self, groups: Iterable[int]) -> None:
+        """Forget groups that are finished."""
+        self._faulty_workers.groups_finished(groups)
+
+    def to_avoid(self, task: Task) -> frozenset[str]:
+        """Return the workers that must not run a task."""
+        return self._faulty_workers.to_avoid(task)

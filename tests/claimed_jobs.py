@@ -1,0 +1,42 @@
+"""Jobs that are claimed, without a project: for tests of what a runner does with its job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mops.attempt.claimed_job import ClaimedJob
+from mops.project.project import ModelSpec
+from mops.settings import Settings
+from mops.storage.files import Files
+from mops.storage.job_options import NO_OPTIONS
+from mops.storage.job_records import JobRecord
+from mops.storage.joblog.log import JobLog
+from mops.storage.paths import JobPaths
+from mops.study.group_builder import GroupBuilder
+from mops.study.groups import GroupTable
+from mops.study.ids_and_seeds import canonical_json
+from mops.task import JobContext
+
+
+def groups_of(replicates: list[int]) -> GroupTable:
+    """Return a group for each number of replicates. Replicate k of group i has the seed 1000 i + k."""
+    builder, first = GroupBuilder(1), 0
+    for i, n in enumerate(replicates):
+        rows = list(range(first, first + n))
+        builder.add([canonical_json({"a": i})] * n, [1000 * i + k for k in range(n)], rows)
+        first += n
+    return builder.build()[0]
+
+
+def claimed_job(
+    url: str, groups: GroupTable, *, name: str = "job", targets: tuple[str, ...] = (), **settings: Any
+) -> ClaimedJob:
+    """Claim a job of these groups in a storage; return it with these settings."""
+    spec = ModelSpec("model:run", "baseline", targets, None)
+    numbers = (len(groups), groups.n_simulations)
+    record = JobRecord(name, "2026-01-02", "00" * 32, spec, *numbers, NO_OPTIONS, study="", project="")
+    files = Files.open(url)
+    log = JobLog(files, JobPaths(name), host="here")
+    log.claim("person")
+    context = JobContext(name, "1", "00" * 32, url, "model:run", "baseline", targets, None, slots=None)
+    return ClaimedJob(files, record, groups, log, context, Settings.model_validate(settings))
