@@ -1,4 +1,4 @@
-"""What commands take before they do anything: CPU time and memory (docs/decisions.md, "What a command imports").
+"""Measures CPU time and memory of commands that do little (docs/internals/decisions.md, "What a command imports").
 
 Each round runs every command once: with pandas hidden, as the command ``mops`` does it, and with pandas where pyarrow
 finds it, in turn.

@@ -1,6 +1,6 @@
 """Draws the pictures of the documentation: ``python docs/pictures/draw.py`` writes the SVG files beside it.
 
-The curves come from bench/results, the words of the life of a group from the journey (docs/journey.md).
+The curves come from bench/results, the words of the life of a group from the journey (docs/internals/journey.md).
 """
 
 from __future__ import annotations

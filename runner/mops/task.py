@@ -29,7 +29,7 @@ class JobContext:
     bundle, storage
         The bundle's digest, and the URL of the storage that holds it.
     model, scenario, targets, outputs
-        As in STUDY.md; ``outputs`` None: all.
+        As in docs/reference/study.md; ``outputs`` None: all.
     slots
         Simulations that run at once on a worker; None: the worker's threads divided by ``threads``.
     threads
@@ -342,7 +342,7 @@ def failed_simulations(result: TaskResult) -> Counter[str]:
 
 
 def missing_losses(failures: Sequence[Failure]) -> Failure:
-    """Return the one row that says why a group has no losses (STUDY.md, "Targets").
+    """Return the one row that says why a group has no losses (docs/reference/models.md, "Targets").
 
     Parameters
     ----------

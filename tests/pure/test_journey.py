@@ -1,4 +1,4 @@
-"""Every function and class that docs/journey.md names exists."""
+"""Every function and class that docs/internals/journey.md names exists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-JOURNEY = Path(__file__).parents[2] / "docs" / "journey.md"
+JOURNEY = Path(__file__).parents[2] / "docs" / "internals" / "journey.md"
 NAMES = sorted(set(re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_.]+)`", JOURNEY.read_text())) - {"study.json", "job.json"})
 
 

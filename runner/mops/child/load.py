@@ -1,7 +1,7 @@
 """Finds the model and the targets in the bundle, and makes each of them callable in one way.
 
 Runs in children: the standard library, numpy, pyarrow and the user's code only. mops imports no framework: it
-recognizes one by what its objects can do. The contract is STUDY.md, "Models" and "Targets".
+recognizes one by what its objects can do. See docs/reference/models.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 class CannotLoad(Exception):
-    """The model or a target does not meet STUDY.md; the message tells what mops found."""
+    """The model or a target does not meet docs/reference/models.md; the message tells what mops found."""
 
 
 def load_model(text: str, scenario: str, root: Path, parameters: Collection[str] = ()) -> Model:

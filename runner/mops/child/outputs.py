@@ -1,6 +1,6 @@
 """Reads what a model returns as Arrow tables. study/output_schema.py checks them against the job's reference schema.
 
-Children import this: the standard library, numpy and pyarrow only. The contract is STUDY.md, "Models".
+Children import this: the standard library, numpy and pyarrow only. See docs/reference/models.md.
 """
 
 from __future__ import annotations

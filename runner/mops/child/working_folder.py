@@ -13,7 +13,7 @@ that copies times (``shutil.copytree``, ``cp -a``) brings the time of another fo
 
 Files cannot be changed in place: they are links to read-only files, and :func:`obey_modes` has root keep to that too.
 A model may put a link in place of a folder. mops follows no link below the working folder: it would remove files that
-are not the job's. docs/decisions.md lists the alternatives.
+are not the job's. docs/internals/decisions.md lists the alternatives.
 
 Runs in children, and where installers build from a project: the standard library only.
 """

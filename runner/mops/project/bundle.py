@@ -1,7 +1,7 @@
 """The project folder as one file: packed to the same bytes wherever that happens, unpacked whole or not at all.
 
 Keeping bundles in the storage is :mod:`mops.storage.job_records`'s; which folder is the project is
-:mod:`mops.project.project`'s. What a bundle holds is told in STUDY.md.
+:mod:`mops.project.project`'s. docs/reference/study.md, "Project", says what a bundle holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Identities and seeds, which are the same in every tool and every run. STUDY.md, "Identity and seeds"."""
+"""Identities and seeds, which are the same in every tool and every run. See docs/reference/study.md."""
 
 from __future__ import annotations
 

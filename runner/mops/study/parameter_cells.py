@@ -1,4 +1,4 @@
-"""Reads cells of CSV and columns of Parquet as parameters, by the rules of STUDY.md.
+"""Reads cells of CSV and columns of Parquet as parameters, by the rules of docs/reference/study.md.
 
 :mod:`mops.study.parameter_file` reads the files. The functions here return each value as canonical JSON, from which
 the param_id follows; None: the parameter is absent.

@@ -1,4 +1,4 @@
-"""Checks study.json, and reports every problem at once. The contract is STUDY.md.
+"""Checks study.json, and reports every problem at once. See docs/reference/study.md.
 
 Plain checks instead of a schema library give each problem its path and say what would be right.
 :mod:`mops.study.parameter_file` reads files of parameter sets, and :mod:`mops.project.project` finds the code of

@@ -1,4 +1,4 @@
-"""Rules for names and values of parameters, and for seeds. STUDY.md has them."""
+"""Rules for names and values of parameters, and for seeds. See docs/reference/study.md."""
 
 from __future__ import annotations
 

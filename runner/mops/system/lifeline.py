@@ -1,6 +1,6 @@
 """Processes that end when another process ends, by a signal from the kernel; and processes that adopt orphans.
 
-docs/decisions.md has the reasons and the alternatives.
+docs/internals/decisions.md has the reasons and the alternatives.
 """
 
 from __future__ import annotations

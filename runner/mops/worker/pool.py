@@ -105,7 +105,7 @@ class Pool:
         Raises
         ------
         ModelError, InstallError
-            It cannot be imported, or is not what STUDY.md asks for; or what it needs cannot be installed.
+            It cannot be imported, or is not as docs/reference/models.md says; or what it needs cannot be installed.
         """
         death = self._starter.prepare()
         if death is None:

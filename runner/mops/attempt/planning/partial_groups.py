@@ -2,7 +2,7 @@
 
 Results, losses and failures wait on disk (:mod:`mops.attempt.planning.result_shelf`). A group that is half done takes
 memory only for the numbers of its settled replicates, however large its results are and however long it waits for the
-last replicate. docs/decisions.md has the reason.
+last replicate. docs/internals/decisions.md has the reason.
 """
 
 from __future__ import annotations

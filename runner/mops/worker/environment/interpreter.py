@@ -1,7 +1,7 @@
 """The interpreter of the child processes: the worker's own, or the one that ``--python`` names, which needs no mops.
 
 A child process needs Python, numpy and pyarrow. The tests of child processes ran with the oldest versions that mops
-accepts (docs/decisions.md).
+accepts (docs/internals/decisions.md).
 """
 
 from __future__ import annotations
