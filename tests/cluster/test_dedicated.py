@@ -304,7 +304,7 @@ def test_the_runner_is_sent_to_the_clusters_scheduler(described: Described) -> N
 
 @pytest.mark.parametrize(("dedicated", "workers"), [(True, None), (None, "3"), (True, "3")])
 def test_this_machine_has_no_clusters_of_a_jobs_own(dedicated: bool | None, workers: str | None) -> None:
-    with pytest.raises(UsageError, match="this machine is to run the job"):
+    with pytest.raises(UsageError, match="this machine runs the job"):
         start_options.refuse_here(PodOptions(dedicated=dedicated, workers=workers), "")
 
 

@@ -213,7 +213,7 @@ def kill_runner(service: Service, job: str) -> None:
 
 def test_a_profile_says_that_jobs_have_clusters_of_their_own(service: Service) -> None:
     told = service.mops("connect", "-n", service.namespace, "--dedicated")
-    assert "each job's own" in told.out
+    assert "dedicated for each job" in told.out
     service.submit(write_study(service, "default", sets=2, seconds=0), "default")
     assert service.wait("default")["groups"] == 2
     (job,) = service.objects("jobs", "mops/job=default")

@@ -142,7 +142,7 @@ def test_a_job_that_fits_on_no_node_says_why(service: Service) -> None:
     assert "Insufficient memory" in found["reason"]
     assert "unschedulable: 0/1 nodes are available" in service.mops("jobs", "list").out
     cancelled = service.mops("jobs", "cancel", "huge")
-    assert "Job huge-1, which ran nothing, is deleted" in cancelled.err
+    assert "deleted its Kubernetes Job huge-1" in cancelled.err
     assert service.status("huge")["state"] == "cancelled"
 
 

@@ -187,7 +187,7 @@ def test_who_may_do_nothing_is_told_of_each_part(service: Service) -> None:
     with person(service, "nobody") as env:
         told = service.mops("cluster", "status", code=4, **env)
         assert told.err.count("error: Kubernetes does not allow this (403): ") == 3
-        assert "not known: see below" in told.out
+        assert "unknown: see the error below" in told.out
         assert status(service, code=4, **env)["workers"] is None
         refused = service.mops("connect", "--namespace", service.namespace, code=4, **env).err
         assert "or you may not use it" in refused
@@ -200,7 +200,7 @@ def test_nobody_is_connected(service: Service, tmp_path: Path) -> None:
         assert told.err.splitlines() == [
             "error: no cluster service is connected",
             f"  at: {tmp_path}/mops/profile.json",
-            "hint: connect to one: mops connect --namespace NAME",
+            "hint: connect to a service: mops connect --namespace NAME",
         ]
 
 
@@ -209,8 +209,8 @@ def test_nobody_is_connected(service: Service, tmp_path: Path) -> None:
 
 def test_the_doctor_looks_at_the_connected_service(service: Service) -> None:
     told = service.mops("doctor")
-    assert f"looking at the connected service: {service.env.get('SERVER', 'https://')}" in told.err
-    assert "nothing is off" in told.err
+    assert f"checking the connected service: {service.env.get('SERVER', 'https://')}" in told.err
+    assert "no problems" in told.err
     found = service.mops("doctor", "--json").json
     assert (len(found["workers"]), found["findings"]) == (len(service.pods("worker")), [])
     assert "this machine; " in service.mops("doctor", "--local").err
@@ -251,7 +251,7 @@ def test_the_dashboard_shows_dasks_pages_until_ctrl_c(service: Service) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "")
-    assert err.splitlines() == ["Dask's pages are there until Ctrl-C", "stopped"]
+    assert err.splitlines() == ["the dashboard is available until Ctrl-C", "stopped"]
     assert not answers(url)
 
 

@@ -1,4 +1,4 @@
-"""The connected service, for commands that ask it something."""
+"""Finds the connected service for commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mops.storage.files import Files
 
 
 def service_with(files: Files, *, local: bool) -> Service | None:
-    """Return the service that may know of runners of the jobs in this storage; None: there is none."""
+    """Return the connected service if its runners reach this storage; None: there is none."""
     location = locate(local=local)
     if location.profile is None or not location.reached_from_pods(files.url):
         return None
@@ -25,13 +25,15 @@ def connected() -> Service:
     Raises
     ------
     UsageError
-        There is none.
+        No service is connected.
     ServiceError
-        It is out of reach.
+        The service is out of reach.
     """
     profile = load()
     if profile is None:
         raise UsageError(
-            "no cluster service is connected", where=str(path()), hint="connect to one: mops connect --namespace NAME"
+            "no cluster service is connected",
+            where=str(path()),
+            hint="connect to a service: mops connect --namespace NAME",
         )
     return Service.of(profile)

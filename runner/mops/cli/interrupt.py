@@ -1,4 +1,4 @@
-"""Ctrl-C while something is imported."""
+"""Handles Ctrl-C during imports."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Give Ctrl-C its plain meaning while something is imported in the body.
+    """Let Ctrl-C end the process while the body imports modules.
 
-    That takes up to a second. An interrupt in it would show a traceback of somebody's import, or be swallowed by one;
-    so the process is gone, as a shell user expects.
+    Imports take up to a second. A KeyboardInterrupt there would print a traceback, or an import would swallow it.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

@@ -1,4 +1,4 @@
-"""What submit and resume show of a job that runs here: its plan, its progress, its end."""
+"""Shows a job that submit, resume or retry starts: its plan, its progress, its end."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from mops.settings import PREFIX
 
 
 class JobDisplay:
-    """Takes a job's events and shows them."""
+    """Shows a job's events."""
 
     def __init__(self, show: Callable[[Snapshot], None], *, as_json: bool):
         self._show, self._as_json = show, as_json
         self._last: Snapshot | None = None
 
     def started(self, prepared: PreparedStudy, job: Job) -> None:
-        """Say what runs."""
+        """Print what the job runs."""
         study, n_targets = prepared.study, len(prepared.spec.targets)
         for warning in study.warnings:
             terminal.say(f"note: {warning}")
@@ -41,54 +41,54 @@ class JobDisplay:
         terminal.say(f"results go to {job_text.nearby(job.files.url)}")
 
     def resumed(self, job: Job, changes: list[str]) -> None:
-        """Say what goes on."""
+        """Print what the job continues with."""
         status = job.status()
-        terminal.say(f"job {job.name} goes on: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
+        terminal.say(f"job {job.name} continues: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
         _say_changes(changes)
 
     def derived(self, job: Job, changes: list[str]) -> None:
-        """Say what runs again."""
+        """Print what the job retries."""
         record = job.record
         assert record.parent is not None
         terminal.say(
-            f"job {job.name}: {len(record.due):,} of {units.counted(record.n_groups, 'parameter set')} run again, "
-            f"{len(record.taken_over):,} are taken over from {record.parent.job}"
+            f"job {job.name}: retries {len(record.due):,} of {units.counted(record.n_groups, 'parameter set')}, "
+            f"takes over {len(record.taken_over):,} from {record.parent.job}"
         )
         _say_changes(changes)
 
     def detached(self, job: Job, runner: StartedRunner) -> None:
-        """Say how a runner is met again that runs by itself."""
+        """Print which process runs the job, and the commands for it."""
         if self._as_json:
             terminal.data_json(asdict(runner))
         else:
             terminal.data(runner.job)
         if isinstance(runner, DetachedRunner):
-            terminal.say(f"process {runner.pid} runs it and outlives this terminal")
-            where = ("what it prints", job_text.nearby(runner.log))
+            terminal.say(f"process {runner.pid} runs the job, and keeps running after this terminal closes")
+            where = ("output", job_text.nearby(runner.log))
         else:
-            terminal.say(f"Kubernetes has taken it: Job {runner.runner} in namespace {runner.namespace}")
-            where = ("where it stands", job_text.command("status", job))
-        named = {"watch": "watch", "stop": "cancel", "go on after a stop or a crash": "resume"}
-        commands = [(meaning, job_text.command(verb, job)) for meaning, verb in named.items()]
+            terminal.say(f"Kubernetes has accepted Job {runner.runner} in namespace {runner.namespace}")
+            where = ("status", job_text.command("status", job))
+        verbs = {"watch": "watch", "stop": "cancel", "continue after a stop or a crash": "resume"}
+        commands = [(meaning, job_text.command(verb, job)) for meaning, verb in verbs.items()]
         terminal.say_fields([*commands, where])
 
     def progress(self, now: Snapshot) -> None:
-        """Show where it stands, and once what to expect."""
+        """Show the progress, and once what to expect."""
         if now.expected is not None and (self._last is None or self._last.expected is None):
-            more = "still expected" if now.expected.more else "expected"
-            terminal.say(f"{more}: {job_text.expectation(now.expected)}")
+            expected = "expected for the rest" if now.expected.more else "expected"
+            terminal.say(f"{expected}: {job_text.expectation(now.expected)}")
         if now.sizing and (self._last is None or self._last.sizing != now.sizing):
             terminal.say(f"batch size: {now.sizing}")
         self._last = now
         self._show(now)
 
     def ended(self, job: Job) -> None:
-        """Say how it ended, and exit with the state's code."""
+        """Print how the job ended, and exit with the code of its state."""
         status, reasons = job.status(), job.reasons()
         if self._as_json:
             measured = {"seconds": self._last.seconds, "peak_bytes": self._last.peak_bytes} if self._last else {}
             terminal.data_json(asdict(status) | measured | {"reasons": [asdict(reason) for reason in reasons]})
-        elif not sys.stdout.isatty():  # on a terminal the name stands in the summary
+        elif not sys.stdout.isatty():  # on a terminal, the summary has the name
             terminal.data(job.name)
         took = f" in {units.duration(self._last.seconds)}" if self._last else ""
         terminal.say(f"{status.state}{took}")
@@ -101,13 +101,13 @@ class JobDisplay:
         if self._last and self._last.peak_bytes:
             yield "peak memory", f"{terminal.size(self._last.peak_bytes)}, all processes of the job"
         if status.state == "cancelled":
-            yield "go on", job_text.command("resume", job)
+            yield "continue", job_text.command("resume", job)
         yield "results", job_text.command("results", job)
 
 
 @contextmanager
 def displayed(*, as_json: bool) -> Iterator[JobDisplay]:
-    """Show a job while it runs in the body."""
+    """Show a job while the body runs it."""
     with as_command(), terminal.progress() as show:
         yield JobDisplay(show, as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""A job in words, as several commands say it."""
+"""Texts about a job that several commands print."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _MESSAGE_COLUMNS = 120
 
 
 def command(verb: str, job: Job) -> str:
-    """Return the command that does something with a job, from the working directory."""
-    storage, local = _named(job)
+    """Return a command for a job, to run in the working directory."""
+    storage, local = _needed_options(job)
     options = (f" --storage {shlex.quote(storage)}" if storage else "") + (" --local" if local else "")
     return f"mops jobs {verb} {job.name}{options}"
 
 
 def in_python(job: Job) -> str:
-    """Return the Python expression that opens a job, from the working directory."""
-    storage, local = _named(job)
+    """Return the Python expression that opens a job, to run in the working directory."""
+    storage, local = _needed_options(job)
     options = (f", {storage!r}" if storage else "") + (", local=True" if local else "")
     return f"mops.open_job({job.name!r}{options})"
 
 
-def _named(job: Job) -> tuple[str, bool]:
-    """Return the storage that has to be named to find a job (empty: none), and whether this machine has to be."""
+def _needed_options(job: Job) -> tuple[str, bool]:
+    """Return the storage option that finds a job (empty: none is needed), and whether --local is needed."""
     url, found, here = job.files.url, locate(), locate(local=True)
     storage = "" if url in (found.url(), here.url()) else nearby(url)
     return storage, url != found.url() and found.profile is not None and not found.reached_from_pods(url)
 
 
 def nearby(url: str) -> str:
-    """Return a folder below the working directory as people there call it, and any other as it is."""
+    """Return a folder relative to the working directory if it is below it."""
     here = Path.cwd()
     return str(Path(url).relative_to(here)) if Path(url).is_relative_to(here) else url
 
 
 def counts_of(status: Status) -> Iterator[tuple[str, str]]:
-    """Name what is committed."""
+    """Yield what is committed."""
     counts = status.counts
     yield "parameter sets", f"{status.groups:,} of {status.n_groups:,} committed"
     yield (
@@ -60,7 +60,7 @@ def counts_of(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
-    """Name why simulations and targets failed, the most frequent reasons first."""
+    """Yield why simulations and targets failed, the most frequent reasons first."""
     for i, reason in enumerate(reasons[:_REASONS_SHOWN]):
         yield ("" if i else "failures"), f"{reason.n:,} x {reason.verdict}: {reason.message[:_MESSAGE_COLUMNS]}"
     if len(reasons) > _REASONS_SHOWN:
@@ -68,12 +68,12 @@ def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
 
 
 def verdicts(counts: Counts) -> str:
-    """Return how many failed, by verdict, the most frequent first."""
+    """Return the number of failures by verdict, the most frequent first."""
     most_first = sorted(counts.verdicts.items(), key=lambda found: -found[1])
     return ", ".join(f"{n:,} {verdict}" for verdict, n in most_first)
 
 
-def expectation(it: Expected) -> str:
-    """Return what a job will take and give."""
-    time = f"{units.about(it.seconds)}, " if it.seconds is not None else ""
-    return f"{time}{it.rows:,} rows, {terminal.size(it.bytes)} of Parquet"
+def expectation(expected: Expected) -> str:
+    """Return the expected time and size of a job."""
+    time = f"{units.about(expected.seconds)}, " if expected.seconds is not None else ""
+    return f"{time}{expected.rows:,} rows, {terminal.size(expected.bytes)} of Parquet"

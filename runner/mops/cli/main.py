@@ -1,4 +1,4 @@
-"""The command ``mops``: which verbs there are, and how an error becomes an exit code."""
+"""The command ``mops``: its verbs, and how an error becomes an exit code."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typer.main import get_command
 import mops
 from mops.cli import terminal
 from mops.cli.interrupt import interruptible
+from mops.cli.options import ADVANCED, COMMON, SERVICE
 from mops.errors import MopsError
 
 VERBS: Mapping[str, Mapping[str, str]] = {
@@ -42,13 +43,13 @@ VERBS: Mapping[str, Mapping[str, str]] = {
     "study": {"check": "mops.cli.study.check:check", "sample": "mops.cli.study.sample:sample"},
     "cluster": {"status": "mops.cli.service.status:status"},
 }
-"""Where the verbs of each group are."""
+"""The function of each verb, by group."""
 
-_NOT_FOR_PEOPLE = frozenset({"run"})  # it is for Kubernetes, and for what is detached
+_HIDDEN = frozenset({"run"})  # Kubernetes and detached processes run it
 
 
 class _Verbs(UserDict[str, Any]):
-    """The commands of a group by name; a verb is imported when it is looked up, because all of them take a second."""
+    """The commands of a group by name. A lookup imports the verb, because importing all verbs takes a second."""
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)
@@ -57,7 +58,7 @@ class _Verbs(UserDict[str, Any]):
         return found
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a command; Mapping's own would take a KeyError of an import for a verb that there is not."""
+        """Return a command. Mapping.get would hide a KeyError of the verb's import."""
         if name not in self:
             return default
         return self[name]
@@ -67,23 +68,42 @@ def _command(name: str, where: str) -> TyperCommand:
     with interruptible():
         verb = pkgutil.resolve_name(where)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    alone.command(name, hidden=name in _NOT_FOR_PEOPLE)(verb)
+    alone.command(name, cls=_Command, hidden=name in _HIDDEN)(verb)
     command = get_command(alone)
     assert isinstance(command, TyperCommand)
     return command
 
 
-class _Group(TyperGroup):
-    """A group with its own of ``VERBS``."""
+class _Command(TyperCommand):
+    """A command whose plain help has a section for each panel of options."""
 
-    def __init__(self, **given: Any):
-        super().__init__(**given)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the command's options, and then the panels of shared options."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            title: [] for title in ("Arguments", "Options", COMMON, SERVICE, ADVANCED)
+        }
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                title = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections[getattr(parameter, "rich_help_panel", None) or title].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class _Group(TyperGroup):
+    """A group with its verbs of ``VERBS``."""
+
+    def __init__(self, **arguments: Any):
+        super().__init__(**arguments)
         self.commands = _Verbs({**VERBS[self.name or ""], **self.commands})
 
 
 app = typer.Typer(
     cls=_Group,
-    help="Run simulation studies: bounded memory, durable as they go, resumed where they were killed.",
+    help="Run simulation studies with bounded memory, durable results and resume after a kill.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -91,32 +111,34 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for group, help_ in {
-    "jobs": "Run studies and read what they gave.",
-    "study": "Look at a study before it runs.",
-    "cluster": "Look at the connected cluster service.",
+    "jobs": "Run studies and read their results.",
+    "study": "Prepare a study before it runs.",
+    "cluster": "Show the connected cluster service.",
 }.items():
     app.add_typer(typer.Typer(cls=_Group, help=help_, no_args_is_help=True, rich_markup_mode=None), name=group)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         terminal.data(f"mops {mops.__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
-    _version_asked: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    _version_wanted: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit")
     ] = False,
-    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="Say more: -v INFO, -vv DEBUG.")] = 0,
+    verbose: Annotated[
+        int, typer.Option("-v", "--verbose", count=True, help="Print more log lines: -v INFO, -vv DEBUG")
+    ] = 0,
 ) -> None:
-    """Set up what every verb needs."""
+    """Set up logging."""
     terminal.set_up_logging(verbose)
 
 
 def main() -> None:
-    """Run the command line. Errors of mops are three lines; anything else is a bug and keeps its traceback."""
+    """Run the command line. Errors of mops print three lines; any other exception is a bug and keeps its traceback."""
     try:
         app()
     except MopsError as error:

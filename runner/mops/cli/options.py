@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have."""
+"""Options and arguments that several commands share, and the panels of their help."""
 
 from __future__ import annotations
 
@@ -7,38 +7,37 @@ from typing import Annotated, Literal
 
 import typer
 
+COMMON = "Common"
+SERVICE = "Cluster service"
+ADVANCED = "Advanced"
+
 StorageOption = Annotated[
     str | None,
-    typer.Option("--storage", help="Folder or URL of the results. See 'mops settings'."),
+    typer.Option("--storage", help="Use this folder or URL for results", rich_help_panel=COMMON),
 ]
-LocalOption = Annotated[bool, typer.Option("--local", help="Work on this machine even when connected to a service.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+LocalOption = Annotated[
+    bool,
+    typer.Option("--local", help="Run on this machine even when connected to a service", rich_help_panel=COMMON),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON", rich_help_panel=COMMON)]
 DetachOption = Annotated[
-    bool, typer.Option("--detach", help="Return as soon as a runner has begun that outlives this terminal.")
+    bool,
+    typer.Option("--detach", help="Run in the background, and keep running without a terminal", rich_help_panel=COMMON),
 ]
 EnvOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--env",
-        metavar="NAME[=VALUE]",
-        help="A variable for the model; may be repeated. NAME=VALUE is kept with the job; NAME alone takes the value "
-        "from the environment each time that the job runs, for secrets.",
+        "--env", metavar="NAME[=VALUE]", help="Set a variable for the model; repeatable", rich_help_panel=COMMON
     ),
 ]
 PythonOption = Annotated[
     Path | None,
     typer.Option(
-        "--python",
-        metavar="PATH",
-        help="The interpreter for simulations, like .venv/bin/python; it needs numpy, pyarrow and the model's "
-        "libraries, but not mops.",
+        "--python", metavar="PATH", help="Run simulations with this Python interpreter", rich_help_panel=ADVANCED
     ),
 ]
 PriorityOption = Annotated[
     Literal["low", "normal", "high"] | None,
-    typer.Option(
-        help="Share of a cluster beside other jobs: high has four times what normal has, low a quarter; else "
-        "MODELOPS_JOB_PRIORITY.",
-    ),
+    typer.Option(help="Set the job's share of a cluster that other jobs use too", rich_help_panel=ADVANCED),
 ]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name, as submit printed it.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name")]

@@ -13,17 +13,21 @@ from mops.settings import SettingLine, Settings
 def settings(local: LocalOption = False, as_json: JsonOption = False) -> None:
     """List every setting, its value, its source and its meaning.
 
-    The first line is the service that commands work on.
+    The first line is the service that commands use.
+
+    Example:
+
+        mops settings
     """
     lines = described(Settings.from_environment(), locate(local=local))
     if as_json:
         terminal.data_json([asdict(line) for line in lines])
         return
-    rows = [(line.name, _shown(line), line.source, line.meaning) for line in lines]
+    rows = [(line.name, _value_text(line), line.source, line.meaning) for line in lines]
     terminal.data_table(("variable", "value", "from", "meaning"), rows)
 
 
-def _shown(line: SettingLine) -> str:
+def _value_text(line: SettingLine) -> str:
     if line.value is None:
         return "unset"
     if line.unit == "bytes":

@@ -1,4 +1,4 @@
-"""The first lines of the command ``mops``: Ctrl-C means the same from its first moment on, and pandas stays away."""
+"""The entry point of the command ``mops``: handles Ctrl-C during the import, and hides pandas."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ def main() -> None:
 
 
 class WithoutPandas:
-    """Hides pandas from this process, which never has a frame: models are imported by others.
+    """Hides pandas from this process, which needs no data frames: child processes import the models.
 
-    pyarrow imports pandas, where it is installed, at the first value that it converts (pyarrow 26,
-    ``_PandasAPIShim._check_import``): a quarter of a second of each command, and 35 MB of each runner. It needs it only
-    for Python objects of times with nanoseconds, of which mops makes none (``jobs.trial.compare._without_times``).
+    If pandas is installed, pyarrow imports it at the first value that it converts (pyarrow 26,
+    ``_PandasAPIShim._check_import``). That costs each command a quarter of a second, and each runner 35 MB. pyarrow
+    needs pandas only for Python objects of times with nanoseconds, which mops does not make
+    (``jobs.trial.compare._without_times``).
     """
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> None:
-        """Refuse pandas, and leave all others to those who know them (``importlib.abc.MetaPathFinder``)."""
+        """Refuse pandas, and leave other modules to other finders (``importlib.abc.MetaPathFinder``)."""
         if name == "pandas":
-            raise ModuleNotFoundError("mops itself does without pandas", name=name)
+            raise ModuleNotFoundError("mops does not use pandas", name=name)
 
 
 if __name__ == "__main__":

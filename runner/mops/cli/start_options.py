@@ -1,4 +1,4 @@
-"""How a job is started: the options that submit, resume and retry share."""
+"""The options that submit, resume and retry share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from mops.cli import terminal
 from mops.cli.job_progress import JobDisplay
 from mops.cli.options import (
+    SERVICE,
     DetachOption,
     EnvOption,
     JsonOption,
@@ -29,37 +30,51 @@ from mops.settings import Settings
 from mops.storage.job_options import PodOptions
 from mops.worker.environment.variables import read_variables
 
-WaitOption = Annotated[bool, typer.Option("--wait", help="On a service: follow the job until it ends.")]
-QueueOption = Annotated[str | None, typer.Option(metavar="QUEUE", help="On a service: the Kueue queue to wait in.")]
-PriorityClassOption = Annotated[str | None, typer.Option(metavar="CLASS", help="On a service: its pod's priority.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Follow the job until it ends", rich_help_panel=SERVICE)]
+QueueOption = Annotated[
+    str | None, typer.Option(metavar="QUEUE", help="Start the runner through this Kueue queue", rich_help_panel=SERVICE)
+]
+PriorityClassOption = Annotated[
+    str | None, typer.Option(metavar="CLASS", help="Set the PriorityClass of the runner's pod", rich_help_panel=SERVICE)
+]
 DeadlineOption = Annotated[
-    int | None, typer.Option(metavar="SECONDS", min=1, help="On a service: the most that all its attempts may take.")
+    int | None,
+    typer.Option(metavar="SECONDS", min=1, help="Stop the job after this many seconds", rich_help_panel=SERVICE),
 ]
 KeepOption = Annotated[
     int | None,
-    typer.Option(metavar="SECONDS", min=0, help="On a service: how long its Kubernetes Job stays when over."),
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        help="Delete the Kubernetes Job this many seconds after its end",
+        rich_help_panel=SERVICE,
+    ),
 ]
 MemoryOption = Annotated[
-    str | None, typer.Option(metavar="BYTES", help="On a service: memory of its runner's pod, like 2Gi.")
+    str | None,
+    typer.Option(metavar="BYTES", help="Set the memory of the runner's pod, like 2Gi", rich_help_panel=SERVICE),
 ]
 DedicatedOption = Annotated[
     bool | None,
     typer.Option(
         "--dedicated/--shared",
-        help="On a service: on a Dask cluster of its own, or on the one that all share; else as 'mops connect' says.",
+        help="Use a dedicated Dask cluster, or the service's shared one",
+        rich_help_panel=SERVICE,
     ),
 ]
 WorkersOption = Annotated[
     str | None,
     typer.Option(
-        metavar="N|MIN:MAX", help="On a Dask cluster of its own: how many workers; between two numbers, as work asks."
+        metavar="N|MIN:MAX",
+        help="Set the number of workers of a dedicated cluster",
+        rich_help_panel=SERVICE,
     ),
 ]
 
 
 @dataclass(frozen=True)
 class StartOptions:
-    """What was given on the command line."""
+    """The command line's options for a start."""
 
     detach: DetachOption = False
     priority: PriorityOption = None
@@ -79,7 +94,7 @@ class StartOptions:
 
     @property
     def pod(self) -> PodOptions:
-        """The options of a runner's pod."""
+        """The options of the runner's pod."""
         return PodOptions(
             queue=self.queue,
             priority_class=self.priority_class,
@@ -115,19 +130,19 @@ def with_start_options(command: Callable[..., None]) -> Callable[..., None]:
     shared = inspect.signature(StartOptions, eval_str=True).parameters
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
-        start = StartOptions(**{name: given.pop(name) for name in shared})
-        command(**given, start=start)
+    def run(**values: Any) -> None:
+        start = StartOptions(**{name: values.pop(name) for name in shared})
+        command(**values, start=start)
 
     parameters = [value.replace(kind=inspect.Parameter.KEYWORD_ONLY) for value in (*own, *shared.values())]
-    # What typer reads of a function.
+    # Typer reads these.
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {value.name: value.annotation for value in parameters}
     return run
 
 
 def service_of(*, local: bool, detach: bool, pod: PodOptions) -> Service | None:
-    """Return the service that a job runs on, as its chart describes it now; None: this machine.
+    """Return the service that runs the job, as its chart describes it now; None: this machine runs it.
 
     Parameters
     ----------
@@ -137,40 +152,38 @@ def service_of(*, local: bool, detach: bool, pod: PodOptions) -> Service | None:
     Raises
     ------
     UsageError
-        Such an option, where the job runs on this machine.
+        The command line has an option of ``pod``, and this machine runs the job.
     ServiceError
-        The service is out of reach, or gone.
+        The service is out of reach, or no longer exists.
     """
     location = locate(local=local or detach)
     if location.local_by == "MODELOPS_SCHEDULER":
-        terminal.say("note: MODELOPS_SCHEDULER is set, so that this machine runs the job and not the connected service")
+        terminal.say("note: MODELOPS_SCHEDULER is set: this machine runs the job, not the connected service")
     if location.profile is not None:
         return Service.current(location.profile)
     refuse_here(pod, "--detach" if detach and not local else "--local" if local else location.local_by)
     return None
 
 
-def refuse_here(pod: PodOptions, kept_here: str) -> None:
-    """Refuse options that this machine does not have.
+def refuse_here(pod: PodOptions, local_by: str) -> None:
+    """Refuse options that only a service has.
 
     Parameters
     ----------
-    kept_here
-        What on the command line keeps the job on this machine; empty: no service is connected.
+    local_by
+        What keeps the job on this machine; empty: no service is connected.
 
     Raises
     ------
     UsageError
-        There are such options.
+        ``pod`` has options.
     """
     names = ", ".join(pod.of_a_service)
     if not names:
         return
-    service = (
-        f"{kept_here} to run on a connected service" if kept_here else "connect to a cluster service: mops connect"
-    )
+    verb = "unset" if local_by == "MODELOPS_SCHEDULER" else "leave out"
     raise UsageError(
-        f"this machine is to run the job, and has no {names}",
+        f"only a cluster service has {names}, and this machine runs the job",
         where="the command line",
-        hint=f"leave out {names}, or {service}",
+        hint=f"{verb} {local_by}" if local_by else "connect to a service: mops connect",
     )

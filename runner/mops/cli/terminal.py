@@ -1,4 +1,4 @@
-"""What the user sees: data on stdout, talk on stderr, live progress while a job runs."""
+"""Writes to the terminal: data to stdout, messages to stderr, live progress while a job runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 EXIT_CODES = {"succeeded": 0, "partial": 3, "failed": 1, "cancelled": 130}
-size = bytes_text  # bytes are written the same on a terminal and in a log
+size = bytes_text
 _LINE_SECONDS = 10.0
-_ALIKE_SHOWN = 5
-_PIPE_COLUMNS = 100_000  # a program that reads lines wants each record on one
+_EQUAL_SHOWN = 5
+_PIPE_COLUMNS = 100_000  # so that each record is one line
 
 
 def data(text: str) -> None:
@@ -37,7 +37,7 @@ def data(text: str) -> None:
 
 
 def data_text(text: str) -> None:
-    """Print text as it is, at once: somebody may be reading along."""
+    """Print text unchanged and at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -53,12 +53,12 @@ def json_line(value: object) -> str:
 
 
 def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Print a table; on a terminal long cells are folded, elsewhere each row is one line.
+    """Print a table; a terminal folds long cells, other outputs get one line for each row.
 
     Parameters
     ----------
     right
-        The columns that are numbers.
+        The columns to align on the right.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in head:
@@ -73,39 +73,41 @@ def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seq
 
 
 def data_fields(fields: Iterable[tuple[str, str]]) -> None:
-    """Print names with their values, aligned."""
+    """Print names and values in two columns."""
     for line in _aligned(fields):
         data(line)
 
 
-def confirmed(question: str, *, unasked: str) -> bool:
-    """Ask somebody at the terminal; no answer is no.
+def confirmed(question: str, *, option: str) -> bool:
+    """Ask the user at the terminal; no answer means no.
 
     Parameters
     ----------
-    unasked
-        The option with which nobody is asked.
+    option
+        The option that skips the question.
 
     Raises
     ------
     UsageError
-        Nobody is there to answer.
+        Stdin is not a terminal.
     """
     if not sys.stdin.isatty():
         raise UsageError(
-            "this asks before it does anything, and stdin is no terminal", where="stdin", hint=f"say so with {unasked}"
+            "the command cannot ask for confirmation, because stdin is not a terminal",
+            where="stdin",
+            hint=f"add {option}",
         )
     stderr.print(f"{question} [y/N] ", markup=False, end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def say(text: str) -> None:
-    """Talk to the user."""
+    """Print a message to stderr."""
     stderr.print(text, markup=False)
 
 
 def say_fields(fields: Iterable[tuple[str, str]]) -> None:
-    """Talk in names and values, aligned; an empty name goes on with the one above."""
+    """Print names and values to stderr in two columns; an empty name continues the entry above."""
     for line in _aligned(fields):
         say(f"  {line}")
 
@@ -117,39 +119,39 @@ def _aligned(fields: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def error(problem: MopsError) -> None:
-    """Say what failed, where, and what to do."""
+    """Print an error to stderr."""
     stderr.print(f"error: {problem}", markup=False, style="red" if stderr.is_terminal else None)
 
 
-class _Talk(logging.Handler):
-    """Says log records as one line each, above the live progress; of many deaths alike the first few."""
+class _StderrHandler(logging.Handler):
+    """Prints each log record as one line above the live progress; of equal failures only the first few."""
 
     def __init__(self, level: int):
         super().__init__(level)
-        self._alike: Counter[str] = Counter()
+        self._printed: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{record.levelname.lower()}: {self.format(record)}"
         for report in (found for found in record.args or () if isinstance(found, Report)):
             kind = without_numbers(f"{report.kind}; {report.then}")
-            self._alike[kind] += 1
-            if self._alike[kind] > _ALIKE_SHOWN and self.level >= logging.WARNING:
+            self._printed[kind] += 1
+            if self._printed[kind] > _EQUAL_SHOWN and self.level >= logging.WARNING:
                 return
-            if self._alike[kind] == _ALIKE_SHOWN:
-                line += " (further ones like it stand in the job's log: mops jobs logs)"
+            if self._printed[kind] == _EQUAL_SHOWN:
+                line += " (more of these only in the job's log: mops jobs logs)"
         say(line)
 
 
 def set_up_logging(verbose: int) -> None:
-    """Send mops's own log to stderr: warnings, or more with ``-v``."""
+    """Print the log of mops to stderr: warnings, or more with ``-v``."""
     logger = logging.getLogger("mops")
-    logger.setLevel(min(logging.INFO, logging.WARNING - 10 * verbose))  # the job's log takes INFO in any case
-    logger.handlers = [_Talk(logging.WARNING - 10 * verbose)]
+    logger.setLevel(min(logging.INFO, logging.WARNING - 10 * verbose))  # the job's log always has INFO
+    logger.handlers = [_StderrHandler(logging.WARNING - 10 * verbose)]
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[Snapshot], None]]:
-    """Show a running job: live on a terminal, else a plain line every 10 s."""
+    """Show the progress of a job: live on a terminal, else a line every 10 s."""
     if stderr.is_terminal:
         with _Live(console=stderr) as live:
             yield live.show
@@ -158,7 +160,7 @@ def progress() -> Iterator[Callable[[Snapshot], None]]:
 
 
 class _Live(Progress):
-    """A bar, and beneath it the figures: two lines, so that 80 columns hold them for a million simulations."""
+    """A bar and a line of figures, so that 80 columns are enough for a million simulations."""
 
     def __init__(self, console: Console):
         self._figures = "starting: importing the model"
@@ -185,7 +187,7 @@ class _Lines:
 
 
 def figures(now: Snapshot) -> str:
-    """Return where a running job stands, in one line."""
+    """Return the progress of a job in one line."""
     parts = [
         f"{now.finished.simulations:,} of {now.total:,} simulations",
         f"{now.finished.simulations_failed:,} failed",

@@ -203,9 +203,9 @@ def _with_pod(service: Service | None, pod: PodOptions, named: PodOptions) -> tu
         return service, replace(pod, dedicated=service.dedicated_size is not None)
     if refused := named.of_a_service:
         raise UsageError(
-            f"this machine is to run the job, and has no {', '.join(refused)}",
+            f"only a cluster service has {', '.join(refused)}, and this machine runs the job",
             where="the options of the runner's pod",
-            hint="leave them out, or name the service that runs the job",
+            hint="pass the service that runs the job",
         )
     return None, pod
 
@@ -224,7 +224,11 @@ def _checked_environment(
     if service is None:
         return child_environment(options.env, options.python, where=where, install=settings.install)
     if options.python is not None:
-        problem = Problem("--python", f"{options.python} is of this machine, and pods have their image's interpreter")
-        raise OptionsError([problem], where=where, hint="put what the model needs into a requirements.txt beside it")
+        problem = Problem(
+            "--python", f"{options.python} is on this machine, and pods use the interpreter of their image"
+        )
+        raise OptionsError(
+            [problem], where=where, hint="list what the model needs in a requirements.txt in its project"
+        )
     # Pods take a variable without a value from the operator's Secret: only its name can be checked here.
     return child_environment(options.env, None, where=where, install=settings.install, environ=None)

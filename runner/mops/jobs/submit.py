@@ -185,7 +185,7 @@ def resume(
     def begin() -> None:
         keep_options(job.files, record, kept, launch.options)
         if service is not None and replaces:
-            service.remove_runner(job.name)  # only now, when no check can refuse the new runner any more
+            service.remove_runner(job.name)  # last, when no check can refuse the new runner
         on_start(job, changes)
 
     context = _context(job, record, launch.child, launch.settings)

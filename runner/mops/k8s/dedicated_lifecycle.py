@@ -1,8 +1,8 @@
 """Creates a job's dedicated Dask cluster from its runner's pod, and removes it when the job has ended.
 
-The submitter builds the cluster's objects (k8s/dedicated.py) and puts them into the runner's Job (k8s/runner_job.py);
-the Job's pods read them here. The Job owns the cluster, so that Kubernetes removes it with the Job if the runner does
-not. See docs/internals/kubernetes.md.
+The user's process builds the cluster's objects (k8s/dedicated.py) and puts them into the runner's Job
+(k8s/runner_job.py); the Job's pods read them here. The Job owns the cluster, so that Kubernetes removes it with the Job
+if the runner does not. See docs/internals/kubernetes.md.
 """
 
 from __future__ import annotations

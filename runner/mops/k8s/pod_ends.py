@@ -54,11 +54,11 @@ class PodEnd:
     Parameters
     ----------
     text
-        It in words.
+        The reason as text.
     memory
-        It ran out of memory.
+        Whether the container ran out of memory.
     removed
-        It was taken away, whatever ran in it.
+        Whether Kubernetes or a person removed the pod, whatever ran in it.
     """
 
     text: str

@@ -43,7 +43,7 @@ class Request:
     release, namespace
         The service's.
     environment
-        Variables of the container besides the chart's: the submitter's ``MODELOPS_JOB_*``.
+        Variables of the container besides the chart's: ``MODELOPS_JOB_*`` from the user's environment.
     asked
         The person's request (:class:`mops.storage.joblog.records.Asked`, as text). All pods of this Job have it, so a
         restarted pod recognizes the claim of its Job, and no pod undoes what others did to the job since.
@@ -172,7 +172,7 @@ def _container(pod: RunnerPod, request: Request) -> Object:
 
 
 def _environment(pod: RunnerPod, request: Request) -> list[Object]:
-    """Return the container's variables; the submitter's settings override the chart's."""
+    """Return the container's variables; the user's settings override the chart's."""
     places = {"MODELOPS_STORAGE": request.storage, "MODELOPS_SCHEDULER": request.scheduler}
     for port in pod.ports:
         if port["name"] == "metrics":

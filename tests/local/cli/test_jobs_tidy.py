@@ -133,7 +133,7 @@ def test_ctrl_c_ends_following_and_not_the_job(lab: CommandLab) -> None:
             follower.send_signal(signal.SIGINT)
             _, err = follower.communicate(timeout=60)
         assert follower.returncode == 130
-        assert err == "no longer followed; the job itself goes on: mops jobs status runs\n"
+        assert err == "stopped following; the job continues: mops jobs status runs\n"
         assert mops.open_job("runs", str(lab.storage)).status().state == "running"
 
 
@@ -205,7 +205,7 @@ def test_cleaning_a_killed_job_keeps_what_may_count_and_says_how_it_goes(lab: Co
             ran.err,
         )
     ran = lab.run("jobs", "clean", "runs")
-    assert re.search(r"removed 0 files, 0 B\n\d+ files? of the last attempt may yet count, and stay", ran.err)
+    assert re.search(r"removed 0 files, 0 B\nkept \d+ files? of the last attempt, which its runner", ran.err)
     ran = lab.run("jobs", "clean", "runs", "--last-attempt")
     assert "jobs/runs/outputs/daily/1-9999.parquet\n" in ran.out
     status = mops.open_job("runs", str(lab.storage)).status()
@@ -223,7 +223,7 @@ def test_a_deletion_asks_at_a_terminal_and_no_is_no(lab: CommandLab) -> None:
         code, shown = at_a_terminal(lab, ["jobs", "delete", "job"], answer)
         assert re.search(r"job job: succeeded, \d+ files, \d+ KiB", shown)
         assert "delete 1 job for good? [y/N]" in shown
-        assert (code, "nothing is deleted" in shown) == (1, True)
+        assert (code, "nothing was deleted" in shown) == (1, True)
         assert lab.stored() == before
     code, shown = at_a_terminal(lab, ["jobs", "delete", "job"], "y\n")
     assert (code, "job job is deleted" in shown) == (0, True)
@@ -264,7 +264,8 @@ def test_where_nobody_can_answer_nothing_is_deleted(lab: CommandLab) -> None:
         out, err = process.communicate("y\n", timeout=60)
     assert (process.returncode, out) == (2, "")
     assert err.partition("\n")[2] == (
-        "error: this asks before it does anything, and stdin is no terminal\n  at: stdin\nhint: say so with --yes\n"
+        "error: the command cannot ask for confirmation, because stdin is not a terminal\n"
+        "  at: stdin\nhint: add --yes\n"
     )
     assert lab.stored() == before
 

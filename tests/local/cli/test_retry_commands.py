@@ -65,7 +65,7 @@ def test_retry_says_what_runs_again_and_a_retry_of_it_completes_the_study(partly
     assert ran.code == 3
     assert re.fullmatch(r"partly-retry-\d{6}-[0-9a-f]{4}", ran.name)
     for said in (
-        f"job {ran.name}: 1 of 5 parameter sets run again, 4 are taken over from partly\n",
+        f"job {ran.name}: retries 1 of 5 parameter sets, takes over 4 from partly\n",
         "setting MODELOPS_JOB_BATCH_SIZE: 200 before, 9 now\n",
         "setting MODELOPS_JOB_RETRIES: 0 before, 1 now\n",
         "partial in",
@@ -95,7 +95,7 @@ def test_results_of_a_derived_job_are_those_of_the_whole_study(mended: CommandLa
     listed = mended.run("jobs", "results", "mended")
     assert re.search(r"daily +20 +4 ", listed.out), "each attempt commits its first group by itself"
     assert re.search(r"losses +5 +\d ", listed.out)
-    assert "parts of the jobs that it was derived from are among these" in listed.err
+    assert "some rows are in parts of the job's parents" in listed.err
     for job in ("mended", "whole"):
         assert mended.run("jobs", "results", job, "--to", tmp_path / job, "--format", "csv").code == 0
     for name in ("daily.csv", "losses.csv", "failures.csv", "params.csv"):

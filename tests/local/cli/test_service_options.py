@@ -129,9 +129,9 @@ def test_this_machine_has_no_such_option(lab: CommandLab, option: str) -> None:
     refused(
         lab,
         lab.submit(option, OPTIONS[option]),
-        f"this machine is to run the job, and has no {option}",
+        f"only a cluster service has {option}, and this machine runs the job",
         "the command line",
-        f"leave out {option}, or connect to a cluster service: mops connect",
+        "connect to a service: mops connect",
     )
 
 
@@ -139,9 +139,9 @@ def test_all_such_options_are_named_at_once(lab: CommandLab) -> None:
     refused(
         lab,
         lab.submit(*(part for option in OPTIONS.items() for part in option)),
-        f"this machine is to run the job, and has no {', '.join(OPTIONS)}",
+        f"only a cluster service has {', '.join(OPTIONS)}, and this machine runs the job",
         "the command line",
-        f"leave out {', '.join(OPTIONS)}, or connect to a cluster service: mops connect",
+        "connect to a service: mops connect",
     )
 
 
@@ -150,9 +150,9 @@ def test_what_keeps_the_job_on_this_machine_is_named(connected: CommandLab, here
     refused(
         connected,
         connected.submit(here, "--queue", "small"),
-        "this machine is to run the job, and has no --queue",
+        "only a cluster service has --queue, and this machine runs the job",
         "the command line",
-        f"leave out --queue, or {here} to run on a connected service",
+        f"leave out {here}",
     )
 
 
@@ -160,8 +160,8 @@ def test_a_scheduler_of_ones_own_keeps_it_too(connected: CommandLab) -> None:
     ran = connected.submit("--queue", "small", MODELOPS_SCHEDULER="tcp://127.0.0.1:1")
     note, *rest = ran.err.splitlines()
     assert note.startswith("note: MODELOPS_SCHEDULER is set")
-    hint = "leave out --queue, or MODELOPS_SCHEDULER to run on a connected service"
-    what = "this machine is to run the job, and has no --queue"
+    hint = "unset MODELOPS_SCHEDULER"
+    what = "only a cluster service has --queue, and this machine runs the job"
     refused(connected, Ran(ran.code, ran.out, "\n".join(rest)), what, "the command line", hint)
 
 
@@ -214,8 +214,8 @@ def test_an_interpreter_of_this_machine_is_none_for_a_service(connected: Command
     ran = connected.submit("--python", "/usr/bin/python3")
     assert ran.err.splitlines() == [
         "error: these options cannot start simulations",
-        "  --python: /usr/bin/python3 is of this machine, and pods have their image's interpreter",
-        "hint: put what the model needs into a requirements.txt beside it",
+        "  --python: /usr/bin/python3 is on this machine, and pods use their image's interpreter",
+        "hint: list the model's libraries in requirements.txt",
     ]
     assert (ran.code, ran.out, connected.stored()) == (2, "", [])
 
@@ -344,7 +344,7 @@ def test_connect_looks_in_the_namespace_of_the_context(lab: CommandLab, server: 
 
 def test_to_forget_a_service(connected: CommandLab) -> None:
     assert connected.run("connect", "--off").err == "jobs run on this machine again\n"
-    assert connected.run("connect", "--off").err == "there was no service connected\n"
+    assert connected.run("connect", "--off").err == "no service was connected\n"
     assert not_connected(connected)
 
 

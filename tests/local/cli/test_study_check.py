@@ -157,8 +157,8 @@ def test_the_files_are_named_that_a_model_reads_because_it_wrote_them(check: Any
     """A counter in a file went on from one simulation to the next, and from one job to the next."""
     ran = check("counts_in_a_file")
     assert ran.code == 0
-    assert "warning: the model reads what it wrote before: out/count.txt" in ran.err
-    assert "hint: each simulation of a job starts in a folder with the project's files and no others" in ran.err
+    assert "warning: the model reads files that it wrote before: out/count.txt" in ran.err
+    assert "hint: in a job each simulation starts in a folder with the project's files only" in ran.err
     assert re.search(r"^reproducible +yes$", ran.out, re.MULTILINE)
 
 
@@ -242,7 +242,7 @@ def test_a_target_that_fails_is_as_bad_as_a_simulation(check: Any) -> None:
 def test_a_failure_of_the_simulation_in_between_is_a_warning(check: Any) -> None:
     ran = check("fails_elsewhere")
     assert ran.code == 0
-    assert "warning: the simulation that ran in between failed: error: ValueError: x is 2" in ran.err
+    assert "warning: the simulation in between failed: error: ValueError: x is 2" in ran.err
     assert re.search(r"^reproducible +yes$", ran.out, re.MULTILINE)
 
 

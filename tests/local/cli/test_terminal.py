@@ -31,5 +31,5 @@ def test_of_many_deaths_alike_the_first_five_are_shown(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == shown
     assert lines[0] == "warning: job: oom: simulation 0 is too large; take less"
-    assert lines[4].endswith("take less (further ones like it stand in the job's log: mops jobs logs)")
+    assert lines[4].endswith("take less (more of these only in the job's log: mops jobs logs)")
     assert lines[-1].startswith("warning: job: crashed: another")

@@ -188,7 +188,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_job(
     screen.wait_for("running, attempt 1")
     screen.type(b"\x03")
     assert screen.end() == 130
-    assert "no longer watching; the job goes on: mops jobs watch job" in screen.text
+    assert "stopped watching; the job continues: mops jobs watch job" in screen.text
     assert "Traceback" not in screen.text
     open_gate(gated)
     assert running.wait(PATIENCE_SECONDS) == 0
@@ -202,7 +202,7 @@ def test_a_job_whose_runner_was_killed_is_interrupted_and_named_with_what_to_do(
     ran = gated.run("jobs", "watch", "job")
     assert ran.code == 1
     assert ran.out.startswith("job: interrupted after ")
-    assert ": its runner is gone\n" in ran.out
+    assert ": its runner ended without a result\n" in ran.out
     assert "mops jobs resume job" in ran.out
     assert ran.err == ""
 

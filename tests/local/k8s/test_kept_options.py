@@ -184,7 +184,7 @@ def test_this_machine_refuses_what_is_named_and_passes_over_what_is_kept(
     service: Service, study: Path, storage: str
 ) -> None:
     job = submitted(service, study)
-    with pytest.raises(UsageError, match="has no --memory"):
+    with pytest.raises(UsageError, match="only a cluster service has --memory"):
         submit.resume(job, pod=PodOptions(memory="4Gi"), settings=Settings(storage=storage, slots=1), local=True)
     resumed = submit.resume(job, settings=Settings(storage=storage, slots=1), local=True)
     assert resumed.status().state == "partial"

@@ -33,7 +33,7 @@ def test_retries_of_retries_end_with_the_rows_of_a_study_that_never_failed(lab: 
 
     second = lab.start("retry", "first", "--verdict", "crashed,timeout", "--name", "second", **LIMITS)
     assert second.wait() == 3, second.said
-    assert "2 of 24 parameter sets run again, 22 are taken over from first" in second.said
+    assert "retries 2 of 24 parameter sets, takes over 22 from first" in second.said
     assert lab.called(second).keys() == {(group, i) for group in (9, 10) for i in (0, 1)}
     status = lab.job("second").status()
     assert (status.counts.simulations_failed, status.counts.targets_failed) == (2 * 3, 4)

@@ -18,18 +18,20 @@ def clean(
     job: JobArgument,
     last_attempt: Annotated[
         bool,
-        typer.Option(
-            "--last-attempt", help="Also what the last attempt left; no runner may be at it, and it is cancelled then."
-        ),
+        typer.Option("--last-attempt", help="Also remove what the last attempt left, and cancel the job"),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files without removing them")] = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove parts that killed runners left and that do not count.
+    """Remove files of killed runners that do not count.
 
-    Results stay as they are. A job may be cleaned while it runs.
+    Results do not change. You can clean a job while it runs, but --last-attempt needs a job without a runner.
+
+    Example:
+
+        mops jobs clean waves --dry-run
     """
     done = clean_job(open_job(job, storage, local=local), last_attempt=last_attempt, dry_run=dry_run)
     if as_json:
@@ -37,10 +39,10 @@ def clean(
         return
     for path in done.paths:
         terminal.data(path)
-    did = "would remove" if dry_run else "removed"
-    terminal.say(f"{did} {units.counted(len(done.paths), 'file')}, {terminal.size(done.bytes)}")
+    verb = "would remove" if dry_run else "removed"
+    terminal.say(f"{verb} {units.counted(len(done.paths), 'file')}, {terminal.size(done.bytes)}")
     if done.kept:
         terminal.say(
-            f"{units.counted(done.kept, 'file')} of the last attempt may yet count, and stay; "
-            "if its runner is gone: --last-attempt"
+            f"kept {units.counted(done.kept, 'file')} of the last attempt, which its runner may still commit; "
+            "if it has no runner: --last-attempt"
         )

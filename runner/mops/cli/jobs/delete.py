@@ -15,42 +15,44 @@ from mops.jobs.location import locate
 
 
 def delete_(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="The jobs' names.")],
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="The names of the jobs")],
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking")] = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete jobs with their results, for good.
+    """Delete jobs with their results.
 
-    A running job is refused. A deletion that was killed is finished by another one. What waits for a place on the
-    connected service does not wait any more.
+    mops does not delete a running job. Run the command again to finish a deletion that was killed.
+
+    Example:
+
+        mops jobs delete waves waves-retry
     """
     files = locate(storage, local=local).open()
     found = plan_deletion(files.brief(), jobs)
     for job in found:
         terminal.say(f"job {job.job}: {job.state}, {units.counted(job.files, 'file')}, {terminal.size(job.bytes)}")
-    if not (yes or terminal.confirmed(f"delete {units.counted(len(found), 'job')} for good?", unasked="--yes")):
-        terminal.say("nothing is deleted")
+    if not (yes or terminal.confirmed(f"delete {units.counted(len(found), 'job')} permanently?", option="--yes")):
+        terminal.say("nothing was deleted")
         raise typer.Exit(1)
-    # Before the files go: a Job that waits for a place would start a runner that finds no job, perhaps a day later.
+    # Before the files, because a queued Job would start a runner without a job, perhaps a day later.
     service = connected_service.service_with(files, local=local)
     for job in found:
         for name in service.delete_idle_jobs(job.job) if service else ():
-            terminal.say(f"its Kubernetes Job {name}, which runs nothing, is deleted")
-    gone = []
+            terminal.say(f"deleted its Kubernetes Job {name}, which had not started")
+    done = []
     for deleted in delete(files, [job.job for job in found]):
-        gone.append(deleted)
+        done.append(deleted)
         _say(deleted)
     if as_json:
-        terminal.data_json([asdict(deleted) for deleted in gone])
+        terminal.data_json([asdict(deleted) for deleted in done])
 
 
 def _say(deleted: Deleted) -> None:
-    terminal.say(f"job {deleted.job} is deleted")
+    terminal.say(f"deleted job {deleted.job}")
     if deleted.hosts:
-        where = ", ".join(deleted.hosts)
         terminal.say(
-            f"  its runner on {where} was silent and may still be alive: it stops as soon as it looks, "
-            f"and no other job can be named {deleted.job}"
+            f"  a silent runner on {', '.join(deleted.hosts)} may still be alive and will stop; "
+            f"do not use the name {deleted.job} again"
         )

@@ -11,24 +11,28 @@ import typer
 from mops import units
 from mops.cli import connected_service, terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
-from mops.jobs.listing import STATES, Listed, list_jobs
+from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate
 from mops.k8s.job_phase import Phase
 from mops.storage.files import Files
 
 
 def list_(
-    state: Annotated[
-        list[str] | None, typer.Option(metavar="STATES", help=f"Only jobs that are so: {', '.join(STATES)}.")
+    state: Annotated[list[str] | None, typer.Option(metavar="STATES", help="Show only jobs in these states")] = None,
+    limit: Annotated[
+        int | None, typer.Option("-n", "--limit", min=1, help="Show only this many of the newest jobs")
     ] = None,
-    limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="Only so many, the newest.")] = None,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the jobs of a storage, newest first.
 
-    Several states are separated by commas.
+    States: submitted, running, interrupted, succeeded, partial, failed, cancelled, unreadable.
+
+    Example:
+
+        mops jobs list --state running,interrupted
     """
     files = locate(storage, local=local).open()
     states = [name.strip() for names in state or [] for name in names.split(",")]
@@ -49,7 +53,7 @@ def list_(
 
 
 def _phases(files: Files, found: Sequence[Listed], *, local: bool) -> dict[str, Phase]:
-    """Return where the runners of jobs that have not ended stand in Kubernetes, if the connected service has them."""
+    """Return the phases in Kubernetes of the runners of jobs that have not ended, if the service runs them."""
     open_ones = {job.job for job in found if job.state in ("submitted", "running", "interrupted")}
     service = connected_service.service_with(files, local=local) if open_ones else None
     return {job: phase for job, phase in service.phases().items() if job in open_ones} if service else {}

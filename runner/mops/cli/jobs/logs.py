@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import connected_service, job_text, terminal
-from mops.cli.options import JobArgument, LocalOption, StorageOption
+from mops.cli.options import SERVICE, JobArgument, LocalOption, StorageOption
 from mops.errors import UsageError
 from mops.jobs.job import Job, open_job
 from mops.jobs.text_log import read
@@ -15,20 +15,25 @@ from mops.jobs.text_log import read
 
 def logs(
     job: JobArgument,
-    attempt: Annotated[int | None, typer.Option(help="Only this attempt's; the first is 1.")] = None,
-    tail: Annotated[int | None, typer.Option("-n", "--tail", min=0, help="Only the last lines, so many.")] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes until the job ends.")] = False,
+    attempt: Annotated[int | None, typer.Option(help="Print the log of this attempt only")] = None,
+    tail: Annotated[int | None, typer.Option("-n", "--tail", min=0, help="Print only this many last lines")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines until the job ends")] = False,
     pod: Annotated[
-        bool, typer.Option("--pod", help="On a service: what its runner's newest pod printed, before any log was kept.")
+        bool, typer.Option("--pod", help="Print the output of the runner's newest pod", rich_help_panel=SERVICE)
     ] = False,
-    workers: Annotated[bool, typer.Option("--workers", help="On a service: what the workers' pods printed.")] = False,
+    workers: Annotated[
+        bool, typer.Option("--workers", help="Print the output of the workers' pods", rich_help_panel=SERVICE)
+    ] = False,
     storage: StorageOption = None,
     local: LocalOption = False,
 ) -> None:
-    """Print what mops and the models said while the job ran.
+    """Print the log of a job, with the output of its model.
 
-    Among it when each attempt began, and why it ended. The log is kept with each
-    checkpoint, so that it is some seconds behind a running job.
+    The runner writes the log with each checkpoint, so it is some seconds behind a running job.
+
+    Example:
+
+        mops jobs logs waves --tail 50 --follow
     """
     found, printed = open_job(job, storage, local=local), False
     if pod or workers:
@@ -39,16 +44,16 @@ def logs(
             terminal.data_text(text)
             printed = printed or bool(text)
     except KeyboardInterrupt:
-        terminal.say(f"no longer followed; the job itself goes on: {job_text.command('status', found)}")
+        terminal.say(f"stopped following; the job continues: {job_text.command('status', found)}")
         raise typer.Exit(130) from None
     if follow:
         terminal.say(f"job {job} is {found.status().state}")
     elif not printed and tail != 0:
-        terminal.say(f"nothing is logged yet: {job_text.command('status', found)}")
+        terminal.say(f"the job has no log yet: {job_text.command('status', found)}")
 
 
 def _of_pods(job: Job, *, local: bool, workers: bool, follow: bool, tail: int | None) -> None:
-    """Print what pods printed.
+    """Print the output of pods.
 
     Raises
     ------
@@ -58,9 +63,9 @@ def _of_pods(job: Job, *, local: bool, workers: bool, follow: bool, tail: int | 
     service = connected_service.service_with(job.files, local=local)
     if service is None:
         raise UsageError(
-            f"job {job.name!r} is not one of a connected service",
+            f"job {job.name!r} does not run on a connected service",
             where=job.files.url,
-            hint="connect to the service that runs it: mops connect; its log is in the storage, too: mops jobs logs",
+            hint="connect to the service that runs it: mops connect",
         )
     if workers:
         for name, line in service.worker_logs(job.name, tail):

@@ -19,18 +19,22 @@ def results(
     job: JobArgument,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Export into this folder: one file for each output and table."),
+        typer.Option(metavar="FOLDER", help="Export one file for each output and table into this folder"),
     ] = None,
-    file_format: Annotated[Format, typer.Option("--format", help="What exported files are.")] = Format.PARQUET,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace exported files that are there.")] = False,
+    file_format: Annotated[Format, typer.Option("--format", help="Set the format of exported files")] = Format.PARQUET,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace exported files that exist")] = False,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List a job's committed results, or export them.
+    """List the committed results of a job, or export them.
 
-    Parts are Parquet, and readable while the job runs. A folder may also hold parts that a killed runner left and
-    that do not count: --json names each part that does.
+    Parts are Parquet files, and readable while the job runs. A folder may also hold parts of a killed runner that do
+    not count; --json lists the parts that do.
+
+    Example:
+
+        mops jobs results waves --to exported --format csv
     """
     found = open_job(job, storage, local=local)
     if to is not None:
@@ -40,9 +44,9 @@ def results(
     _show_tables(tables, as_json=as_json)
     if not as_json:
         if found.record.parent is not None:
-            terminal.say("parts of the jobs that it was derived from are among these: --json names them")
+            terminal.say("some rows are in parts of the job's parents: --json lists all parts")
         as_files = f"{job_text.command('results', found)} --to FOLDER"
-        terminal.say(f"all of it as files: {as_files}; in Python: {job_text.in_python(found)}")
+        terminal.say(f"export: {as_files}; in Python: {job_text.in_python(found)}")
 
 
 def _show_tables(tables: list[Table], *, as_json: bool) -> None:

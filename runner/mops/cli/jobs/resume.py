@@ -17,16 +17,18 @@ from mops.jobs.submit import resume as resume_job
 @with_start_options
 def resume(
     job: JobArgument,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Also if a runner is at it: it is superseded and stops.")
-    ] = False,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Replace a runner that runs the job")] = False,
     *,
     start: StartOptions,
 ) -> None:
-    """Go on with a job that was stopped or killed.
+    """Continue a job that was stopped or killed.
 
-    What is committed stays, the rest runs. Settings are read afresh; bundle, study and seeds are the job's. So are the
-    options of submit, unless they are given here: then they are the job's from now on.
+    mops runs the parameter sets that are not committed. Settings come from the present environment. Project, study and
+    seeds are those of the submit, and so are options, unless you give other ones here.
+
+    Example:
+
+        mops jobs resume waves
     """
     found = open_job(job, start.storage, local=start.local or start.detach)
     before = found.status().attempt

@@ -19,19 +19,23 @@ def retry(
     job: JobArgument,
     verdict: Annotated[
         str,
-        typer.Option(
-            help="Failures to run again: oom, crashed, timeout, error, invalid_output, lost (a,b,...), or all."
-        ),
+        typer.Option(help="Retry failures with these verdicts, like oom,timeout, or all"),
     ],
-    name: Annotated[str | None, typer.Option(help="The new job's name; else made from the job's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name the new job")] = None,
     *,
     start: StartOptions,
 ) -> None:
-    """Run what failed again, in a new job.
+    """Run the parameter sets with failures again, in a new job.
 
-    It takes over all parameter sets without such failures. The job itself, which must be complete, stays as it is.
-    Bundle, study and seeds are the job's; settings are read afresh, so that a timeout can be retried with more time.
-    The options of submit are the job's, too, unless they are given here.
+    The new job takes over all other results. The old job must be complete, and does not change. Settings come from the
+    present environment, so you can retry a timeout with more time. Project, study and seeds are those of the old job,
+    and so are options, unless you give other ones here.
+
+    Verdicts: oom, crashed, timeout, error, invalid_output, lost.
+
+    Example:
+
+        mops jobs retry waves --verdict timeout,oom
     """
     found = open_job(job, start.storage, local=start.local or start.detach)
     service = start.service()

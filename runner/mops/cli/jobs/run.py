@@ -1,4 +1,4 @@
-"""``mops jobs run``: the program of a runner that nobody watches."""
+"""``mops jobs run``: the program of a detached runner, and of a runner in a pod."""
 
 from __future__ import annotations
 
@@ -30,31 +30,35 @@ def run(
         typer.Option(
             parser=Asked.parse,
             metavar="K-NONCE",
-            help="The request that this runner carries out; void if others cancelled, ended or claimed the job since.",
+            help="Carry out this request, unless others changed the job since",
         ),
     ] = None,
     pod: Annotated[
         bool,
-        typer.Option("--pod", help="Kubernetes starts this again unless it exits with 0: 0 whenever it has ended."),
+        typer.Option("--pod", help="Exit with 0 when Kubernetes must not restart the runner"),
     ] = False,
     grace: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=1, help="The time from SIGTERM to the kill: what a pod's grace period is."),
+        typer.Option(metavar="SECONDS", min=1, help="Expect the kill this many seconds after SIGTERM"),
     ] = None,
     dedicated: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Make the dedicated Dask cluster that this folder describes."),
+        typer.Option(metavar="FOLDER", help="Create the dedicated Dask cluster that this folder describes"),
     ] = None,
     workers: Annotated[
         str | None,
-        typer.Option(help="Label selector of the Dask workers' pods: Kubernetes is asked why those that go ended."),
+        typer.Option(help="Ask Kubernetes why pods with these labels ended"),
     ] = None,
 ) -> None:
     """Run a job that exists.
 
-    Unless somebody asked to go on, a job that was cancelled or has ended stays so. Exit codes are those of submit; in a
-    pod partial, cancelled and superseded are 0, too: the state is in the storage. There a model that cannot be imported
+    Without a request, a job that was cancelled or has ended does not run. Exit codes are those of submit. With --pod,
+    partial, cancelled and superseded are 0, because the state is in the storage, and a model that cannot be imported
     ends the job as failed.
+
+    Example:
+
+        mops jobs run waves --storage /srv/results
     """
     process = RunnerProcess(Pods(workers) if workers else None, unwatched=pod, grace_s=grace)
     with dedicated_cluster(dedicated):
@@ -72,7 +76,7 @@ def _run(job: str, storage: str | None, asked: Asked | None, process: RunnerProc
         found = open_job(job, storage)
         try:
             run_job(found, asked=asked, on_progress=shown.progress, process=process)
-        except NothingToRun as settled:
-            terminal.say(f"job {job} has ended ({settled.state}): there is nothing to run")
-            raise typer.Exit(terminal.EXIT_CODES[settled.state]) from None
+        except NothingToRun as ended:
+            terminal.say(f"job {job} has ended ({ended.state}): there is nothing to run")
+            raise typer.Exit(terminal.EXIT_CODES[ended.state]) from None
         shown.ended(found)

@@ -19,9 +19,13 @@ from mops.storage.live_record import Live
 def status(
     job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
 ) -> None:
-    """Say where a job stands.
+    """Show the state of a job.
 
-    Its state, what is committed, why simulations failed, and its runner's last sign of life.
+    The state, what is committed, why simulations failed, and the last sign of life of the runner.
+
+    Example:
+
+        mops jobs status waves
     """
     found = open_job(job, storage, local=local)
     now = found.status()
@@ -36,7 +40,7 @@ def status(
 
 
 def _service(job: Job, now: Status, *, local: bool) -> Service | None:
-    """Return the service that may know of the job's runner; None: there is none, or nobody has to know."""
+    """Return the service that may run the job; None: there is none, or the job is complete."""
     return None if now.state in ("succeeded", "partial") else connected_service.service_with(job.files, local=local)
 
 
@@ -68,7 +72,7 @@ def _fields(job: Job, now: Status, phase: Phase | None, dask_cluster: str) -> It
     if now.sizing:
         yield "batch size", now.sizing
     if now.state in ("interrupted", "cancelled", "submitted") and (phase is None or phase.over):
-        yield "go on", job_text.command("resume", job)
+        yield "continue", job_text.command("resume", job)
     if now.state == "failed":
         yield "why", job_text.command("logs", job)
 
@@ -76,11 +80,9 @@ def _fields(job: Job, now: Status, phase: Phase | None, dask_cluster: str) -> It
 def _runner(live: Live) -> Iterator[tuple[str, str]]:
     age = units.duration(max(time.time() - live.at, 0))
     yield "runner", f"process {live.pid} on {live.host}, last seen {age} ago"
-    done = (
-        f"{live.counts.simulations:,} simulations finished, {live.counts.simulations - live.durable:,} not durable yet"
-    )
-    yield "", f"{done}, {units.rate(live.rate)}"
+    finished = live.counts.simulations
+    yield "", f"{finished:,} simulations finished, {finished - live.durable:,} not durable yet, {units.rate(live.rate)}"
     yield "", f"{units.counted(live.in_flight, 'parameter set')} in flight, {live.slots:,} simulations at once"
-    yield "", f"{terminal.size(live.memory_bytes)}, at most {terminal.size(live.peak_bytes)}"
+    yield "", f"{terminal.size(live.memory_bytes)} of memory, {terminal.size(live.peak_bytes)} at its peak"
     if live.counts.verdicts:
         yield "", f"failed: {job_text.verdicts(live.counts)}"

@@ -15,18 +15,24 @@ from mops.jobs.submit import submit as submit_study
 
 @with_start_options
 def submit(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file (study.json).")],
-    project: Annotated[Path | None, typer.Option(help="The folder with the model; else found from the study.")] = None,
-    name: Annotated[str | None, typer.Option(help="The job's name; else made from the study's.")] = None,
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")],
+    project: Annotated[Path | None, typer.Option(help="Use the model in this folder")] = None,
+    name: Annotated[str | None, typer.Option(help="Name the job")] = None,
     *,
     start: StartOptions,
 ) -> None:
-    """Run a study and keep its results as they come.
+    """Run a study on this machine or on the connected service.
 
-    On this machine, or on the service that 'mops connect' has found.
+    Results are durable as the job runs. On a service the command returns when Kubernetes has accepted the job; --wait
+    follows it. NAME=VALUE of --env is kept with the job; for a secret, give NAME alone, and the runner takes the value
+    from its environment.
+
+    Example:
+
+        mops jobs submit study.json --name waves
 
     Exit codes: 0 succeeded, 3 some simulations failed, 1 failed, 130 stopped, 2 wrong input, 4 storage or service out
-    of reach. On a service the command returns when Kubernetes has taken the job, unless it is to --wait.
+    of reach.
     """
     service = start.service()
     with job_progress.displayed(as_json=start.as_json) as shown:

@@ -15,7 +15,11 @@ def verify(
 ) -> None:
     """Check a job's log, and its parts by size and SHA-256.
 
-    Problems are printed, one a line. Exit code 1: there are some.
+    The command prints a line for each problem. Exit codes: 0 no problem, 1 problems.
+
+    Example:
+
+        mops jobs verify waves
     """
     problems = open_job(job, storage, local=local).verify()
     if as_json:
@@ -24,5 +28,5 @@ def verify(
         for problem in problems:
             terminal.data(problem)
     found = units.counted(len(problems), "problem")
-    terminal.say(f"job {job} has {found}" if problems else f"job {job} is sound")
+    terminal.say(f"job {job} has {found}" if problems else f"job {job} has no problems")
     raise typer.Exit(1 if problems else 0)

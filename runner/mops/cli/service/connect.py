@@ -15,26 +15,28 @@ from mops.service.service import another_version
 
 def connect(
     namespace: Annotated[
-        str | None, typer.Option("-n", "--namespace", help="The service's; else that of the kubectl context.")
+        str | None, typer.Option("-n", "--namespace", help="Use this namespace; default: that of the kubectl context")
     ] = None,
-    context: Annotated[str | None, typer.Option(help="The kubectl context; else the current one.")] = None,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="The kubeconfig; else KUBECONFIG, else ~/.kube/config.")
-    ] = None,
-    release: Annotated[str | None, typer.Option(help="The chart's release, if it is not called mops.")] = None,
+    context: Annotated[str | None, typer.Option(help="Use this kubectl context")] = None,
+    kubeconfig: Annotated[Path | None, typer.Option(help="Use this kubeconfig file")] = None,
+    release: Annotated[str | None, typer.Option(help="Use this release of the chart; default: mops")] = None,
     dedicated: Annotated[
-        bool, typer.Option("--dedicated", help="Run jobs on Dask clusters of their own, unless submit says --shared.")
+        bool, typer.Option("--dedicated", help="Run jobs on dedicated Dask clusters by default")
     ] = False,
-    off: Annotated[bool, typer.Option("--off", help="Forget the service: jobs run on this machine again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Disconnect: run jobs on this machine again")] = False,
 ) -> None:
-    """Connect to a cluster service: from now on jobs run there.
+    """Connect to a cluster service, so that jobs run there.
 
-    Looks for the service in your kubectl context, checks that you may use it, and saves what it found.
-    'mops jobs submit --local' still runs a job on this machine, 'mops connect --off' all of them.
+    The command finds the service in your kubectl context, checks your permissions, and saves a profile. To run one job
+    on this machine, use 'mops jobs submit --local'.
+
+    Example:
+
+        mops connect --namespace studies
     """
     if off:
         removed = profiles.remove()
-        terminal.say("jobs run on this machine again" if removed else "there was no service connected")
+        terminal.say("jobs run on this machine again" if removed else "no service was connected")
         return
     where = str(kubeconfig.absolute()) if kubeconfig else None
     profile = find_service(namespace, context, where, release, dedicated=dedicated)
@@ -44,7 +46,7 @@ def connect(
         [
             ("service", f"{service.release} in namespace {profile.namespace}, mops {service.version}"),
             ("storage", service.storage),
-            ("scheduler", "each job's own" if dedicated else service.scheduler),
+            ("scheduler", "dedicated for each job" if dedicated else service.scheduler),
             ("image", service.runner.image),
             ("saved in", str(saved)),
         ]

@@ -12,37 +12,36 @@ from mops.errors import MopsError
 
 
 def dashboard(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port of this machine; 0: any that is free.")] = 8787,
-    open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Use this port of this machine; 0: any free port")] = 8787,
+    open_: Annotated[bool, typer.Option("--open", help="Open the dashboard in a browser")] = False,
 ) -> None:
-    """Have Dask's pages of the connected service on this machine.
+    """Open the Dask dashboard of the connected service.
 
-    Prints their address, and forwards the port until Ctrl-C, which ends it with exit code 0. A scheduler that is
-    replaced is found again: reload the page.
+    The command prints the URL and forwards the port until Ctrl-C. If the scheduler restarts, reload the page.
+
+    Example:
+
+        mops dashboard --open
     """
-    with connected_service.connected().dashboard(port, _Once().say) as url:
+    with connected_service.connected().dashboard(port, _Warnings().say) as url:
         terminal.data_text(f"{url}\n")
-        terminal.say("Dask's pages are there until Ctrl-C")
+        terminal.say("the dashboard is available until Ctrl-C")
         if open_:
             typer.launch(url)
-        _until_stopped()
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            terminal.say("stopped")
 
 
-def _until_stopped() -> None:
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        terminal.say("stopped")
-
-
-class _Once:
-    """Says a fault when it is another one: a page asks ten times a second."""
+class _Warnings:
+    """Prints a fault if it differs from the last one: a page asks ten times a second."""
 
     def __init__(self) -> None:
         self._last = ""
 
     def say(self, fault: MopsError) -> None:
-        """Say a fault."""
+        """Print a fault, unless it is the last one again."""
         if fault.what != self._last:
             terminal.say(f"warning: {fault.what}")
         self._last = fault.what

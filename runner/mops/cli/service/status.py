@@ -17,16 +17,20 @@ from mops.service.overview import ServiceOverview, WorkerView, overview_of
 from mops.service.service import Service
 from mops.settings import Settings
 
-UNKNOWN = "not known: see below"
+UNKNOWN = "unknown: see the error below"
 
 
 def status(as_json: JsonOption = False) -> None:
-    """Show the connected service: its workers, their memory, versions.
+    """Show the workers, memory and versions of the connected service.
 
-    What Kubernetes says of its pods, and Dask of its workers: restarts and why, what waits for room, the memory of
-    each worker with its simulations, and what is set in a way that does not bound memory.
+    The command joins Kubernetes' view of pods (restarts, pods that wait for room) with Dask's view of workers (memory
+    of each worker and its simulations), and lists settings that do not bound memory.
 
-    Exit codes: 0, or 4 where something could not be asked; what is known is shown then, too.
+    Example:
+
+        mops cluster status
+
+    Exit codes: 0, or 4 if Kubernetes or Dask does not answer.
     """
     service = connected_service.connected()
     now = overview_of(service, Settings.from_environment().sim_threads)
@@ -62,7 +66,7 @@ def _dicts(found: Sequence[PodState | WorkerView | Finding] | None) -> list[dict
 def _show(service: Service, now: ServiceOverview) -> None:
     terminal.data_fields(_fields(service, now))
     if now.workers:
-        rows = [_row(member, asked=now.dask is not None) for member in now.workers]
+        rows = [_row(member, dask_answers=now.dask is not None) for member in now.workers]
         columns = ("worker", "state", "restarts", "threads", "memory", "why")
         terminal.data("")
         terminal.data_table(columns, rows, right=("restarts", "threads"))
@@ -82,13 +86,13 @@ def _fields(service: Service, now: ServiceOverview) -> Iterator[tuple[str, str]]
     if now.dask is not None:
         threads = sum(worker.threads for worker in now.dask.connected)
         yield "", f"{now.dask.scheduler.address}, {len(now.dask.connected)} workers connected, {threads} threads"
-    yield "workers", UNKNOWN if now.workers is None else _counted(Counter(map(_word, now.workers)))
+    yield "workers", UNKNOWN if now.workers is None else _counted(Counter(map(_state_word, now.workers)))
     yield "runners", UNKNOWN if now.runners is None else _counted(now.runners)
 
 
 def _pod(pod: PodState) -> str:
     restarts = f", restarted {pod.restarts} times" if pod.restarts else ""
-    end = f", ended last with {pod.last_end}" if pod.last_end else ""
+    end = f", last ended with {pod.last_end}" if pod.last_end else ""
     return f"{pod.name} {pod}{restarts}{end}"
 
 
@@ -96,18 +100,18 @@ def _counted(words: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {word}" for word, n in sorted(words.items())) or "none"
 
 
-def _word(member: WorkerView) -> str:
+def _state_word(member: WorkerView) -> str:
     return member.pod.word if member.pod else "connected"
 
 
-def _row(member: WorkerView, *, asked: bool) -> tuple[str, ...]:
+def _row(member: WorkerView, *, dask_answers: bool) -> tuple[str, ...]:
     pod, dask = member.pod, member.dask
     if pod is None:
-        state, restarts, why = "connected", "-", "it is in no pod of the chart"
+        state, restarts, why = "connected", "-", "not a pod of the chart"
     else:
-        lost = asked and dask is None and pod.word == "running"
+        lost = dask_answers and dask is None and pod.word == "running"
         state, restarts = "not connected" if lost else pod.word, str(pod.restarts)
-        why = "; ".join(filter(None, (pod.reason, f"ended last with {pod.last_end}" if pod.last_end else "")))
+        why = "; ".join(filter(None, (pod.reason, f"last ended with {pod.last_end}" if pod.last_end else "")))
     threads, memory = (str(dask.threads), _memory(dask)) if dask else ("-", "-")
     return member.name, state, restarts, threads, memory, why
 
@@ -125,5 +129,6 @@ def _advise(service: Service, now: ServiceOverview) -> None:
         terminal.say(f"warning: {finding.where}: {finding.what}; set {finding.fix}")
     if now.workers == []:
         about = service.profile.service.release, service.profile.namespace
-        more = "kubectl scale deployment {}-worker --namespace {} --replicas 2".format(*about)
-        terminal.say(f"warning: there are no workers, and nothing runs until there are: {more}")
+        scale = "kubectl scale deployment {}-worker --namespace {} --replicas 2".format(*about)
+        terminal.say("warning: the service has no workers, so no job can run")
+        terminal.say(f"hint: {scale}")

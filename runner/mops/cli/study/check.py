@@ -18,46 +18,50 @@ from mops.cluster.embedded import embedded_slots
 from mops.jobs.prepare import PreparedStudy, prepare
 from mops.jobs.trial.trial import Trial, check_model, try_model
 from mops.settings import Settings
-from mops.worker.environment.options import ChildEnvironment, child_environment
+from mops.worker.environment.options import child_environment
 from mops.worker.environment.variables import read_variables
 
 
 def check(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file (study.json).")],
-    project: Annotated[Path | None, typer.Option(help="The folder with the model; else found from the study.")] = None,
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")],
+    project: Annotated[Path | None, typer.Option(help="Use the model in this folder")] = None,
     env: EnvOption = None,
     python: PythonOption = None,
-    run: Annotated[bool, typer.Option("--run/--no-run", help="Run a simulation, or only import the model.")] = True,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Run a simulation, or only import the model")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Check a study and its model, and print what submit would run.
 
-    The first simulation runs three times, in fresh processes and after another one: is the model reproducible, how
-    long does it take, how much does it give? Each target scores it twice. Nothing is stored.
+    The first simulation runs three times, in fresh processes and after another simulation, and each target scores it
+    twice. The command shows whether the model is reproducible, its time and the size of its outputs. It stores nothing.
 
-    Exit codes: 0 all is well (what is not reproducible is a warning), 1 the simulation or a target failed, 2 wrong
-    input.
+    Example:
+
+        mops study check study.json
+
+    Exit codes: 0 no error (a model that is not reproducible gets a warning), 1 the simulation or a target failed, 2
+    wrong input.
     """
     settings = Settings.from_environment()
     variables = read_variables(env or [])
-    given = child_environment(variables, python, install=settings.install)
+    child = child_environment(variables, python, install=settings.install)
     prepared = prepare(study, project, settings.storage)
     for warning in prepared.study.warnings:
         terminal.say(f"note: {warning}")
-    trial = try_model(prepared, settings, given, _say_what_runs) if run else None
+    trial = try_model(prepared, settings, child, _say_what_runs) if run else None
     if trial is None:
-        check_model(prepared, settings, given)
-    plan = _plan(prepared, settings) | {"env": variables, "python": given.python}
-    _show(plan, given, trial, as_json=as_json)
+        check_model(prepared, settings, child)
+    plan = _plan(prepared, settings) | {"env": variables, "python": child.python}
+    _show(plan, trial, as_json=as_json)
 
 
 def _say_what_runs() -> None:
     # The trial reports a crash itself; the worker's log line would speak of retries and of the rest of a job.
     logging.getLogger("mops.worker").setLevel(logging.ERROR)
-    terminal.say("running one simulation three times, and another in between (--no-run leaves this out)")
+    terminal.say("running one simulation three times, and another one in between; --no-run skips this")
 
 
-def _show(plan: dict[str, Any], given: ChildEnvironment, trial: Trial | None, *, as_json: bool) -> None:
+def _show(plan: dict[str, Any], trial: Trial | None, *, as_json: bool) -> None:
     if as_json:
         terminal.data_json(plan | {"trial": None if trial is None else to_json(trial)})
     else:
@@ -81,11 +85,6 @@ def _plan(prepared: PreparedStudy, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _in_flight(batch_size: int | str) -> str:
-    at_most = "as many of them in flight as memory allows"
-    return at_most if batch_size == "auto" else f"at most {batch_size:,} of them in flight"
-
-
 def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
     bundle = plan["bundle"]
     yield "model", plan["model"]
@@ -98,5 +97,7 @@ def _fields(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "python", plan["python"]
     if plan["env"]:
         yield "env", ", ".join(name if value is None else f"{name}={value}" for name, value in plan["env"].items())
-    yield "parameter sets", f"{plan['parameter_sets']:,}, {_in_flight(plan['in_flight'])}"
+    in_flight = plan["in_flight"]
+    most = "as many in flight as memory allows" if in_flight == "auto" else f"at most {in_flight:,} in flight"
+    yield "parameter sets", f"{plan['parameter_sets']:,}, {most}"
     yield "simulations", f"{plan['simulations']:,}, {plan['slots']} at once"

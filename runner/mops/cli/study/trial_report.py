@@ -1,4 +1,4 @@
-"""What ``mops study check`` shows of a trial."""
+"""Shows a trial for ``mops study check``."""
 
 from __future__ import annotations
 
@@ -17,19 +17,15 @@ _DIFFERENCES_SHOWN = 5
 _LAST_PRINTS = 2_000  # characters
 _PARAMS_SHOWN = 200  # characters
 _ADVICE = {
-    "unseeded": "fresh processes differ too, so something is not seeded: give every generator the seed that the model "
-    "gets, like numpy.random.default_rng(seed), and draw nothing while the model is imported; the clock, uuid and the "
-    "order of threads vary too",
-    "kept": "fresh processes agree, so something of an earlier simulation stays in the process: a global, a cache, a "
-    "generator that is made once; make it anew in each simulation, or set MODELOPS_JOB_TASKS_PER_CHILD=1",
+    "unseeded": "fresh processes differ too, so something is not seeded: seed each generator with the model's seed, "
+    "like numpy.random.default_rng(seed)",
+    "kept": "fresh processes agree, so the process keeps a global, a cache or a generator of an earlier simulation: "
+    "create it in each simulation, or set MODELOPS_JOB_TASKS_PER_CHILD=1",
 }
 _READS_ADVICE = (
-    "each simulation of a job starts in a folder with the project's files and no others, so it never finds these; "
-    "return what has to be kept as an output"
+    "in a job each simulation starts in a folder with the project's files only: return what you need as an output"
 )
-_TARGET_ADVICE = (
-    "a target that draws at random uses random or numpy.random, which mops seeds, or a generator with a seed of its own"
-)
+_TARGET_ADVICE = "draw from random or numpy.random, which mops seeds, or from a generator with a fixed seed"
 
 
 def to_json(trial: Trial) -> dict[str, Any]:
@@ -54,7 +50,7 @@ def to_json(trial: Trial) -> dict[str, Any]:
 
 
 def fields_of(trial: Trial) -> Iterator[tuple[str, str]]:
-    """Name what a trial showed."""
+    """Yield the results of a trial."""
     yield "tried", f"seed {trial.group.seeds[0]} of the first parameter set ({trial.group.param_id[:12]})"
     yield "import", units.duration(trial.import_seconds)
     warm = "" if trial.warm_seconds is None else f", {_seconds(trial.warm_seconds)} again in the same process"
@@ -72,20 +68,20 @@ def _seconds(seconds: float) -> str:
 
 
 def say_warnings(trial: Trial) -> None:
-    """Say what is not the same each time, and what to do."""
+    """Print what differs between runs, and what to do."""
     if trial.varying is not None:
         terminal.say(f"warning: the model is not reproducible: the same simulation differs {trial.varying.when}")
         _say_differences(list(map(str, trial.varying.differences)))
         terminal.say(f"hint: {_ADVICE[trial.varying.cause]}")
     if trial.reads_written:
-        terminal.say(f"warning: the model reads what it wrote before: {_listed(trial.reads_written)}")
+        terminal.say(f"warning: the model reads files that it wrote before: {_listed(trial.reads_written)}")
         terminal.say(f"hint: {_READS_ADVICE}")
     if trial.varying_losses:
         terminal.say("warning: a target is not reproducible: it scores the same tables differently")
         _say_differences(list(map(str, trial.varying_losses)))
         terminal.say(f"hint: {_TARGET_ADVICE}")
     if trial.other is not None:
-        terminal.say(f"warning: the simulation that ran in between failed: {_why(trial.other)}")
+        terminal.say(f"warning: the simulation in between failed: {_why(trial.other)}")
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -102,16 +98,19 @@ def _say_differences(lines: list[str]) -> None:
 
 
 def raise_failure(trial: Trial) -> None:
-    """Raise what failed, if anything did.
+    """Raise an error if the trial failed.
 
     Raises
     ------
     TrialFailed
-        A simulation or a target of the first parameter set failed: why, and what it printed last.
+        A simulation or a target of the first parameter set failed; the error has its reason and its last output.
     """
     if not trial.failures:
         return
-    lines = [f"the trial failed: {_what(failure)}: {_why(failure)}" for failure in trial.failures if _is_own(failure)]
+    # Target "*" is the consequence of a failed simulation.
+    lines = [
+        f"the trial failed: {_what(failure)}: {_why(failure)}" for failure in trial.failures if failure.target != "*"
+    ]
     traces = [failure.traceback.rstrip() for failure in trial.failures if failure.traceback]
     raise TrialFailed(
         "\n".join([*lines, *traces[:1]]),
@@ -121,13 +120,8 @@ def raise_failure(trial: Trial) -> None:
 
 
 def _last_words(prints: str) -> str:
-    """Return what it printed last, without the traceback of a crash, which has been shown."""
+    """Return the last output, without the traceback of a crash, which the error shows already."""
     return prints.partition("Fatal Python error")[0].strip()[-_LAST_PRINTS:]
-
-
-def _is_own(failure: Failure) -> bool:
-    """Tell whether this is no consequence of another failure."""
-    return failure.target != "*"
 
 
 def _what(failure: Failure) -> str:
