@@ -44,6 +44,7 @@ PAGES = [
     *sorted((ROOT / "helm").rglob("*.md")),
     *sorted((ROOT / "k8s").rglob("*.md")),
 ]
+CODE = (ROOT, ROOT / "runner", ROOT / "runner" / "mops")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"(?<![a-z] )\bmops((?: [a-z]+)+)")  # not where it is another command's argument
 RUN = {"console", "bash", "python"}
@@ -190,6 +191,13 @@ def test_the_reference_lists_every_column_with_its_type(name: str) -> None:
     listed = [tuple(cell.strip("` ") for cell in row.split("|")[1:3]) for row in rows.splitlines()[2:]]
     types = {"list<element: uint64>": "list of uint64", "list<item: uint64>": "list of uint64"}
     assert listed == [(field.name, types.get(str(field.type), str(field.type))) for field in TABLES[name]]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "internals"], ids=named)
+def test_the_internals_name_files_that_exist(page: Path) -> None:
+    names = set(re.findall(r"`((?:[a-z0-9_]+/)+[a-z0-9_]+\.py)(?:: [^`]*)?`", page.read_text()))
+    missing = [name for name in sorted(names) if not any((top / name).exists() for top in CODE)]
+    assert not missing
 
 
 def test_the_pictures_are_those_that_the_program_draws() -> None:
