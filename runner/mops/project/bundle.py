@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
 from pathspec import GitIgnoreSpec
 
@@ -271,25 +270,16 @@ def _zipped(survey: _Survey) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, found in sorted(survey.found.items()):
+            entry = zipfile.ZipInfo(name, _TIMESTAMP)
+            entry.create_system = _UNIX
+            entry.external_attr = (stat.S_IFREG | (0o755 if found.executable else 0o644)) << 16
             try:
-                with found.path.open("rb") as file:
-                    _copy(file, archive, _zip_entry(name, executable=found.executable))
+                # In pieces: a file of a million parameter sets would be in memory twice.
+                with found.path.open("rb") as file, archive.open(entry, "w") as packed:
+                    shutil.copyfileobj(file, packed, COPY_BYTES)
             except OSError as bad:
                 survey.problem(name, _reason(bad))
     return buffer.getvalue()
-
-
-def _copy(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    """Copy in pieces: a file of a million parameter sets is not to be in memory twice."""
-    with archive.open(entry, "w") as packed:
-        shutil.copyfileobj(file, packed, COPY_BYTES)
-
-
-def _zip_entry(name: str, *, executable: bool) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(name, _TIMESTAMP)
-    entry.create_system = _UNIX
-    entry.external_attr = (stat.S_IFREG | (0o755 if executable else 0o644)) << 16
-    return entry
 
 
 def name_fault(name: str) -> str | None:

@@ -162,7 +162,9 @@ def _extract(data: bytes, digest: str, tree: Path) -> None:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-            _refuse_foreign(entries, digest)
+            if problems := list(_foreign(entries)):
+                listed = "".join(f"\n  {problem}" for problem in problems[:MOST_SHOWN])
+                raise BundleError(f"the bundle holds what mops did not pack{listed}", where=digest)
             for entry in entries:
                 with archive.open(entry) as packed:
                     _write(tree / entry.filename, packed, executable=is_executable(entry))
@@ -180,15 +182,8 @@ def _write(path: Path, content: IO[bytes], *, executable: bool) -> None:
     path.chmod(0o555 if executable else 0o444)
 
 
-def _refuse_foreign(entries: Iterable[zipfile.ZipInfo], digest: str) -> None:
-    """Refuse what :func:`pack` never writes."""
-    problems = list(_foreign(entries))
-    if problems:
-        listed = "".join(f"\n  {problem}" for problem in problems[:MOST_SHOWN])
-        raise BundleError(f"the bundle holds what mops did not pack{listed}", where=digest)
-
-
 def _foreign(entries: Iterable[zipfile.ZipInfo]) -> Iterator[str]:
+    """Yield what :func:`mops.project.bundle.pack` never writes."""
     names: set[str] = set()
     total_bytes = 0
     for entry in entries:

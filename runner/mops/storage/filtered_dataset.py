@@ -89,16 +89,17 @@ def filtered(
         left_out[file.rule] += file.without.intervals
     fragments = [file_format.make_fragment(file.path, filesystem, _is_under(file.rule)) for file in files]
     whole = _Filtered(fragments, schema.append(pa.field(_RULE, pa.string())), file_format, filesystem)
-    terms = [_counts(rule, Ranges.joined(intervals)) for rule, intervals in left_out.items()]
+    terms = []
+    for rule, intervals in left_out.items():
+        term = _is_under(rule)
+        if intervals:
+            term &= ~pc.field("group").isin(_numbers(Ranges.joined(intervals)))
+        terms.append(term)
     return whole.filter(functools.reduce(operator.or_, terms))
 
 
 def _is_under(rule: str) -> pc.Expression:
     return pc.field(_RULE) == pa.scalar(rule)
-
-
-def _counts(rule: str, without: Ranges) -> pc.Expression:
-    return _is_under(rule) & ~pc.field("group").isin(_numbers(without)) if without else _is_under(rule)
 
 
 def _numbers(ranges: Ranges) -> pa.Array:

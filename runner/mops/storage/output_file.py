@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from mops.storage.backends.spool import Spool
 from mops.storage.parquet import Encoded, PartEncoder
 from mops.study.column_families import NULL, Family
-from mops.study.column_types import Column, converted, storage_type, type_said, used_type
+from mops.study.column_types import converted, storage_type, type_said, used_type
 
 MOST_NARROWER = 8
 """Files with narrower types that wait to be read back; each holds a descriptor."""
@@ -40,22 +40,16 @@ class StoredTypes:
 
     def stored(self, output: str, table: pa.Table) -> pa.Table:
         """Return a table as it is stored: with the types that now hold its values and all before it."""
-        known, families = self._types.get(output, {}), self._families(output)
-        types = {
-            name: _stored_type(known.get(name, pa.null()), column, families.get(name, NULL))
-            for name, column in zip(table.column_names, table.columns, strict=True)
-        }
+        known, families, types = self._types.get(output, {}), self._families(output), {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            family = families.get(name, NULL)
+            kind = storage_type([known.get(name, pa.null()), used_type(column)], family)
+            types[name] = type_said(family) if pa.types.is_null(kind) else kind
         self._types[output] = types
         if list(types.values()) == table.schema.types:
             return table
         columns = [converted(column, kind) for column, kind in zip(table.columns, types.values(), strict=True)]
         return pa.table(columns, names=table.column_names)
-
-
-def _stored_type(known: pa.DataType, column: Column, family: Family) -> pa.DataType:
-    """Return the type that holds a column's values and those before; of a column without any, what its family says."""
-    kind = storage_type([known, used_type(column)], family)
-    return type_said(family) if pa.types.is_null(kind) else kind
 
 
 class OutputFile:
@@ -96,9 +90,6 @@ class OutputFile:
         while self._narrower:
             narrow = pq.ParquetFile(self._narrower.pop(0).content.opened(), read_dictionary=["param_id"])
             for number in range(narrow.num_row_groups):
-                encoder.write(_widened(narrow.read_row_group(number, use_threads=False), schema))
-
-
-def _widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [converted(column, field.type) for column, field in zip(table.columns, schema, strict=True)]
-    return pa.table(columns, schema=schema)
+                table = narrow.read_row_group(number, use_threads=False)
+                columns = [converted(column, field.type) for column, field in zip(table.columns, schema, strict=True)]
+                encoder.write(pa.table(columns, schema=schema))

@@ -54,16 +54,12 @@ def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
     ) as writer:
         rows = 0
         for piece in groups.pieces():
+            numbers = pa.array(range(piece.start, piece.start + len(piece)), pa.int32())
+            seeds = pa.ListArray.from_arrays(pa.array(piece.offsets, pa.int32()), pa.array(piece.seeds))
             typed = _typed(piece.params, groups.kinds)
-            writer.write_table(pa.table([*_identity_of(piece), *typed], schema=writer.schema))
+            writer.write_table(pa.table([piece.ids, numbers, seeds, piece.params, *typed], schema=writer.schema))
             rows += len(piece)
     return sink.encoded(rows)
-
-
-def _identity_of(piece: GroupChunk) -> list[pa.Array]:
-    numbers = pa.array(range(piece.start, piece.start + len(piece)), pa.int32())
-    seeds = pa.ListArray.from_arrays(pa.array(piece.offsets, pa.int32()), pa.array(piece.seeds))
-    return [piece.ids, numbers, seeds, piece.params]
 
 
 def _type_of(kinds: set[str]) -> pa.DataType:

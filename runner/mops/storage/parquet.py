@@ -105,7 +105,9 @@ class PartEncoder:
             dictionary_pagesize_limit=dictionary_bytes,
         )
         # Given as the schema's metadata, it would be dropped by pyarrow without a word.
-        if _needs_arrow_schema(schema):
+        # Parquet's own types say too little of some: durations would come back as integers, and zones as UTC. The types
+        # as text name those of elements and fields too. Other parts save the schema's 1 KiB.
+        if any("duration[" in text or "tz=" in text for text in map(str, schema.types)):
             plain = _plain(schema).serialize().to_pybytes()
             self._writer.add_key_value_metadata({"ARROW:schema": base64.b64encode(plain)})
 
@@ -144,14 +146,6 @@ def _plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema([f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema])
 
 
-def _needs_arrow_schema(schema: pa.Schema) -> bool:
-    """Tell whether Parquet's own types say too little: durations would come back as integers, and zones as UTC.
-
-    Read from the types as text, which names those of elements and fields too. A needless schema costs 1 KiB a part.
-    """
-    return any("duration[" in text or "tz=" in text for text in map(str, schema.types))
-
-
 def encode(table: pa.Table, spool: Spool) -> Encoded:
     """Return one table as a Parquet file, in an empty spool."""
     encoder = PartEncoder(table.schema, spool)
@@ -176,21 +170,18 @@ def unified(schemas: Iterable[pa.Schema], where: str, families: Mapping[str, Fam
     for schema in schemas:
         for field in schema:
             fields[field.name].append(field)
-    try:
-        return pa.schema([_unified(name, same, (families or {}).get(name, NULL)) for name, same in fields.items()])
-    except ValueError as bad:
-        raise CorruptRecord(f"the parts' schemas do not fit together: {bad}", where=where) from bad
+    whole = []
+    for name, same in fields.items():
+        try:
+            kind = storage_type([field.type for field in same], (families or {}).get(name, NULL))
+        except ValueError as bad:
+            what = f"the parts' schemas do not fit together: column {name!r}: {bad}"
+            raise CorruptRecord(what, where=where) from bad
+        whole.append(pa.field(name, kind, nullable=any(field.nullable for field in same)))
+    return pa.schema(whole)
 
 
 def with_dictionaries(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """Return the schema for reading columns of strings as dictionaries."""
     dictionary = pa.dictionary(pa.int32(), pa.string())
     return pa.schema([field.with_type(dictionary) if field.name in names else field for field in schema])
-
-
-def _unified(name: str, fields: Sequence[pa.Field], family: Family) -> pa.Field:
-    try:
-        kind = storage_type([field.type for field in fields], family)
-    except ValueError as bad:
-        raise ValueError(f"column {name!r}: {bad}") from bad
-    return pa.field(name, kind, nullable=any(field.nullable for field in fields))

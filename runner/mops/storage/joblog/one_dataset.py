@@ -12,7 +12,7 @@ from mops.storage.files import Files
 from mops.storage.job_records import load_job
 from mops.storage.joblog.log import read_whole
 from mops.storage.paths import JobPaths
-from mops.study.column_families import MIXED, Columns, Family, join_columns, joined, said
+from mops.study.column_families import MIXED, Columns, join_columns, joined, said
 from mops.study.column_types import families_in, least_of
 from mops.study.groups import IDENTITY_FIELDS
 from mops.study.ranges import Ranges
@@ -59,11 +59,11 @@ def _part_problems(files: Files, rows: PartRows, known: Columns) -> Iterator[str
         found = families_in(table.select(list(known)))
         beyond = [name for name, family in join_columns(known, found).items() if family != known[name]]
         if misfits := list(dict.fromkeys([*wrong, *beyond])):
-            yield f"{rows.part.path}: {_groups(table)}: {', '.join(_misfit(own[n], known[n], n) for n in misfits)}"
-
-
-def _misfit(kind: pa.DataType, known: Family, name: str) -> str:
-    return f"column {name!r} is {kind} with values that do not fit the job's {said(known)}"
+            columns = [
+                f"column {name!r} is {own[name]} with values that do not fit the job's {said(known[name])}"
+                for name in misfits
+            ]
+            yield f"{rows.part.path}: {_groups(table)}: {', '.join(columns)}"
 
 
 def _groups(table: pa.Table) -> str:
