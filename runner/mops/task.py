@@ -1,4 +1,4 @@
-"""What the runner sends to Dask and what comes back. Plain data, pickled between runner and worker."""
+"""Defines what the runner sends to Dask and what comes back. Both are plain data, pickled between runner and worker."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mops.verdicts import Counts, Report
 
 @dataclass(frozen=True)
 class JobContext:
-    """What all tasks of a job share.
+    """The fields that all tasks of an attempt share.
 
     Parameters
     ----------
     job
         The job's name.
     run
-        Digits that tell this attempt's tasks and children from another attempt's on the same workers.
+        Digits that tell this attempt's tasks and child processes from another attempt's on the same workers.
     bundle, storage
         The bundle's digest, and the URL of the storage that holds it.
     model, scenario, targets, outputs
@@ -37,26 +37,26 @@ class JobContext:
     timeout_s
         Seconds for one simulation or one target; None: no limit.
     retries
-        How often a unit whose process died is tried again.
+        How often mops retries a simulation or target whose process died.
     memory_bytes
-        What one simulation's process tree may take; None: the slot's share of the worker's memory.
+        The memory limit of one simulation's process tree; None: the slot's share of the worker's memory.
     tasks_per_child
-        Simulations before a child is replaced; 0: any number.
+        Simulations before mops replaces a child process; 0: any number.
     growth_bytes
-        What a child may grow by since its first simulation before it is replaced; 0: any number.
+        The growth since its first simulation at which mops replaces a child process; 0: any growth.
     start
-        How children start: "fork" from a template that has imported the model, "spawn", or "auto".
+        How child processes start: "fork" from a template that has imported the model, "spawn", or "auto".
     held_bytes
         Bytes of finished, unfetched results above which a worker starts no further task.
     env
-        Variables for the children, on top of the worker's own. Not in the representation: some are secrets.
+        Variables for child processes, on top of the worker's own. ``repr`` omits them: some are secrets.
     python
-        The children's interpreter; None: the worker's own.
+        The interpreter of child processes; None: the worker's own.
     install_s
-        Seconds that installing what the bundle asks for may take; None: it is not installed.
+        The time limit for installing the bundle's dependencies; None: the worker does not install them.
     parameters
-        Names of the first set's parameters, which no argument of the model or of a target may have; those of the other
-        sets are looked at when they run.
+        Names of the first set's parameters, which no argument of the model or of a target may have. Child processes
+        check the other sets when they run.
     """
 
     job: str
@@ -83,37 +83,38 @@ class JobContext:
 
     @property
     def mark(self) -> str:
-        """What the keys and parts of this attempt's tasks have in their names."""
+        """The common part in the names of this attempt's keys and buffers."""
         return f"-{self.job}-{self.run}-"
 
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """Work for one task, with the budget at which it returns early.
+    """A task, with the budget at which it returns early.
 
     Parameters
     ----------
     number
-        Counts the attempt's tasks.
+        The task's number in the attempt.
     groups
-        The groups to run; exactly one where ``replicates`` is given, with the seeds of those alone.
+        The groups to run. If ``replicates`` is given: exactly one group, with the seeds of those replicates only.
     reference
         The reference schema; None: the first good simulation of this task makes it.
     seconds, bytes
-        The budget: wall-clock seconds, and bytes of results as Arrow. It returns at a group's border, or at a
-        replicate's where a group is run in pieces.
+        The budget: wall-clock seconds, and bytes of results as Arrow. When it is used up, the task returns after the
+        current group, or after the current replicate of a group that runs in pieces.
     replicates
-        None: whole groups, with their targets. Else the replicates of the one group to run; none of them: its targets
-        alone, over the replicates that are handed over beside the task (:class:`TaskResult` parts of earlier pieces).
+        None: whole groups, with their targets. Else the replicates to run of the one group. Empty: only the group's
+        targets, over the replicates that come with the task (:class:`TaskResult` parts of earlier pieces).
     alone
-        Whether nothing else is to run on its worker meanwhile, so that its simulations have the memory of all slots.
+        Whether nothing else may run on the worker at the same time, so that the simulations have the memory of all
+        slots.
     pool
-        Names the pool of children that runs it on its worker; empty: that of the attempt.
+        The pool of child processes that runs the task on its worker; empty: that of the attempt.
     keep_folder
-        Whether its simulations find in their working folder what the one before left there, which jobs never want: it
-        is how ``study check`` finds out that a model reads what it wrote.
+        Whether a simulation finds the files of the previous one in its working folder. Only ``study check`` sets this,
+        to find models that read what they wrote.
     per_worker
-        Simulations that are to run at once on a worker from now on; None: as many as it has slots.
+        Simulations that run at once on a worker from now on; None: one for each slot.
     """
 
     context: JobContext
@@ -132,16 +133,16 @@ class TaskRequest:
     def key(self) -> str:
         """The Dask key.
 
-        For Dask the first words of a key name its group, and only large groups of independent tasks are queued on the
-        scheduler instead of being sent to workers ahead of time. So all simulations of a job share their words, and
-        its targets, which depend on data, have a word of their own. The digits after them count for nothing there.
+        Dask groups tasks by the letters at the start of their keys. It queues only large groups of independent tasks on
+        the scheduler, and sends others to workers ahead of time. So all simulations of a job share a prefix, and its
+        targets, which depend on data, have another one. Dask ignores the digits after the prefix.
         """
         word = "targets" if self.replicates == () else "sim"
         return f"{word}{self.context.mark}{self.number}"
 
     @property
     def replicates_key(self) -> str:
-        """The Dask key of the replicates that are handed over beside a task of targets alone."""
+        """The Dask key of the replicates that come with a task of targets only."""
         return f"given-{self.key}"
 
     @property
@@ -151,7 +152,7 @@ class TaskRequest:
 
     @property
     def part_name(self) -> str:
-        """The name of this task's anonymous files."""
+        """The name of this task's anonymous files, which hold its buffers."""
         return f"mops-part-{self.key}."
 
 
@@ -163,13 +164,13 @@ class Failure(NamedTuple):
     reason
         The verdict.
     signals
-        What led to it, in words; empty: the model said it itself.
+        The evidence for the verdict, as text; empty: the model raised the error.
     peak_bytes
-        Highest resident memory of its processes, as far as it was seen; None: it was not looked at.
+        Highest resident memory of the processes that the worker saw; None: the worker did not look.
     peak_at_least
-        Whether they would have taken more: they were ended before.
+        Whether the worker killed the processes, so that the true peak is unknown.
     limit_bytes
-        What they might take.
+        The memory limit of the processes.
     """
 
     group: int
@@ -187,7 +188,7 @@ class Failure(NamedTuple):
 
 
 def failures_bytes(failures: Sequence[Failure]) -> int:
-    """Return what failures take in memory, about; a traceback that several refer to counts once."""
+    """Return the approximate memory of failures. A traceback that several of them share counts once."""
     if not failures:
         return 0
     tracebacks = {id(failure.traceback): len(failure.traceback) for failure in failures}
@@ -206,10 +207,10 @@ class Loss(NamedTuple):  # there are many: a dataclass takes four times as long 
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows of one output, of several simulations, as one Arrow stream in a part's buffer.
+    """Rows of one output, of several simulations, as one Arrow stream in a buffer.
 
-    ``simulations`` holds (group, replicate) and ``rows`` how many rows each has, in the order of the rows; ``families``
-    says what the columns hold.
+    ``simulations`` holds (group, replicate) and ``rows`` their numbers of rows, in the order of the rows. ``families``
+    holds the families of the columns.
     """
 
     output: str
@@ -222,7 +223,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class ResultBuffer:
-    """What a child handed over at once: a mapped file and what is where in it."""
+    """One buffer from a child process: a mapped file and its segments."""
 
     buffer: pa.Buffer
     segments: list[Segment]
@@ -230,34 +231,34 @@ class ResultBuffer:
 
 @dataclass
 class TaskResult:
-    """The answer to a task. Only groups named in ``done`` count; other rows of the parts are to be dropped.
+    """The result of a task. Only groups in ``done`` count; the runner drops other rows of the parts.
 
     Parameters
     ----------
     keys
-        The Dask keys of the tasks that it answers.
+        The task's Dask keys.
     done
-        Groups of which nothing is left to do.
+        Groups that are finished.
     seconds
-        What it took on one slot.
+        The time that the task took on one slot.
     replicates
-        Of a group that is run in pieces: those that are settled, good or failed.
+        For a group that runs in pieces: the finished replicates, good or failed.
     postponed
-        What took more than its share of memory and is to be run again alone: groups; of a group in pieces, replicates.
+        What exceeded its share of memory and has to run again alone: groups, or replicates of a group in pieces.
     peak_bytes
-        The highest resident memory of the processes that ran one simulation after the other.
+        The highest resident memory of the task's processes.
     reports
-        What went wrong, where the worker's log is not the runner's.
+        Events for the job's log, because the worker's log is elsewhere.
     notes
-        What the worker says once for the job's log, for the same reason.
+        Lines that the worker writes once to the job's log, for the same reason.
     children
-        How the worker starts its children, and why; empty: it has started none.
+        How the worker starts child processes, and why; empty: it has started none.
     allowed_bytes, own_bytes
-        What the worker may take with all its processes, and what it takes without simulations.
+        The memory limit of the worker with all its processes, and its memory without simulations.
     written
-        The files that the simulations left in their working folder, where the task keeps it.
+        The files that the simulations left in their working folder, if the task keeps it.
     worker
-        The address of the Dask worker that ran it; empty: none did.
+        The address of the Dask worker that ran the task; empty: none did.
     """
 
     keys: tuple[str, ...]
@@ -281,12 +282,12 @@ class TaskResult:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of what was asked for is in it."""
+        """Whether the task finished and postponed nothing."""
         return not (self.done or self.replicates or self.postponed)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that it brings: Arrow data, failures with their texts, losses."""
+        """Bytes of the result: Arrow data, failures with their texts, losses."""
         in_parts = sum(int(part.buffer.size) for part in self.parts)
         return in_parts + failures_bytes(self.failures) + LOSS_BYTES * len(self.losses)
 
@@ -325,7 +326,7 @@ FAILURES = pa.schema(
 
 
 def counts_of_result(result: TaskResult, groups: GroupTable, n_targets: int) -> Counts:
-    """Count a result's simulations and targets; each target of a group without losses has failed."""
+    """Count a result's simulations and targets. Each target of a group without losses has failed."""
     failed = [failure for failure in result.failures if failure.target is None]
     without = {failure.group for failure in failed}
     failed_targets = sum(failure.target not in (None, "*") for failure in result.failures)
@@ -358,18 +359,18 @@ def missing_losses(failures: Sequence[Failure]) -> Failure:
 
 @dataclass(frozen=True)
 class Task:
-    """An action: send this as one task.
+    """A planned task.
 
     Parameters
     ----------
     replicates
-        None: whole groups. Else those of the one group to run; none: its targets alone.
+        None: whole groups. Else the replicates to run of the one group; empty: only its targets.
     alone
-        Whether it is to have its worker for itself.
+        Whether nothing else may run on the worker at the same time.
     suspect
-        Whether it is part of what took down workers before: one more is enough.
+        Whether an earlier task with the same simulations took down its workers. One more death is enough to blame it.
     seconds
-        What it will take on one slot, as far as it is known.
+        The expected time on one slot, as far as it is known.
     """
 
     number: int

@@ -31,7 +31,7 @@ class Report:
 
 
 VERDICTS = ("oom", "crashed", "timeout", "error", "invalid_output", "lost")
-"""What ``reason`` of a failure can be."""
+"""The values of a failure's ``reason``."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Counts:
     Parameters
     ----------
     verdicts
-        How many simulations and targets failed by themselves, by verdict. Targets that had nothing to score, because
-        a simulation failed, are in ``targets_failed`` alone.
+        Failed simulations and targets, by verdict. A target without losses because a simulation failed counts only in
+        ``targets_failed``.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - a stored count of another name is not dropped unread
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - storage refuses other counts
 
     simulations_good: int = 0
     simulations_failed: int = 0

@@ -1,7 +1,7 @@
-"""The project folder as one file: packed to the same bytes wherever that happens, unpacked whole or not at all.
+"""Packs the project folder as one file, with the same bytes on every machine.
 
-Keeping bundles in the storage is :mod:`mops.storage.job_records`'s; which folder is the project is
-:mod:`mops.project.project`'s. docs/reference/study.md, "Project", says what a bundle holds.
+:mod:`mops.project.project` finds the project folder, :mod:`mops.storage.job_records` stores bundles, and
+:mod:`mops.project.bundle_cache` unpacks them. docs/reference/study.md, "Project", says what a bundle holds.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ IGNORE_FILES = (".mopsignore", ".modelopsignore")
 TRACKED = ".modelops-bundle/tracked.txt"
 FILE_LIMIT_BYTES = 200 << 20
 TOTAL_LIMIT_BYTES = 500 << 20
-COUNT_LIMIT = 100_000  # also ends a walk over folders that link to each other, whose paths are endless
+COUNT_LIMIT = 100_000  # also ends a walk over folders that link to each other, whose paths have no end
 
-# A virtual environment of any name is known by its pyvenv.cfg. Build output is ignored in the root alone: deeper
-# down, ``dist`` and ``build`` may well be a model's own packages, and a module left out is worse than a file too many.
+# A pyvenv.cfg identifies a virtual environment of any name. Build output is ignored in the root only: deeper down,
+# ``dist`` and ``build`` may be packages of the model, and a missing module is worse than a needless file.
 BUILT_IN_IGNORE = (
     *(".git", ".hg/", ".svn/", ".bzr/", ".jj/"),
     *("__pycache__/", "*.py[co]", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/", ".cache/"),
@@ -39,7 +39,7 @@ BUILT_IN_IGNORE = (
     *("/build/", "/dist/", "*.egg-info/"),
     "mops-storage/",
     *(".DS_Store", "Thumbs.db", "desktop.ini", ".idea/", ".vscode/"),
-    *("*~", "*.swp", ".#*"),  # editors' own; .#name is Emacs' lock, a link to nothing
+    *("*~", "*.swp", ".#*"),  # of editors; .#name is Emacs' lock, a broken link
 )
 
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
@@ -70,19 +70,19 @@ class Bundle:
 
 
 def pack(root: Path, results: Path | None = None) -> Bundle:
-    """Pack a project folder; the same content gives the same bytes whatever clock, order or umask.
+    """Pack a project folder. The same content gives the same bytes for every clock, order and umask.
 
     Parameters
     ----------
     root
         The folder.
     results
-        A folder that is left out if it lies in the project: the storage, which holds earlier results.
+        The storage's folder, which holds earlier results. If it is in the project, the bundle does not contain it.
 
     Raises
     ------
     BundleError
-        Files that cannot be packed, all of them by name.
+        Some files cannot be packed; the error names all of them.
     """
     real = Path(os.path.realpath(root))
     if not real.is_dir():
@@ -100,7 +100,7 @@ def pack(root: Path, results: Path | None = None) -> Bundle:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A file to pack: where its content is, with links followed."""
+    """A file to pack. The path is the real one, behind links."""
 
     path: Path
     size_bytes: int
@@ -109,7 +109,7 @@ class _Found:
 
 @dataclass
 class _Survey:
-    """What a project folder holds, and what is wrong with it."""
+    """The files of a project folder, and its problems."""
 
     root: Path
     results: Path | None
@@ -119,11 +119,11 @@ class _Survey:
 
     def problem(self, name: str, message: str) -> None:
         line = f"{printable(name)}: {message}"
-        if line not in self.problems:  # a tracked file is met twice
+        if line not in self.problems:  # the walk and the tracked list may both find a file
             self.problems.append(line)
 
     def refuse(self) -> None:
-        """Raise what was found wrong, if anything."""
+        """Raise if there are problems."""
         if not self.problems:
             return
         more = len(self.problems) - MOST_SHOWN
@@ -132,8 +132,8 @@ class _Survey:
         raise BundleError(f"the project folder cannot be packed{listed}", where=str(self.root), hint=_HINT)
 
     def walk(self) -> None:
-        """Find every file that is not ignored; ignored folders are not entered."""
-        # A folder's real path, the prefix of names in it, and the real folders that it was reached through.
+        """Find every file that is not ignored, without entering ignored folders."""
+        # A folder's real path, the prefix of names in it, and the real folders on the way to it.
         todo = [(self.root, "", frozenset({self.root}))]
         n_folders = 0
         while todo:
@@ -160,7 +160,7 @@ class _Survey:
         return [] if is_environment else paths
 
     def _folder_or_file(self, path: Path, name: str) -> Path | None:
-        """Return the real path of a folder to enter; take a file in; None for a file and for what is ignored."""
+        """Return the real path of a folder to enter, or add a file and return None; ignore what the patterns match."""
         try:
             is_folder = path.is_dir()
             if self.ignored.match_file(f"{name}/" if is_folder else name):
@@ -175,7 +175,7 @@ class _Survey:
         return None
 
     def _inside(self, path: Path, name: str) -> Path | None:
-        """Follow a link; what leads out of the root is a problem."""
+        """Return the real path; None, and a problem, for a link that leads out of the root."""
         real = Path(os.path.realpath(path, strict=True))
         if real.is_relative_to(self.root):
             return real
@@ -195,7 +195,7 @@ class _Survey:
             self.found[name] = _Found(real, status.st_size, bool(status.st_mode & stat.S_IXUSR))
 
     def add_tracked(self) -> None:
-        """Take in the files that the project tracks, ignored or not."""
+        """Add the files that the project tracks, also ignored ones."""
         for number, line in _lines(self, TRACKED):
             if not line.strip() or line.startswith("#"):
                 continue
@@ -219,7 +219,7 @@ class _Survey:
             self.problem(name, _reason(bad))
 
     def check_sizes(self) -> None:
-        """Refuse what is too big to be sent to every worker."""
+        """Note files and projects that are too large to send to every worker."""
         biggest = sorted(self.found, key=lambda name: (-self.found[name].size_bytes, name))
         for name in biggest:
             if self.found[name].size_bytes > FILE_LIMIT_BYTES:
@@ -238,13 +238,13 @@ class _Survey:
 
 
 def _ignored(survey: _Survey) -> GitIgnoreSpec:
-    """Return the built-in patterns with the project's after them, which may take them back (``!build/``)."""
+    """Return the built-in patterns, then the project's, which may cancel built-in ones (``!build/``)."""
     patterns = list(BUILT_IN_IGNORE)
     for file in IGNORE_FILES:
         for number, line in _lines(survey, file):
             try:
                 GitIgnoreSpec.from_lines([line])
-            except (ValueError, re.error):  # pathspec leaves a range like [z-a] to the compiler of its expression
+            except (ValueError, re.error):  # re.error: pathspec does not check ranges like [z-a]
                 survey.problem(f"{file}, line {number}", f"{line!r} is not a gitignore pattern")
             else:
                 patterns.append(line)
@@ -252,7 +252,7 @@ def _ignored(survey: _Survey) -> GitIgnoreSpec:
 
 
 def _lines(survey: _Survey, file: str) -> list[tuple[int, str]]:
-    """Return the numbered lines of a file of the project; none if there is no such file."""
+    """Return the numbered lines of a project file; none if there is no such file."""
     try:
         text = (survey.root / file).read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
@@ -274,7 +274,7 @@ def _zipped(survey: _Survey) -> bytes:
             entry.create_system = _UNIX
             entry.external_attr = (stat.S_IFREG | (0o755 if found.executable else 0o644)) << 16
             try:
-                # In pieces: a file of a million parameter sets would be in memory twice.
+                # In pieces, so that a file of a million parameter sets is not in memory twice.
                 with found.path.open("rb") as file, archive.open(entry, "w") as packed:
                     shutil.copyfileobj(file, packed, COPY_BYTES)
             except OSError as bad:
@@ -283,7 +283,7 @@ def _zipped(survey: _Survey) -> bytes:
 
 
 def name_fault(name: str) -> str | None:
-    """Say why a name has no place in a bundle; None if it has."""
+    """Return why a bundle cannot hold a file of this name; None: it can."""
     if not name.isascii() and name.encode(errors="replace").decode() != name:
         return "has a name that is not UTF-8; rename it"
     if "\0" in name or "\\" in name or re.match(r"[A-Za-z]:", name):
@@ -310,7 +310,7 @@ def printable(name: str) -> str:
 
 
 def differing_files(bundle: Bundle, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield each file that a bundle has otherwise than one that was unpacked, with how: added, removed or changed."""
+    """Yield each file that differs between a bundle and an unpacked one, with ``added``, ``removed`` or ``changed``."""
     before = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}

@@ -59,20 +59,20 @@ def cache_folder() -> Path:
 
 
 def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
-    """Lay a bundle out as ``cache/<digest>``, read-only, whole or not at all, and return that folder.
+    """Unpack a bundle to ``cache/<digest>``, read-only, and return that folder.
 
-    A folder that is there is returned as it is: it got its name only when it was whole. One thread of one process of
-    the machine loads and unpacks a bundle; the others wait for it.
+    A folder gets this name only when it is complete, so an existing one needs no check. One thread of one process on
+    the machine loads and unpacks a bundle. The others wait for it.
 
     Parameters
     ----------
     load
-        Returns the bundle's data; called only if it is not there.
+        Returns the bundle's data. It is called only if the folder is missing.
 
     Raises
     ------
     BundleError
-        The data is not what the digest names, or holds what no bundle holds.
+        The data does not have this digest, or contains files that mops did not pack.
     StorageError
         The cache cannot be written, or its disk is full.
     """
@@ -86,7 +86,7 @@ def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
     with ExitStack() as alone:
         with _told(cache):
             alone.enter_context(_locked(cache / f".{digest}.lock"))
-        if target.is_dir():  # by whoever had the lock before
+        if target.is_dir():  # the previous holder of the lock has unpacked it
             return target
         data = load()
         found = sha256(data).hexdigest()
@@ -139,7 +139,7 @@ def _unpack(data: bytes, digest: str, cache: Path) -> None:
         try:
             tree.rename(cache / digest)
         except OSError:
-            # Where there are no locks another process was first, and its copy is as good.
+            # On a file system without locks another process may have been first; its copy is the same.
             if not (cache / digest).is_dir():
                 raise
         else:
@@ -147,14 +147,14 @@ def _unpack(data: bytes, digest: str, cache: Path) -> None:
 
 
 def _sweep(cache: Path) -> None:
-    """Remove what killed processes left; one that is still at it is younger."""
+    """Remove what killed processes left. The folder of a process that still unpacks is younger."""
     for leftover in cache.glob(f"{_TEMPORARY}*"):
         try:
             age_s = time.time() - leftover.stat().st_mtime
         except FileNotFoundError:
             continue
         if age_s > _LEFTOVER_AGE_S:
-            with suppress(OSError):  # it is another user's
+            with suppress(OSError):  # another user's
                 folders.remove(leftover)
 
 
@@ -176,14 +176,14 @@ def _write(path: Path, content: IO[bytes], *, executable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
         shutil.copyfileobj(content, file, COPY_BYTES)
-        # Without it, a power cut after the rename may leave a finished folder of empty files.
+        # Without fsync, a power cut after the rename may leave a complete folder of empty files.
         file.flush()
         os.fsync(file.fileno())
     path.chmod(0o555 if executable else 0o444)
 
 
 def _foreign(entries: Iterable[zipfile.ZipInfo]) -> Iterator[str]:
-    """Yield what :func:`mops.project.bundle.pack` never writes."""
+    """Yield a sentence for each thing in a zip file that :func:`mops.project.bundle.pack` never writes."""
     names: set[str] = set()
     total_bytes = 0
     for entry in entries:

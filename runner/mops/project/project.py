@@ -21,7 +21,7 @@ _ENTRY_FORM = "an entry has an id and names code: sir: {entrypoint: 'package.mod
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which code runs: ``model`` is an entry point; a bare module is looked at by the child that imports it."""
+    """The code that a job runs. ``model`` is an entry point; a child process resolves a bare module."""
 
     model: str
     scenario: str
@@ -31,19 +31,19 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Registry:
-    """What a project registers: entry points of models and targets, by id, in the file's order."""
+    """A project's registry: entry points of models and targets, by id, in the file's order."""
 
     models: dict[str, str]
     targets: dict[str, str]
 
 
 def find_root(study_path: str | Path) -> Path:
-    """Return the nearest folder at or above the study's with a marker of a project, else the study's own.
+    """Return the nearest folder at or above the study's that has a project marker; else the study's own folder.
 
     Parameters
     ----------
     study_path
-        Path of the study file, which need not exist.
+        Path of the study file, which may be missing.
     """
     folder = Path(os.path.realpath(Path(study_path).parent))
     for candidate in (folder, *folder.parents):
@@ -55,12 +55,12 @@ def find_root(study_path: str | Path) -> Path:
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a folder above that may not be looked into
+    except OSError:  # no permission to look into a folder above
         return False
 
 
 def read_registry(root: Path) -> Registry | None:
-    """Return the project's registry; None if it has none.
+    """Return the project's registry; None: the project has none.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def read_registry(root: Path) -> Registry | None:
     Raises
     ------
     ModelError
-        It is not one: what is wrong, and what would be right.
+        The file is not a valid registry; the error says what is wrong and what is right.
     """
     path = root / REGISTRY
     try:
@@ -105,7 +105,7 @@ def _entries(fields: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
 
 
 def _entry_point(entry: object, name: str, path: Path) -> str:
-    """Return the code that an entry of the registry names; ``class_name`` completes a bare module."""
+    """Return the code of a registry entry. ``class_name`` completes a bare module."""
     text = entry.get("entrypoint") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(text, str):
         raise ModelError(f"'{name}' in the registry has no entrypoint", where=str(path), hint=_ENTRY_FORM)
@@ -122,27 +122,27 @@ def _entry_point(entry: object, name: str, path: Path) -> str:
 
 
 def resolve(study: Study, root: Path, registry: Registry | None) -> ModelSpec:
-    """Say which code a study means.
+    """Return the code that a study names.
 
     Parameters
     ----------
     study
         A checked study.
     root
-        The project root; named in errors.
+        The project root, for errors.
     registry
-        The project's registry; None: it has none.
+        The project's registry; None: the project has none.
 
     Raises
     ------
     ModelError
-        The registry has several models that it could mean; they are listed.
+        The study could mean several models of the registry; the error lists them.
     """
     registry = registry or Registry({}, {})
     return ModelSpec(
         model=_model(study, registry, root),
         scenario=study.scenario,
-        # Two ids for the same code would score every parameter set twice under one name.
+        # With two ids for the same code, mops would score every parameter set twice under one name.
         targets=study.targets or tuple(dict.fromkeys(registry.targets.values())),
         outputs=study.outputs,
     )
@@ -160,7 +160,7 @@ def _model(study: Study, registry: Registry, root: Path) -> str:
 
 
 def _registered(module: str, registry: Registry, root: Path) -> str | None:
-    """Return the one model that the registry has in a module; None if it has none there."""
+    """Return the registry's only model in a module; None: it has none there."""
     candidates = {entry: name for name, entry in registry.models.items() if entry.partition(":")[0] == module}
     if len(candidates) > 1:
         raise ModelError(

@@ -1,8 +1,8 @@
-"""Objects that decide nothing: signs of life, samples, text logs, the copy of a job's end.
+"""Reads and writes advisory files: live records, samples, text logs, the copy of a job's end.
 
-The rule: whatever is wrong with such an object (it is missing, garbage, of a newer mops, or the storage refuses it),
-the command works and the job goes on without it. A person is told once. What decides is the job's record, its schema,
-its log and its parts: there a fault is an error.
+Advisory files decide nothing. One may be missing, garbage or of a newer mops, or the storage may refuse it: commands
+and jobs continue without it, after one warning. The job's record, its schema, its log and its parts decide: there a
+fault is an error.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _told: set[str] = set()
-"""Objects whose faults were told by this process: who follows a job reads the same one every few seconds."""
+"""Files of which this process has logged a fault. `mops jobs watch` reads the same file every few seconds."""
 
 
 def read(files: Files, path: str, parse: Callable[[bytes, str], T]) -> T | None:
-    """Return what an object says; None: it is not there, or is of no use.
+    """Return the content of an advisory file; None: it is missing or unusable.
 
     Parameters
     ----------
     parse
-        Takes the bytes and what errors name; raises CorruptRecord or NewerFormat.
+        Takes the bytes and the place that errors name; raises CorruptRecord or NewerFormat.
 
     Raises
     ------
@@ -40,12 +40,12 @@ def read(files: Files, path: str, parse: Callable[[bytes, str], T]) -> T | None:
 
 
 def read_many(files: Files, paths: Sequence[str], parse: Callable[[bytes, str], T]) -> list[T | None]:
-    """Return what objects say, many requests at a time; as :func:`read`."""
+    """Return the contents of several advisory files, with many requests at a time; as :func:`read`."""
     try:
         found = files.get_many(paths)
     except StorageUnavailable:
         raise
-    except StorageError:  # one of them is refused: the others are not to miss for it
+    except StorageError:  # the storage refuses one of them; read the others
         found = [_got(files, path) for path in paths]
     return [
         None if data is None else _parsed(data, f"{files.url}/{path}", parse)
@@ -72,7 +72,7 @@ def _parsed(data: bytes, where: str, parse: Callable[[bytes, str], T]) -> T | No
 
 
 def listed(files: Files, folder: str) -> Sequence[Entry]:
-    """Return the files below a folder; none where the storage refuses. Raises as :func:`read`."""
+    """Return the files below a folder; none if the storage refuses. Raises as :func:`read`."""
     try:
         return files.list(folder)
     except StorageUnavailable:
@@ -89,9 +89,9 @@ def _tell(where: str, error: StorageError | NewerFormat) -> None:
 
 
 class Writer:
-    """Writes for one runner. What the storage refuses is told once for each kind of object, and the job goes on.
+    """Writes one runner's advisory files. If the storage refuses a kind of file, the writer logs that once.
 
-    A storage that is out of reach is waited for some seconds here: commits, which decide, wait longer.
+    It waits only some seconds for a storage that is out of reach. Commits wait longer.
     """
 
     def __init__(self, files: Files):
@@ -99,7 +99,7 @@ class Writer:
         self._refused: set[str] = set()
 
     def write(self, what: str, call: Callable[[Files], None]) -> None:
-        """Call what writes an object; ``what`` names its kind."""
+        """Call a function that writes a file; ``what`` names the kind of file in the log."""
         try:
             call(self._files)
         except StorageError as refused:

@@ -1,6 +1,6 @@
 """Finds the parts that hold a job's rows: its own and, for a derived job, those of its ancestors.
 
-docs/internals/storage.md, "Derived jobs", has the rules. How rows are filtered is filtered_dataset.py's.
+docs/internals/storage.md, "Derived jobs", has the rules. :mod:`mops.storage.filtered_dataset` filters the rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mops.study.ranges import Ranges
 
 @dataclass(frozen=True)
 class PartRows:
-    """Rows that count: those of a part but some groups'.
+    """The rows of a part, without those of some groups.
 
     Parameters
     ----------
     job
-        Whose part it is.
+        The job that wrote the part.
     without
         Groups of this part whose rows do not count; empty: the whole part counts.
     """
@@ -39,7 +39,7 @@ class PartRows:
 
 @dataclass(frozen=True)
 class ResultSource:
-    """A job that rows come from: what its log says, and the groups that ran again in jobs derived from it."""
+    """A job that has rows: its log, and the groups that ran again in jobs derived from it."""
 
     job: str
     log: WholeLog
@@ -55,12 +55,12 @@ class ResultSource:
 
 
 def ancestors(files: Files, record: JobRecord) -> list[ResultSource]:
-    """Return where a derived job's rows come from besides its own parts, the oldest job first.
+    """Return the jobs from which a derived job takes rows over, the oldest first.
 
     Raises
     ------
     CorruptRecord
-        A parent is gone, or is another job than the one that this one was derived from.
+        A parent is missing, or another job has its name now.
     """
     found, again = [], Ranges()
     while record.parent is not None:
@@ -99,29 +99,29 @@ def parts(sources: Iterable[ResultSource], kind: str, output: str | None = None)
 
 
 def families_of(files: Files, paths: JobPaths, views: Iterable[LogView]) -> Families | None:
-    """Return what is stored of the families of a job's columns; None before the first good simulation.
+    """Return the stored families of a job's columns; None before the first good simulation.
 
     Parameters
     ----------
     views
-        Of the logs that its rows come from: its own and those of its ancestors, whose values its own must fit.
+        The views of the job's own log and of its ancestors' logs: the job's values must fit those of its ancestors.
     """
     reference = read_reference(files, paths)
     return None if reference is None else join_families(reference, *(view.families for view in views))
 
 
 def stored_families(files: Files, record: JobRecord, view: LogView) -> Families | None:
-    """Return :func:`families_of` of a job of which the log says ``view``."""
+    """Return :func:`families_of` for a job and the view of its log."""
     return families_of(files, JobPaths(record.job), [*(source.log.view for source in ancestors(files, record)), view])
 
 
 def verify_job(files: Files, job: str) -> list[str]:
-    """Check a job's log and parts, and those of every job that it takes rows over from; reads every part.
+    """Check a job's log and parts, and those of every job from which it takes rows over; reads every part.
 
     Returns
     -------
     list[str]
-        One sentence for each thing that is wrong.
+        One sentence for each problem.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Parquet parts of which the rows of some groups do not count, as one dataset that leaves those rows out.
+"""Makes one dataset of Parquet parts, without the rows of some groups.
 
-Which parts and which groups these are is ancestors.py's.
+:mod:`mops.storage.ancestors` chooses the parts and the groups.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FilteredFile:
     Parameters
     ----------
     job
-        Whose part it is: a group is left out of all filtered parts of a job, or of none.
+        The job that wrote the part. The dataset leaves a group out of all filtered parts of a job, or of none.
     """
 
     path: str
@@ -39,16 +39,16 @@ class FilteredFile:
 
     @property
     def rule(self) -> str:
-        """The name of the filter that holds for the file; empty: every row counts."""
+        """The name of the file's filter; empty: every row counts."""
         return self.job if self.without else ""
 
 
 class _Filtered(ds.FileSystemDataset):  # type: ignore[misc]
     """A dataset in which each file has its own filter.
 
-    Arrow filters a dataset and not its files. So each file says, as a partition column, which rule holds for it, and
-    the dataset's filter, which every scan applies, reads that column; here it is kept from those who read. Where
-    Arrow looks past these methods the column shows: rows that do not count never do.
+    Arrow filters a whole dataset, not its files. So a partition column names each file's rule, and the dataset's
+    filter reads that column in every scan. The methods here hide the column from readers. Where Arrow bypasses them,
+    the column shows, but rows that do not count never do.
     """
 
     @property
@@ -59,7 +59,7 @@ class _Filtered(ds.FileSystemDataset):  # type: ignore[misc]
     def scanner(self, columns: Any = None, **options: Any) -> ds.Scanner:
         return super().scanner(columns=self.schema.names if columns is None else columns, **options)
 
-    # These two build a plan of their own, from a schema without the column that the filter reads.
+    # Arrow's own versions of these two take the schema without the column that the filter reads.
     def sort_by(self, *how: Any, **options: Any) -> ds.Dataset:
         return ds.dataset(self.to_table()).sort_by(*how, **options)
 
@@ -78,11 +78,11 @@ def filtered(
     Parameters
     ----------
     schema
-        What holds every file's rows; it has a column ``group``.
+        A schema for the rows of every file, with a column ``group``.
     filesystem
-        Where the files' paths lead.
+        The file system of the paths.
     file_format
-        How they are read.
+        How to read the files.
     """
     left_out: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for file in files:

@@ -1,4 +1,4 @@
-"""How a job is started: its variables, its interpreter, and its runner's pod."""
+"""How a job starts: its variables, its interpreter, and its runner's pod."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import WrapSerializer
 
 @dataclass(frozen=True)
 class PodOptions:
-    """What the pod of a job's runner has in place of what the service's chart says; None: as the chart says.
+    """Options of a runner's pod, in place of the values of the service's chart; None: the chart's value.
 
     Parameters
     ----------
@@ -22,13 +22,13 @@ class PodOptions:
     deadline_s
         The most seconds that all pods of one Kubernetes Job may take.
     keep_s
-        Seconds for which the Kubernetes Job stays when it is over.
+        Seconds for which Kubernetes keeps the finished Job.
     memory
-        Request and limit, as Kubernetes writes bytes.
+        Request and limit, in Kubernetes' notation of bytes.
     dedicated
-        Whether the job runs on a Dask cluster of its own; None: as ``mops connect`` said.
+        Whether the job runs on a dedicated cluster; None: the choice at ``mops connect``.
     workers
-        The size of that cluster: ``N`` or ``MIN:MAX``; None: as the chart says.
+        The size of that cluster: ``N`` or ``MIN:MAX``; None: the chart's value.
     """
 
     queue: str | None = None
@@ -41,12 +41,12 @@ class PodOptions:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that say something, by field."""
+        """The options that are not None, by field."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
     def of_a_service(self) -> list[str]:
-        """How the command line calls the options that ask for what only a service has."""
+        """The command line's names of the options that only a service can carry out."""
         return [option(name) for name, value in self.given.items() if value is not False]
 
     def overridden(self, given: PodOptions) -> PodOptions:
@@ -56,7 +56,7 @@ class PodOptions:
 
 
 def option(name: str) -> str:
-    """Return how the command line calls a field of :class:`PodOptions`."""
+    """Return the command line's name for a field of :class:`PodOptions`."""
     return f"--{name.removesuffix('_s').replace('_', '-')}"
 
 
@@ -66,12 +66,12 @@ def _without_none(pod: PodOptions, serialize: Callable[[PodOptions], dict[str, A
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What is kept with a job besides its study.
+    """What mops stores with a job besides its study.
 
     Parameters
     ----------
     env
-        Variables for the model; None: its value is the runner's and is not kept.
+        Variables for the model; None: the value comes from the runner's environment, and mops does not store it.
     python
         The interpreter that runs simulations, an absolute path; None: the worker's own.
     """
@@ -99,4 +99,4 @@ class JobOptions:
 
 
 NO_OPTIONS = JobOptions({}, None, PodOptions())
-"""Those of a job that was started without any."""
+"""The options of a job that a person started without any."""

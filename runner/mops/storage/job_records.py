@@ -1,4 +1,4 @@
-"""A job's own records: what was submitted, the reference schema, the copy of its end. Commits are joblog's."""
+"""A job's own records: the submit, the reference schema, the copy of the end. Commits are in the log (`joblog/`)."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _PIECE_CHARACTERS = 2**20
 
 @dataclass(frozen=True)
 class Parent:
-    """The complete job that a derived one takes rows over from (docs/internals/storage.md, "Derived jobs").
+    """The complete job from which a derived job takes rows over (docs/internals/storage.md, "Derived jobs").
 
     Parameters
     ----------
     k, nonce
-        Its last record: by these it is known again.
+        These identify the parent's last record, and so the parent.
     groups
-        Groups that run again; every other is taken over.
+        Groups that run again. The derived job takes over all others.
     counts
-        What is taken over.
+        Counts of the groups that the derived job takes over.
     """
 
     job: str
@@ -54,22 +54,22 @@ class Parent:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What a job is: written once at submit, last of the job's objects.
+    """What a person submitted. mops writes this record once, as the last of a new job's files.
 
     Parameters
     ----------
     created
-        When it was submitted (UTC, ISO 8601).
+        When the person submitted the job (UTC, ISO 8601).
     bundle
         The bundle's digest.
     options
-        How it was started. A resume may have changed them: :func:`mops.storage.kept_options.read_options`.
+        The options of the submit. A resume may change them: :func:`mops.storage.kept_options.read_options`.
     study
-        The study's name, for people: a label of its runner's Kubernetes Job.
+        The study's name, for people: a label of the runner's Kubernetes Job.
     project
-        The project root on the machine that submitted it: a resume there tells what has changed since.
+        The project root on the machine of the submit. A resume there lists the files that have changed since.
     parent
-        Of a derived job.
+        The parent of a derived job; None: the job is not derived.
     """
 
     job: str
@@ -85,21 +85,21 @@ class JobRecord:
 
     @property
     def due(self) -> Ranges:
-        """The groups that the job's own log is to commit."""
+        """The groups that the job's own log commits."""
         return self.parent.groups if self.parent else Ranges().complement(self.n_groups)
 
     @property
     def taken_over(self) -> Ranges:
-        """The groups that the job has from its parent."""
+        """The groups that the job takes over from its parent."""
         return self.due.complement(self.n_groups)
 
     @property
     def taken_over_counts(self) -> Counts:
-        """Simulations and targets of the groups taken over."""
+        """Simulations and targets of :attr:`taken_over`."""
         return self.parent.counts if self.parent else Counts()
 
     def todo(self, committed: Ranges) -> Ranges:
-        """Return the groups that are left to run when the job's own log has committed these."""
+        """Return the groups that are left to run after the job's own log has committed these."""
         return self.due & committed.complement(self.n_groups)
 
 
@@ -107,17 +107,17 @@ JOB_RECORDS = JsonCodec[JobRecord](JobRecord)
 
 
 def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, groups: StudyGroups) -> None:
-    """Write a job; it exists when its record does, which comes last.
+    """Write a job's files. The job exists as soon as its record does, which comes last.
 
     Parameters
     ----------
     study
-        The study as it was given: JSON, and checked. It goes in as it is: as objects, 100,000 sets are 25 MiB.
+        The checked study as JSON text. As Python objects, 100,000 sets would take 25 MiB.
 
     Raises
     ------
     JobError
-        There is a job of this name, or what is left of one that was deleted.
+        There is a job of this name, or files of a deleted one.
     StorageError
         The storage refuses.
     """
@@ -126,10 +126,10 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, grou
     taken = _taken(files, record.job)
     params = encode_groups(groups, files.spool())
     content = _encode_study(study, params.digest, files.spool())
-    # The same study without a job record is what a killed submit leaves: the next one goes on from it.
+    # A killed submit leaves the same study without a job record; the next submit continues from there.
     if not files.put_new(paths.study, content) and files.get(paths.study) != content.read():
         raise taken
-    files.put_new(bundle_path(bundle.digest), bundle.data)  # named by content: another job's is the same
+    files.put_new(bundle_path(bundle.digest), bundle.data)  # the digest names it: another job's file is the same
     files.put_new(paths.params, params.content)
     if not _put_record(files, record):
         raise taken
@@ -137,9 +137,9 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, grou
 
 
 def _encode_study(study: str, params_digest: str, spool: Spool) -> Spool:
-    """Write ``study.json`` piece by piece: a copy of the whole would be the most that a submit holds.
+    """Write ``study.json`` in pieces: a copy of the whole text would be a submit's peak memory.
 
-    The digest is in it because a study that names a file of sets is another one when the file is.
+    The file holds the digest of the parameters because a study may name a file of parameter sets, and that may change.
     """
     spool.write(f'{{"format":{FORMAT},"params_sha256":"{params_digest}","study":'.encode())
     for at in range(0, len(study), _PIECE_CHARACTERS):
@@ -149,10 +149,10 @@ def _encode_study(study: str, params_digest: str, spool: Spool) -> Spool:
 
 
 def withdraw_deleted(files: Files, paths: JobPaths) -> None:
-    """Take a new job's record back if the name is being deleted: the last step of creating a job.
+    """Remove a new job's record if a deletion of the name runs: the last step of creating a job.
 
-    A deletion first writes ``deleted.json`` and then looks for the record. Here the order is the other one, so that
-    at least one of the two sees the other and gives way.
+    A deletion writes ``deleted.json`` first and then looks for the record. A submit does both in the opposite order, so
+    at least one of the two sees the other and stops.
 
     Raises
     ------
@@ -167,12 +167,12 @@ def withdraw_deleted(files: Files, paths: JobPaths) -> None:
 
 
 def refuse_deleted(files: Files, paths: JobPaths) -> None:
-    """Refuse a name under which something of a deleted job is left: the first step of creating a job.
+    """Refuse a name under which files of a deleted job are left: the first step of creating a job.
 
     Raises
     ------
     JobError
-        Something is left.
+        Files are left.
     """
     deletion = read_deletion(files, paths)
     if deletion is None:
@@ -187,12 +187,12 @@ def refuse_deleted(files: Files, paths: JobPaths) -> None:
 
 @dataclass(frozen=True)
 class Deletion:
-    """What stands while a job's files are removed, and after it where a runner of it may still be alive.
+    """Marks a job whose files mops removes, and a removed job of which a runner may still be alive.
 
     Parameters
     ----------
     hosts
-        Where such a runner may be: it is to meet the claims of the log, which stay, and nobody uses the name again.
+        Where a runner may be alive. The log's claims stay to stop it, and mops refuses new jobs of the name.
     """
 
     who: str
@@ -204,37 +204,37 @@ _DELETIONS = JsonCodec[Deletion](Deletion)
 
 
 def write_deletion(files: Files, paths: JobPaths, deletion: Deletion) -> None:
-    """Say that the job is being deleted."""
+    """Mark the job as being deleted."""
     files.put(paths.deleted, _DELETIONS.encode(deletion))
 
 
 def read_deletion(files: Files, paths: JobPaths) -> Deletion | None:
-    """Return what is said of the job's deletion; None: it is not being deleted."""
+    """Return the mark of the job's deletion; None: there is none."""
     return _DELETIONS.read(files, paths.deleted)
 
 
 def check_still_there(files: Files, record: JobRecord) -> None:
-    """Look, behind a claim, whether this job was deleted since its record was read.
+    """Check after a claim that the job still exists.
 
-    A deletion removes the record and then looks for new claims: at least one of the two sees the other.
+    A deletion removes the record and then looks for new claims, so at least one of the two sees the other.
 
     Raises
     ------
     JobError
-        It was.
+        A deletion has removed the job since this process read its record.
     """
     found = JOB_RECORDS.read(files, JobPaths(record.job).record)
     if found is None or found.created != record.created:
         raise JobError(f"job {record.job!r} was deleted meanwhile", where=files.url, hint="submit the study again")
 
 
-# The jobs that runners of this very process are at. Their processes' lives say nothing about them: a notebook lives on.
+# The jobs that this process runs. A living process does not mean a living runner: a notebook outlives its jobs.
 _driven: list[tuple[str, str]] = []
 
 
 @contextmanager
 def driving(files: Files, job: str) -> Iterator[None]:
-    """Note, for :func:`driven_here`, that this process runs a job in the body."""
+    """Note for :func:`driven_here` that this process runs a job, while the body runs."""
     _driven.append((files.url, job))
     try:
         yield
@@ -243,28 +243,28 @@ def driving(files: Files, job: str) -> Iterator[None]:
 
 
 def driven_here(files: Files, job: str) -> bool:
-    """Tell whether this process is running a job."""
+    """Tell whether this process runs a job."""
     return (files.url, job) in _driven
 
 
 def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
-    """Write a derived job: what its parent is, copied, and its record last.
+    """Write a derived job: copies of its parent's files, and its record last.
 
     Raises
     ------
     JobError
-        There is a job of this name, or what is left of one that was deleted; or the parent is deleted meanwhile.
+        There is a job of this name, or files of a deleted one, or a deletion removes the parent at the same time.
     StorageError
         The storage refuses.
     """
     own, its = JobPaths(record.job), JobPaths(parent.job)
     refuse_deleted(files, own)
     copied = [(own.study, its.study), (own.params, its.params)]
-    if read_reference(files, its) is not None:  # none: not one simulation of the parent was good
+    if read_reference(files, its) is not None:  # none: every simulation of the parent failed
         copied.append((own.schema, its.schema))
     for path, source in copied:
         data = files.get(source)
-        # The same bytes without a job record are what a killed retry leaves.
+        # A killed retry leaves the same bytes without a job record.
         if not files.put_new(path, data) and files.get(path) != data:
             raise _taken(files, record.job)
     if not _put_record(files, record):
@@ -290,9 +290,9 @@ def load_job(files: Files, job: str) -> JobRecord:
     Raises
     ------
     JobError
-        There is no such job; the nearest names are given.
+        There is no such job; the error gives the nearest names.
     NewerFormat, CorruptRecord
-        The record is of a newer mops, or is not one.
+        A newer mops wrote the record, or it is not what mops wrote.
     """
     record = JOB_RECORDS.read(files, JobPaths(job).record)
     if record is None:
@@ -314,7 +314,7 @@ _DERIVED = JsonCodec[_Derived](_Derived)
 
 
 def parent_named(data: bytes) -> str | None:
-    """Return the parent that a job's record names, whatever else is in it: it may be a newer mops's, or broken."""
+    """Return the parent in the bytes of a job's record, even if a newer mops wrote them or other fields are broken."""
     derived = _DERIVED.glance(data)
     return derived.parent.job if derived else None
 
@@ -334,12 +334,12 @@ def _no_job(files: Files, job: str) -> JobError:
 
 
 def job_names(files: Files) -> list[str]:
-    """Return the names under which something lies in a storage: a job, or what a killed submit or delete left."""
+    """Return the names that have files in a storage: jobs, and what a killed submit or delete left."""
     return [name for name in files.folders(JOBS) if is_job_name(name)]
 
 
 def load_groups(files: Files, job: str) -> GroupTable:
-    """Return a job's groups; pieces of them are read as they are needed."""
+    """Return a job's groups. The table reads its pieces when it needs them."""
     path = JobPaths(job).params
     return read_groups(files.reader(path), f"{files.url}/{path}")
 
@@ -353,16 +353,16 @@ _REFERENCES = JsonCodec[_Reference](_Reference)
 
 
 def read_reference(files: Files, paths: JobPaths) -> Families | None:
-    """Return the job's reference schema: what the first good simulation gave; None before that.
+    """Return the job's reference schema, from the first good simulation; None before that.
 
-    What later values fixed beyond it, the commits say (:attr:`mops.storage.joblog.view.LogView.families`).
+    :attr:`mops.storage.joblog.view.LogView.families` has what later values fixed beyond it.
     """
     reference = _REFERENCES.read(files, paths.schema)
     return reference.outputs if reference else None
 
 
 def keep_reference(files: Files, paths: JobPaths, families: Families) -> Families:
-    """Make this the job's reference schema, unless it has one; return the one that it has now."""
+    """Store the job's reference schema unless there is one; return the stored one."""
     files.put_new(paths.schema, _REFERENCES.encode(_Reference(families)))
     return read_reference(files, paths) or families
 
@@ -374,7 +374,7 @@ class Finished(End):
     Parameters
     ----------
     created
-        Tells this job from another of its name.
+        The job's, which tells it from another job of its name.
     """
 
     created: str
@@ -390,7 +390,7 @@ def keep_finished(files: Files, record: JobRecord, end: End) -> None:
 
 
 def decode_finished(data: bytes, record: JobRecord) -> Finished | None:
-    """Return the copy of a job's end; None: these bytes are none, or of another job, and the log is to be read."""
+    """Return the copy of a job's end; None: the bytes are unusable or of another job, so read the log."""
     try:
         copy = _FINISHED.decode(data, JobPaths(record.job).finished)
     except (CorruptRecord, NewerFormat):

@@ -1,7 +1,7 @@
 """How records are stored as JSON: one codec for all kinds of records, and the types of their fields.
 
-A record is a dataclass. Pydantic checks what is read against the dataclass's annotations, strictly: no value is
-converted to another type. A field that the dataclass does not have comes from a newer mops and is passed over.
+A record is a dataclass. Pydantic checks each value strictly against the dataclass's annotations and converts no value
+to another type. It ignores fields that the dataclass lacks: a newer mops may add some.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mops.study.ranges import Ranges
 T = TypeVar("T")
 
 FORMAT = 1
-"""The format of every JSON record. A mops refuses records of a newer one."""
+"""The format of every JSON record. mops refuses records of a newer format."""
 
 RESTORE_HINT = "only mops writes this file: restore it from a backup or from the storage's own history"
 
@@ -36,12 +36,12 @@ _DAY_SECONDS = 86400.0
 
 @dataclass(frozen=True)
 class _Head:
-    """What every record says, of whatever format.
+    """The fields that records of every format have.
 
     Parameters
     ----------
     mops
-        The version that wrote it, in ``job.json``.
+        The version that wrote the record. Only ``job.json`` has it.
     """
 
     format: int
@@ -57,10 +57,10 @@ class JsonCodec(Generic[T]):
     Parameters
     ----------
     kind
-        A dataclass, or a union of dataclasses that a field tells apart.
+        A dataclass, or a union of dataclasses with a discriminator.
     advisory
-        Whether the records decide nothing. A value of a wrong type is then written as it is: it costs a reader the
-        record, and not a runner its job.
+        Whether the records are advisory. If so, :meth:`encode` writes a value of a wrong type as it is: a reader then
+        skips the record, where an error would end the runner's job.
     """
 
     def __init__(self, kind: Any, *, advisory: bool = False):
@@ -68,7 +68,7 @@ class JsonCodec(Generic[T]):
         self._warnings: Literal["none", "error"] = "none" if advisory else "error"
 
     @cached_property
-    def _adapter(self) -> TypeAdapter[T]:  # on first use: all adapters together take 0.1 s
+    def _adapter(self) -> TypeAdapter[T]:  # built on first use: all of them take 0.1 s
         return TypeAdapter(self._kind)
 
     def encode(self, record: T, **head: object) -> bytes:
@@ -77,35 +77,35 @@ class JsonCodec(Generic[T]):
         Parameters
         ----------
         head
-            Fields that stand before the record's own.
+            Fields in front of the record's own.
 
         Raises
         ------
         ValueError
-            A value is of another type than its field, so that nothing could read the record.
+            A value has another type than its field, so :meth:`decode` would refuse the record.
         """
-        # The bytes are json's: pydantic writes some floats in another way (1e-7 for 1e-07).
+        # json writes the bytes: pydantic writes some floats differently (1e-7 for 1e-07).
         fields = {"format": FORMAT, **head, **self._adapter.dump_python(record, warnings=self._warnings)}
         return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
     def decode(self, data: bytes, where: str) -> T:
-        """Return the record that these bytes are.
+        """Return the record from its bytes.
 
         Parameters
         ----------
         where
-            What errors name.
+            The place that errors name.
 
         Raises
         ------
         NewerFormat
-            A newer mops wrote it.
+            A newer mops wrote the record.
         CorruptRecord
-            It is not what mops wrote.
+            The bytes are not what mops wrote.
         """
         try:
             head = _HEAD.validate_json(data, strict=True)
-            if head.format > FORMAT:  # before the rest: a newer record may lack what this mops needs
+            if head.format > FORMAT:  # checked first: a newer record may lack fields
                 what = f"this record has format {head.format}, and this mops reads {FORMAT}"
                 newer = f"mops-runner {head.mops} or newer" if head.mops else _NEWER
                 raise NewerFormat(what, where=where, hint=f"install {newer}")
@@ -115,7 +115,7 @@ class JsonCodec(Generic[T]):
             raise CorruptRecord(what, where=where, hint=RESTORE_HINT) from bad
 
     def glance(self, data: bytes) -> T | None:
-        """Return what a record of any format says of this kind's fields; None: it does not have them."""
+        """Return this kind's fields from a record of any format; None: the bytes do not have them."""
         try:
             return self._adapter.validate_json(data, strict=True)
         except ValidationError:
@@ -136,7 +136,7 @@ class JsonCodec(Generic[T]):
 
 
 def _faults(bad: ValidationError) -> str:
-    """Return where a record is wrong, and how."""
+    """Return the fields that are wrong, each with the reason."""
     errors = bad.errors(include_url=False, include_input=False, include_context=False)
     shown = []
     for error in errors[:_FAULTS_SHOWN]:
@@ -146,7 +146,7 @@ def _faults(bad: ValidationError) -> str:
     return "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
 
 
-# How fields are checked and stored whose types say too little.
+# Types of fields with further rules.
 
 StoredCount: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 StoredNumber: TypeAlias = Annotated[float, Field(gt=-(2**63), lt=2**63, allow_inf_nan=False)]
@@ -154,17 +154,17 @@ StoredNumber: TypeAlias = Annotated[float, Field(gt=-(2**63), lt=2**63, allow_in
 
 def _past(time_s: float) -> float:
     if time_s > time.time() + _DAY_SECONDS:  # clocks of machines differ
-        raise ValueError("lies in the future")
+        raise ValueError("is in the future")
     return time_s
 
 
 StoredTime: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_past)]
-"""Seconds since the epoch, at which something has happened."""
+"""A time in the past, in seconds since the epoch."""
 
 
 def _family(value: Family) -> Family:
     if not is_family(value):
-        raise ValueError("is no family of types")
+        raise ValueError("is not a family of column types")
     return value
 
 
@@ -173,7 +173,7 @@ StoredFamilies: TypeAlias = dict[str, dict[str, Annotated[Family, AfterValidator
 
 def _ranges(intervals: tuple[tuple[int, int], ...]) -> Ranges:
     if any(start >= stop for start, stop in intervals):
-        raise ValueError("not all are intervals [start, stop] with start < stop")
+        raise ValueError("some are not intervals [start, stop] with start < stop")
     return Ranges.joined(intervals)
 
 

@@ -1,10 +1,10 @@
 """Stores a job's options, and reads them for resume and retry.
 
-``job.json`` has the options of the submit. A resume that names an option appends ``options/<k>.json``, create-only: the
-last of these records is in effect for every later resume, and for the job that a retry derives. A record names the job
-by the time of its submit: what a deleted job of the same name has left is passed over. A variable without a
-value has only its name here: its value is the runner's and is never stored. What the settings (MODELOPS_JOB_*) say is
-read afresh by each attempt and is not kept here. docs/internals/kubernetes.md has the table.
+``job.json`` has the options of the submit. A resume with new options appends ``options/<k>.json``, create-only. The
+last of these records is in effect for every later resume and retry. Each record holds the time of its job's submit, so
+that readers skip what a deleted job of the same name left. Of a variable without a value mops stores only the name: the
+value comes from the runner's environment. Each attempt reads the settings (MODELOPS_JOB_*) again, so they are not here.
+docs/internals/kubernetes.md has the table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Submitted:
-    """Which job a record is of: the time of its submit."""
+    """The time of the submit, which identifies the job."""
 
     created: str
 
@@ -46,17 +46,17 @@ class KeptOptions:
 
 
 def read_options(files: Files, job: JobRecord) -> KeptOptions:
-    """Return a job's options as the last command left them.
+    """Return the job's options that are in effect.
 
     Raises
     ------
     NewerFormat, CorruptRecord
-        A record is of a newer mops, or is not one.
+        A newer mops wrote a record, or a record is not what mops wrote.
     """
     paths, kept = JobPaths(job.job), KeptOptions(0, job.options)
     while (data := files.get_many([paths.options(kept.k + 1)])[0]) is not None:
         options = kept.options
-        # A record of a job that had this name before may be of any format.
+        # An earlier job of this name may have left a record of any format.
         if (of := _SUBMITTED.glance(data)) is None or of.created == job.created:
             options = _RECORDS.decode(data, f"{files.url}/{paths.options(kept.k + 1)}").options
         kept = KeptOptions(kept.k + 1, options)
@@ -64,23 +64,23 @@ def read_options(files: Files, job: JobRecord) -> KeptOptions:
 
 
 def keep_options(files: Files, job: JobRecord, before: KeptOptions, now: JobOptions) -> None:
-    """Keep the options of a command with the job, unless they are what the job has already.
+    """Store a command's options with the job, if they differ from the job's.
 
     Parameters
     ----------
     before
-        What the command has read and changed.
+        The options that the command has read and changed.
 
     Raises
     ------
     JobError
-        Another command has changed them meanwhile.
+        Another command has changed the options at the same time.
     """
     if now == before.options:
         return
     path = JobPaths(job.job).options(before.k + 1)
     content = _RECORDS.encode(_Record(job.created, now))
-    if not files.put_new(path, content) and files.get(path) != content:  # the same bytes: an answer was lost
+    if not files.put_new(path, content) and files.get(path) != content:  # same bytes: an answer got lost
         raise JobError(
             f"another command has changed the options of job {job.job!r} meanwhile",
             where=f"{files.url}/{path}",

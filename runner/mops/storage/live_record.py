@@ -1,4 +1,4 @@
-"""The live record: what a runner says of itself while it runs. It decides nothing."""
+"""The live record: a running runner's report about itself. It is advisory."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from mops.verdicts import Counts
 
 @dataclass(frozen=True)
 class Live:
-    """A sign of life: the only object that is overwritten, and none that decides anything.
+    """A runner's report: the only file of a job that mops overwrites.
 
     Parameters
     ----------
     at
-        When it was written (s since the epoch, the runner's clock).
+        When the runner wrote it (s since the epoch, the runner's clock).
     counts
-        What has reached the runner, and what earlier attempts committed.
+        What has reached the runner, plus what earlier attempts committed.
     rate
         Simulations per second.
     memory_bytes
         Resident memory of the runner's process tree.
     settings
-        What the attempt runs with: JSON values by field.
+        The attempt's settings: JSON values by field.
     durable
-        Simulations that are committed.
+        Committed simulations.
     seconds
-        Since the attempt began.
+        Time since the attempt's start.
     peak_bytes, runner_bytes
-        The tree's memory at its highest in this attempt, and the runner's own now.
+        The peak memory of the process tree in this attempt, and the runner's own memory now.
     in_flight, slots
-        Groups sent and not yet back, and simulations that run at once.
+        Groups in flight, and simulations that run at once.
     open_bytes
-        Results in the runner that are not durable yet.
+        Results in the runner that are not committed yet.
     expected
-        What the attempt was expected to take and give when it had looked: ``seconds``, ``rows``, ``bytes``.
+        The attempt's forecast: ``seconds``, ``rows``, ``bytes``.
     lines
         The last lines of the job's log.
     limit_bytes
-        What the runner and its processes may take: its container's, or the machine's.
+        The memory limit of the runner and its processes: that of the container or of the machine.
     window
-        The most groups in flight at that moment.
+        The limit of groups in flight at that moment.
     children
-        How child processes are started, and why.
+        How child processes start, and why.
     sizing
         The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto.
     """
@@ -80,10 +80,10 @@ _LIVE = JsonCodec[Live](Live, advisory=True)
 
 
 def write_live(files: Files, paths: JobPaths, attempt: int, live: Live) -> None:
-    """Overwrite the attempt's sign of life."""
+    """Overwrite the attempt's live record."""
     files.put(paths.live(attempt), _LIVE.encode(live))
 
 
 def read_live(files: Files, paths: JobPaths, attempt: int) -> Live | None:
-    """Return the attempt's last sign of life; None if it left none, or one of no use (:mod:`mops.storage.advisory`)."""
+    """Return the attempt's last live record; None: there is none, or it is unusable (:mod:`mops.storage.advisory`)."""
     return advisory.read(files, paths.live(attempt), _LIVE.decode)

@@ -1,8 +1,7 @@
-"""One part for an output and a checkpoint, whatever types of one family its rows come in.
+"""Writes one part for an output and a checkpoint, from rows in any types of one family.
 
-The types of a file's columns are widened as rows come (:class:`StoredTypes`). A file that was begun with narrower types
-is read back and goes into the wider one when the checkpoint closes, or when there are many such files
-(:class:`OutputFile`), a row group at a time.
+:class:`StoredTypes` widens the types of columns as rows come. :class:`OutputFile` starts a new file for wider types. It
+copies the narrower files into the widest, a row group at a time: when the checkpoint closes, or when there are many.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from mops.study.column_families import NULL, Family
 from mops.study.column_types import converted, storage_type, type_said, used_type
 
 MOST_NARROWER = 8
-"""Files with narrower types that wait to be read back; each holds a descriptor."""
+"""The most files with narrower types that may wait to be copied. Each holds a file descriptor."""
 
 _NO_COLUMNS: Mapping[str, Family] = {}
 
@@ -26,12 +25,12 @@ _NO_COLUMNS: Mapping[str, Family] = {}
 class StoredTypes:
     """The types in which an attempt stores its outputs' columns: each is as wide as the values so far need.
 
-    They stay from part to part: soon all parts of an output have the same.
+    The types carry over from part to part, so soon all parts of an output have the same types.
 
     Parameters
     ----------
     families
-        Returns what is known now of an output's columns.
+        Returns the families of an output's columns, as far as mops knows them now.
     """
 
     def __init__(self, families: Callable[[str], Mapping[str, Family]] = lambda _: _NO_COLUMNS):
@@ -39,7 +38,7 @@ class StoredTypes:
         self._types: dict[str, dict[str, pa.DataType]] = {}
 
     def stored(self, output: str, table: pa.Table) -> pa.Table:
-        """Return a table as it is stored: with the types that now hold its values and all before it."""
+        """Return a table for storage, in types that hold its values and all earlier ones."""
         known, families, types = self._types.get(output, {}), self._families(output), {}
         for name, column in zip(table.column_names, table.columns, strict=True):
             family = families.get(name, NULL)
@@ -53,12 +52,12 @@ class StoredTypes:
 
 
 class OutputFile:
-    """Encodes the rows of one output as one file; their types may become wider from table to table.
+    """Encodes the rows of one output as one file. Their types may become wider from table to table.
 
     Parameters
     ----------
     spool
-        Returns an empty place for a file.
+        Returns an empty spool.
     """
 
     def __init__(self, spool: Callable[[], Spool]):
@@ -68,7 +67,7 @@ class OutputFile:
         self._narrower: list[Encoded] = []
 
     def write(self, table: pa.Table) -> None:
-        """Take rows, with their identity, in types at least as wide as those before."""
+        """Add rows with their identity, in types at least as wide as the earlier rows'."""
         if self._encoder is None or table.schema != self._schema:
             if self._encoder is not None:
                 self._narrower.append(self._encoder.finish())
@@ -79,14 +78,14 @@ class OutputFile:
         self._encoder.write(table)
 
     def finish(self) -> Encoded:
-        """Return the file: all rows, in the widest types."""
+        """Return the file with all rows, in the widest types."""
         assert self._encoder is not None
         assert self._schema is not None
         self._fold(self._encoder, self._schema)
         return self._encoder.finish()
 
     def _fold(self, encoder: PartEncoder, schema: pa.Schema) -> None:
-        """Read the narrower files back into the present one."""
+        """Copy the narrower files into the current one."""
         while self._narrower:
             narrow = pq.ParquetFile(self._narrower.pop(0).content.opened(), read_dictionary=["param_id"])
             for number in range(narrow.num_row_groups):

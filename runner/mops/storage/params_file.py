@@ -1,4 +1,4 @@
-"""The parameter sets of a job as Parquet: params.parquet, written and read."""
+"""Writes and reads ``params.parquet``: the parameter sets of a job."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _TYPES = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "str": p
 
 
 def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
-    """Write ``params.parquet``: identity as JSON and seeds, and typed columns for reading only.
+    """Write ``params.parquet``: ids, seeds and parameters as JSON, and typed columns for people's queries.
 
-    It is written piece by piece and not held in memory, however many groups there are.
+    The function writes one piece at a time and never holds all groups in memory.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
         pa.field(name if name not in identity else f"param.{name}", _type_of(kinds))
         for name, kinds in groups.kinds.items()
     ]
-    # zstd: the hexadecimal of an identity shrinks to its half, which snappy leaves as it is.
+    # zstd halves the hexadecimal digits of an id. snappy does not shrink them.
     with pq.ParquetWriter(
         pa.PythonFile(sink, "w"),
         pa.schema([*_GROUPS, *columns]),
@@ -63,7 +63,7 @@ def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
 
 
 def _type_of(kinds: set[str]) -> pa.DataType:
-    """Return the type of a parameter's column; values of several kinds, or too large, are there as JSON."""
+    """Return the type of a parameter's column. A column of several kinds or of too large values is JSON text."""
     if kinds == {"int", "float"}:
         return pa.float64()
     (kind, *others) = kinds
@@ -80,7 +80,7 @@ def _typed(params: pa.Array, kinds: dict[str, set[str]]) -> list[pa.Array]:
 
 def _column(values: list[Any], kinds: set[str]) -> pa.Array:
     kind = _type_of(kinds)
-    if kind == pa.float64():  # an integer that no float holds exactly would be refused, unless converted here
+    if kind == pa.float64():  # pyarrow refuses integers that no float holds exactly
         return pa.array([None if value is None else float(value) for value in values], kind)
     if kind == pa.string() and kinds != {"str"}:
         values = [None if value is None else json.dumps(value) for value in values]
@@ -98,7 +98,7 @@ class _StoredGroups:
             row_groups = [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
             leaf = self._file.schema_arrow.names.index("seeds")
             self.bounds = [0, *accumulate(row_group.num_rows for row_group in row_groups)]
-            # A list that is never empty nor null has as many values as there are elements.
+            # No list is empty or null, so the number of values is the number of elements.
             self.n_simulations = sum(row_group.column(leaf).num_values for row_group in row_groups)
 
     def load(self, number: int) -> GroupChunk:
@@ -122,12 +122,12 @@ class _StoredGroups:
 
 
 def read_groups(source: pa.NativeFile, where: str) -> GroupTable:
-    """Read ``params.parquet``; pieces of it are read when they are looked into.
+    """Read ``params.parquet``. The table reads its pieces when it needs them.
 
     Raises
     ------
     CorruptRecord
-        It is not what :func:`encode_groups` wrote. Later reads raise it too.
+        The file is not what :func:`encode_groups` wrote. Later reads of the table raise it too.
     """
     stored = _StoredGroups(source, where)
     return GroupTable(stored.bounds, stored.load, stored.n_simulations)

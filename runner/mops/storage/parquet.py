@@ -1,8 +1,8 @@
-"""Encodes a job's parts as Parquet, and unifies their schemas. Where the bytes go is files.py's.
+"""Encodes a job's parts as Parquet, and unifies their schemas.
 
-Parts are plain Parquet for any reader: identity columns in front (``param_id``, ``group``, ``replicate``,
-``seed``), then the model's own. Types may differ between parts within a column's family; :func:`unified` finds the
-schema that holds them all.
+Parts are plain Parquet for any reader. The identity columns come first (``param_id``, ``group``, ``replicate``,
+``seed``), then the model's. Types may differ between parts within a column's family. :func:`unified` finds the schema
+that holds them all.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from mops.study.column_families import NULL, Family
 from mops.study.column_types import storage_type
 
 ROW_GROUP_BYTES = 4 << 20
-"""Rows that wait to be encoded, as Arrow. Larger ones cost more: at 16 MiB the encoder's buffers are given back to the
-system and cleared anew for each row group (27 us of CPU for a simulation of 11 KiB, 24 us with this)."""
+"""The size of a row group before it is encoded, as Arrow. At 16 MiB the encoder returns its buffers to the system after
+each row group, which costs more CPU: 27 us for a simulation of 11 KiB, 24 us at 4 MiB."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Encoded:
 
 
 class SpoolSink(io.RawIOBase):
-    """Writes to a spool, and knows what it wrote."""
+    """Writes to a spool, and computes the size and digest of what it writes."""
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
@@ -53,7 +53,7 @@ class SpoolSink(io.RawIOBase):
         self._digest = hashlib.sha256()
 
     def writable(self) -> bool:
-        """As of any file that is open for writing."""
+        """Return True, as any file that is open for writing."""
         return True
 
     def write(self, data: Any) -> int:
@@ -64,26 +64,25 @@ class SpoolSink(io.RawIOBase):
         return len(data)
 
     def tell(self) -> int:
-        """Return how many bytes are written."""
+        """Return the number of bytes written."""
         return self.bytes
 
     def encoded(self, rows: int) -> Encoded:
-        """Return what is written, with its digest."""
+        """Return the finished file with its digest."""
         return Encoded(self.spool, rows, self.bytes, self._digest.hexdigest())
 
 
 class PartEncoder:
     """Encodes tables of one schema as one Parquet file, in row groups of about 4 MiB.
 
-    Identity columns arrive dictionary-encoded and leave as plain strings: the file carries the schema of what
-    readers are to see.
+    Identity columns arrive dictionary-encoded. The file's schema has plain strings for them, as readers expect.
 
     Parameters
     ----------
     spool
-        Where the file is written to; empty.
+        An empty spool for the file.
     dictionary_bytes
-        Strings of a column are stored once in a row group, unless the different ones take more.
+        A row group stores each distinct string of a column once, unless the distinct strings take more than this.
     """
 
     def __init__(self, schema: pa.Schema, spool: Spool, dictionary_bytes: int = 1 << 20):
@@ -94,7 +93,7 @@ class PartEncoder:
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._sink, "w"),
             schema,
-            store_schema=False,  # it would be that of the dictionaries
+            store_schema=False,  # the schema has dictionaries, and readers expect plain strings
             # Measured on 365 x 4 floats a simulation: 22 us with these, 54 us with pyarrow's defaults.
             compression="snappy",
             use_dictionary=[field.name for field in schema if _is_text(field.type)],
@@ -104,17 +103,17 @@ class PartEncoder:
             write_statistics=["group"],
             dictionary_pagesize_limit=dictionary_bytes,
         )
-        # Given as the schema's metadata, it would be dropped by pyarrow without a word.
-        # Parquet's own types say too little of some: durations would come back as integers, and zones as UTC. The types
-        # as text name those of elements and fields too. Other parts save the schema's 1 KiB.
+        # pyarrow silently drops this key from a schema's metadata, so it is added to the file.
+        # Parquet's own types would return durations as integers, and all time zones as UTC. The text of a type includes
+        # the types of its elements and fields. Other parts save the 1 KiB of this schema.
         if any("duration[" in text or "tz=" in text for text in map(str, schema.types)):
             plain = _plain(schema).serialize().to_pybytes()
             self._writer.add_key_value_metadata({"ARROW:schema": base64.b64encode(plain)})
 
     def write(self, table: pa.Table) -> None:
-        """Take rows; they are encoded as soon as a row group is full, and before what would make it too large."""
+        """Add rows. The encoder encodes a row group when it is full, and before rows that would make it too large."""
         if not table.num_rows and (self._open or self._rows):
-            return  # only where it is all there is does it say something: the columns
+            return  # a file needs an empty table only to have its columns
         nbytes = table.nbytes
         if self._rows and self._open_bytes + nbytes > ROW_GROUP_BYTES:
             self._flush()
@@ -126,7 +125,7 @@ class PartEncoder:
 
     def _flush(self) -> None:
         if self._open:
-            # One dictionary for all: at the second one Parquet's writer goes on with plain strings, 5 us a simulation.
+            # One dictionary for all: at a second one Parquet's writer falls back to plain strings, 5 us a simulation.
             table = pa.concat_tables(self._open).unify_dictionaries()
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         self._open, self._open_bytes = [], 0
@@ -147,24 +146,24 @@ def _plain(schema: pa.Schema) -> pa.Schema:
 
 
 def encode(table: pa.Table, spool: Spool) -> Encoded:
-    """Return one table as a Parquet file, in an empty spool."""
+    """Encode one table as a Parquet file in an empty spool."""
     encoder = PartEncoder(table.schema, spool)
     encoder.write(table)
     return encoder.finish()
 
 
 def unified(schemas: Iterable[pa.Schema], where: str, families: Mapping[str, Family] | None = None) -> pa.Schema:
-    """Return the schema as which all parts can be read, with every value.
+    """Return a schema that can read all parts with every value.
 
     Parameters
     ----------
     families
-        What is known of the columns' values; None: nothing but the types.
+        The families of the columns' values; None: only the types are known.
 
     Raises
     ------
     CorruptRecord
-        There is none; the parts were not made by one job.
+        There is no such schema: the parts are not of one job.
     """
     fields: dict[str, list[pa.Field]] = defaultdict(list)
     for schema in schemas:
@@ -182,6 +181,6 @@ def unified(schemas: Iterable[pa.Schema], where: str, families: Mapping[str, Fam
 
 
 def with_dictionaries(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """Return the schema for reading columns of strings as dictionaries."""
+    """Return a schema that reads these columns of strings as dictionaries."""
     dictionary = pa.dictionary(pa.int32(), pa.string())
     return pa.schema([field.with_type(dictionary) if field.name in names else field for field in schema])

@@ -1,16 +1,17 @@
-"""Where everything of a job lies. Every path has its home here; paths are relative to the storage's root.
+"""The paths of all files of a job. Paths are relative to the storage's root.
 
 ::
 
     bundles/<sha256>.zip
     jobs/<job>/study.json  params.parquet  schema.json  job.json     create-only
-    jobs/<job>/log/00000001.json  00000002.json  ...                 the only truth: log.py
-    jobs/<job>/outputs/<output>/<n>-<c>.parquet                      parts: there once a record names them
+    jobs/<job>/options/00000001.json  ...                            create-only
+    jobs/<job>/log/00000001.json  00000002.json  ...                 create-only: decides what is committed
+    jobs/<job>/outputs/<output>/<n>-<c>.parquet                      parts: they count once a log record names them
     jobs/<job>/losses/<n>-<c>.parquet  failures/<n>-<c>.parquet
     jobs/<job>/logs/<n>-<c>.txt  events/<n>-<c>.json
-    jobs/<job>/live/<n>.json                                         the only object that is overwritten
-    jobs/<job>/finished.json                                         a copy of the end; decides nothing
-    jobs/<job>/deleted.json                                          while the job is deleted, and perhaps after it
+    jobs/<job>/live/<n>.json                                         the only file that mops overwrites
+    jobs/<job>/finished.json                                         an advisory copy of the end
+    jobs/<job>/deleted.json                                          during a deletion, and perhaps after it
 
 ``n`` is the number of the attempt, ``c`` a number that its runner uses once.
 """
@@ -27,13 +28,13 @@ JOBS = "jobs"
 BUNDLES = "bundles"
 PART_KINDS = ("outputs", "losses", "failures")
 
-# What every storage takes as one segment of a path, a URL and a Kubernetes label.
+# A name that every storage, URL and Kubernetes label accepts as one segment.
 _JOB = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NUMBERED = re.compile(r"(\d+)-(\d+)\.(?:parquet|txt|json)", re.ASCII)
 
 
 def bundle_path(digest: str) -> str:
-    """Return where the bundle with this SHA-256 lies."""
+    """Return the path of the bundle with this SHA-256."""
     return f"{BUNDLES}/{digest}.zip"
 
 
@@ -69,12 +70,12 @@ class JobPaths:
 
     @property
     def record(self) -> str:
-        """What was submitted; the job exists when this does."""
+        """The job's record. The job exists when this file does."""
         return f"{self.root}/job.json"
 
     @property
     def study(self) -> str:
-        """The study as it was submitted."""
+        """The study at the submit."""
         return f"{self.root}/study.json"
 
     @property
@@ -94,11 +95,11 @@ class JobPaths:
 
     @property
     def deleted(self) -> str:
-        """Says that the job is being deleted, or was; no job of this name is created over it."""
+        """The mark of a deletion. mops refuses new jobs of this name while it exists."""
         return f"{self.root}/deleted.json"
 
     def options(self, k: int) -> str:
-        """Return where the ``k``-th change of the job's options lies (the first is 1)."""
+        """Return the path of the ``k``-th change of the job's options (the first is 1)."""
         return f"{self.root}/options/{k:08d}.json"
 
     @property
@@ -107,7 +108,7 @@ class JobPaths:
         return f"{self.root}/log"
 
     def log_record(self, k: int) -> str:
-        """Return where record ``k`` of the log lies (the first is 1)."""
+        """Return the path of record ``k`` of the log (the first is 1)."""
         return f"{self.log}/{k:08d}.json"
 
     def folder(self, kind: str, output: str | None = None) -> str:
@@ -118,23 +119,23 @@ class JobPaths:
         kind
             ``outputs``, ``losses`` or ``failures``.
         output
-            The output's name, for ``outputs`` only. A model may choose any: it is percent-encoded.
+            The output's name, for ``outputs`` only. A model may choose any name, so the path has it percent-encoded.
         """
         assert kind in PART_KINDS
         assert (kind == "outputs") == (output is not None)
         return f"{self.root}/{kind}" if output is None else f"{self.root}/{kind}/{_segment(output)}"
 
     def part(self, kind: str, output: str | None, n: int, c: int) -> str:
-        """Return where part ``c`` of attempt ``n`` lies; kind and output as for :meth:`folder`."""
+        """Return the path of part ``c`` of attempt ``n``; kind and output as for :meth:`folder`."""
         return f"{self.folder(kind, output)}/{n}-{c}.parquet"
 
     @property
     def texts(self) -> str:
-        """The folder of the text log's pieces."""
+        """The folder of the text log's files."""
         return f"{self.root}/logs"
 
     def text(self, n: int, c: int) -> str:
-        """Return where piece ``c`` of the text log of attempt ``n`` lies."""
+        """Return the path of file ``c`` of the text log of attempt ``n``."""
         return f"{self.texts}/{n}-{c}.txt"
 
     @property
@@ -143,11 +144,11 @@ class JobPaths:
         return f"{self.root}/events"
 
     def events(self, n: int, c: int) -> str:
-        """Return where samples ``c`` of memory and rate of attempt ``n`` lie."""
+        """Return the path of file ``c`` of the samples of attempt ``n``."""
         return f"{self.samples}/{n}-{c}.json"
 
     def live(self, n: int) -> str:
-        """Return where the sign of life of attempt ``n`` lies."""
+        """Return the path of the live record of attempt ``n``."""
         return f"{self.root}/live/{n}.json"
 
 
@@ -157,7 +158,7 @@ def is_job_name(name: str) -> bool:
 
 
 def numbers_of(path: str) -> tuple[int, int] | None:
-    """Return (n, c) of the path of a part, a text or events: the attempt and its number; None: it is no such path."""
+    """Return (n, c) from the path of a part, a text log or samples: the attempt and the number; None: another path."""
     found = _NUMBERED.fullmatch(path.rpartition("/")[2])
     return (int(found[1]), int(found[2])) if found else None
 
@@ -169,6 +170,6 @@ def table_of(part: str) -> tuple[str, str | None]:
 
 
 def _segment(name: str) -> str:
-    """Make one segment of any name; '.' and '..' would be folders, and Azure drops a dot at the end."""
+    """Encode any name as one segment. '.' and '..' would be folders, and Azure drops a dot at the end."""
     quoted = quote(name, safe="")
     return quoted[:-1] + "%2E" if quoted.endswith(".") else quoted

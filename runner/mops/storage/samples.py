@@ -1,7 +1,7 @@
-"""Samples of a running job: where it stood, how fast, in how much memory. Kept with the job for watch and for reports.
+"""Samples of a running job: its progress, rate and memory over time, for ``mops jobs watch`` and reports.
 
-A runner writes a few of them as one small object about once a minute. They decide nothing, and a killed runner's last
-minute is missing.
+A runner writes a few samples as one small file about once a minute. They are advisory, and the last minute of a killed
+runner is missing.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ SAMPLES = pa.schema(
     ]
 )
 
-_MOST = 2**31  # attempts, groups in flight and slots: what their columns take
+_MOST = 2**31  # attempts, groups in flight and slots: the limit of their columns
 _Count32: TypeAlias = Annotated[int, Field(ge=0, lt=_MOST)]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Where a job stood at one moment. Counts are of the whole job, earlier attempts included.
+    """A job's progress at one moment. The counts include earlier attempts.
 
     Parameters
     ----------
     at
-        When (s since the epoch, the runner's clock).
+        The moment (s since the epoch, the runner's clock).
     simulations_good, simulations_failed, targets_good, targets_failed
         What has reached the runner.
     durable
-        Simulations that are committed.
+        Committed simulations.
     rate
-        Simulations per second since the sample before.
+        Simulations per second since the previous sample.
     memory_bytes, runner_bytes
         Resident memory of the runner's process tree, and of the runner alone.
     in_flight
-        Groups sent and not yet back.
+        Groups in flight.
     slots
         Simulations that run at once.
     open_bytes
-        Results that are in the runner and not yet durable, as Arrow.
+        Bytes of results in the runner that are not committed yet, as Arrow.
     verdicts
         How many simulations and targets failed, by verdict.
     """
@@ -104,12 +104,12 @@ def write_samples(files: Files, paths: JobPaths, n: int, c: int, samples: Sequen
 
 
 def read_samples(files: Files, paths: JobPaths, newest: int | None = None) -> list[tuple[int, Sample]]:
-    """Return (attempt, sample) for what a job's runners kept, in their order; objects of no use are left out.
+    """Return (attempt, sample) for the samples of a job's runners, in order, without unusable files.
 
     Parameters
     ----------
     newest
-        Read so many objects only, the last ones; None: all.
+        Read only this number of files, the last ones; None: all.
 
     Raises
     ------

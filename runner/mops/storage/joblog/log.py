@@ -1,8 +1,9 @@
 """Reads and appends a job's log: numbered, create-only records that say what is committed.
 
-The protocol, and the rules that are named below, are in docs/internals/storage.md. Records are
-:mod:`mops.storage.joblog.records`'s, what they mean :mod:`mops.storage.joblog.view`'s, whether an attempt may begin
-:mod:`mops.storage.joblog.starting`'s. Parts are written by others, before the record that names them.
+docs/internals/storage.md describes the protocol and its rules, which the comments here name by number.
+:mod:`mops.storage.joblog.records` defines the records, :mod:`mops.storage.joblog.view` says what they mean, and
+:mod:`mops.storage.joblog.starting` decides whether an attempt may start. The attempt writes its parts before the record
+that names them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Owned = TypeVar("Owned", Commit, End)
 
 
 class JobLog:
-    """The log of one job, as one process sees it. Used from one thread; many processes may each have one.
+    """The log of one job, as one process sees it. Use it from one thread; every process may have its own.
 
     Parameters
     ----------
@@ -80,21 +81,21 @@ class JobLog:
 
     @property
     def view(self) -> LogView:
-        """What was read and written so far."""
+        """What this process has read and written so far."""
         return self._view
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has asked this attempt to stop; it may still commit what is finished."""
+        """Whether a cancel follows the last claim. The attempt may still commit what is finished."""
         return self._view.cancelled
 
     def read(self) -> LogView:
-        """Read on until a record is absent (rule 12), several at a time; return all that was read.
+        """Read the new records, several at a time, up to the first that is absent (rule 12); return the view.
 
         Raises
         ------
         NewerFormat, CorruptRecord
-            A record is of a newer mops, or not what mops wrote.
+            A newer mops wrote a record, or a record is not what mops wrote.
         StorageError
             The storage refuses, or is out of reach.
         """
@@ -103,7 +104,7 @@ class JobLog:
         return self._view
 
     def records(self) -> Iterator[Record]:
-        """Yield what :meth:`read` reads, record by record; none of them is kept here."""
+        """Yield the records that :meth:`read` reads; the log does not keep them."""
         window = 1
         while not self._view.complete:
             records = self._get(window)
@@ -119,24 +120,24 @@ class JobLog:
         Parameters
         ----------
         by
-            ``person``: somebody asked for it. ``auto``: a pod was restarted; a job that has ended stays so.
+            ``person``: a person asked for it. ``auto``: Kubernetes restarted a pod; a job that has ended stays ended.
         asked
-            The request that this claim carries out: only if it stands
-            (:func:`mops.storage.joblog.starting.overtaking`). None: nobody decided on what the log said before.
+            The request that this claim carries out, if it is still valid
+            (:func:`mops.storage.joblog.starting.overtaking`). None: no request.
 
         Returns
         -------
         LogView
-            The log up to the own claim: its ``committed`` is inherited and not to be run again.
+            The log up to this claim. The attempt inherits its ``committed`` and does not run those groups again.
 
         Raises
         ------
-        Settled
+        NothingToRun
             There is nothing to run.
         Overtaken
             The request is void.
         StorageUnavailable
-            No answer in time. The claim may still land: end the process.
+            No answer in time. The storage may still write the claim: exit the process.
         """
         if self._claim is not None:
             raise RuntimeError("this process has claimed already")
@@ -145,19 +146,19 @@ class JobLog:
         return self._view
 
     def commit(self, ranges: Ranges, parts: Iterable[Part], counts: Counts, families: Families | None = None) -> None:
-        """Make groups count (rule 7): their parts are durable already.
+        """Commit groups whose parts are durable already (rule 7).
 
         Parameters
         ----------
         families
-            Those that the parts fix; None: they fix none.
+            What the parts fix of the columns' families; None: nothing.
 
         Raises
         ------
         Superseded
             A newer attempt owns the job; the groups do not count.
         StorageUnavailable
-            No answer in time. The record may still land: end the process.
+            No answer in time. The storage may still write the record: exit the process.
         """
         if ranges.overlaps(self._view.committed):
             raise ValueError(f"groups {ranges} are committed in part already")
@@ -167,7 +168,7 @@ class JobLog:
         )
 
     def end(self, state: State, totals: Counts) -> None:
-        """End the attempt (rules 10 and 11); the caller knows that a complete end covers every group.
+        """End the attempt (rules 10 and 11). For a complete end, the caller has committed every group.
 
         Raises
         ------
@@ -182,7 +183,7 @@ class JobLog:
         Raises
         ------
         StorageUnavailable
-            No answer in time; the cancel may still land.
+            No answer in time; the storage may still write the cancel.
         """
         self.read()
         written = self._append(lambda head: None if self._view.complete else Cancel(who=who, **head))
@@ -214,7 +215,7 @@ class JobLog:
         return record
 
     def _fence(self) -> None:
-        """Rule 8."""
+        """Raise if a newer attempt owns the job (rule 8)."""
         if self._claim is None:
             raise RuntimeError("this process has not claimed")
         if self._view.owner != self._claim.nonce:
@@ -225,12 +226,12 @@ class JobLog:
             )
 
     def _append(self, draw_up: Callable[[dict[str, Any]], Record | None]) -> Record | None:
-        """Write a record behind all others (rule 3), decided afresh behind each that comes first.
+        """Write a record after all others (rule 3). If another process writes first, decide again.
 
         Parameters
         ----------
         draw_up
-            Makes the record from what all have, or raises, or returns None: nothing is to be written.
+            Takes the common fields and returns the record; None: write nothing.
         """
         while (record := draw_up(self._head())) is not None:
             there = self._settle(record)
@@ -245,7 +246,7 @@ class JobLog:
         return {**head, "time": self._clock(), "host": self._host}
 
     def _settle(self, record: Record) -> Record:
-        """Put a record until its place is taken; return the one that stands there."""
+        """Put a record until its file exists; return the record in that file."""
         if self._open is not None:
             raise self._unanswered(self._open)
         self._open = record
@@ -259,7 +260,7 @@ class JobLog:
         return there
 
     def _put(self, record: Record) -> Record | None:
-        """Return the record that stands in this one's place; None: there is one that cannot be read yet."""
+        """Return the record at this one's path, perhaps another process's; None: it cannot be read yet."""
         path = self._paths.log_record(record.k)
         if self._files.put_new(path, LOG_RECORDS.encode(record)):
             return record
@@ -274,14 +275,14 @@ class JobLog:
         )
 
     def _get(self, count: int) -> list[Record]:
-        """Return the next records, at most ``count``, up to the first that is absent."""
+        """Return the next records, at most ``count``, before the first that is absent."""
         numbers = range(self._view.k + 1, self._view.k + 1 + count)
         found = zip(numbers, self._files.get_many([self._paths.log_record(k) for k in numbers]), strict=True)
         there = itertools.takewhile(lambda pair: pair[1] is not None, found)
         return [decode_record(data, k, self._where(k)) for k, data in there if data is not None]
 
     def _meet(self, records: Sequence[Record]) -> None:
-        """Take in records of others."""
+        """Add records of other processes to the view."""
         self._view = self._view.extended(records)
         if self._claim is None or self._view.owner != self._claim.nonce:
             return
@@ -299,7 +300,7 @@ class JobLog:
 
 @dataclass(frozen=True, eq=False)
 class WholeLog:
-    """A log with every commit: for who looks for rows, and keeps it no longer than that takes."""
+    """A log with every commit, for readers of rows. It is large: do not keep it."""
 
     view: LogView
     commits: tuple[Commit, ...]

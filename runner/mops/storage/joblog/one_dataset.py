@@ -23,8 +23,8 @@ _IDENTITY = [field.name for field in IDENTITY_FIELDS]
 def dataset_problems(files: Files, job: str) -> list[str]:
     """Read every part of a job's outputs; return a sentence for each that does not fit the others, with its groups.
 
-    The parts are there, and as they were committed (:func:`mops.storage.ancestors.verify_job`). A row group at a time
-    is in memory.
+    The caller has verified the parts' bytes (:func:`mops.storage.ancestors.verify_job`). This function holds one row
+    group in memory at a time.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def dataset_problems(files: Files, job: str) -> list[str]:
 
 
 def _part_problems(files: Files, rows: PartRows, known: Columns) -> Iterator[str]:
-    """Yield what in a part does not fit what ``schema.json`` and the commits say of the output's columns."""
+    """Yield a sentence for each row group of a part that does not fit the families in ``schema.json`` and commits."""
     file = pq.ParquetFile(files.reader(rows.part.path))
     own = {field.name: field.type for field in file.schema_arrow if field.name not in _IDENTITY}
     if own.keys() != known.keys():

@@ -1,4 +1,4 @@
-"""The records of a job's log: claim, commit, cancel, end. docs/storage.md has their fields."""
+"""The records of a job's log: claim, commit, cancel, end. docs/internals/storage.md lists their fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ By: TypeAlias = Literal["auto", "person"]
 State: TypeAlias = Literal["succeeded", "partial", "cancelled", "failed"]
 
 COMPLETE = ("succeeded", "partial")
-"""States of an end that nothing follows."""
+"""States that end the job: no record follows."""
 
 
 class Part(NamedTuple):
@@ -42,18 +42,18 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What every record says. The fields are stored in their order here.
+    """The fields of every record, stored in this order.
 
     Parameters
     ----------
     k
-        Its number in the log; the first is 1.
+        The record's number in the log; the first is 1.
     n
-        The attempt that it belongs to: how many claims there are up to it.
+        The record's attempt: the number of claims up to this record.
     nonce
         128 random bits, hexadecimal, drawn for this record alone.
     time
-        When it was drawn up (s since the epoch, its writer's clock); for people, never compared.
+        When the writer made the record (s since the epoch, by its clock). It is for people; mops never compares it.
     """
 
     k: int
@@ -66,14 +66,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Asked:
-    """That somebody has asked for a runner, and what they had seen of the log then.
+    """A person's request for a runner.
 
     Parameters
     ----------
     k
-        How many records they had read: the request is void if a cancel, an end or another claim came behind them.
+        How many records the person's command had read. A cancel, an end or another claim after them voids the request.
     nonce
-        Of this request: claims that carry it out have it too, so that a restarted runner knows them for its own.
+        Identifies the request. Claims that carry it out have the same nonce, so a restarted runner recognises its own.
     """
 
     k: int
@@ -81,7 +81,7 @@ class Asked:
 
     @classmethod
     def behind(cls, k: int) -> Asked:
-        """Return a new request of who has read ``k`` records."""
+        """Return a new request from a command that has read ``k`` records."""
         return cls(k, os.urandom(8).hex())
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Asked:
 
     @classmethod
     def parse(cls, text: str) -> Asked:
-        """Return the request that is written so; ValueError: it is none."""
+        """Return the request that :meth:`__str__` wrote; ValueError: the text is not a request."""
         k, _, nonce = text.partition("-")
         if not (k.isdecimal() and nonce):
             raise ValueError(f"{text!r} is no request: a number, a hyphen, and what tells it from others")
@@ -98,12 +98,12 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Record):
-    """Begins an attempt, which inherits every commit before it.
+    """Starts an attempt, which inherits every commit before it.
 
     Parameters
     ----------
     asked
-        The request that it carries out; None: nobody has asked, or an older mops wrote it.
+        The request that the claim carries out; None: no request, or an older mops wrote the claim.
     """
 
     kind: Literal["claim"] = "claim"
@@ -113,12 +113,12 @@ class Claim(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Commit(Record):
-    """Makes groups durable: these ranges, with these parts.
+    """Makes groups count: these ranges, with these parts.
 
     Parameters
     ----------
     families
-        What these parts hold in columns of which neither ``schema.json`` nor an earlier commit says as much.
+        What these parts fix of their columns' families beyond ``schema.json`` and earlier commits.
     """
 
     kind: Literal["commit"] = "commit"
@@ -138,7 +138,7 @@ class Cancel(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class End(Record):
-    """Ends the attempt, and with a state of :data:`COMPLETE` the job."""
+    """Ends the attempt. With a state of :data:`COMPLETE` it ends the job too."""
 
     kind: Literal["end"] = "end"
     state: State
@@ -146,7 +146,7 @@ class End(Record):
 
     @property
     def complete(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether this record is the log's last for good."""
         return self.state in COMPLETE
 
 

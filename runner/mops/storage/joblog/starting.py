@@ -1,4 +1,4 @@
-"""Decides whether an attempt may begin, from what the log says."""
+"""Decides from the log whether an attempt may start."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mops.storage.joblog.view import LogView
 
 
 class NothingToRun(JobError):
-    """There was nothing to claim: the job stands in ``state``, and nothing was written.
+    """There is nothing to claim: the job is in ``state``, and mops wrote nothing.
 
     Parameters
     ----------
     state
-        ``succeeded`` or ``partial``: the job is complete. ``cancelled`` or ``failed``: only a person resumes.
+        ``succeeded`` or ``partial``: the job is complete. ``cancelled`` or ``failed``: only a person may resume it.
     view
         The whole log.
     """
@@ -26,12 +26,12 @@ class NothingToRun(JobError):
 
 
 class Overtaken(JobError):
-    """What was asked for is void: somebody has cancelled, ended or claimed the job since. Nothing was written.
+    """The request is void: a cancel, an end or a claim came before it. mops wrote nothing.
 
     Parameters
     ----------
     mark
-        The record that came first.
+        That record.
     """
 
     exit_code = Superseded.exit_code
@@ -51,17 +51,17 @@ def _what_overtook(job: str, mark: Record) -> str:
 
 
 def settled_state(view: LogView, by: By) -> State | None:
-    """Decide whether a claim is out of place (rule 5): return the state to stop with; None: claim."""
+    """Return the state of a job that this start must not claim (rule 5); None: the start may claim it."""
     if view.complete or (by == "auto" and view.end):
         return view.state
     return "cancelled" if by == "auto" and isinstance(view.mark, Cancel) else None
 
 
 def overtaking(view: LogView, asked: Asked) -> Record | None:
-    """Decide whether a request is void (rule 5): return the record that came first; None: it stands.
+    """Return the record that makes a request void (rule 5); None: the request is valid.
 
-    A request stands while no cancel, end or claim is behind what its maker had seen. Once a claim has carried it out,
-    it stands while that claim, or another one of the same request, is the last.
+    A request is valid while no cancel, end or claim follows the records that its maker had read. After a claim has
+    carried it out, it is valid while the last claim belongs to it.
     """
     behind = [mark for mark in view.marks if mark.k > asked.k]
     if any(_carries_out(mark, asked) for mark in behind):
@@ -74,13 +74,13 @@ def _carries_out(mark: Record, asked: Asked) -> bool:
 
 
 def check_start(view: LogView, by: By, asked: Asked | None, *, job: str, where: str) -> By:
-    """Decide whether a runner may claim (rule 5); return by whom its claim is.
+    """Decide whether a runner may claim (rule 5); return the claim's ``by``.
 
-    A request is a person's once. A runner that is restarted to carry it out finds its own claim, and is automatic.
+    Only the first claim of a request counts as a person's. A restarted runner finds that claim, and starts by ``auto``.
 
     Raises
     ------
-    Settled
+    NothingToRun
         There is nothing to run.
     Overtaken
         The request is void.

@@ -26,12 +26,12 @@ def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges 
     Parameters
     ----------
     taken_over
-        The groups that a derived job has from its parent: its own log is to hold all others.
+        The groups that a derived job takes over from its parent. The job's own log holds all others.
 
     Returns
     -------
     list[str]
-        One sentence for each thing that is wrong.
+        One sentence for each problem.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges 
 
 
 def _readable(files: Files, paths: JobPaths) -> tuple[list[Record], list[str]]:
-    """Return the records that can be read, and what is wrong with the others."""
+    """Return the records up to the first that cannot be read, and the problem with that one."""
     records, problems = [], []
     there = [entry.path for entry in files.list(paths.log)]
     for k, path in enumerate(there, start=1):
@@ -63,7 +63,7 @@ def _readable(files: Files, paths: JobPaths) -> tuple[list[Record], list[str]]:
 
 
 def order_problems(records: Iterable[Record]) -> list[str]:
-    """Say which records should not stand where they do: rules 4, 5 and 12."""
+    """Return a sentence for each record that does not belong in its place (rules 4, 5 and 12)."""
     view, problems = LogView(), []
     for record in records:
         problems += [f"record {record.k}: {problem}" for problem in _misplaced(view, record)]
@@ -86,7 +86,7 @@ def _misplaced(view: LogView, record: Record) -> Iterator[str]:
 
 
 def coverage_problems(records: Iterable[Record], total_groups: int, taken_over: Ranges = _NOTHING) -> list[str]:
-    """Say which groups are in two commits or none, and whether the totals add up: rules 7 and 11."""
+    """Return a sentence for each group in two commits or none, and for each wrong total (rules 7 and 11)."""
     commits = [record for record in records if isinstance(record, Commit)]
     spans = sorted((*span, commit.k) for commit in commits for span in commit.ranges.intervals)
     problems = [

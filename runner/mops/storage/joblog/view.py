@@ -1,4 +1,4 @@
-"""What a prefix of a job's log means: which groups are committed, who may write, where the job stands."""
+"""What the records of a job's log mean: which groups are committed, which attempt may write, the job's state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TableKey: TypeAlias = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class Stored:
-    """How much the parts of one table are."""
+    """How many parts one table has, and how large they are."""
 
     parts: int = 0
     rows: int = 0
@@ -31,16 +31,15 @@ class Stored:
 
 @dataclass(frozen=True, eq=False)
 class LogView:
-    """What records 1 to ``k`` of a log say. A later view extends an earlier one: nothing in it becomes void.
+    """What records 1 to ``k`` of a log say. A later view only adds to an earlier one.
 
-    A runner holds one for as long as its job runs. So it has what decisions need, and is as large after a million
-    commits as after ten: sums, and neither commits nor names of parts. Who looks for rows reads these
-    (:func:`mops.storage.joblog.log.read_whole`).
+    A runner holds a view while its job runs. The view has sums, and neither commits nor names of parts, so it is as
+    large after a million commits as after ten. Readers of rows use :func:`mops.storage.joblog.log.read_whole`.
 
     Parameters
     ----------
     k
-        How many records were read.
+        The number of records.
     attempt
         The number of claims.
     committed
@@ -48,11 +47,11 @@ class LogView:
     counts, stored
         Sums over all commits: simulations and targets; parts, by table.
     marks
-        The records that are no commits: claims, cancels, ends.
+        The claims, cancels and ends.
     cancelled
-        Whether a cancel stands behind the last claim.
+        Whether a cancel follows the last claim.
     families
-        What the commits say of the columns' families, beyond ``schema.json``.
+        What the commits fix of the columns' families, beyond ``schema.json``.
     """
 
     k: int = 0
@@ -67,8 +66,7 @@ class LogView:
     def extended(self, records: Sequence[Record]) -> LogView:
         """Return the view after these further records.
 
-        Costs one union of ranges; nothing else depends on how many records there are already. So fold many
-        at once.
+        Each call makes one union of ranges, the only cost that grows with the log. So add many records at once.
         """
         commits = [record for record in records if isinstance(record, Commit)]
         marks = [record for record in records if not isinstance(record, Commit)]
@@ -87,12 +85,12 @@ class LogView:
 
     @property
     def mark(self) -> Record | None:
-        """The last record that is no commit."""
+        """The last claim, cancel or end."""
         return self.marks[-1] if self.marks else None
 
     @property
     def claim(self) -> Claim | None:
-        """The last claim; None: nobody has claimed."""
+        """The last claim; None: no attempt has started."""
         return next((mark for mark in reversed(self.marks) if isinstance(mark, Claim)), None)
 
     @property
@@ -102,7 +100,7 @@ class LogView:
 
     @property
     def unended(self) -> list[Claim]:
-        """The claims of attempts without an end: their runners live, were killed, or have met a newer attempt."""
+        """The claims of attempts without an end: the runner is alive, was killed, or was superseded."""
         found = {mark.n: mark for mark in self.marks if isinstance(mark, Claim)}
         for mark in self.marks:
             if isinstance(mark, End):
@@ -111,17 +109,17 @@ class LogView:
 
     @property
     def end(self) -> End | None:
-        """The end of the last attempt; None: it has none, or a cancel stands behind it."""
+        """The end of the last attempt; None: there is none, or a cancel follows it."""
         return self.mark if isinstance(self.mark, End) else None
 
     @property
     def state(self) -> State | None:
-        """The state that the last attempt ended with; None: it runs, or was interrupted."""
+        """The state at the end of the last attempt; None: the attempt runs, or was interrupted."""
         return self.end.state if self.end else None
 
     @property
     def complete(self) -> bool:
-        """Whether the job is over: nothing can follow."""
+        """Whether the job is complete: no record follows."""
         return self.end is not None and self.end.complete
 
 
@@ -135,5 +133,5 @@ def _stored(before: Mapping[TableKey, Stored], commits: Sequence[Commit]) -> Map
 
 
 def union(ranges: Iterable[Ranges]) -> Ranges:
-    """Return what is in any of them."""
+    """Return the union of several sets."""
     return Ranges.joined(interval for some in ranges for interval in some.intervals)
