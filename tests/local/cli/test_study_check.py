@@ -257,7 +257,7 @@ def test_an_unknown_output_is_refused_before_any_job(check: Any) -> None:
     assert ran.err.splitlines()[1:] == [
         "error: the model has no output 'dayly'; it has: daily, total",
         "  at: $.outputs",
-        "hint: name outputs that the model returns, or leave 'outputs' out to keep all",
+        "hint: name outputs that the model returns, or remove 'outputs' to keep all",
     ]
 
 
