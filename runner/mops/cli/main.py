@@ -103,7 +103,7 @@ class _Group(TyperGroup):
 
 app = typer.Typer(
     cls=_Group,
-    help="Run simulation studies with bounded memory, durable results and resume after a kill.",
+    help="Run simulation studies with bounded memory and durable results.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

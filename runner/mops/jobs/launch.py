@@ -224,11 +224,7 @@ def _checked_environment(
     if service is None:
         return child_environment(options.env, options.python, where=where, install=settings.install)
     if options.python is not None:
-        problem = Problem(
-            "--python", f"{options.python} is on this machine, and pods use the interpreter of their image"
-        )
-        raise OptionsError(
-            [problem], where=where, hint="list what the model needs in a requirements.txt in its project"
-        )
+        problem = Problem("--python", f"{options.python} is on this machine, and pods use their image's interpreter")
+        raise OptionsError([problem], where=where, hint="list the model's libraries in requirements.txt")
     # Pods take a variable without a value from the operator's Secret: only its name can be checked here.
     return child_environment(options.env, None, where=where, install=settings.install, environ=None)

@@ -100,7 +100,7 @@ def test_a_killed_job_is_interrupted_and_resumes(lab: CommandLab) -> None:
     assert (running["state"], running["live"]["pid"]) == ("running", runner.pid)
     killed = lab.run("jobs", "status", "killed")
     assert re.search(r"state +interrupted", killed.out)
-    assert re.search(r"go on +mops jobs resume killed", killed.out)
+    assert re.search(r"continue +mops jobs resume killed", killed.out)
     committed = lab.run("jobs", "status", "killed", "--json").json["groups"]
     lab.write("notes.txt", "new")
     lab.write("model.py", "raise ValueError('not what was submitted')")
@@ -124,7 +124,7 @@ def test_ctrl_c_commits_what_is_finished_and_ends_with_130(lab: CommandLab) -> N
     assert runner.returncode == 130
     assert out == "stopped\n"
     assert "cancelled in" in err
-    assert re.search(r"go on +mops jobs resume stopped", err)
+    assert re.search(r"continue +mops jobs resume stopped", err)
     assert "Traceback" not in err
     assert lab.run("jobs", "status", "stopped", "--json").json["state"] == "cancelled"
 

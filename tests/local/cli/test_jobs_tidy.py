@@ -165,7 +165,7 @@ def test_why_a_job_failed_is_in_its_log_and_status_says_so(lab: CommandLab) -> N
 def test_a_sound_job_is_said_to_be_and_a_changed_part_is_named(lab: CommandLab) -> None:
     lab.submit("--name", "job")
     ran = lab.run("jobs", "verify", "job")
-    assert (ran.code, ran.out, ran.err) == (0, "", "job job is sound\n")
+    assert (ran.code, ran.out, ran.err) == (0, "", "job job has no problems\n")
     part = next((lab.storage / "jobs" / "job" / "outputs" / "daily").iterdir())
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     ran = lab.run("jobs", "verify", "job")
@@ -222,7 +222,7 @@ def test_a_deletion_asks_at_a_terminal_and_no_is_no(lab: CommandLab) -> None:
     for answer in ("n\n", "\n", "\x04"):
         code, shown = at_a_terminal(lab, ["jobs", "delete", "job"], answer)
         assert re.search(r"job job: succeeded, \d+ files, \d+ KiB", shown)
-        assert "delete 1 job for good? [y/N]" in shown
+        assert "delete 1 job permanently? [y/N]" in shown
         assert (code, "nothing was deleted" in shown) == (1, True)
         assert lab.stored() == before
     code, shown = at_a_terminal(lab, ["jobs", "delete", "job"], "y\n")

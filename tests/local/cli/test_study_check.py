@@ -134,9 +134,9 @@ def test_json_holds_all_of_the_trial(check: Any) -> None:
 VARYING = {
     "unseeded": ("again in the same process", r"output 'daily', column 'y', row 1: 0\.\d+ the .*, 0\.\d+ the", "seed"),
     "of_the_import": ("in another process", r"output 'daily', column 'when', row 0: \d+ the .*, \d+ the", "seed"),
-    "counts": ("again in the same process", r"output 'daily', column 'n', row 0: 1 the first time, 2 the s", "stays"),
-    "remembers_others": ("after another simulation", r"output 'daily', column 'n', row 0: 1 the .*, 2 the s", "stays"),
-    "grows": ("again in the same process", r"output 'daily', rows: 1 the first time, 2 the second", "stays"),
+    "counts": ("again in the same process", r"output 'daily', column 'n', row 0: 1 the first time, 2 the s", "keeps"),
+    "remembers_others": ("after another simulation", r"output 'daily', column 'n', row 0: 1 the .*, 2 the s", "keeps"),
+    "grows": ("again in the same process", r"output 'daily', rows: 1 the first time, 2 the second", "keeps"),
 }
 
 
@@ -148,7 +148,7 @@ def test_what_is_not_the_same_each_time_is_a_warning_with_its_cause(check: Any, 
     warning, first, *_, hint = ran.err.splitlines()[1:]
     assert warning == f"warning: the model is not reproducible: the same simulation differs {when}"
     assert re.match("  " + differs, first), first
-    assert hint.startswith("hint: fresh processes " + {"seed": "differ too", "stays": "agree"}[advice])
+    assert hint.startswith("hint: fresh processes " + {"seed": "differ too", "keeps": "agree"}[advice])
     assert advice in hint
     assert re.search(r"^reproducible +no$", ran.out, re.MULTILINE)
 

@@ -280,7 +280,7 @@ def test_status_of_a_running_job_shows_slots_memory_and_what_is_not_durable(gate
         assert process.wait(PATIENCE_SECONDS) == 0
     assert "in flight, 2 simulations at once" in shown
     assert "not durable yet" in shown
-    assert re.search(r"\d+ MiB, at most \d+ MiB", shown)
+    assert re.search(r"\d+ MiB of memory, \d+ MiB at its peak", shown)
 
 
 def status(n: int) -> Status:

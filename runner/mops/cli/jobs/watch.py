@@ -39,9 +39,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 def watch(
     job: JobArgument, storage: StorageOption = None, local: LocalOption = False, as_json: JsonOption = False
 ) -> None:
-    """Follow a job until it ends, on any machine that reaches its storage.
+    """Follow a job until it ends.
 
-    Ctrl-C stops watching; the job continues. If the output is not a terminal, the command prints a line for each
+    This works on any machine that reaches the storage. Ctrl-C stops watching; the job continues. If the output is not a terminal, the command prints a line for each
     change, at most every 10 s. With --json each line is an object.
 
     Example:
