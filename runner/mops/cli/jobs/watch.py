@@ -41,8 +41,8 @@ def watch(
 ) -> None:
     """Follow a job until it ends.
 
-    This works on any machine that reaches the storage. Ctrl-C stops watching; the job continues. If the output is not a terminal, the command prints a line for each
-    change, at most every 10 s. With --json each line is an object.
+    This works on any machine that reaches the storage. Ctrl-C stops watching; the job continues. If the output is not a
+    terminal, the command prints a line for each change, at most every 10 s. With --json each line is an object.
 
     Example:
 
