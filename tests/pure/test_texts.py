@@ -20,8 +20,16 @@ from mops.cli.main import app
 
 PACKAGE = Path(mops.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-NOT_YET = ("attempt", "child", "cluster", "storage", "study", "task", "worker")
-"""Packages that do not keep the rules yet: this list becomes empty."""
+NOT_YET = (
+    *("attempt/attempt.py", "attempt/main_loop.py", "attempt/planning/plan.py"),
+    *("attempt/task_threads.py", "attempt/tasks_in_flight.py"),
+    *("child/outputs.py", "child/task_run.py"),
+    *("cluster/external.py", "cluster/scheduler_plugin.py", "cluster/worker_losses.py"),
+    *("storage/advisory.py", "storage/ancestors.py", "storage/joblog/log.py", "storage/joblog/starting.py"),
+    "study/column_types.py",
+    *("worker/child_starter.py", "worker/environment/install.py", "worker/task_progress.py"),
+)
+"""Files that still have forbidden words: this list becomes empty."""
 
 # Words of the tables' "not" column and of translated idiom; the reason is what to write.
 FORBIDDEN = {
@@ -48,10 +56,6 @@ NAMES = ("Azure", "Dask", "Kubernetes", "MODELOPS_", "SIGTERM", "Superseded")
 """Names with which a line may begin in upper case."""
 
 
-def of_package(path: Path) -> bool:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py") not in NOT_YET
-
-
 def where(path: Path, node: Any) -> str:
     return f"{path.relative_to(PACKAGE)}:{node.lineno}"
 
@@ -68,10 +72,9 @@ def template(node: ast.expr | None) -> str | None:
 def calls() -> Iterator[tuple[Path, ast.Call, str]]:
     """Yield every call of the package with the name of what it calls."""
     for path in MODULES:
-        if of_package(path):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Call):
-                    yield path, node, ast.unparse(node.func)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                yield path, node, ast.unparse(node.func)
 
 
 def log_templates() -> dict[str, str]:
@@ -179,13 +182,12 @@ def test_an_error_class_is_described_in_one_sentence(kind: str) -> None:
     assert re.fullmatch(r"[^.]+(\.[^ .][^.]*)*\.", first), first
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if of_package(path)], ids=lambda path: path.stem)
-def test_texts_use_plain_words(path: Path) -> None:
-    """Messages, docstrings and comments."""
+@pytest.mark.parametrize("module", sorted({path.relative_to(PACKAGE).as_posix() for path in MODULES} - set(NOT_YET)))
+def test_messages_docstrings_and_comments_use_plain_words(module: str) -> None:
     wrong = []
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+    for token in tokenize.generate_tokens(io.StringIO((PACKAGE / module).read_text()).readline):
         if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string):
             for pattern, instead in FORBIDDEN.items():
                 if found := re.search(pattern, token.string, re.MULTILINE):
-                    wrong.append(f"{path.relative_to(PACKAGE)}:{token.start[0]}: {found[0]!r}: {instead}")
+                    wrong.append(f"{module}:{token.start[0]}: {found[0]!r}: {instead}")
     assert not wrong, "\n".join(wrong)
