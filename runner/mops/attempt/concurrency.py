@@ -120,9 +120,9 @@ class Concurrency:
         related = [key for key in set(own) - self._unrelated_keys if int(key.rpartition("-")[2]) > self._halved_at_task]
         if loss.cause.memory and related:
             before, self._halved_at_task = self.window.size, last_task
-            window = f"window: {self.window.halve()} parameter sets (before: {before})"
+            window = _window_text(self.window.halve(), before)
             message = "%s: worker %s ran out of memory: %s; %s; %s"
-            logger.warning(message, self._job.name, loss.worker, what, window, consequence)
+            logger.warning(message, self._job.name, loss.worker, what, consequence, window)
         else:
             why = f": {what}" if what else ""
             logger.info("%s: worker %s was lost%s; %s", self._job.name, loss.worker, why, consequence)
@@ -137,8 +137,8 @@ class Concurrency:
         if live is not None and start is not None and start < job.settings.batch_size_or(MOST_GROUPS):
             used = f"{bytes_text(live.memory_bytes)} of {bytes_text(live.limit_bytes)} on {live.host}"
             why = evidence or "it probably ran out of memory"
-            message = "%s: the runner of attempt %d was killed at %s: %s; window: %d parameter sets (before: %d)"
-            logger.warning(message, job.name, before, used, why, start, live.window)
+            message = "%s: the runner of attempt %d was killed at %s: %s; %s"
+            logger.warning(message, job.name, before, used, why, _window_text(start, live.window))
         return Window(job.settings.batch_size_or(PILOT_TASKS_PER_SLOT * self._capacity.slots), start)
 
     def _resize(self) -> None:
@@ -156,3 +156,7 @@ class Concurrency:
         self._size = size
         self.window.set_most(size.groups)
         logger.info("%s: MODELOPS_JOB_BATCH_SIZE=auto: %s", self._job.name, size.explanation)
+
+
+def _window_text(now: int, before: int) -> str:
+    return f"window: {now} parameter sets (before: {before}); to keep it, set MODELOPS_JOB_BATCH_SIZE={now}"

@@ -436,7 +436,7 @@ def error_of(runner: Runner) -> list[str]:
             [
                 "error: 'localhost:8786' is not the address of a Dask scheduler",
                 "  at: MODELOPS_SCHEDULER",
-                "hint: write it as Dask does, like tcp://host:8786; leave it unset to run on this machine",
+                "hint: use a form like tcp://host:8786, or unset MODELOPS_SCHEDULER to run on this machine",
             ],
         ),
         (
@@ -444,9 +444,9 @@ def error_of(runner: Runner) -> list[str]:
             "memory://here",
             2,
             [
-                "error: memory:// belongs to one process, and the workers are others",
+                "error: workers in other processes cannot reach memory:// storage",
                 "  at: memory://here",
-                "hint: use a folder that all share, or abfs://container/prefix; or unset MODELOPS_SCHEDULER",
+                "hint: use a shared folder or abfs://container/prefix, or unset MODELOPS_SCHEDULER",
             ],
         ),
         (
@@ -456,7 +456,10 @@ def error_of(runner: Runner) -> list[str]:
             [
                 "error: the Dask scheduler at tcp://127.0.0.1:{free} does not answer, for 1 s",
                 "  at: tcp://127.0.0.1:{free}",
-                "hint: start it, or correct MODELOPS_SCHEDULER; MODELOPS_JOB_CLUSTER_TIMEOUT is how long to wait",
+                (
+                    "hint: start the cluster, or correct MODELOPS_SCHEDULER; "
+                    "to wait longer, set MODELOPS_JOB_CLUSTER_TIMEOUT"
+                ),
             ],
         ),
     ],
