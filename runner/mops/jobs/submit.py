@@ -172,10 +172,11 @@ def resume(
         raise JobError(
             f"job {job.name!r} is complete ({view.state}): there is nothing to resume",
             where=job.files.url,
-            hint=f"read it with: mops jobs results {job.name}",
+            hint=f"read the results: mops jobs results {job.name}",
         )
     if not take_over:
-        job.require_no_runner(f"stop it with: mops jobs cancel {job.name}; or supersede it with --take-over")
+        hint = f"stop the job with 'mops jobs cancel {job.name}', or replace its runner with --take-over"
+        job.require_no_runner(hint)
     kept = read_options(job.files, record)
     launch = Launch.of(options, job=job, kept=kept.options)
     service = launch.service
@@ -359,4 +360,4 @@ def _project_changes(job: Job, record: JobRecord) -> list[str]:
     shown = ", ".join(f"{name} ({how})" for name, how in differing[:_FILES_SHOWN])
     more = len(differing) - _FILES_SHOWN
     listed = f"{shown} and {more} more" if more > 0 else shown
-    return [f"the project has changed since the submit, and the job runs its files of then: {listed}"]
+    return [f"the project has changed since the submit; the job runs the submitted files, which differ in: {listed}"]

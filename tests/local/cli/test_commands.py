@@ -107,7 +107,7 @@ def test_a_killed_job_is_interrupted_and_resumes(lab: CommandLab) -> None:
     resumed = lab.run("jobs", "resume", "killed")
     assert resumed.code == 0
     assert (
-        "warning: the project has changed since the submit, and the job runs its files of then: "
+        "warning: the project has changed since the submit; the job runs the submitted files, which differ in: "
         "model.py (changed), notes.txt (added)\n"
     ) in resumed.err
     assert f"goes on: {committed} of 40 parameter sets" in resumed.err

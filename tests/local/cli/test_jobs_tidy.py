@@ -317,7 +317,7 @@ def test_a_running_job_is_resumed_only_by_taking_it_over(lab: CommandLab) -> Non
         assert re.fullmatch(
             rf"error: job 'runs' is running: process {runner.pid} on \S+, last seen \d+ s ago\n"
             rf"  at: {lab.storage}\n"
-            r"hint: stop it with: mops jobs cancel runs; or supersede it with --take-over\n",
+            r"hint: stop the job with 'mops jobs cancel runs', or replace its runner with --take-over\n",
             ran.err,
         )
         assert mops.open_job("runs", str(lab.storage)).status().attempt == 1

@@ -18,7 +18,7 @@ def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption =
     """
     found = open_job(job, storage, local=local)
     if found.cancel():
-        terminal.say(f"job {job} is cancelled: its runner commits what is finished and stops within seconds")
+        terminal.say(f"job {job} is cancelled; if it runs, its runner commits what is finished within seconds")
         service = connected_service.service_with(found.files, local=local)
         for name in service.delete_idle_jobs(job) if service else ():
             terminal.say(f"deleted its Kubernetes Job {name}, which had not started")
