@@ -19,7 +19,7 @@ from throughput import BENCH, environment
 from tree_memory import PeakMemory
 
 sys.path.insert(0, str(BENCH.parent / "tests"))
-sys.path.insert(0, str(BENCH.parent / "tests" / "system"))
+sys.path.insert(0, str(BENCH.parent / "tests" / "local" / "system"))
 
 from dask_processes import DaskProcesses
 
