@@ -7,7 +7,6 @@ finds it, in turn.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,14 @@ WAYS = {
     "mops": "from mops.cli.start import main; main()",
     "mops with pandas": "from mops.cli.main import main; main()",
 }
+
+
+_LAUNCHER = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+_, _, usage = os.wait4(process.pid, 0)
+print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+"""
 
 
 def main() -> None:
@@ -39,10 +46,10 @@ def main() -> None:
 
 def taken(command: list[str], folder: str) -> tuple[float, int]:
     """Run a command; return its CPU time (s) and the most memory that it had (KiB)."""
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, _, usage = os.wait4(process.pid, 0)
-    process.returncode = 0  # it has been waited for
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss
+    # From a small process: what the kernel says of a program's memory begins with that of the one that started it.
+    line = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command]
+    cpu_s, kib = subprocess.run(line, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    return float(cpu_s), int(kib)
 
 
 if __name__ == "__main__":

@@ -88,11 +88,11 @@ def parse_arguments(description: str) -> tuple[Case, argparse.Namespace]:
     return case, arguments
 
 
-def report(case: Case, rows: int, seconds: float, start_up: float) -> None:
+def report(case: Case, rows: int, seconds: float, start_up: float, **more: float) -> None:
     """Print the one line that the benchmark reads, if all `rows` of the outputs are on disk."""
     if rows != case.simulations * case.rows:
         raise SystemExit(f"{rows} rows are on disk, {case.simulations * case.rows} were to be")
-    line = {"seconds": seconds, "start_up_seconds": start_up, "simulations": case.simulations}
+    line = {"seconds": seconds, "start_up_seconds": start_up, "simulations": case.simulations, **more}
     print(json.dumps(line), flush=True)
 
 

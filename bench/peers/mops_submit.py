@@ -31,10 +31,12 @@ def main() -> None:
 
     began = time.perf_counter()
     marks: list[float] = []
-    job = mops.submit(study, storage=storage, on_start=lambda *_: marks.append(time.perf_counter()))
-    (ready,) = marks
-    seconds = time.perf_counter() - ready
-    report(case, rows_of(job.name, storage), seconds, ready - began)
+    job = mops.submit(
+        study, storage=storage, on_start=lambda *_: marks.extend((time.perf_counter(), time.process_time()))
+    )
+    ready, ready_cpu = marks
+    seconds, cpu_seconds = time.perf_counter() - ready, time.process_time() - ready_cpu
+    report(case, rows_of(job.name, storage), seconds, ready - began, runner_cpu_seconds=cpu_seconds)
     if arguments.export:
         export(job, arguments.out)
 
