@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any, TypeAlias
 
 Family: TypeAlias = str | list[Any]
@@ -75,7 +75,6 @@ def joined(one: Family, other: Family) -> Family:
     return MIXED
 
 
-@lru_cache(maxsize=4096)
 def _joined_plain(one: str, other: str) -> str:
     (kind, *facts), (other_kind, *other_facts) = one.split(" "), other.split(" ")
     if kind != other_kind:

@@ -7,7 +7,7 @@ pyarrow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,7 +49,6 @@ _SAID_BY_FAMILY = {
     "string": pa.string(),
     "date": pa.date32(),
 }
-_NUMBERS = {frozenset(facts): number(facts) for facts in ((), ("negative",), ("large",), ("large", "negative"))}
 
 
 def families_of(tables: Mapping[str, pa.Table]) -> Families:
@@ -100,7 +99,7 @@ def _integers(array: pa.Array) -> str:
         facts.add("negative")
     if most > _INT64_MAX:
         facts.add("huge")
-    return _NUMBERS.get(frozenset(facts)) or number(facts)
+    return number(facts)
 
 
 def _timed(array: pa.Array) -> str:
@@ -170,7 +169,6 @@ def _plain_family(kind: pa.DataType) -> str:
     return next((name for name, test in tests if test(kind)), f"other {kind}")
 
 
-@lru_cache(maxsize=1024)
 def most_of(kind: pa.DataType) -> Family:
     """Return the family of all values that a type can hold. If that family fits, every value fits."""
     if pa.types.is_integer(kind):
@@ -181,7 +179,6 @@ def most_of(kind: pa.DataType) -> Family:
     return _of_type(kind, most_of)
 
 
-@lru_cache(maxsize=1024)
 def least_of(kind: pa.DataType) -> Family:
     """Return the least family of a value of a type: what the type alone says of a column."""
     if pa.types.is_integer(kind):
