@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
-import math
 import os
 import stat
 import sys
@@ -337,8 +336,6 @@ def _losses(result: object) -> dict[str, float]:
 
 
 def _finite(name: object, value: object) -> float:
-    if type(value) is float and math.isfinite(value):  # nearly all are
-        return value
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "iuf":
         what = f"a {type(value).__name__}" if not isinstance(value, Sequence) else f"{value!r:.80}"
