@@ -97,8 +97,7 @@ class GroupChunk:
         """Return the groups from ``first`` up to ``last``, without the latter, counted in the chunk."""
         n = last - first
         ids = self.ids.slice(first, n).to_pylist()
-        # One text of many parameter sets decodes in half the time of many texts.
-        params = json.loads(f"[{','.join(self.params.slice(first, n).to_pylist())}]")
+        params = list(map(json.loads, self.params.slice(first, n).to_pylist()))
         offsets = self.offsets[first : last + 1]
         seeds = self.seeds[offsets[0] : offsets[-1]].tolist()
         bounds = (offsets - offsets[0]).tolist()
@@ -126,7 +125,6 @@ class GroupTable:
         self._bounds, self._load = list(bounds), load
         self.n_simulations = n_simulations
         self._kept: OrderedDict[int, GroupChunk] = OrderedDict()
-        self._recent: tuple[int, int, GroupChunk | None] = (0, 0, None)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -201,11 +199,6 @@ class GroupTable:
             first = stop
 
     def _piece_of(self, index: int) -> GroupChunk:
-        # No lock for the most recent chunk: the tuple is read and written in one step.
-        first, stop, recent = self._recent
-        return recent if recent is not None and first <= index < stop else self._looked_up(index)
-
-    def _looked_up(self, index: int) -> GroupChunk:
         if not 0 <= index < len(self):
             raise IndexError(f"there is no group {index} among {len(self)}")
         number = bisect_right(self._bounds, index) - 1
@@ -215,9 +208,7 @@ class GroupTable:
                 if len(self._kept) > _PIECES_KEPT:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(number)
-            piece = self._kept[number]
-            self._recent = (piece.start, piece.start + len(piece), piece)
-            return piece
+            return self._kept[number]
 
     def _spans(self, groups: Indices) -> Iterator[tuple[GroupChunk, slice]]:
         """Yield each chunk that holds some of the sorted indices, and the slice of these indices."""
@@ -230,19 +221,12 @@ class GroupTable:
 
     def _ids(self, groups: Indices) -> pa.Array:
         found = [piece.ids.take(pa.array(groups[span] - piece.start)) for piece, span in self._spans(groups)]
-        if len(found) == 1:
-            return found[0]
         return pa.concat_arrays([pa.array([], pa.string()), *found])
 
     def _ids_and_seeds(self, groups: Indices, codes: Indices, pairs: Indices) -> tuple[pa.Array, Seeds]:
         """Return the param_id of each group, and the seed of each (group, replicate); codes number the groups."""
-        spans = list(self._spans(groups))
-        if len(spans) == 1:  # the usual case
-            ((piece, _),) = spans
-            seeds = piece.seeds[piece.offsets[pairs[:, 0] - piece.start] + pairs[:, 1]]
-            return piece.ids.take(pa.array(groups - piece.start)), seeds
         seeds = np.empty(len(pairs), np.uint64)
-        for piece, span in spans:
+        for piece, span in self._spans(groups):
             here = (codes >= span.start) & (codes < span.stop)
             seeds[here] = piece.seeds[piece.offsets[pairs[here, 0] - piece.start] + pairs[here, 1]]
         return self._ids(groups), seeds
