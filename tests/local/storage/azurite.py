@@ -7,12 +7,12 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from programs import free_port
+from waiting import until
 
 VERSION = "3.37.0"
 ACCOUNT = "devstoreaccount1"
@@ -21,7 +21,7 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 
 
 class NoAzuriteError(Exception):
-    """It cannot be started here."""
+    """Azurite cannot be started here."""
 
 
 def connection_string(port: int) -> str:
@@ -30,7 +30,7 @@ def connection_string(port: int) -> str:
 
 
 def installed() -> Path:
-    """Return the program, installed if need be."""
+    """Return the program, after installing it if necessary."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if not node or not npm:
         raise NoAzuriteError("Azurite needs node 18 or newer with npm")
@@ -68,15 +68,15 @@ def running(log: Path) -> Iterator[int]:
         server.wait(60)
 
 
-def _wait(port: int, server: subprocess.Popen[bytes], log: Path, timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise NoAzuriteError(f"Azurite does not answer: {log.read_text()[-500:]}")
+def _wait(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    def connects() -> bool:
+        if server.poll() is not None:
+            raise NoAzuriteError(f"Azurite does not answer: {log.read_text()[-500:]}")
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+        return False
+
+    until(connects, 120, said=log.read_text)
 
 
 def required() -> bool:

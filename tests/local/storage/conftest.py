@@ -1,4 +1,4 @@
-"""Storages to test on, each with a way to its bytes around the code under test."""
+"""The storages of the tests, each with direct access to its bytes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def azurite_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture
 def azure(azurite_port: int, monkeypatch: pytest.MonkeyPatch) -> AzureStorage:
-    """A container of its own, and a prefix in it."""
+    """Return a prefix in a new container."""
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(azurite_port))
     service = BlobServiceClient.from_connection_string(azurite.connection_string(azurite_port))
     name = f"test-{uuid.uuid4().hex}"
@@ -114,7 +114,7 @@ def memory() -> MemoryStorage:
 
 @pytest.fixture(params=["local", "memory", pytest.param("azure", marks=pytest.mark.azurite)])
 def storage(request: pytest.FixtureRequest) -> LocalStorage | MemoryStorage | AzureStorage:
-    """Each storage in turn."""
+    """Return each storage in turn."""
     return request.getfixturevalue(request.param)
 
 
@@ -125,7 +125,7 @@ def files(storage: LocalStorage | MemoryStorage | AzureStorage) -> Files:
 
 @dataclass
 class Time:
-    """Time that passes only while somebody sleeps."""
+    """Time that passes only in ``sleep``."""
 
     now_s: float = 0.0
 

@@ -1,10 +1,12 @@
-"""Jobs made by the storage's own functions: as a runner leaves them, without one."""
+"""Jobs in a storage as a runner leaves them, made without a runner, and storages that fail or call back."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
+from collections.abc import Callable
 
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
@@ -26,7 +28,7 @@ BUNDLE = Bundle("00" * 32, b"a zip", ("model.py",))
 def created(
     files: Files, name: str = "job", at: str = "2026-01-02T03:04:05+00:00", study: str | None = None
 ) -> JobRecord:
-    """Submit a job, with this text for its study if one is given."""
+    """Create a job."""
     spec = ModelSpec("model:run", "baseline", (), None)
     record = JobRecord(name, at, BUNDLE.digest, spec, N_GROUPS, N_GROUPS, NO_OPTIONS, study="", project="")
     sets = [{"params": {"x": n}, "seed": n} for n in range(N_GROUPS)]
@@ -36,7 +38,7 @@ def created(
 
 
 def claimed(files: Files, name: str = "job", host: str = "elsewhere", at: float | None = None) -> JobLog:
-    """Begin an attempt, long ago unless said otherwise."""
+    """Claim a job, by default long ago."""
     when = time.time() - 1000 if at is None else at
     log = JobLog(files, JobPaths(name), host=host, clock=lambda: when)
     log.claim("person")
@@ -44,21 +46,21 @@ def claimed(files: Files, name: str = "job", host: str = "elsewhere", at: float 
 
 
 def part(files: Files, name: str, n: int, c: int, data: bytes = b"rows") -> Part:
-    """Write a part; it counts when a commit names it."""
+    """Write a part, which counts as soon as a commit names it."""
     path = JobPaths(name).part("outputs", "daily", n, c)
     files.put(path, data)
     return Part(path, 3, len(data), hashlib.sha256(data).hexdigest())
 
 
 def commit(files: Files, log: JobLog, name: str, *groups: int, failed: int = 0) -> None:
-    """Commit groups of one simulation each, the last ``failed`` of which have failed, each group with a part."""
+    """Commit groups of one simulation each, with a part each. The last ``failed`` of them have failed."""
     for i, group in enumerate(groups):
         bad = i >= len(groups) - failed
         log.commit(Ranges.of([group]), [part(files, name, log.view.attempt, group)], Counts(int(not bad), int(bad)))
 
 
 def lives(files: Files, name: str, n: int, *, host: str = "elsewhere", pid: int = 1, age_s: float = 1000.0) -> None:
-    """Leave a sign of life."""
+    """Write a live record."""
     write_live(files, JobPaths(name), n, Live(time.time() - age_s, host, pid, Counts(), 0.0, 0, {}))
 
 
@@ -70,7 +72,7 @@ def texts(files: Files, name: str, **pieces: str) -> None:
 
 
 def finished(files: Files, name: str = "job", *, failed: int = 0, at: str | None = None) -> JobRecord:
-    """Submit a job and complete it, as a runner does."""
+    """Create and complete a job."""
     record = created(files, name, *([at] if at else []))
     log = claimed(files, name)
     lives(files, name, 1)
@@ -88,13 +90,13 @@ def ended(files: Files, log: JobLog, record: JobRecord, state: State) -> None:
 
 
 def below(files: Files, name: str = "job") -> list[str]:
-    """Return the paths of all that lies under a job's name, from its folder on."""
+    """Return the paths of all files in the folder of a job."""
     root = JobPaths(name).root
     return [entry.path.removeprefix(f"{root}/") for entry in (*files.list(root), *files.scraps(root, 0))]
 
 
 class Hooked:
-    """A storage that calls before each request."""
+    """A backend that calls ``before(name, path)`` before each request."""
 
     def __init__(self, backend, before):
         self._backend, self._before = backend, before
@@ -105,3 +107,39 @@ class Hooked:
             return getattr(self._backend, name)(*asked)
 
         return ask
+
+
+def hooked(files: Files, before: Callable[[str, str | None], object]) -> Files:
+    """Return the storage, with a call of ``before(name, path)`` before each request."""
+    return Files(Hooked(files._backend, before), files.url)
+
+
+def refusing(files: Files, path: str) -> Files:
+    """Return the storage, which refuses all requests for a path."""
+
+    def refuse(_: str, asked: str | None) -> None:
+        if asked == path:
+            raise PermissionError(13, "Permission denied")
+
+    return hooked(files, refuse)
+
+
+class AtRequest:
+    """Calls a function at the ``number``-th request to a storage."""
+
+    def __init__(self, number: int, act: Callable[[], object]):
+        self._number, self._act, self._n_requests = number, act, 0
+
+    def __call__(self, *_: object) -> None:
+        self._n_requests += 1
+        if self._n_requests == self._number:
+            self._act()
+
+    @property
+    def has_acted(self) -> bool:
+        return self._n_requests >= self._number
+
+
+def timeless(error: BaseException) -> str:
+    """Return the text of an error without times."""
+    return re.sub(r"\d+ s ago", "(some) s ago", str(error))

@@ -1,4 +1,4 @@
-"""Real servers that misbehave: one between client and storage, one in place of the storage."""
+"""Servers that misbehave: a proxy before the storage, and a server in place of the storage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class CuttingProxy:
-    """Forwards connections, and loses the answers that ``cut`` chooses by the request's first line."""
+    """Forwards connections, and loses the answers to requests whose first line ``cut`` selects."""
 
     def __init__(self, port: int, cut: Callable[[bytes], bool]):
         self._port, self._cut = port, cut
@@ -30,25 +30,19 @@ class CuttingProxy:
 
     def _serve(self, client: socket.socket) -> None:
         server = socket.create_connection(("127.0.0.1", self._port))
-        with (
-            suppress(OSError),
-            client,
-            server,
-            client.makefile("rb") as asked,
-            server.makefile("rb") as answers,
-        ):
+        with suppress(OSError), client, server, client.makefile("rb") as asked, server.makefile("rb") as answers:
             while request := _message(asked):
                 server.sendall(request)
                 answer = _message(answers, to_head=request.startswith(b"HEAD"))
                 first = request.split(b"\r\n", 1)[0]
                 if self._cut(first):
                     self.lost.append(first)
-                    return  # the request was done, its answer is gone, the connection closed
+                    return  # after the request: the answer is lost
                 client.sendall(answer)
 
 
 def _message(stream, *, to_head: bool = False) -> bytes:
-    """Read one HTTP message with a length or in chunks, as it is."""
+    """Read one HTTP message, with a length or chunked."""
     lines = [stream.readline()]
     while lines[-1].strip():
         lines.append(stream.readline())
@@ -68,9 +62,9 @@ def _message(stream, *, to_head: bool = False) -> bytes:
 
 
 class Scripted:
-    """A server that gives the next answer of its script to any request; the last one for ever.
+    """A server that answers any request with the next answer of a script, and repeats the last answer.
 
-    An answer is (status, headers, body), or None: the connection is closed without one.
+    An answer is (status, headers, body), or None to close the connection.
     """
 
     def __init__(self, *answers):

@@ -1,8 +1,8 @@
-"""Runs the real JobLog of several runners, a canceller and a reader in every order that a scheduler chooses.
+"""Runs the real JobLog of several runners, a canceller and a reader in an order that a scheduler chooses.
 
-Each actor is a thread, and each request to the storage a step: only the chosen actor moves, until its next request.
-The scheduler also chooses what goes wrong: an answer that is lost, a request that lands at any later time, even
-after its sender's death, a GET that does not see a record yet, a runner that is killed.
+Each actor is a thread, and each request to the storage is a step. Only the chosen actor moves, until its next request.
+The scheduler also chooses faults: a lost answer, a request that arrives later, even after the death of its sender,
+a GET that does not see a record yet, and the kill of a runner.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mops.verdicts import Counts
 
 PATHS = JobPaths("job")
 CLEANER = socket.gethostname()
-"""How a cleaner is to be called: its claims bear the name of this host."""
+"""The name of a cleaner, whose claims have the name of this host."""
 THREE_TRIES = PATIENT.copy(stop=stop_after_attempt(3), sleep=lambda _: None)
 
 Choose = Callable[[Sequence[str]], int]
@@ -40,19 +40,19 @@ Choose = Callable[[Sequence[str]], int]
 
 @cache
 def job_record() -> bytes:
-    """The bytes of a job's record."""
+    """Return the bytes of the record of a job."""
     files = Files.open("memory://simulated")
     created(files, PATHS.job)
     return files.get(PATHS.record)
 
 
 class Killed(BaseException):
-    """This actor moves no more."""
+    """The scheduler has killed this actor."""
 
 
 @dataclass
 class World:
-    """The storage, the actors, and what happened."""
+    """The storage, the actors and the trace of a simulation."""
 
     groups: int
     faults: int
@@ -66,7 +66,7 @@ class World:
     yielded: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def log(self) -> list[Record]:
-        """The log as it is now."""
+        """Return the current log."""
         found = []
         while data := self.store.get(PATHS.log_record(len(found) + 1)):
             found.append(decode_record(data, len(found) + 1, "simulated"))
@@ -101,13 +101,13 @@ class Actor(threading.Thread):
             self.outcome = error
         except Exception as error:
             self.outcome = error
-            self.world.broken.append(f"{self.name} fell over: {error!r}")
+            self.world.broken.append(f"{self.name} failed: {error!r}")
         self.over = True
         self.world.yielded.release()
 
     def ask(self, *options: str) -> str:
-        """Wait for the scheduler; return what it has chosen."""
-        if self.choice == "killed":  # and it cleans nothing up
+        """Wait for the scheduler; return its choice."""
+        if self.choice == "killed":  # without cleaning up
             raise Killed
         self.options = options
         self.world.yielded.release()
@@ -118,7 +118,7 @@ class Actor(threading.Thread):
 
 
 class SimulatedFiles(Files):
-    """Real Files over the simulated storage; GETs one after the other, up to the first that is absent."""
+    """Real Files over the simulated storage, with one GET after the other up to the first absent file."""
 
     def __init__(self, actor: Actor):
         super().__init__(Requests(actor), "simulated:/", THREE_TRIES)
@@ -137,7 +137,7 @@ class SimulatedFiles(Files):
 
 
 class Requests:
-    """What the storage does with one actor's requests."""
+    """The backend of one actor."""
 
     def __init__(self, actor: Actor):
         self._actor, self._world = actor, actor.world
@@ -174,7 +174,7 @@ class Requests:
 
 
 def runner(by: By, asked: Asked | None = None) -> Callable[[Actor], None]:
-    """A runner that carries out a request, or none."""
+    """Return a runner, with a request or without."""
     return lambda actor: drive(actor, by, asked)
 
 
@@ -186,7 +186,7 @@ def resume(actor: Actor) -> None:
 
 
 def drive(actor: Actor, by: By, asked: Asked | None) -> None:
-    """As attempt/main_loop.py does it: claim, run what is not committed, commit, end."""
+    """Claim, run what is not committed, commit and end, as attempt/main_loop.py does."""
     log, world = actor.job_log, actor.world
     view = log.claim(by, asked=asked)
     todo, c = list(view.committed.complement(world.groups)), 0
@@ -204,7 +204,7 @@ def drive(actor: Actor, by: By, asked: Asked | None) -> None:
 
 
 def cleaner(actor: Actor) -> None:
-    """As ``mops jobs clean --last-attempt``; every runner here looks dead, as one does that was silent for long."""
+    """Clean as ``mops jobs clean --last-attempt``. Every runner looks dead, as if it had been silent for long."""
     with suppress(JobError):
         clean(Job(actor.files, PATHS.job), last_attempt=True)
 
@@ -223,7 +223,7 @@ def canceller(actor: Actor) -> None:
 
 
 def reader(actor: Actor) -> None:
-    """Reads on and on; what it saw stays."""
+    """Read repeatedly; groups that were committed stay committed."""
     seen: list[int] = []
     for _ in range(3):
         now = list(actor.job_log.read().committed)
@@ -236,7 +236,7 @@ def reader(actor: Actor) -> None:
 
 
 def simulate(world: World, cast: dict[str, Callable[[Actor], None]], choose: Choose) -> World:
-    """Run until nobody moves any more, then check the invariants."""
+    """Run until no actor can move, then check the invariants."""
     world.actors = [Actor(world, name, program) for name, program in cast.items()]
     for actor in world.actors:
         actor.start()
@@ -263,7 +263,7 @@ def _resume(world: World, actor: Actor, option: str) -> None:
 
 
 def _moves(world: World, current: Actor) -> list[tuple[str, Actor | None, str]]:
-    """Every move, the plainest first: the same actor goes on, another one does, something goes wrong."""
+    """Yield every move, the plainest first: the same actor, another actor, a fault."""
     alive = [actor for actor in world.actors if not actor.over]
     alive.sort(key=lambda actor: actor is not current)
     plain, odd = [], []
@@ -306,7 +306,7 @@ def check(world: World) -> None:
 
 
 def _check_request(world: World, records: Sequence[Record], claim: Claim) -> None:
-    """I8: what others wrote behind what the maker of a request had seen is not undone by it."""
+    """I8: a request does not undo records that its maker had not seen."""
     if claim.asked is None:
         return
     behind = [mark for mark in records[claim.asked.k : claim.k - 1] if not isinstance(mark, Commit)]
@@ -331,11 +331,11 @@ def _check_stops(world: World, records: Sequence[Record], owner: Claim | None) -
         world.claim(any(isinstance(record, End) and record.n == owner.n for record in records), "I7: no end")
     stopped = [actor.outcome for actor in world.actors if actor.job_log.view.attempt and actor.name in last]
     if stopped and all(outcome == "done" for outcome in stopped):
-        world.claim(any(isinstance(record, End) for record in records), "I7: nobody has ended it")
+        world.claim(any(isinstance(record, End) for record in records), "I7: no attempt has ended it")
 
 
 def at_random(seed: int) -> Choose:
-    """Mostly the same actor goes on; otherwise anything."""
+    """Return a scheduler that mostly continues with the same actor, and else chooses at random."""
     source = random.Random(seed)
     same = source.choice([0.3, 0.6, 0.85])
 

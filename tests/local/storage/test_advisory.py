@@ -1,6 +1,6 @@
-"""Signs of life, samples, text logs and the copy of the end decide nothing: whatever is wrong with them, all works.
+"""A damaged live record, sample, text log or copy of the end is ignored with one warning.
 
-A damaged sign of life once made `resume` impossible, and one that could not be overwritten ended its runner.
+A damaged live record made `resume` impossible, and one that could not be overwritten killed its runner.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from made import Hooked, claimed, commit, created, ended, finished, lives, texts
+from made import claimed, commit, created, ended, finished, lives, refusing, texts
 from typer.testing import CliRunner
 
 import mops
@@ -75,7 +75,7 @@ DAMAGES = GARBAGE | {
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What was told of objects that decide nothing."""
+    """Return the warnings of the test."""
     monkeypatch.setattr(advisory, "_told", set())
     told: list[str] = []
     handler = logging.Handler(logging.WARNING)
@@ -95,8 +95,8 @@ def run(*arguments: str, storage: str) -> int:
     return CliRunner().invoke(app, [*arguments, "--storage", storage], catch_exceptions=False).exit_code
 
 
-def look_in_every_way(job: Job) -> None:
-    """Do what reads a sign of life."""
+def read_in_every_way(job: Job) -> None:
+    """Call everything that reads a live record."""
     assert job.status().state == "interrupted"
     assert job.follower()().groups == 1
     assert [listed.state for listed in list_jobs(job.files)] == ["interrupted"]
@@ -106,29 +106,24 @@ def look_in_every_way(job: Job) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_sign_of_life_is_left_out_and_told_once(memory, warnings, damage):
+def test_a_damaged_live_record_is_ignored_with_one_warning(memory, warnings, damage):
     files = Files.open(memory.url)
     job = interrupted(files)
     memory.lay(PATHS.live(1), DAMAGES[damage])
-    look_in_every_way(job)
+    read_in_every_way(job)
     assert len(warnings) == 1, warnings
     assert "live/1.json is left out: " in warnings[0]
 
 
-def test_a_sign_of_life_that_the_storage_refuses_is_left_out(memory, warnings):
+def test_a_live_record_that_the_storage_refuses_is_ignored(memory, warnings):
     files = Files.open(memory.url)
     interrupted(files)
     lives(files, "job", 1)
-
-    def refuse(name: str, path: str | None) -> None:
-        if path == PATHS.live(1):
-            raise PermissionError(13, "Permission denied")
-
-    look_in_every_way(Job(Files(Hooked(files._backend, refuse), files.url), "job"))
+    read_in_every_way(Job(refusing(files, PATHS.live(1)), "job"))
     assert len(warnings) == 1
 
 
-def test_what_a_newer_mops_adds_to_a_sign_of_life_is_no_damage(memory, warnings):
+def test_unknown_fields_of_a_live_record_are_ignored(memory, warnings):
     files = Files.open(memory.url)
     interrupted(files)
     memory.lay(PATHS.live(1), json.dumps(LIVE | {"more": 1, "expected": {"energy": 1}}).encode())
@@ -137,7 +132,7 @@ def test_what_a_newer_mops_adds_to_a_sign_of_life_is_no_damage(memory, warnings)
 
 
 @pytest.mark.parametrize("damage", [*GARBAGE, "a folder"])
-def test_every_command_works_whatever_lies_there(local, warnings, damage):
+def test_every_command_works_with_damaged_advisory_records(local, warnings, damage):
     files = Files.open(local.url)
     interrupted(files)
     record = finished(files, "whole")
@@ -183,7 +178,7 @@ SAMPLE = {
         {"verdicts": 1},
     ],
 )
-def test_damaged_samples_are_left_out_and_others_are_read(memory, warnings, change):
+def test_damaged_samples_are_ignored_and_the_others_read(memory, warnings, change):
     files = Files.open(memory.url)
     job = interrupted(files)
     for number, sample in enumerate([SAMPLE, SAMPLE | change, SAMPLE], start=1):
@@ -193,44 +188,29 @@ def test_damaged_samples_are_left_out_and_others_are_read(memory, warnings, chan
     assert len(warnings) == 1
 
 
-def test_a_text_that_cannot_be_read_costs_no_other(memory, warnings):
+def test_a_piece_of_the_log_that_cannot_be_read_is_skipped(memory, warnings):
     files = Files.open(memory.url)
     interrupted(files)
     texts(files, "job", a1_1="first\n", a1_2="second\n", a1_3="third\n")
-
-    def refuse(name: str, path: str | None) -> None:
-        if path == PATHS.text(1, 2):
-            raise PermissionError(13, "Permission denied")
-
-    job = Job(Files(Hooked(files._backend, refuse), files.url), "job")
-    assert "".join(read_texts(job)) == "first\nthird\n"
+    assert "".join(read_texts(Job(refusing(files, PATHS.text(1, 2)), "job"))) == "first\nthird\n"
     assert len(warnings) == 1
 
 
-def test_a_copy_of_the_end_that_is_refused_costs_the_list_no_other_job(memory, warnings):
+def test_a_copy_of_the_end_that_cannot_be_read_does_not_stop_the_list(memory, warnings):
     files = Files.open(memory.url)
     finished(files, "job")
     finished(files, "other")
-    log = claimed(files, "third") if created(files, "third") else None
-    ended(files, log, created_record(files), "cancelled")
-
-    def refuse(name: str, path: str | None) -> None:
-        if path == PATHS.finished:
-            raise PermissionError(13, "Permission denied")
-
-    found = list_jobs(Files(Hooked(files._backend, refuse), files.url))
+    record = created(files, "third")
+    ended(files, claimed(files, "third"), record, "cancelled")
+    found = list_jobs(refusing(files, PATHS.finished))
     assert {one.job: one.state for one in found} == {"job": "succeeded", "other": "succeeded", "third": "cancelled"}
     assert len(warnings) == 1
-
-
-def created_record(files: Files):
-    return Job(files, "third").record
 
 
 MODEL = "def simulate(params, seed):\n    print('a line for the log')\n    return {'out': {'x': [params['a']]}}\n"
 
 
-def test_a_runner_goes_on_though_nothing_that_decides_nothing_can_be_written(tmp_path, local, warnings):
+def test_a_job_succeeds_even_if_no_advisory_record_can_be_written(tmp_path, local, warnings):
     (tmp_path / "mops.toml").touch()
     (tmp_path / "model.py").write_text(MODEL)
     study = tmp_path / "study.json"
@@ -238,7 +218,7 @@ def test_a_runner_goes_on_though_nothing_that_decides_nothing_can_be_written(tmp
     root = Path(local.url, PATHS.root)
     for path in ("live/1.json/within", "live/2.json/within", "finished.json/within"):
         (root / path).mkdir(parents=True)
-    for path in ("events", "logs"):  # no folders, so that nothing can be created in them
+    for path in ("events", "logs"):  # files, so that nothing can be created below them
         (root / path).write_bytes(b"")
 
     one_by_one = Settings(slots=1, batch_size=1, checkpoint_seconds=0)
@@ -249,7 +229,7 @@ def test_a_runner_goes_on_though_nothing_that_decides_nothing_can_be_written(tmp
     refused = [said for said in warnings if "the job goes on without it" in said]
     kinds = [said.split(" cannot be written")[0] for said in refused]
     assert kinds.count("the copy of the job's end, for quick listing,") == 1
-    assert 1 <= kinds.count("the sign of life") <= 2, "once for each attempt"
+    assert 1 <= kinds.count("the sign of life") <= 2, "once in each attempt"
     assert 1 <= kinds.count("the text log") <= 2
     shutil.rmtree(root / "finished.json")
     assert JobLog(job.files, PATHS).read().complete

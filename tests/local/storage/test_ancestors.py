@@ -1,4 +1,4 @@
-"""Derived jobs by the storage alone: what is taken over, what runs again, and what readers see of both."""
+"""Derived jobs: the groups that they inherit, the groups that run again, and what readers see."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a group ends: the verdict of each replicate, then of each target; None: good."""
+    """The verdict of each replicate and of each target of a group; None: good."""
 
     replicates: tuple[str | None, ...]
     targets: tuple[str | None, ...]
@@ -73,7 +73,7 @@ HEALTHY = Outcome((None, None), (None, None))
 
 
 class World:
-    """A storage with a job and those derived from it, and what each group's rows are to be."""
+    """A storage with a job and the jobs derived from it, and the expected rows of each group."""
 
     def __init__(self, files: Files, n_groups: int):
         self.files, self.n_groups = files, n_groups
@@ -90,7 +90,7 @@ class World:
         return self.run("first", dict(enumerate(outcomes)), commits)
 
     def derive(self, parent: Job, name: str, verdicts: str) -> Job:
-        """Create the job that runs groups with such failures again; it has not begun."""
+        """Create the job that retries groups with these verdicts."""
         record = parent.record
         view = JobLog(self.files, JobPaths(parent.name)).read()
         chosen = derived_jobs.parent(parent, record, view, derived_jobs.wanted(verdicts))
@@ -98,12 +98,12 @@ class World:
         return Job(self.files, name)
 
     def run(self, name: str, outcomes: dict[int, Outcome], commits: list[int]) -> Job:
-        """Commit what is due in pieces of these sizes, and end the job."""
+        """Commit the groups to run, in portions of these sizes, and end the job."""
         log, record = JobLog(self.files, JobPaths(name)), load_job(self.files, name)
         log.claim("person")
         left = list(record.todo(log.view.committed))
         for size in [*commits, len(left)]:
-            # Every other group first, so that a commit's groups do not stand side by side.
+            # Every other group first, so that the groups of a commit are not neighbours.
             left.sort(key=lambda group: (group % 2, group))
             groups, left = left[:size], left[size:]
             if groups:
@@ -127,14 +127,14 @@ class World:
         return Part(path, encoded.rows, encoded.bytes, encoded.digest)
 
     def rows(self, kind: str, groups: list[int]) -> pa.Table:
-        """Return what these groups' rows are to be, in the order of the groups given."""
+        """Return the expected rows of these groups, in the given order."""
         makers = {"outputs": _outputs, "losses": _losses, "failures": _failures}
         schemas = {"outputs": pa.schema([*IDENTITY_FIELDS, pa.field("y", pa.string())]), "losses": LOSSES}
         rows = [row for group in groups for row in makers[kind](group, *self.truth[group])]
         return pa.Table.from_pylist(rows, schema=schemas.get(kind, FAILURES))
 
     def assert_reads_true(self, job: Job) -> None:
-        """Check every reader against the truth."""
+        """Check every reader against the expected rows."""
         everything = list(range(self.n_groups))
         expected = {kind: self.rows(kind, everything) for kind in ("outputs", "losses", "failures")}
         outputs = job.outputs(OUTPUT)
@@ -151,7 +151,7 @@ class World:
 
 
 def same(one: pa.Table, other: pa.Table) -> bool:
-    """Tell whether two tables have the same columns and rows; their order is nobody's promise."""
+    """Tell whether two tables have the same columns and rows in any order."""
     assert one.schema.names == other.schema.names or one.num_rows == other.num_rows == 0
     return Counter(map(str, one.to_pylist())) == Counter(map(str, other.to_pylist()))
 
@@ -194,8 +194,8 @@ commits = st.lists(st.integers(1, 4), max_size=4)
 
 @given(st.data(), st.lists(outcome, min_size=1, max_size=9))
 @settings(max_examples=100, deadline=None)
-def test_a_chain_of_retries_shows_each_group_once_as_it_ran_last(data: st.DataObject, outcomes: list[Outcome]) -> None:
-    """Whatever fails, in whatever commits, and whichever verdicts are retried: rows, counts, state and verify."""
+def test_a_chain_of_retries_has_each_group_once_as_it_ran_last(data: st.DataObject, outcomes: list[Outcome]) -> None:
+    """Rows, counts, state and verify are right for any failures, commits and retried verdicts."""
     world = World(Files.open(f"memory://derived-{next(_numbers)}"), len(outcomes))
     job = world.first(outcomes, data.draw(commits))
     world.assert_reads_true(job)
@@ -215,7 +215,7 @@ def test_a_chain_of_retries_shows_each_group_once_as_it_ran_last(data: st.DataOb
         world.assert_reads_true(job)
 
 
-# One derived job, to be looked at closely
+# One derived job in detail
 
 
 ILL = Outcome((None, "timeout"), (None, None))
@@ -223,7 +223,7 @@ ILL = Outcome((None, "timeout"), (None, None))
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Six groups in three commits: (0, 2), (4, 1), (3, 5), of which 1, 4 and 5 failed."""
+    """Return six groups in three commits: (0, 2), (4, 1), (3, 5). Groups 1, 4 and 5 failed."""
     made = World(Files.open(str(tmp_path / "storage")), 6)
     made.first([HEALTHY, ILL, HEALTHY, HEALTHY, ILL, ILL], [2, 2])
     return made
@@ -235,7 +235,7 @@ def derived(world: World) -> Job:
     return world.run("second", dict.fromkeys((1, 4, 5), HEALTHY), [])
 
 
-def test_a_parent_stays_as_it_was(world: World, derived: Job) -> None:
+def test_a_parent_does_not_change(world: World, derived: Job) -> None:
     parent = Job(world.files, "first")
     assert parent.status().state == "partial"
     assert parent.failures().num_rows == 6
@@ -244,8 +244,8 @@ def test_a_parent_stays_as_it_was(world: World, derived: Job) -> None:
     assert parent.status().parent is None
 
 
-def test_parts_are_whole_filtered_or_left_out(derived: Job) -> None:
-    """Of a commit whose groups all run again nothing is read, and of one without such a group everything."""
+def test_parts_of_the_parent_are_read_whole_filtered_or_left_out(derived: Job) -> None:
+    """A commit whose groups all run again is left out, and one without a group that runs again is read whole."""
     outputs = derived.tables()[0]
     own, others = [[path for path in outputs.paths if f"/{name}/" in path] for name in ("second", "first")]
     assert (len(own), len(others)) == (1, 1)
@@ -271,18 +271,20 @@ GROUPS = pa.table({"group": pa.array(range(6), pa.int32()), "more": [1] * 6})
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_no_reader_meets_a_row_that_does_not_count(derived: Job, read: Callable[[ds.Dataset], list[int]]) -> None:
+def test_no_reader_returns_a_row_of_a_group_that_ran_again(
+    derived: Job, read: Callable[[ds.Dataset], list[int]]
+) -> None:
     assert sorted(read(derived.outputs(OUTPUT))) == sorted([*range(6), *range(6)])
 
 
 @pytest.mark.parametrize("group", range(6))
-def test_a_readers_own_filter_joins_the_datasets(derived: Job, group: int) -> None:
+def test_a_filter_works_on_the_joined_dataset(derived: Job, group: int) -> None:
     found = derived.outputs(OUTPUT).to_table(filter=pc.field("group") == group)
     assert found.schema.names == ["param_id", "group", "replicate", "seed", "y"]
     assert found["y"].to_pylist() == ["second" if group in (1, 4, 5) else "first"] * 2
 
 
-def test_a_derived_job_that_has_begun_shows_what_is_taken_over(world: World) -> None:
+def test_a_derived_job_shows_inherited_groups_before_it_runs(world: World) -> None:
     job = world.derive(Job(world.files, "first"), "second", "timeout")
     assert (job.status().state, job.status().groups) == ("submitted", 3)
     assert job.status().counts == Counts(6, 0, 6, 0)
@@ -303,14 +305,14 @@ def test_a_job_with_other_failures_left_is_partial() -> None:
     assert world.run("second", {0: HEALTHY}, []).status().state == "partial"
 
 
-def test_what_a_derived_job_is_made_of_is_the_parents(world: World, derived: Job) -> None:
+def test_a_derived_job_has_the_study_bundle_and_schema_of_its_parent(world: World, derived: Job) -> None:
     own, its = JobPaths("second"), JobPaths("first")
     for name in ("study", "params", "schema"):
         assert world.files.get(getattr(own, name)) == world.files.get(getattr(its, name))
     assert derived.record.bundle == load_job(world.files, "first").bundle
 
 
-def test_a_parent_without_a_good_simulation_leaves_the_schema_to_the_pilot() -> None:
+def test_without_a_schema_of_the_parent_the_pilot_makes_it() -> None:
     world = World(Files.open(f"memory://{next(_numbers)}"), 1)
     job = world.first([Outcome(("error", "error"), (None, None))], [])
     world.files.remove([JobPaths("first").schema])
@@ -321,7 +323,7 @@ def test_a_parent_without_a_good_simulation_leaves_the_schema_to_the_pilot() -> 
 
 
 def test_a_killed_retry_can_be_repeated(world: World) -> None:
-    """`job.json` is written last: what a killed retry left is no job, and no reason to refuse the name."""
+    """`job.json` is written last, so the files of a killed retry are no job and do not block its name."""
     job = Job(world.files, "first")
     world.derive(job, "second", "all")
     world.files.remove([JobPaths("second").record])
@@ -330,10 +332,10 @@ def test_a_killed_retry_can_be_repeated(world: World) -> None:
         world.derive(job, "second", "all")
 
 
-# What a hand can break
+# Damaged storages
 
 
-def test_a_parent_that_is_gone_is_named_and_fewer_rows_are_never_given(world: World, derived: Job) -> None:
+def test_a_missing_parent_is_an_error_and_never_fewer_rows(world: World, derived: Job) -> None:
     shutil.rmtree(Path(world.files.url, "jobs", "first"))
     job = Job(world.files, "second")
     assert job.status().counts == Counts(12, 0, 12, 0)
@@ -343,7 +345,7 @@ def test_a_parent_that_is_gone_is_named_and_fewer_rows_are_never_given(world: Wo
     assert "which is gone or has been replaced" in verify_job(world.files, "second")[0]
 
 
-def test_another_job_of_the_parents_name_is_not_the_parent(world: World, derived: Job) -> None:
+def test_another_job_with_the_name_of_the_parent_is_an_error(world: World, derived: Job) -> None:
     shutil.rmtree(Path(world.files.url, "jobs", "first"))
     World(world.files, 6).first([HEALTHY] * 6, [2, 2])
     with pytest.raises(CorruptRecord, match="gone or has been replaced"):
@@ -351,7 +353,7 @@ def test_another_job_of_the_parents_name_is_not_the_parent(world: World, derived
     assert "which is gone or has been replaced" in verify_job(world.files, "second")[0]
 
 
-def test_verify_finds_a_commit_of_what_is_taken_over(world: World) -> None:
+def test_verify_finds_a_commit_of_an_inherited_group(world: World) -> None:
     world.derive(Job(world.files, "first"), "second", "timeout")
     log = JobLog(world.files, JobPaths("second"))
     log.claim("person")
@@ -369,7 +371,7 @@ def test_verify_finds_a_group_that_never_ran_again(world: World) -> None:
     assert coverage_problems([], 6, Ranges(((0, 6),))) == []
 
 
-def test_verify_reads_the_parents_parts_too(world: World, derived: Job) -> None:
+def test_verify_checks_the_parts_of_the_parent(world: World, derived: Job) -> None:
     part = world.files.list("jobs/first/losses")[0].path
     Path(world.files.url, part).unlink()
     assert verify_job(world.files, "second") == [f"{part}: missing"]

@@ -1,9 +1,8 @@
-"""Outputs whose columns become wider from table to table."""
+"""Output files whose columns get wider types from table to table."""
 
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 from mops.storage.backends.spool import Spool
 from mops.storage.output_file import MOST_NARROWER, OutputFile, StoredTypes
 from mops.study.column_types import families_in
+from processes import n_descriptors
 
 N_COLUMNS = 60
 
@@ -21,12 +21,8 @@ def table(number: int) -> pa.Table:
     return pa.table({"param_id": pa.array([str(number)]).dictionary_encode(), **columns})
 
 
-def n_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def test_columns_that_get_their_types_one_after_another_hold_few_files() -> None:
-    """Each widening held a file until the checkpoint closed: a wide output ended the job by EMFILE."""
+def test_columns_that_get_their_types_one_by_one_hold_few_files() -> None:
+    """Each change of type held a file until the checkpoint closed: an output with many columns failed with EMFILE."""
     types, file, before, most = StoredTypes(), OutputFile(Spool), n_descriptors(), 0
     for number in range(N_COLUMNS):
         file.write(types.stored("out", table(number)))
@@ -40,8 +36,8 @@ def test_columns_that_get_their_types_one_after_another_hold_few_files() -> None
     assert most <= 2 * (MOST_NARROWER + 2)
 
 
-def test_a_known_column_without_values_is_stored_in_the_type_that_its_family_says() -> None:
-    """An attempt that went on with a job widened each column again."""
+def test_a_column_without_values_is_stored_with_the_type_of_its_family() -> None:
+    """A resumed attempt changed the type of each column again."""
     whole = pa.table({"f": [1.5], "b": [True], "s": ["x"], "i": [1]})
     empty = pa.table({name: pa.nulls(1) for name in whole.column_names})
     types = StoredTypes(lambda _: families_in(whole))

@@ -1,7 +1,4 @@
-"""Why simulations failed is counted from two columns of the failures, piece by piece.
-
-A model that always raises has a traceback for each simulation: `status` once read all of them.
-"""
+"""The reasons of failures are counted without reading all tracebacks, of which a job may have millions."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def failures(messages: list[tuple[str, str]], traceback: str = "T" * 2000) -> pa
 
 
 def job_with(files: Files, *tables: pa.Table) -> Job:
-    """Submit a job whose groups have failed, with a part of failures for each."""
+    """Create a job whose groups have failed, with a part of failures for each."""
     created(files, "job")
     log = claimed(files)
     for number, table in enumerate(tables):
@@ -49,7 +46,7 @@ def job_with(files: Files, *tables: pa.Table) -> Job:
     return Job(files, "job")
 
 
-def test_alike_messages_are_one_reason_and_the_most_frequent_comes_first(memory):
+def test_similar_messages_are_one_reason_and_the_most_frequent_comes_first(memory):
     first = failures([("error", "ValueError: 7 is too much\nmore"), ("oom", "took 2.0 GiB"), ("oom", "took 3.5 GiB")])
     second = failures([("oom", "took 1.0 GiB"), ("error", "took 1.0 GiB")])
     assert job_with(Files.open(memory.url), first, second).reasons() == [
@@ -65,7 +62,7 @@ def test_tracebacks_are_not_read(local):
     column = FAILURES.get_field_index("traceback")
     chunk = pq.ParquetFile(path).metadata.row_group(0).column(column)
     start = chunk.dictionary_page_offset or chunk.data_page_offset
-    with path.open("r+b") as file:  # whoever reads the column comes upon this
+    with path.open("r+b") as file:  # damages the column
         file.seek(start)
         file.write(b"\xff" * chunk.total_compressed_size)
     with pytest.raises(OSError, match=r"(?i)page|thrift|deserializ"):
@@ -73,7 +70,7 @@ def test_tracebacks_are_not_read(local):
     assert job.reasons() == [Reason(50, "error", "ValueError: x")]
 
 
-def test_thousands_of_different_messages_are_not_all_held(memory, monkeypatch):
+def test_only_a_few_different_messages_are_kept(memory, monkeypatch):
     monkeypatch.setattr("mops.jobs.results._MOST_REASONS", 20)
     words = [f"{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(500)]
     reasons = job_with(Files.open(memory.url), failures([("error", f"KeyError: {word}") for word in words])).reasons()
@@ -82,7 +79,7 @@ def test_thousands_of_different_messages_are_not_all_held(memory, monkeypatch):
     assert sum(reason.n for reason in reasons) == 500
 
 
-def test_where_the_log_counts_no_failure_no_part_is_opened(memory, monkeypatch):
+def test_without_failures_in_the_log_no_part_is_opened(memory, monkeypatch):
     files = Files.open(memory.url)
     created(files, "job")
     claimed(files).commit(Ranges.of([0]), [Part(PATHS.part("failures", None, 1, 0), 1, 1, "gone")], Counts(1))

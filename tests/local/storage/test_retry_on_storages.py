@@ -1,4 +1,4 @@
-"""A retry on each storage: failed groups run again, and the rows of both jobs are read as one."""
+"""A retry on each storage: failed groups run again, and the rows of both jobs read as one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def score(params, replicates):
 def test_a_retry_gives_the_rows_of_a_study_that_never_failed(tmp_path: Path, storage: Any) -> None:
     (tmp_path / "mops.toml").touch()
     (tmp_path / "model.py").write_text(MODEL)
-    ward = tmp_path.with_name(tmp_path.name + "-ward")  # beside the project: a bundle does not hold it
+    ward = tmp_path.with_name(tmp_path.name + "-ward")  # outside the project, so not in its bundle
     sets = [{"x": x, "ward": str(ward)} for x in range(8)]
     study = tmp_path / "study.json"
     study.write_text(json.dumps({"model": "model:simulate", "targets": ["model:score"], "parameter_sets": sets}))

@@ -1,4 +1,4 @@
-"""Samples of running jobs: written as small objects, read as one table, on every storage."""
+"""Samples and live records of running jobs, on every storage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def sample(at: float) -> Sample:
     return Sample(at, 10, 2, 3, 1, 8, 1.5, 300 << 20, 150 << 20, 40, 2, 1 << 20, {"error": 1, "oom": 1})
 
 
-def test_samples_come_back_in_the_order_in_which_they_were_taken(files: Files) -> None:
+def test_samples_are_read_in_the_order_in_which_they_were_taken(files: Files) -> None:
     for n, c in ((1, 1), (1, 2), (1, 10), (2, 1)):
         write_samples(files, PATHS, n, c, [sample(100 * n + c), sample(100 * n + c + 0.5)])
     read = read_samples(files, PATHS)
@@ -32,7 +32,7 @@ def test_a_job_without_samples_has_an_empty_table(files: Files) -> None:
     assert as_table([]).schema == SAMPLES
 
 
-def test_the_table_has_times_and_verdicts_that_a_notebook_can_use() -> None:
+def test_the_table_of_samples_has_times_and_verdicts() -> None:
     table = as_table([(1, sample(1.7e9)), (2, sample(1.7e9 + 0.25))])
     assert table.schema == SAMPLES
     assert table["time"].type == pa.timestamp("ms", "UTC")
@@ -42,7 +42,7 @@ def test_the_table_has_times_and_verdicts_that_a_notebook_can_use() -> None:
     assert len(table.to_pandas()) == 2
 
 
-def test_a_sign_of_life_comes_back_as_it_was_written(files: Files) -> None:
+def test_a_live_record_is_read_as_it_was_written(files: Files) -> None:
     counts = Counts(5, 1, 2, 1, {"timeout": 1})
     live = Live(1.5, "host", 7, counts, 2.5, 10, {"slots": 2}, 4, 60.0, 20, 5, 3, 2, 100, {"rows": 1}, ["a line"])
     write_live(files, PATHS, 3, live)

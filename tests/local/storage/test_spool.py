@@ -1,4 +1,4 @@
-"""Large data that takes no memory."""
+"""Spools hold large data in files without a name."""
 
 from __future__ import annotations
 
@@ -24,17 +24,15 @@ def filled(storage: Path | None = None) -> Spool:
     return spool
 
 
-def test_what_is_written_is_read_again_and_again_and_no_file_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spool_can_be_read_repeatedly_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spool = filled()
-    assert b"".join(spool) == b"".join(spool) == DATA, "a request that is sent again sends all of it"
+    assert b"".join(spool) == b"".join(spool) == DATA, "a retried request sends everything"
     assert spool.opened().read_at(5, 2_999_990) == DATA[2_999_990:2_999_995]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_room_is_said_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
     with small_disk(folder, 1):
@@ -46,7 +44,7 @@ def test_no_room_is_said_with_the_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert "TMPDIR" in str(raised.value.hint)
 
 
-def test_no_room_in_the_storage_is_said_as_the_storage_says_it(tmp_path: Path) -> None:
+def test_a_full_storage_is_an_error_of_the_storage(tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
     with small_disk(folder, 1), pytest.raises(StorageError) as raised:
@@ -55,25 +53,25 @@ def test_no_room_in_the_storage_is_said_as_the_storage_says_it(tmp_path: Path) -
     assert "mops jobs resume" in str(raised.value.hint)
 
 
-def test_a_storage_in_a_folder_takes_the_content_over_without_a_copy(tmp_path: Path) -> None:
+def test_a_local_storage_links_the_file_and_does_not_copy_it(tmp_path: Path) -> None:
     files = Files.open(str(tmp_path))
     spool = files.spool()
     spool.write(DATA)
-    assert list(tmp_path.iterdir()) == [], "a writer that is killed leaves nothing"
+    assert list(tmp_path.iterdir()) == [], "a killed writer leaves no file"
     for path in ("a/part", "a/part", "b/part"):
-        files.put(path, spool)  # a put that failed is tried again
+        files.put(path, spool)  # as in a retry
         assert files.get(path) == DATA
     assert not files.put_new("a/part", spool)
     assert [entry.path for entry in files.list("")] == ["a/part", "b/part"]
     stored, named = (tmp_path / "a/part").stat(), tmp_path / "named"
     named.write_bytes(b"")
     assert stored.st_ino == os.fstat(spool._file.fileno()).st_ino
-    assert stored.st_mode == named.stat().st_mode, "others may read it as any file"
+    assert stored.st_mode == named.stat().st_mode, "others may read it like any file"
     assert not files.scraps("", 0)
 
 
 @pytest.mark.parametrize("lacking", ["files without a name", "links to them"])
-def test_where_a_file_system_cannot_do_that_the_content_is_copied(
+def test_a_file_system_without_such_links_gets_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
     def refuse(*_: object, **__: object) -> None:

@@ -1,10 +1,9 @@
-"""A deleted job is gone for all; one that is broken off anywhere looks whole to nobody, and is finished by another."""
+"""Deleting jobs. A deletion that breaks off at any point leaves a whole job, or one that another deletion removes."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made import Hooked, below, claimed, commit, created, ended, finished, lives, part
+from made import AtRequest, Hooked, below, claimed, commit, created, ended, finished, hooked, lives, part, timeless
 from tenacity import stop_after_attempt
 
 from mops.errors import CorruptRecord, JobError, MopsError, NewerFormat, StorageUnavailable, Superseded
@@ -38,14 +37,14 @@ def gone(files: Files, *jobs: str) -> list[Deleted]:
 
 
 def ended_process() -> int:
-    """Return the id of a process that was."""
+    """Return the id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
 
 
 def interrupted(files: Files, name: str = "job", *, host: str = HERE) -> JobLog:
-    """A job whose runner is dead for certain if it was on this host, and silent elsewhere."""
+    """Create a job whose runner has died on this host, or is silent on another."""
     created(files, name)
     log = claimed(files, name, host=host)
     lives(files, name, 1, host=host, pid=ended_process())
@@ -63,11 +62,11 @@ MAKE: dict[str, Callable[[Files], object]] = {
 
 
 def created_again() -> None:
-    """``ended`` needs the job's record only for a complete end."""
+    """``ended`` needs the record only for a complete end."""
 
 
 @pytest.mark.parametrize("state", MAKE)
-def test_a_deleted_job_leaves_nothing_but_its_bundle_and_a_name_that_can_be_used_again(files, state):
+def test_a_deleted_job_leaves_only_its_bundle_and_its_name_can_be_used_again(files, state):
     MAKE[state](files)
     expected = len(below(files))
     (found,) = plan_deletion(files, ["job"])
@@ -82,7 +81,7 @@ def test_a_deleted_job_leaves_nothing_but_its_bundle_and_a_name_that_can_be_used
     assert Job(files, "job").status().attempt == 1
 
 
-def test_on_a_disk_not_even_a_folder_is_left_nor_what_killed_writers_left(local):
+def test_a_deletion_on_a_disk_removes_folders_and_temporary_files_too(local):
     files = Files.open(local.url)
     finished(files)
     local.lay("jobs/job/log/.00000009.json.0a.tmp", b"half")
@@ -91,14 +90,14 @@ def test_on_a_disk_not_even_a_folder_is_left_nor_what_killed_writers_left(local)
     assert [path.name for path in Path(local.url, "jobs").iterdir()] == []
 
 
-def test_a_running_job_is_refused_with_where_it_runs(files):
+def test_deleting_a_running_job_is_refused_with_its_host_and_process(files):
     created(files)
     claimed(files)
     lives(files, "job", 1, host="far-away", pid=7, age_s=0)
     before = below(files)
     with pytest.raises(JobError) as caught:
         plan_deletion(files, ["job"])
-    assert _timeless(caught.value) == (
+    assert timeless(caught.value) == (
         "job 'job' is running: process 7 on far-away, last seen (some) s ago\n"
         f"  at: {files.url}\n"
         "hint: stop the job first: mops jobs cancel job"
@@ -108,14 +107,14 @@ def test_a_running_job_is_refused_with_where_it_runs(files):
     assert below(files) == before
 
 
-def test_all_that_cannot_be_deleted_is_said_at_once_and_nothing_is_deleted(files):
+def test_all_jobs_that_cannot_be_deleted_are_listed_and_none_is_deleted(files):
     finished(files, "done")
     created(files, "runs")
     claimed(files, "runs")
     lives(files, "runs", 1, age_s=0)
     with pytest.raises(JobError) as caught:
         plan_deletion(files, ["done", "runs", "nothing", "../x"])
-    assert _timeless(caught.value) == (
+    assert timeless(caught.value) == (
         "3 jobs cannot be deleted:\n"
         "  job 'runs' is running: process 1 on elsewhere, last seen (some) s ago\n"
         "  there is no job 'nothing'\n"
@@ -126,29 +125,29 @@ def test_all_that_cannot_be_deleted_is_said_at_once_and_nothing_is_deleted(files
     assert [job.job for job in list_jobs(files)] == ["runs", "done"]
 
 
-# runners that were only silent
+# Runners that were only silent
 
 
-def test_a_silent_runner_that_wakes_up_stops_and_the_name_stays_its_own(files):
+def test_a_silent_runner_that_wakes_up_stops_and_the_name_stays_reserved(files):
     log = interrupted(files, host="far-away")
     (deleted,) = gone(files, "job")
     assert deleted.hosts == ("far-away",)
-    part(files, "job", 1, 10)  # it was on its way
+    part(files, "job", 1, 10)  # of the silent runner
     with pytest.raises(Superseded):
         commit(files, log, "job", 1)
     with pytest.raises(JobError) as caught:
         created(files)
-    assert _timeless(caught.value) == (
+    assert timeless(caught.value) == (
         "a job 'job' was deleted whose runner on far-away may still be alive\n"
         f"  at: {files.url}/jobs/job/deleted.json\n"
         "hint: choose another name"
     )
     assert list_jobs(files) == []
-    gone(files, "job")  # once more: for what it wrote before it stopped
+    gone(files, "job")  # once more, for what the runner wrote before it stopped
     assert below(files) == ["deleted.json", "log/00000001.json", "log/00000003.json", "log/00000004.json"]
 
 
-def test_an_older_attempt_that_was_only_silent_stops_too_though_the_job_is_complete(files):
+def test_a_silent_older_attempt_of_a_complete_job_stops_too(files):
     record = created(files)
     older = claimed(files, host="far-away")
     newer = claimed(files)
@@ -160,40 +159,35 @@ def test_an_older_attempt_that_was_only_silent_stops_too_though_the_job_is_compl
         commit(files, older, "job", 0)
 
 
-def test_who_claims_while_the_job_is_being_deleted_learns_of_it_or_keeps_the_job(memory):
-    """A resume had read the record before the deletion, and claims at any request of it."""
+def test_a_resume_during_a_deletion_keeps_the_job_or_learns_of_the_deletion(memory):
+    """A resume that has read the record before the deletion may claim at any request of the deletion."""
     files = Files.open(memory.url)
     outcomes = set()
     for at in range(1, 60):
         name = f"job-{at}"
         record = created(files, name)
         ended(files, claimed(files, name), record, "cancelled")
-        asked: list[int] = []
-
-        def resume_at(*_: object, at=at, name=name, asked=asked) -> None:
-            asked.append(1)
-            if len(asked) == at:
-                JobLog(files, JobPaths(name), host="resumed", clock=lambda: 0.0).claim("person")
-
+        log = JobLog(files, JobPaths(name), host="resumed", clock=lambda: 0.0)
+        resume = AtRequest(at, lambda log=log: log.claim("person"))
         try:
-            list(delete(Files(Hooked(files._backend, resume_at), files.url), [name]))
+            list(delete(hooked(files, resume), [name]))
         except JobError as error:
             check_still_there(files, record)
             outcomes.add(type(error))
             continue
-        if len(asked) < at:
+        if not resume.has_acted:
             break
         with pytest.raises(JobError, match="was deleted meanwhile"):
             check_still_there(files, record)
         outcomes.add("deleted")
-    assert outcomes == {Overtaken, JobError, "deleted"}, "seen by the claim, by the second look, or too late"
+    assert outcomes == {Overtaken, JobError, "deleted"}, "the deletion sees the claim, sees it late, or does not see it"
 
 
-# broken off
+# Deletions that break off
 
 
 class Plug:
-    """Lets so many changes of the storage through, then none, as a kill does."""
+    """Allows a number of changes to the storage, and then none, like a kill."""
 
     def __init__(self, changes: int):
         self.left = changes
@@ -210,7 +204,7 @@ def cut_off(files: Files, changes: int) -> Files:
 
 
 @pytest.mark.parametrize("state", ["complete", "interrupted"])
-def test_a_deletion_that_is_broken_off_anywhere_leaves_a_whole_job_or_none(files, state):
+def test_a_deletion_that_breaks_off_at_any_point_leaves_a_whole_job_or_none(files, state):
     for changes in range(100):
         MAKE[state](files)
         try:
@@ -229,28 +223,28 @@ def test_a_deletion_that_is_broken_off_anywhere_leaves_a_whole_job_or_none(files
             with pytest.raises(JobError, match=r"(?s)is deleted in part.*finish that with: mops jobs delete job"):
                 created(files)
         if below(files):
-            lay_to_rest(files)
+            delete_the_rest(files)
         assert below(files) == []
-    pytest.fail("the deletion never came to its end")
+    pytest.fail("the deletion never ended")
 
 
-def lay_to_rest(files: Files) -> None:
-    """Delete what is left; a claim that was cut off from its end counts as a runner for a while: do not wait."""
+def delete_the_rest(files: Files) -> None:
+    """Delete what is left. A claim without an end counts as a runner for a while, so mark it as dead."""
     view = JobLog(files, PATHS).read()
     if view.claim and view.mark is view.claim and view.claim.host == HERE:
         lives(files, "job", view.attempt, host=HERE, pid=ended_process())
     gone(files, "job")
 
 
-def test_what_a_killed_submit_left_can_be_deleted(storage, files):
+def test_files_of_a_killed_submit_can_be_deleted(storage, files):
     storage.lay(PATHS.study, b"{}")
     assert [(one.state, one.files) for one in plan_deletion(files, ["job"])] == [("incomplete", 1)]
     gone(files, "job")
     assert files.list("") == []
 
 
-def test_a_submit_in_the_middle_of_a_deletion_gives_way_or_is_seen(memory):
-    """Over what a killed submit left: at each request of the deletion a whole submit takes place."""
+def test_a_submit_during_a_deletion_gives_way_or_stops_the_deletion(memory):
+    """At each request of the deletion a whole submit takes place, over what a killed submit has left."""
     files = Files.open(memory.url)
     outcomes = set()
     for at in range(1, 40):
@@ -258,42 +252,40 @@ def test_a_submit_in_the_middle_of_a_deletion_gives_way_or_is_seen(memory):
         twin = Files.open(f"memory://twin-{memory.url.rpartition('//')[2]}")
         created(twin, name)
         files.put(JobPaths(name).study, twin.get(JobPaths(name).study))
-        asked: list[int] = []
 
-        def submit_at(*_: object, at=at, name=name, asked=asked) -> None:
-            asked.append(1)
-            if len(asked) == at:
-                try:
-                    created(files, name)
-                    outcomes.add("submitted")
-                except JobError as error:
-                    assert "deleted in part" in str(error)  # noqa: PT017
-                    outcomes.add("gave way")
+        def submit(name=name) -> None:
+            try:
+                created(files, name)
+                outcomes.add("submitted")
+            except JobError as error:
+                assert "deleted in part" in str(error)  # noqa: PT017
+                outcomes.add("gave way")
 
+        submit_at = AtRequest(at, submit)
         try:
-            list(delete(Files(Hooked(files._backend, submit_at), files.url), [name]))
+            list(delete(hooked(files, submit_at), [name]))
         except JobError as error:
             outcomes.add("seen" if "submitted during" in str(error) or "no job" in str(error) else str(error))
         there = below(files, name)
         assert there == [] or set(there) == {"job.json", "params.parquet", "study.json"}, (at, there)
-        if len(asked) < at:
+        if not submit_at.has_acted:
             break
     assert outcomes == {"submitted", "gave way", "seen"}
 
 
-def test_a_submit_that_meets_a_deletion_only_at_its_end_takes_its_record_back(files):
+def test_a_submit_that_sees_a_deletion_only_at_its_end_removes_its_record(files):
     def begin_deletion(name, path) -> None:
         if path == PATHS.record and name == "put_new":
             files.put(PATHS.deleted, b'{"format":1,"who":"x","at":"","hosts":[]}')
 
     with pytest.raises(JobError, match="deleted in part"):
-        created(Files(Hooked(files._backend, begin_deletion), files.url))
+        created(hooked(files, begin_deletion))
     assert list_jobs(files) == []
     gone(files, "job")
     assert below(files) == []
 
 
-# parents
+# Parents
 
 
 def derive(files: Files, name: str, parent: str) -> None:
@@ -302,7 +294,7 @@ def derive(files: Files, name: str, parent: str) -> None:
     files.put(path, json.dumps(json.loads(files.get(path)) | {"parent": {"job": parent, "k": 5}}).encode())
 
 
-def test_a_parent_stays_while_a_job_is_derived_from_it(storage, files):
+def test_a_parent_of_another_job_is_not_deleted(storage, files):
     finished(files, "old")
     derive(files, "new", "old")
     derive(files, "newer", "new")
@@ -310,13 +302,13 @@ def test_a_parent_stays_while_a_job_is_derived_from_it(storage, files):
     assert derived_jobs(files) == {"old": ["new"], "new": ["newer"]}
     with pytest.raises(JobError) as caught:
         plan_deletion(files, ["old"])
-    assert _timeless(caught.value) == (
+    assert timeless(caught.value) == (
         f"job 'old' is the parent of new, which read rows from it\n  at: {files.url}\nhint: delete the derived jobs too"
     )
     assert [one.job for one in gone(files, "old", "new", "newer")] == ["newer", "new", "old"]
 
 
-def test_a_job_that_is_derived_while_its_parent_is_deleted_gives_way(files):
+def test_deriving_a_job_from_one_that_is_being_deleted_is_refused(files):
     record = finished(files, "old")
     view = JobLog(files, JobPaths("old")).read()
     parent = Parent("old", view.k, view.end.nonce, Ranges.of([0]), Counts())
@@ -326,7 +318,7 @@ def test_a_job_that_is_derived_while_its_parent_is_deleted_gives_way(files):
             gone(files, "old")
 
     with pytest.raises(JobError, match="job 'old' was deleted meanwhile"):
-        create_derived(Files(Hooked(files._backend, delete_parent), files.url), replace(record, job="new"), parent)
+        create_derived(hooked(files, delete_parent), replace(record, job="new"), parent)
     assert list_jobs(files) == []
     gone(files, "new")
     files.put(JobPaths("new").deleted, b'{"format":1,"who":"x","at":"","hosts":[]}')
@@ -334,7 +326,7 @@ def test_a_job_that_is_derived_while_its_parent_is_deleted_gives_way(files):
         create_derived(files, replace(record, job="new"), parent)
 
 
-def test_a_list_counts_what_a_derived_job_takes_over(files):
+def test_the_list_counts_the_inherited_groups_of_a_derived_job(files):
     record = finished(files, "old", failed=2)
     view = JobLog(files, JobPaths("old")).read()
     parent = Parent("old", view.k, view.end.nonce, Ranges.of([0]), Counts(0, 2))
@@ -351,7 +343,7 @@ def test_a_list_counts_what_a_derived_job_takes_over(files):
         plan_deletion(files, ["old"])
 
 
-def test_a_job_that_is_derived_meanwhile_keeps_its_parent(files):
+def test_a_job_that_is_derived_before_the_deletion_keeps_its_parent(files):
     finished(files, "old")
     (found,) = plan_deletion(files, ["old"])
     derive(files, "new", "old")
@@ -362,7 +354,7 @@ def test_a_job_that_is_derived_meanwhile_keeps_its_parent(files):
     assert "deleted.json" not in below(files, "old")
 
 
-def test_what_can_be_deleted_is_deleted_though_another_job_is_refused_meanwhile(files):
+def test_other_jobs_are_deleted_even_if_one_becomes_a_parent(files):
     finished(files, "one")
     finished(files, "two")
     derive(files, "new", "two")
@@ -372,10 +364,10 @@ def test_what_can_be_deleted_is_deleted_though_another_job_is_refused_meanwhile(
     assert [job.job for job in list_jobs(files)] == ["two", "new"]
 
 
-# what cannot be read
+# Jobs that cannot be read
 
 
-def test_a_job_whose_record_is_broken_can_be_deleted(storage, files):
+def test_a_job_with_a_broken_record_can_be_deleted(storage, files):
     finished(files)
     storage.lay(PATHS.record, b"{not json")
     assert [one.state for one in plan_deletion(files, ["job"])] == ["unreadable"]
@@ -383,7 +375,7 @@ def test_a_job_whose_record_is_broken_can_be_deleted(storage, files):
     assert below(files) == []
 
 
-def test_a_job_that_nobody_can_judge_is_not_deleted(storage, files):
+def test_a_job_of_a_newer_format_or_with_a_broken_log_is_not_deleted(storage, files):
     finished(files)
     storage.lay(PATHS.record, b'{"format": 2, "mops": "9.1.0"}')
     with pytest.raises(NewerFormat, match=r"install mops-runner 9\.1\.0"):
@@ -395,14 +387,9 @@ def test_a_job_that_nobody_can_judge_is_not_deleted(storage, files):
     assert [job.state for job in list_jobs(files)] == ["unreadable", "succeeded"][::-1]
 
 
-def test_a_storage_out_of_reach_is_said_and_another_deletion_goes_on(files):
+def test_after_an_unavailable_storage_another_deletion_finishes(files):
     finished(files)
     with pytest.raises(StorageUnavailable):
         gone(cut_off(files, 5), "job")
     gone(files, "job")
     assert below(files) == []
-
-
-def _timeless(error):
-    """Return an error's text without the seconds that it took to come here."""
-    return re.sub(r"\d+ s ago", "(some) s ago", str(error))

@@ -1,4 +1,4 @@
-"""What becomes of a storage's faults: tried again, or named. Real servers, real limits."""
+"""Faults of a storage are retried or become an error, with real servers and real limits."""
 
 from __future__ import annotations
 
@@ -26,17 +26,7 @@ from mops.verdicts import Counts
 CREATED = (201, {"ETag": '"1"', "Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"}, b"")
 
 TRANSIENT_ERRNO = {
-    *(
-        "EAGAIN",
-        "EBUSY",
-        "ESTALE",
-        "EINTR",
-        "ETIMEDOUT",
-        "EPIPE",
-        "ECONNREFUSED",
-        "ECONNRESET",
-        "ECONNABORTED",
-    ),
+    *("EAGAIN", "EBUSY", "ESTALE", "EINTR", "ETIMEDOUT", "EPIPE", "ECONNREFUSED", "ECONNRESET", "ECONNABORTED"),
     *("EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETUNREACH", "ENETRESET", "EWOULDBLOCK", "ESHUTDOWN"),
     *("EALREADY", "EINPROGRESS"),  # Python makes these a BlockingIOError or ConnectionError by itself
 }
@@ -51,7 +41,7 @@ PERMANENT = {
     "ENOTDIR": "have the same path",
     "EOPNOTSUPP": "hard links",
 }
-# Every class of azure.core.exceptions: is it tried again? None: it cannot come from a request.
+# Every class of azure.core.exceptions, and whether it is retried. None: it cannot come from a request.
 AZURE = {
     "AzureError": False,
     "ServiceRequestError": True,
@@ -77,7 +67,7 @@ AZURE = {
 
 
 class Answer:
-    """As much of a response as the errors read."""
+    """The part of a response that the errors read."""
 
     def __init__(self, status_code):
         self.status_code, self.reason, self.headers = status_code, "reason", {}
@@ -94,8 +84,7 @@ def of(name, *, status=None, code=None):
         error = kind(type("Response", (), {"request": None})())
     elif issubclass(kind, azure_errors.HttpResponseError):
         error = kind(
-            response=Answer(status) if status else None,
-            **({} if name == "ODataV4Error" else {"message": "m"}),
+            response=Answer(status) if status else None, **({} if name == "ODataV4Error" else {"message": "m"})
         )
     else:
         error = kind("m")
@@ -103,13 +92,13 @@ def of(name, *, status=None, code=None):
     return error
 
 
-def test_every_error_of_azure_core_has_its_place():
+def test_every_error_class_of_azure_core_is_classified():
     there = {
         name
         for name, kind in vars(azure_errors).items()
         if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == azure_errors.__name__
     }
-    assert there == set(AZURE), "a new azure-core has other errors: decide what they mean"
+    assert there == set(AZURE), "azure-core has other errors: decide whether they are retried"
     for name, transient in AZURE.items():
         if transient is None:
             assert issubclass(getattr(azure_errors, name), ValueError)
@@ -120,19 +109,14 @@ def test_every_error_of_azure_core_has_its_place():
             assert fault.hint
 
 
-def test_every_http_status_has_its_place():
+def test_every_http_status_is_classified():
     faults = {status: fault_of(of("HttpResponseError", status=status)) for status in range(300, 600)}
     assert {status for status, fault in faults.items() if fault.transient} == {408, 429, 500, 502, 503, 504}
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_a_status_counts_more_than_the_class_that_the_client_makes_of_it(status):
-    for name in (
-        "ClientAuthenticationError",
-        "ResourceNotFoundError",
-        "ResourceModifiedError",
-        "ODataV4Error",
-    ):
+def test_the_status_decides_before_the_class_of_the_error(status):
+    for name in ("ClientAuthenticationError", "ResourceNotFoundError", "ResourceModifiedError", "ODataV4Error"):
         assert fault_of(of(name, status=status)).transient
 
 
@@ -149,13 +133,13 @@ def test_a_status_counts_more_than_the_class_that_the_client_makes_of_it(status)
         (400, "InvalidHeaderValue", "answered with an error"),
     ],
 )
-def test_what_azure_refuses_is_named(status, code, what):
+def test_errors_of_azure_have_a_readable_text(status, code, what):
     fault = fault_of(of("HttpResponseError", status=status, code=code))
     assert what in fault.what
     assert not fault.transient
 
 
-def test_every_errno_has_its_place():
+def test_every_errno_is_classified():
     transient = {name for number, name in errno.errorcode.items() if fault_of(OSError(number, "x")).transient}
     assert transient <= TRANSIENT_ERRNO
     assert transient >= TRANSIENT_ERRNO - {"EWOULDBLOCK", "ESHUTDOWN", "EALREADY", "EINPROGRESS"}
@@ -199,25 +183,25 @@ def azure_files(port, monkeypatch, retrying):
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_transient_answers_are_tried_again_after_growing_pauses_and_by_us_alone(status, clock, monkeypatch):
+def test_transient_errors_are_retried_after_growing_pauses_and_only_by_mops(status, clock, monkeypatch):
     bad = (status, {}, b"")
     script = Scripted(bad, bad, bad, bad, CREATED)
     with serving(script) as port:
         files = azure_files(port, monkeypatch, clock.retrying())
         assert files.put_new("log/1", b"x") is True
-    assert len(script.requests) == 5, "the client's own retries are to be off"
+    assert len(script.requests) == 5, "the client itself must not retry"
     assert clock.slept == sorted(clock.slept)
     assert len(clock.slept) == 4
     assert {headers["If-None-Match"] for _, _, headers in script.requests} == {"*"}
 
 
-def test_a_connection_that_is_closed_without_an_answer_is_a_transient_fault(clock, monkeypatch):
+def test_a_connection_that_closes_without_an_answer_is_retried(clock, monkeypatch):
     script = Scripted(None, None, None, None, None, None, CREATED)
     with serving(script) as port:
         files = azure_files(port, monkeypatch, clock.retrying())
         assert files.put_new("log/1", b"x") is True
     assert len(script.requests) == 7
-    # aiohttp itself sends a PUT once more when a kept connection breaks.
+    # aiohttp repeats a PUT if a reused connection breaks.
     assert 3 <= len(clock.slept) <= 6
 
 
@@ -232,7 +216,7 @@ def test_a_connection_that_is_closed_without_an_answer_is_a_transient_fault(cloc
         lambda files: files.get_many(["a"]),
     ],
 )
-def test_a_storage_that_stays_out_of_order_is_unavailable_in_the_end(ask, clock, monkeypatch):
+def test_a_storage_that_keeps_failing_is_unavailable(ask, clock, monkeypatch):
     script = Scripted((503, {"x-ms-error-code": "ServerBusy"}, b""))
     with serving(script) as port:
         files = azure_files(port, monkeypatch, clock.retrying(total_s=20))
@@ -245,7 +229,7 @@ def test_a_storage_that_stays_out_of_order_is_unavailable_in_the_end(ask, clock,
     assert 10 <= clock.now_s <= 20
 
 
-def test_a_server_that_is_gone_is_unavailable_in_the_end(clock, monkeypatch):
+def test_a_server_that_does_not_answer_is_unavailable(clock, monkeypatch):
     files = azure_files(azurite.free_port(), monkeypatch, clock.retrying(total_s=5))
     with pytest.raises(StorageUnavailable, match="does not answer"):
         files.get("a")
@@ -255,7 +239,7 @@ def test_a_server_that_is_gone_is_unavailable_in_the_end(clock, monkeypatch):
     ("status", "code", "what"),
     [(403, "AuthenticationFailed", "refuses"), (404, "ContainerNotFound", "no such container")],
 )
-def test_a_permanent_answer_is_named_at_once(status, code, what, clock, monkeypatch):
+def test_a_permanent_error_is_not_retried(status, code, what, clock, monkeypatch):
     script = Scripted((status, {"x-ms-error-code": code}, b""))
     with serving(script) as port:
         files = azure_files(port, monkeypatch, clock.retrying())
@@ -268,7 +252,7 @@ def test_a_permanent_answer_is_named_at_once(status, code, what, clock, monkeypa
 
 
 @pytest.mark.azurite
-def test_a_missing_container_is_named_and_nothing_in_it_is_absent(azure):
+def test_a_missing_container_is_an_error_for_every_request(azure):
     files = Files.open("abfs://never-created/prefix")
     for ask in (files.get, files.size, files.list, lambda path: files.put(path, b"")):
         with pytest.raises(StorageError, match="no such container"):
@@ -276,7 +260,7 @@ def test_a_missing_container_is_named_and_nothing_in_it_is_absent(azure):
 
 
 @pytest.mark.azurite
-def test_a_wrong_key_is_named(azure, monkeypatch):
+def test_a_wrong_key_is_an_error(azure, monkeypatch):
     wrong = azurite.connection_string(azure.port).replace("AccountKey=E", "AccountKey=F")
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", wrong)
     with pytest.raises(StorageError, match="refuses access"):
@@ -284,20 +268,20 @@ def test_a_wrong_key_is_named(azure, monkeypatch):
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/x", "gs://bucket/x", "gcs://b"])
-def test_untested_storages_are_refused_as_untested(url):
+def test_untested_kinds_of_storage_are_refused(url):
     with pytest.raises(UsageError, match="untested"):
         Files.open(url)
 
 
 @pytest.mark.parametrize("url", ["http://host/x", "ftp://x", "file://relative/x", "abfs://c/x?sig=secret"])
-def test_what_is_no_storage_is_refused_and_no_secret_repeated(url):
+def test_an_invalid_url_is_refused_without_repeating_its_secrets(url):
     with pytest.raises(UsageError) as caught:
         Files.open(url)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [None, "", "no connection string"])
-def test_missing_credentials_are_named(value, monkeypatch):
+def test_missing_credentials_are_an_error_with_a_hint(value, monkeypatch):
     for name in ("CONNECTION_STRING", "ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
         monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
     if value is not None:
@@ -307,7 +291,7 @@ def test_missing_credentials_are_named(value, monkeypatch):
     assert "AZURE_STORAGE_CONNECTION_STRING" in caught.value.hint
 
 
-def test_a_file_in_the_way_is_named(local):
+def test_a_file_in_the_place_of_a_folder_is_an_error(local):
     files = Files.open(local.url)
     files.put("jobs", b"a file")
     for ask in (files.put, files.put_new):
@@ -331,11 +315,11 @@ for put in (files.put, files.put_new):
 """
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(local):
+def test_a_full_disk_is_an_error_and_leaves_no_file(local):
     done = subprocess.run([sys.executable, "-c", FULL, local.url], capture_output=True, text=True, timeout=30)
     assert done.stdout.count("the storage is full") == 2, done.stderr
     assert Files.open(local.url).list("") == []
-    # Also no temporary file, which listings do not show.
+    # There is no temporary file either, which listings do not show.
     assert not any(path.is_file() for path in Path(local.url).rglob("*"))
 
 
@@ -346,7 +330,7 @@ def claimed(files):
 
 
 @pytest.mark.azurite
-def test_a_commit_whose_answer_was_lost_finds_itself_and_counts_once(azure, clock, monkeypatch):
+def test_a_commit_whose_answer_was_lost_counts_once(azure, clock, monkeypatch):
     puts = []
 
     def lose(first: bytes) -> bool:
@@ -361,14 +345,14 @@ def test_a_commit_whose_answer_was_lost_finds_itself_and_counts_once(azure, cloc
     log.commit(Ranges.of([1]), [], Counts(1, 0, 0, 0))
     proxy.close()
     assert len(proxy.lost) == 1
-    assert len(puts) == 2, "it was sent again, by us or by aiohttp, and the answer was: exists"
+    assert len(puts) == 2, "mops or aiohttp repeated it, and the storage said that the record exists"
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(azure.port))
     view = JobLog(Files.open(azure.url), JobPaths("job")).read()
     assert (view.k, list(view.committed), view.counts.simulations_good) == (3, [0, 1], 2)
 
 
 class LosesAnswers:
-    """A storage that does what it is asked and loses the answer, as often as it is told."""
+    """A backend that writes and then loses the answer."""
 
     def __init__(self, backend):
         self.backend, self.to_lose = backend, 0
@@ -385,7 +369,7 @@ class LosesAnswers:
 
 
 @pytest.mark.parametrize("kind", ["local", "memory"])
-def test_a_commit_whose_answers_were_lost_goes_on_elsewhere_too(kind, request, clock):
+def test_a_commit_whose_answers_were_lost_counts_once_on_other_storages(kind, request, clock):
     opened = Files.open(request.getfixturevalue(kind).url)
     lossy = LosesAnswers(opened._backend)
     files = Files(lossy, opened.url, clock.retrying())

@@ -1,4 +1,4 @@
-"""What every storage promises: one suite for local folders, memory, and a real Azure Blob server."""
+"""Every storage passes these tests: local folders, memory, and a real Azure Blob server."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ def start(program: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program, *arguments], text=True, **pipes)
 
 
-def test_what_is_put_is_in_the_storage(storage, files):
+def test_put_writes_the_bytes(storage, files):
     files.put("a/b/c.bin", b"\x00bytes\xff")
     assert storage.bytes_at("a/b/c.bin") == b"\x00bytes\xff"
 
 
-def test_what_lies_in_the_storage_is_read(storage, files):
+def test_get_reads_the_bytes(storage, files):
     storage.lay("a/b", b"of another program")
     assert files.get("a/b") == b"of another program"
     assert files.size("a/b") == 18
 
 
-def test_an_absent_file_is_an_error_that_names_it(storage, files):
+def test_an_absent_file_is_an_error_with_its_name(storage, files):
     storage.lay("a/b", b"")
     for absent in ("nowhere/1", "a", "a/b/c", "a/bb"):
         with pytest.raises(FileNotFoundError, match=absent):
@@ -78,7 +78,7 @@ def test_an_absent_file_is_an_error_that_names_it(storage, files):
             files.size(absent)
 
 
-def test_a_file_is_read_at_any_position_without_being_held(storage, files):
+def test_a_reader_reads_at_any_position(storage, files):
     storage.lay("a", bytes(range(256)))
     with files.reader("a") as file:
         assert file.size() == 256
@@ -87,7 +87,7 @@ def test_a_file_is_read_at_any_position_without_being_held(storage, files):
         assert file.read_at(2, 1) == bytes([1, 2])
 
 
-def test_a_reader_of_an_absent_file_is_an_error_that_names_it(storage, files):
+def test_a_reader_of_an_absent_file_is_an_error_with_its_name(storage, files):
     with pytest.raises(FileNotFoundError, match="nothing"):
         files.reader("nothing")
 
@@ -105,7 +105,7 @@ def test_put_new_creates_and_never_overwrites(storage, files):
     assert storage.bytes_at("log/1") == b"first"
 
 
-def test_put_new_sees_what_others_wrote(storage, files):
+def test_put_new_does_not_overwrite_a_file_of_another_program(storage, files):
     storage.lay("log/1", b"theirs")
     assert files.put_new("log/1", b"ours") is False
     assert storage.bytes_at("log/1") == b"theirs"
@@ -113,7 +113,7 @@ def test_put_new_sees_what_others_wrote(storage, files):
 
 @pytest.mark.parametrize("make", [bytes, bytearray, memoryview, pa.py_buffer])
 @pytest.mark.parametrize("data", [b"", b"some bytes"])
-def test_any_buffer_is_written(storage, files, make, data):
+def test_any_kind_of_buffer_can_be_written(storage, files, make, data):
     files.put("put", make(data))
     files.put_new("new", make(data))
     assert storage.bytes_at("put") == storage.bytes_at("new") == data
@@ -122,7 +122,7 @@ def test_any_buffer_is_written(storage, files, make, data):
 
 
 @pytest.mark.parametrize("name", ["with space", "pro%2Fcent", "dot.", "Größe", "a+b=c&d?e#f"])
-def test_any_name_is_the_same_file_for_all(storage, files, name):
+def test_a_file_may_have_any_name(storage, files, name):
     path = f"outputs/{name}/1-1.parquet"
     files.put_new(path, b"rows")
     assert storage.bytes_at(path) == b"rows"
@@ -130,7 +130,7 @@ def test_any_name_is_the_same_file_for_all(storage, files, name):
     assert files.get_many([path]) == [b"rows"]
 
 
-def test_get_many_keeps_the_order_and_tells_what_is_absent(storage, files):
+def test_get_many_keeps_the_order_and_returns_none_for_absent_files(storage, files):
     for n in range(0, 150, 2):
         storage.lay(f"log/{n}", str(n).encode())
     wanted = [str(n).encode() if n % 2 == 0 else None for n in range(150)]
@@ -138,7 +138,7 @@ def test_get_many_keeps_the_order_and_tells_what_is_absent(storage, files):
     assert files.get_many([]) == []
 
 
-def test_a_listing_has_every_file_below_a_folder_and_no_other(storage, files):
+def test_a_listing_has_exactly_the_files_below_a_folder(storage, files):
     for path in ("job/b", "job/a/2", "job/a/1", "job2/c", "jo"):
         storage.lay(path, path.encode())
     assert files.list("job") == [Entry("job/a/1", 7), Entry("job/a/2", 7), Entry("job/b", 5)]
@@ -146,7 +146,7 @@ def test_a_listing_has_every_file_below_a_folder_and_no_other(storage, files):
     assert files.list("nowhere") == []
 
 
-def test_the_folders_of_a_folder_are_those_directly_below_it_that_hold_files(storage, files):
+def test_folders_lists_the_folders_directly_below_that_hold_files(storage, files):
     for path in ("jobs/b/job.json", "jobs/b/log/1", "jobs/a/outputs/daily/1-1", "jobs/c.d/x", "jobs/file", "jobs2/e/x"):
         storage.lay(path, b"x")
     assert files.folders("jobs") == ["a", "b", "c.d"]
@@ -157,7 +157,7 @@ def test_the_folders_of_a_folder_are_those_directly_below_it_that_hold_files(sto
     assert files.folders("jobs") == ["b", "c.d"]
 
 
-def test_a_pruned_folder_keeps_its_files_and_a_file_can_be_put_where_it_was(storage, files):
+def test_pruning_keeps_files_and_files_can_be_put_again(storage, files):
     for path in ("job/log/1", "job/outputs/daily/1-1", "other/x"):
         storage.lay(path, b"x")
     files.remove(["job/outputs/daily/1-1"])
@@ -183,8 +183,8 @@ def test_pruning_leaves_no_empty_folder_on_a_disk(local):
     assert list(Path(local.url).iterdir()) == []
 
 
-def test_a_file_is_put_though_its_empty_folder_is_pruned_meanwhile(local, monkeypatch):
-    """A submit of the name of a job that is deleted just then met a folder that was there, and was not."""
+def test_a_file_can_be_put_while_its_empty_folder_is_pruned(local, monkeypatch):
+    """A submit failed when a deletion of the same name removed the folder in between."""
     files, make, pruned = Files.open(local.url), _make_folder, []
 
     def make_and_prune(folder: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_file_is_put_though_its_empty_folder_is_pruned_meanwhile(local, monkey
     assert local.bytes_at("jobs/a/1") == b"x"
 
 
-def test_what_a_killed_writer_left_is_found_by_its_age_and_can_be_removed(local):
+def test_temporary_files_of_a_killed_writer_are_found_by_age_and_removed(local):
     files = Files.open(local.url)
     for path in ("job/.part.0a.tmp", "job/deep/.part.0b.tmp", "job/deep/.hidden", "job/not.tmp", "other/.part.0c.tmp"):
         local.lay(path, b"left")
@@ -212,20 +212,20 @@ def test_what_a_killed_writer_left_is_found_by_its_age_and_can_be_removed(local)
     assert files.scraps("job", 0) == files.scraps("nowhere", 0) == []
 
 
-def test_what_is_removed_is_gone_and_what_is_absent_is_no_error(storage, files):
+def test_remove_removes_files_and_ignores_absent_ones(storage, files):
     for n in range(70):
         storage.lay(f"parts/{n}", b"x")
     files.remove([f"parts/{n}" for n in range(69)] + ["parts/never", "nowhere/at/all"])
     assert [entry.path for entry in files.list("parts")] == ["parts/69"]
 
 
-def test_two_openings_of_one_url_share_their_files(storage, files):
+def test_a_url_that_is_opened_twice_has_the_same_files(storage, files):
     Files.open(storage.url).put("a", b"1")
     assert files.get("a") == b"1"
     assert files.put_new("a", b"2") is False
 
 
-def test_pyarrow_reads_parts_at_once(storage, files):
+def test_pyarrow_reads_parts_in_several_threads(storage, files):
     tables = [pa.table({"group": [n] * 1000, "x": list(range(1000))}) for n in range(6)]
     for n, table in enumerate(tables):
         sink = pa.BufferOutputStream()
@@ -234,13 +234,13 @@ def test_pyarrow_reads_parts_at_once(storage, files):
     system, _ = files.arrow("outputs")
     paths = [files.arrow(entry.path)[1] for entry in files.list("outputs/daily")]
     assert ds.dataset(paths, filesystem=system).to_table().equals(pa.concat_tables(tables))
-    # Two readers of one file at once: fsspec's own memory files share one position.
+    # Several readers of one file: the memory files of fsspec share one position.
     with ThreadPoolExecutor(8) as threads:
         read = threads.map(lambda _: pq.read_table(paths[0], filesystem=system), range(40))
         assert all(table.equals(tables[0]) for table in read)
 
 
-def test_of_threads_that_create_one_file_exactly_one_wins(storage, files):
+def test_only_one_of_several_threads_creates_a_file(storage, files):
     gate = threading.Barrier(N_WRITERS)
 
     def compete(me: int) -> list[int]:
@@ -254,7 +254,7 @@ def test_of_threads_that_create_one_file_exactly_one_wins(storage, files):
         assert all(storage.bytes_at(f"race/{n}") == str(me).encode() for n in mine)
 
 
-def test_of_processes_that_create_one_file_exactly_one_wins(storage):
+def test_only_one_of_several_processes_creates_a_file(storage):
     if not storage.shared:
         pytest.skip("memory belongs to one process")
     writers = [start(COMPETE, storage.url, str(me)) for me in range(4)]
@@ -269,7 +269,7 @@ def test_of_processes_that_create_one_file_exactly_one_wins(storage):
         assert all(storage.bytes_at(f"race/{n}") == str(me).encode() for n in mine)
 
 
-def test_a_listing_has_all_that_another_process_had_finished_when_it_began(storage, files):
+def test_a_listing_has_all_files_that_another_process_has_finished(storage, files):
     if not storage.shared:
         pytest.skip("memory belongs to one process")
     assert files.list("many") == []
@@ -281,7 +281,7 @@ def test_a_listing_has_all_that_another_process_had_finished_when_it_began(stora
     assert writer.wait(10) == 0
 
 
-def test_a_reader_never_sees_half_of_an_overwritten_file(storage, files):
+def test_a_reader_never_sees_a_mix_of_two_versions(storage, files):
     versions = [bytes([n]) * 200_000 for n in range(20)]
     files.put("live", versions[0])
     seen, stop = [], threading.Event()
@@ -297,7 +297,7 @@ def test_a_reader_never_sees_half_of_an_overwritten_file(storage, files):
     try:
         for version in versions:
             files.put("live", version)
-            assert was_read.acquire(timeout=60), "nobody reads"
+            assert was_read.acquire(timeout=60)
     finally:
         stop.set()
         reader.join()
@@ -305,7 +305,7 @@ def test_a_reader_never_sees_half_of_an_overwritten_file(storage, files):
     assert set(seen) <= set(versions)
 
 
-def test_a_writer_that_is_killed_leaves_a_whole_file_and_none_of_its_scraps_in_a_listing(local):
+def test_a_killed_writer_leaves_a_whole_file_and_no_temporary_file_in_a_listing(local):
     for delay_s in (0.0, 0.01, 0.02, 0.03):
         writer = start(OVERWRITE, local.url)
         assert writer.stdout.readline() == "ready\n"
@@ -345,23 +345,18 @@ def test_a_record_is_created_by_one_conditional_request(azure, monkeypatch):
 def test_local_urls_name_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    for url in (
-        "sub folder",
-        "~/sub folder",
-        str(tmp_path / "sub folder"),
-        f"file://{tmp_path}/sub%20folder",
-    ):
+    for url in ("sub folder", "~/sub folder", str(tmp_path / "sub folder"), f"file://{tmp_path}/sub%20folder"):
         files = Files.open(url)
         files.put("x", url.encode())
         assert Path(tmp_path, "sub folder", "x").read_bytes() == url.encode()
         assert Files.open(files.url).get("x") == url.encode()
 
 
-def test_a_folder_tells_how_much_room_there_is_also_before_it_is_made(tmp_path):
+def test_the_free_space_of_a_folder_is_known_before_it_exists(tmp_path):
     free = Files.open(str(tmp_path / "not" / "made" / "yet")).free_bytes()
     assert free is not None
     assert 0 <= free <= shutil.disk_usage(tmp_path).total
 
 
-def test_other_storages_cannot_tell_how_much_room_there_is(storage, files):
+def test_the_free_space_of_other_storages_is_unknown(storage, files):
     assert (files.free_bytes() is None) == (not storage.url.startswith("/"))

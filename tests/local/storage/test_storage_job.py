@@ -1,4 +1,4 @@
-"""A whole job on each storage: submitted, broken off, resumed, read and verified."""
+"""A whole job on each storage: submitted, interrupted, resumed, read and verified."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_job_is_written_read_and_verified(study: Path, storage: Any) -> None:
         mops.resume(mops.open_job(job.name, storage.url))
 
 
-def test_a_part_that_is_gone_or_damaged_is_named(study: Path, tmp_path: Path) -> None:
+def test_a_missing_or_damaged_part_is_an_error_with_its_path(study: Path, tmp_path: Path) -> None:
     job = mops.submit(study, storage=str(tmp_path / "storage"), settings=Settings(slots=1))
     part = min((tmp_path / "storage").rglob("losses/*.parquet"))
     part.write_bytes(b"no Parquet")
@@ -82,10 +82,10 @@ def test_a_part_that_is_gone_or_damaged_is_named(study: Path, tmp_path: Path) ->
 
 
 class PulledPlug(BaseException):
-    """What a test raises into a runner: no plain error, which a runner reports and survives."""
+    """Interrupts a runner, which survives plain exceptions of on_progress."""
 
 
-def test_a_runner_that_broke_off_is_resumed_to_the_same_rows(study: Path, storage: Any) -> None:
+def test_an_interrupted_job_is_resumed_to_the_same_rows(study: Path, storage: Any) -> None:
     whole = mops.submit(study, storage=storage.url, settings=Settings(slots=1))
 
     def break_off(now: Snapshot) -> None:
@@ -104,10 +104,10 @@ def test_a_runner_that_broke_off_is_resumed_to_the_same_rows(study: Path, storag
     assert verify(Files.open(storage.url), JobPaths(job.name), N_SETS) == []
 
 
-def test_a_study_is_written_without_a_copy_of_it(tmp_path: Path) -> None:
+def test_a_study_is_written_without_a_copy_in_memory(tmp_path: Path) -> None:
     study = json.dumps({"text": "a" * (32 << 20)})
     files = Files.open(str(tmp_path))
-    created(files, "first")  # what it imports is there
+    created(files, "first")  # imports are done
     tracemalloc.start()
     try:
         created(files, study=study)

@@ -1,4 +1,4 @@
-"""Every job of a storage at a glance: quick by what complete jobs keep a copy of, and never stopped by a broken one."""
+"""The list of jobs in a storage is quick, and a broken job does not stop it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 
 import pytest
-from made import claimed, commit, created, ended, finished, lives
+from made import claimed, commit, created, ended, finished, hooked, lives
 
 from mops.errors import UsageError
 from mops.jobs.listing import Listed, list_jobs
@@ -47,7 +47,7 @@ def test_each_job_is_listed_with_its_state_newest_first(files):
     assert list_jobs(files)[0].created == AT.format(9)
 
 
-def test_states_and_a_limit_choose_the_newest_that_fit(files):
+def test_states_and_a_limit_filter_the_list(files):
     make_one_of_each(files)
     assert [job.job for job in list_jobs(files, limit=2)] == ["new", "new-running"]
     assert [job.job for job in list_jobs(files, ["partial", "succeeded"])] == ["partly", "whole"]
@@ -55,11 +55,11 @@ def test_states_and_a_limit_choose_the_newest_that_fit(files):
     assert list_jobs(files, ["unreadable"]) == []
 
 
-def test_a_storage_without_jobs_has_an_empty_list(files):
+def test_the_list_of_an_empty_storage_is_empty(files):
     assert list_jobs(files) == []
 
 
-def test_a_state_that_no_job_can_be_in_is_refused_with_the_nearest():
+def test_an_unknown_state_is_refused_with_the_nearest():
     with pytest.raises(UsageError) as caught:
         list_jobs(Files.open("memory://nothing"), ["runing", "partial", "lost"])
     assert str(caught.value) == (
@@ -82,14 +82,14 @@ def test_without_a_good_copy_of_the_end_the_log_is_read(storage, files, lost):
             "not JSON": b"{",
             "of a newer mops": json.dumps(copy | {"format": 2}).encode(),
             "another kind": json.dumps(copy | {"kind": "claim", "by": "auto"}).encode(),
-            # What a runner writes that was silent while its job was deleted, and submitted anew under the same name.
+            # Written by a silent runner after its job was deleted and another created under the same name.
             "another job's": json.dumps(copy | {"created": AT.format(1), "state": "succeeded"}).encode(),
         }
         storage.lay(path, changed[lost])
     assert [(job.state, job.groups, job.simulations_failed) for job in list_jobs(files)] == [("partial", 3, 1)]
 
 
-def test_a_job_that_cannot_be_read_is_listed_last_with_its_error_and_stops_nothing(storage, files):
+def test_jobs_that_cannot_be_read_are_listed_last_with_their_errors(storage, files):
     make_one_of_each(files)
     storage.lay(JobPaths("new").record, b"{not json")
     storage.lay(JobPaths("whole").record, b'{"format": 2, "mops": "9.1.0"}')
@@ -104,7 +104,7 @@ def test_a_job_that_cannot_be_read_is_listed_last_with_its_error_and_stops_nothi
     assert listed["partly"] == Listed("partly", "partial", 3, 3, 2, AT.format(4))
 
 
-def test_what_is_no_job_is_not_listed(storage, files):
+def test_other_files_are_not_listed(storage, files):
     finished(files, "job")
     storage.lay("jobs/half/study.json", b"{}")
     storage.lay("jobs/.hidden/job.json", b"{}")
@@ -113,41 +113,27 @@ def test_what_is_no_job_is_not_listed(storage, files):
     assert job_names(files) == ["half", "job"]
 
 
-class Counting:
-    """A storage that counts what is asked of it."""
-
-    def __init__(self, backend):
-        self._backend, self.asked = backend, []
-
-    def __getattr__(self, name):
-        def ask(path, *rest):
-            self.asked.append((name, path))
-            return getattr(self._backend, name)(path, *rest)
-
-        return ask
-
-
-def test_a_list_of_complete_jobs_costs_one_listing_and_two_requests_a_job(memory):
+def test_a_list_of_complete_jobs_takes_one_listing_and_two_requests_per_job(memory):
     files = Files.open(memory.url)
     for n in range(300):
         finished(files, f"job-{n}")
-    counting = Counting(files._backend)
-    assert len(list_jobs(Files(counting, files.url))) == 300
-    kinds = [kind for kind, _ in counting.asked]
-    assert (kinds.count("folders"), kinds.count("get"), len(kinds)) == (1, 600, 601)
+    requests: list[str] = []
+    assert len(list_jobs(hooked(files, lambda name, _: requests.append(name)))) == 300
+    assert (requests.count("folders"), requests.count("get"), len(requests)) == (1, 600, 601)
 
 
-def test_a_limited_list_reads_the_ends_of_no_more_jobs(memory):
+def test_a_limited_list_reads_only_the_ends_of_the_jobs_in_it(memory):
     files = Files.open(memory.url)
     for n in range(50):
         finished(files, f"job-{n}", at=f"2026-01-01T00:00:{n:02}+00:00")
-    counting = Counting(files._backend)
-    assert [job.job for job in list_jobs(Files(counting, files.url), limit=3)] == ["job-49", "job-48", "job-47"]
-    assert len(counting.asked) == 1 + 50 + 3
+    requests: list[str] = []
+    newest = list_jobs(hooked(files, lambda name, _: requests.append(name)), limit=3)
+    assert [job.job for job in newest] == ["job-49", "job-48", "job-47"]
+    assert len(requests) == 1 + 50 + 3
 
 
-def test_a_claim_without_a_sign_of_life_is_a_runner_for_some_time_only(files):
-    """A runner killed between its claim and its first sign of life counted as running for ever."""
+def test_a_claim_without_a_live_record_counts_as_running_only_for_a_while(files):
+    """A runner that was killed between its claim and its first live record counted as running without end."""
     created(files, "job")
     claimed(files, "job", host=os.uname().nodename, at=None)
     assert list_jobs(files)[0].state == "interrupted"

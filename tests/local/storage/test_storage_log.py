@@ -1,4 +1,4 @@
-"""The log of a job: its records, what they add up to, and how processes share it, on every storage."""
+"""The log of a job: its records, the view of them, and processes that share it, on every storage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import Hooked
+from made import hooked
 
 from mops.errors import CorruptRecord, NewerFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
@@ -48,7 +48,7 @@ def owner(files: Files, by: str = "person", host: str = "here") -> JobLog:
     return log
 
 
-# records
+# Records
 
 counts = st.builds(Counts, *[st.integers(0, 10**9)] * 4)
 heads = {
@@ -91,7 +91,7 @@ def test_a_record_is_read_as_it_was_written(record):
     assert json.loads(data)["format"] == 1
 
 
-def test_a_record_of_a_newer_mops_is_refused_by_its_version():
+def test_a_record_of_a_newer_format_is_refused():
     data = json.dumps({"format": 2, "kind": "merge"}).encode()
     with pytest.raises(NewerFormat, match="format 2") as caught:
         decode_record(data, 1, "where/it/is")
@@ -133,13 +133,13 @@ GOOD = {"format": 1, "k": 1, "kind": "claim", **HEAD, "by": "auto"}
         ),
     ],
 )
-def test_what_is_no_record_is_refused_by_its_path(data):
+def test_an_invalid_record_is_refused_with_its_path(data):
     with pytest.raises(CorruptRecord) as caught:
         decode_record(data, 1, "where/it/is")
     assert caught.value.where == "where/it/is"
 
 
-# the view
+# The view
 
 
 def commit(k: int, *groups: int, output: str = "daily") -> Commit:
@@ -147,7 +147,7 @@ def commit(k: int, *groups: int, output: str = "daily") -> Commit:
     return Commit(k=k, ranges=Ranges.of(groups), parts=(part,), counts=Counts(len(groups)), **HEAD)
 
 
-def test_a_view_is_the_same_however_its_records_come():
+def test_a_view_is_the_same_for_records_in_any_portions():
     log = [
         Claim(k=1, by="person", **HEAD),
         *(commit(k, 2 * k, 2 * k + 1, output="ab"[k % 2]) for k in range(2, 40)),
@@ -166,7 +166,7 @@ def test_a_view_is_the_same_however_its_records_come():
     assert whole.stored == {("outputs", "a"): Stored(19, 19, 19), ("outputs", "b"): Stored(19, 19, 19)}
 
 
-def test_a_cancel_counts_for_the_attempt_before_it_only():
+def test_a_cancel_counts_only_for_the_attempt_before_it():
     view = LogView().extended([Claim(k=1, by="person", **HEAD), Cancel(k=2, who="me", **HEAD)])
     assert view.cancelled
     assert not view.complete
@@ -174,7 +174,7 @@ def test_a_cancel_counts_for_the_attempt_before_it_only():
     assert (view.cancelled, view.attempt, view.owner, view.state) == (False, 2, "11", None)
 
 
-def test_thousands_of_records_fold_in_time_that_grows_with_their_number():
+def test_the_time_to_read_records_grows_linearly():
     def seconds(n: int) -> float:
         log = [commit(k, *range(10 * k, 10 * k + 10)) for k in range(1, n + 1)]
         start = time.process_time()
@@ -188,7 +188,7 @@ def test_thousands_of_records_fold_in_time_that_grows_with_their_number():
     assert many < 8 * few * 3, "quadratic would be 64 times as long"
 
 
-# one process after another
+# Attempts
 
 
 def test_a_job_from_its_claim_to_its_end(storage, files):
@@ -213,7 +213,7 @@ def test_a_job_from_its_claim_to_its_end(storage, files):
     assert len(fields["nonce"]) == 32
 
 
-def test_nothing_is_written_behind_a_complete_end(files):
+def test_nothing_is_written_after_a_complete_end(files):
     log = owner(files)
     log.end("partial", Counts())
     for by in ("auto", "person"):
@@ -227,7 +227,7 @@ def test_nothing_is_written_behind_a_complete_end(files):
     assert opened(files).read().k == 2
 
 
-def test_a_resume_inherits_what_was_committed(files):
+def test_a_resume_inherits_committed_groups(files):
     owner(files).commit(Ranges.of([3, 4]), [], ONE)
     log = owner(files, "auto")
     assert (list(log.view.committed), log.view.attempt) == ([3, 4], 2)
@@ -247,19 +247,11 @@ def test_only_the_newest_attempt_commits(files):
     assert verify(files, PATHS, 2) == []
 
 
-def test_a_poll_finds_a_newer_attempt(files):
-    old = owner(files)
-    old.poll()
-    owner(files, host="there")
-    with pytest.raises(Superseded, match="attempt 2"):
-        old.poll()
-
-
-def test_a_cancelled_attempt_commits_what_is_finished_and_a_person_resumes(files):
+def test_a_cancelled_attempt_commits_finished_groups_and_a_person_can_resume(files):
     log = owner(files)
     assert opened(files).cancel("me") is True
     assert not log.cancelled
-    log.commit(Ranges.of([0]), [], ONE)  # meets the cancel and goes on behind it
+    log.commit(Ranges.of([0]), [], ONE)  # the record after the cancel
     assert log.cancelled
     log.end("cancelled", log.view.counts)
     with pytest.raises(NothingToRun) as caught:
@@ -291,12 +283,12 @@ REQUEST = Asked(1, "mine")
     [
         ([], "person", None, "person"),
         ([], "person", REQUEST, "person"),
-        (["commit"], "person", REQUEST, "person"),  # of a runner that is to be superseded
+        (["commit"], "person", REQUEST, "person"),  # of the runner that the request replaces
         (["cancel"], "person", REQUEST, "job 'job' was cancelled meanwhile by anna"),
         (["end"], "person", REQUEST, "attempt 1 of job 'job' ended meanwhile: failed"),
         (["claim"], "person", REQUEST, "attempt 2 of job 'job' was started meanwhile on here"),
         (["commit", "claim", "cancel"], "person", REQUEST, "attempt 2 of job 'job' was started meanwhile on here"),
-        (["mine"], "person", REQUEST, "auto"),  # the pod before was killed
+        (["mine"], "person", REQUEST, "auto"),  # of an earlier pod, which was killed
         (["mine", "mine"], "person", REQUEST, "auto"),
         (["mine", "cancel"], "person", REQUEST, "the job has ended: cancelled"),
         (["mine", "end"], "person", REQUEST, "the job has ended: failed"),
@@ -310,8 +302,8 @@ REQUEST = Asked(1, "mine")
         (["claim"], "auto", REQUEST, "attempt 2 of job 'job' was started meanwhile on here"),
     ],
 )
-def test_a_request_is_void_where_others_came_first_and_is_carried_out_once(behind, by, asked, decided):
-    """Otherwise a cancel that comes before the pod is undone by it, and two resumes take the job from each other."""
+def test_a_request_to_start_is_void_if_others_came_first_and_runs_once(behind, by, asked, decided):
+    """The pod would undo a cancel before it, and two resumes would take the job from each other."""
     view = LogView().extended([Claim(k=1, by="person", **HEAD)])
     for what in behind:
         head = {**HEAD, "k": view.k + 1, "n": view.attempt + (what in ("claim", "mine"))}
@@ -331,18 +323,18 @@ def test_a_request_is_void_where_others_came_first_and_is_carried_out_once(behin
     assert outcome == decided
 
 
-def test_of_two_resumes_at_once_one_goes_on_and_the_other_learns_who_did(files):
+def test_of_two_resumes_one_wins_and_the_other_names_the_winner(files):
     owner(files)
     first, second = opened(files, "first"), opened(files, "second")
     asked = [Asked.behind(log.read().k) for log in (first, second)]
     first.claim("person", asked=asked[0])
     with pytest.raises(Overtaken, match="attempt 2 of job 'job' was started meanwhile on first") as caught:
         second.claim("person", asked=asked[1])
-    assert caught.value.exit_code == Superseded.exit_code, "nothing is to restart it"
+    assert caught.value.exit_code == Superseded.exit_code, "the exit code of a runner that must not restart"
     first.poll()
 
 
-def test_a_request_is_written_as_text_and_with_its_claim(files):
+def test_a_request_is_stored_with_its_claim(files):
     asked = Asked.behind(7)
     assert Asked.parse(str(asked)) == asked
     assert Asked.behind(7) != asked
@@ -354,7 +346,7 @@ def test_a_request_is_written_as_text_and_with_its_claim(files):
     assert opened(files).read().claim.asked == Asked(0, "ab")
 
 
-def test_verify_finds_a_claim_that_undoes_what_came_after_it_was_asked_for():
+def test_verify_finds_a_claim_for_a_void_request():
     log = [
         Claim(k=1, by="person", **HEAD),
         Cancel(k=2, who="anna", **HEAD),
@@ -363,27 +355,26 @@ def test_verify_finds_a_claim_that_undoes_what_came_after_it_was_asked_for():
     assert order_problems(log) == ["record 3: a claim for a request that record 2 (cancel) had made void"]
 
 
-def test_a_cancel_of_a_long_log_writes_once(files):
-    """Reading first: without it, each of the records before is met by a write of its own."""
+def test_cancelling_a_job_with_a_long_log_takes_one_write(files):
+    """Without reading the log first, each earlier record took one write."""
     log = owner(files)
     for group in range(20):
         log.commit(Ranges.of([group]), [], ONE)
     asked = []
-    hooked = Files(Hooked(files._backend, lambda name, _: asked.append(name)), files.url)
-    assert opened(hooked).cancel("me") is True
+    assert opened(hooked(files, lambda name, _: asked.append(name))).cancel("me") is True
     assert asked.count("put_new") == 1
 
 
-def test_what_a_runner_holds_does_not_grow_with_its_commits(memory):
-    """2.8 KB a commit, of names of parts, were 2.8 GB of a job of a million commits."""
+def test_the_memory_of_a_log_does_not_grow_with_its_commits(memory):
+    """The names of parts took 2.8 KB for each commit: 2.8 GB in a job of a million commits."""
     log = owner(Files.open(memory.url))
     parts = [Part(PATHS.part("outputs", name, 1, 7), 1, 1, "ab" * 32) for name in ("daily", "final", "sums")]
 
     def held_after(start: int, stop: int) -> int:
         for group in range(start, stop):
             log.commit(Ranges.of([group]), parts, ONE)
-            log._files.remove([PATHS.log_record(log.view.k)])  # the storage itself is in memory here
-        # What other threads of the tests' process hold is not the log's.
+            log._files.remove([PATHS.log_record(log.view.k)])  # this storage is in memory too
+        # Other threads of this process hold memory too.
         held = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/mops/*")])
         return sum(one.size for one in held.statistics("filename"))
 
@@ -405,7 +396,7 @@ def test_a_poll_finds_a_cancel(files):
     assert log.cancelled
 
 
-def test_a_reader_reads_on_from_where_it_was(files):
+def test_a_reader_continues_where_it_stopped(files):
     log, reader = owner(files), opened(files)
     first = reader.read()
     for group in range(80):
@@ -414,7 +405,7 @@ def test_a_reader_reads_on_from_where_it_was(files):
     assert (first.k, len(first.committed), second.k, len(second.committed)) == (1, 0, 81, 80)
 
 
-def test_of_two_runners_that_start_at_once_the_last_claim_owns(files):
+def test_of_runners_that_start_at_the_same_time_the_last_claim_wins(files):
     gate = threading.Barrier(4)
 
     def run(me: int) -> str:
@@ -450,7 +441,7 @@ for group in log.claim("auto").committed.complement(1_000_000):
 """
 
 
-def test_after_kill_9_all_that_was_confirmed_is_there_and_the_next_attempt_goes_on(storage, files):
+def test_after_kill_9_all_confirmed_commits_are_there_and_the_next_attempt_continues(storage, files):
     if not storage.shared:
         pytest.skip("memory belongs to one process")
     confirmed = -1
@@ -469,11 +460,11 @@ def test_after_kill_9_all_that_was_confirmed_is_there_and_the_next_attempt_goes_
     assert verify(files, PATHS, len(view.committed)) == []
 
 
-# faults of the storage
+# Faults of the storage
 
 
 class Faulty:
-    """A storage between the code and the real one that follows orders."""
+    """A backend that fails or returns old answers when a test says so."""
 
     def __init__(self, backend):
         self.backend, self.stale, self.dead = backend, 0, False
@@ -499,7 +490,7 @@ def faulty(memory, clock):
     return backend, JobLog(Files(backend, files.url, retrying), PATHS, retrying=retrying), files
 
 
-def test_a_record_that_cannot_be_seen_yet_costs_tries_and_nothing_else(faulty, clock):
+def test_a_record_that_cannot_be_seen_yet_is_read_again(faulty, clock):
     backend, log, files = faulty
     owner(files).commit(Ranges.of([0]), [], ONE)
     backend.stale = 3
@@ -508,7 +499,7 @@ def test_a_record_that_cannot_be_seen_yet_costs_tries_and_nothing_else(faulty, c
     assert len(clock.slept) == 2
 
 
-def test_a_record_that_cannot_be_seen_at_all_ends_the_process(faulty):
+def test_a_record_that_is_never_seen_is_an_error(faulty):
     backend, log, files = faulty
     owner(files)
     backend.stale = 10**9
@@ -516,7 +507,7 @@ def test_a_record_that_cannot_be_seen_at_all_ends_the_process(faulty):
         log.claim("person")
 
 
-def test_while_an_answer_is_open_nothing_else_is_ever_put(faulty):
+def test_after_a_write_without_an_answer_nothing_else_is_written(faulty):
     backend, log, files = faulty
     log.claim("person")
     backend.dead = True
@@ -537,14 +528,14 @@ def test_commits_need_a_claim(files):
         log.claim("person")
 
 
-def test_a_commit_that_is_not_by_the_owner_is_named(storage, files):
+def test_a_commit_that_is_not_by_the_owner_is_corrupt(storage, files):
     log = owner(files)
     storage.lay(PATHS.log_record(2), LOG_RECORDS.encode(commit(2, 0)))
     with pytest.raises(CorruptRecord, match="not by the job's owner"):
         log.poll()
 
 
-# verify
+# Verify
 
 
 def finished(files: Files) -> None:
@@ -554,7 +545,7 @@ def finished(files: Files) -> None:
     log.end("succeeded", log.view.counts)
 
 
-def test_verify_names_what_is_wrong_with_parts(storage, files):
+def test_verify_finds_missing_and_changed_parts(storage, files):
     finished(files)
     storage.drop(PATHS.part("outputs", "daily", 1, 0))
     storage.lay(PATHS.part("outputs", "daily", 1, 1), b"ROWS")
@@ -567,7 +558,7 @@ def test_verify_names_what_is_wrong_with_parts(storage, files):
     ]
 
 
-def test_verify_names_what_is_wrong_with_the_log(storage, files):
+def test_verify_finds_errors_in_the_log(storage, files):
     finished(files)
     assert "with 3 of 5 groups" in verify(files, PATHS, 5)[0]
     assert "not all among the job's 2" in verify(files, PATHS, 2)[0]

@@ -1,4 +1,4 @@
-"""A job's text log is printed in the order in which it was written, whole, its end, or as it comes."""
+"""The text log of a job is read in order: whole, its last lines, or as it grows."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def two_attempts(files) -> None:
     ended(files, log, record, "cancelled")
 
 
-def test_pieces_come_in_the_order_of_their_numbers(files):
+def test_pieces_are_read_in_the_order_of_their_numbers(files):
     two_attempts(files)
     assert whole(files) == "one\ntwo\nthree\nfour\n"
     assert whole(files, 1) == "one\ntwo\nthree\n"
     assert whole(files, 2) == "four\n"
 
 
-def test_the_tail_crosses_pieces(files):
+def test_the_last_lines_may_come_from_several_pieces(files):
     two_attempts(files)
     ends = ["", "four\n", "three\nfour\n", "two\nthree\nfour\n", "one\ntwo\nthree\nfour\n"]
     assert [whole(files, tail=n) for n in range(5)] == ends
@@ -45,12 +45,12 @@ def test_the_tail_crosses_pieces(files):
 
 
 @given(st.lists(st.text("a\n", max_size=6)), st.integers(0, 10))
-def test_the_last_lines_are_those_of_the_whole(pieces, n):
+def test_the_last_lines_are_those_of_the_whole_log(pieces, n):
     lines = "".join(pieces).splitlines(keepends=True)
     assert _last_lines(reversed(pieces), n) == "".join(lines[len(lines) - min(n, len(lines)) :])
 
 
-def test_an_attempt_that_was_not_is_refused(files):
+def test_an_unknown_attempt_is_refused(files):
     two_attempts(files)
     for attempt in (0, 3):
         with pytest.raises(JobError, match=f"no attempt {attempt}\n.*\nhint: use an attempt from 1 to 2"):
@@ -60,18 +60,18 @@ def test_an_attempt_that_was_not_is_refused(files):
         list(read(Job(files, "new"), 1))
 
 
-def test_a_log_that_is_not_there_yet_is_empty(files):
+def test_a_missing_log_is_empty(files):
     created(files, "job")
     assert whole(files) == whole(files, tail=3) == ""
 
 
-def test_bytes_that_are_no_text_are_shown_all_the_same(storage, files):
+def test_invalid_utf8_is_replaced(storage, files):
     finished(files)
     storage.lay("jobs/job/logs/1-12.txt", b"caf\xe9\n")
     assert whole(files) == "began\nended\ncaf\N{REPLACEMENT CHARACTER}\n"
 
 
-def test_a_followed_log_ends_with_all_that_the_job_has_said(files, monkeypatch):
+def test_following_a_log_ends_after_its_last_line(files, monkeypatch):
     monkeypatch.setattr(text_log, "POLL_SECONDS", 0.01)
     record = created(files, "job")
     log, shown = claimed(files), []
@@ -98,7 +98,7 @@ def test_a_followed_log_ends_with_all_that_the_job_has_said(files, monkeypatch):
     assert "".join(shown) == "one\ntwo\nthree\n"
 
 
-def test_following_ends_where_nothing_more_comes(files, monkeypatch):
+def test_following_ends_when_the_job_or_attempt_has_ended(files, monkeypatch):
     monkeypatch.setattr(text_log, "POLL_SECONDS", 0.01)
     finished(files, "job")
     assert whole(files, follow=True) == "began\nended\n"

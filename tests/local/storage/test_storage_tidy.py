@@ -1,15 +1,14 @@
-"""Cleaning removes what no commit names and none can name any more, and nothing else."""
+"""Cleaning removes only files that no commit names and that no commit can name later."""
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from made import Hooked, below, claimed, commit, created, ended, finished, lives, part
+from made import AtRequest, below, claimed, commit, created, ended, finished, hooked, lives, part, timeless
 
 from mops.errors import JobError, StorageError, Superseded
 from mops.jobs.clean import Cleaned, clean
@@ -29,7 +28,7 @@ def outputs(files: Files) -> list[str]:
 
 
 def two_attempts(files: Files) -> JobLog:
-    """The first has committed 1-0 and left 1-7, the second has committed 2-1 and is at 2-8."""
+    """Create a job: attempt 1 has committed 1-0 and left 1-7, attempt 2 has committed 2-1 and is writing 2-8."""
     created(files, "job")
     commit(files, claimed(files), "job", 0)
     part(files, "job", 1, 7, b"left behind")
@@ -39,7 +38,7 @@ def two_attempts(files: Files) -> JobLog:
     return log
 
 
-def test_what_dead_attempts_left_goes_and_what_the_last_one_may_yet_commit_stays(files):
+def test_parts_of_dead_attempts_are_removed_and_those_of_the_last_attempt_kept(files):
     log = two_attempts(files)
     lives(files, "job", 2, age_s=0)
     assert clean(Job(files, "job")) == Cleaned("job", ("jobs/job/outputs/daily/1-7.parquet",), 11, kept=1)
@@ -49,7 +48,7 @@ def test_what_dead_attempts_left_goes_and_what_the_last_one_may_yet_commit_stays
     assert clean(Job(files, "job")) == Cleaned("job", (), 0, kept=1)
 
 
-def test_a_dry_run_says_the_same_and_removes_nothing(files):
+def test_a_dry_run_reports_the_same_and_removes_nothing(files):
     two_attempts(files)
     before = below(files)
     foreseen = clean(Job(files, "job"), dry_run=True)
@@ -57,20 +56,17 @@ def test_a_dry_run_says_the_same_and_removes_nothing(files):
     assert clean(Job(files, "job")) == foreseen
 
 
-def test_after_a_complete_end_all_goes_that_no_commit_names(files):
+def test_of_a_complete_job_every_part_without_a_commit_is_removed(files):
     finished(files)
     part(files, "job", 1, 77)
     files.put("jobs/job/losses/1-78.parquet", b"rows")
     found = clean(Job(files, "job"))
-    assert (found.paths, found.kept) == (
-        ("jobs/job/outputs/daily/1-77.parquet", "jobs/job/losses/1-78.parquet"),
-        0,
-    )
+    assert (found.paths, found.kept) == (("jobs/job/outputs/daily/1-77.parquet", "jobs/job/losses/1-78.parquet"), 0)
     assert verify(files, JobPaths("job"), 3) == []
     assert Job(files, "job").status().state == "succeeded"
 
 
-def test_files_that_mops_did_not_write_stay(storage, files):
+def test_files_that_mops_did_not_write_are_kept(storage, files):
     finished(files)
     mine = ["outputs/daily/notes.parquet", "outputs/daily/1-2.csv", "outputs/1-1.parquet.bak", "outputs/x-1.parquet"]
     for name in (*mine, "report.html"):
@@ -79,7 +75,7 @@ def test_files_that_mops_did_not_write_stay(storage, files):
 
 
 @pytest.mark.parametrize("ended_as", ["cancelled", "failed", None])
-def test_the_last_attempt_of_a_stopped_job_is_cleaned_behind_a_claim_and_the_state_stays(files, ended_as):
+def test_cleaning_the_last_attempt_of_a_stopped_job_claims_it_and_keeps_its_state(files, ended_as):
     record = created(files, "job")
     log = claimed(files)
     commit(files, log, "job", 0)
@@ -95,11 +91,11 @@ def test_the_last_attempt_of_a_stopped_job_is_cleaned_behind_a_claim_and_the_sta
     assert (status.state, status.attempt, status.groups) == (ended_as or "cancelled", 2, 1)
     assert verify(files, JobPaths("job"), 3) == []
     if ended_as is None:
-        with pytest.raises(Superseded):  # it was only silent
+        with pytest.raises(Superseded):  # the runner was only silent
             commit(files, log, "job", 1)
 
 
-def test_of_a_complete_or_a_new_job_the_last_attempt_needs_no_claim(files):
+def test_cleaning_the_last_attempt_of_a_complete_or_new_job_claims_nothing(files):
     finished(files, "job")
     part(files, "job", 1, 7)
     assert len(clean(Job(files, "job"), last_attempt=True).paths) == 1
@@ -108,13 +104,13 @@ def test_of_a_complete_or_a_new_job_the_last_attempt_needs_no_claim(files):
     assert Job(files, "new").status().state == "submitted"
 
 
-def test_the_last_attempt_of_a_running_job_is_refused(files):
+def test_cleaning_the_last_attempt_of_a_running_job_is_refused(files):
     two_attempts(files)
     lives(files, "job", 2, host="far-away", pid=7, age_s=0)
     before = below(files)
     with pytest.raises(JobError) as caught:
         clean(Job(files, "job"), last_attempt=True)
-    assert _timeless(caught.value) == (
+    assert timeless(caught.value) == (
         "job 'job' is running: process 7 on far-away, last seen (some) s ago\n"
         f"  at: {files.url}\n"
         "hint: leave out --last-attempt to clean a job while it runs: mops jobs clean job"
@@ -122,7 +118,7 @@ def test_the_last_attempt_of_a_running_job_is_refused(files):
     assert below(files) == before
 
 
-def test_who_resumes_a_job_just_before_it_is_claimed_for_cleaning_is_not_fenced(files, monkeypatch):
+def test_a_resume_just_before_the_claim_of_a_cleaning_wins(files, monkeypatch):
     two_attempts(files)
     part(files, "job", 2, 9)
     claim, resumed = JobLog.claim, []
@@ -141,8 +137,8 @@ def test_who_resumes_a_job_just_before_it_is_claimed_for_cleaning_is_not_fenced(
 
 
 @pytest.mark.parametrize("has_run", [True, False])
-def test_who_resumes_a_job_at_any_step_of_its_cleaning_loses_nothing(has_run):
-    """The log as read last once said which attempts were over: so parts of a live runner went."""
+def test_a_resume_at_any_step_of_a_cleaning_loses_no_part(has_run):
+    """Cleaning took the log after its claim to see which attempts were over, and removed parts of a live runner."""
     refused = cleaned = 0
     for at in range(1, 60):
         files = Files.open(f"memory://clean-{has_run}-{at}")
@@ -150,16 +146,14 @@ def test_who_resumes_a_job_at_any_step_of_its_cleaning_loses_nothing(has_run):
         if has_run:
             commit(files, claimed(files), "job", 0)
             part(files, "job", 1, 7)
-        asked, resumed = [], []
+        resumed = []
 
-        def resume_at(*_: object, at=at, files=files, asked=asked, resumed=resumed) -> None:
-            asked.append(1)
-            if len(asked) == at:
-                log = claimed(files, host="resumed")
-                resumed.append((log, part(files, "job", log.view.attempt, 50)))
+        def resume(files=files, resumed=resumed) -> None:
+            log = claimed(files, host="resumed")
+            resumed.append((log, part(files, "job", log.view.attempt, 50)))
 
         try:
-            clean(Job(Files(Hooked(files._backend, resume_at), files.url), "job"), last_attempt=True)
+            clean(Job(hooked(files, AtRequest(at, resume)), "job"), last_attempt=True)
             cleaned += 1
         except JobError:
             refused += 1
@@ -168,28 +162,28 @@ def test_who_resumes_a_job_at_any_step_of_its_cleaning_loses_nothing(has_run):
         ((log, its_part),) = resumed
         if JobLog(files, JobPaths("job")).read().owner == log.view.owner:
             log.commit(Ranges.of([2]), [its_part], Counts(1))
-        else:  # the fence came behind it, and its parts do not count
+        else:  # the claim of the cleaning came later
             with pytest.raises(Superseded):
                 log.poll()
         assert verify(files, JobPaths("job"), 3) == []
-    assert (refused > 0) is has_run, "where nobody has claimed nothing is claimed"
+    assert (refused > 0) is has_run, "without a claim before, cleaning claims nothing"
     assert cleaned > 5
 
 
-def test_while_a_job_is_cleaned_nobody_resumes_it_by_mistake(memory):
+def test_a_job_counts_as_running_while_its_last_attempt_is_cleaned(memory):
     files = Files.open(memory.url)
     record = created(files, "job")
     log = claimed(files)
     part(files, "job", 1, 7)
     ended(files, log, record, "failed")
     states = []
-    seen = Hooked(files._backend, lambda name, _: name == "remove" and states.append(Job(files, "job").status().state))
-    clean(Job(Files(seen, files.url), "job"), last_attempt=True)
+    seen = hooked(files, lambda name, _: name == "remove" and states.append(Job(files, "job").status().state))
+    clean(Job(seen, "job"), last_attempt=True)
     assert states == ["running"]
     assert Job(files, "job").status().state == "failed"
 
 
-def test_a_cleaning_that_fails_leaves_the_job_in_the_state_that_it_was_in(memory):
+def test_a_cleaning_that_fails_does_not_change_the_state_of_the_job(memory):
     files = Files.open(memory.url)
     record = created(files, "job")
     log = claimed(files)
@@ -201,11 +195,11 @@ def test_a_cleaning_that_fails_leaves_the_job_in_the_state_that_it_was_in(memory
             raise PermissionError(13, "Permission denied")
 
     with pytest.raises(StorageError):
-        clean(Job(Files(Hooked(files._backend, refuse), files.url), "job"), last_attempt=True)
+        clean(Job(hooked(files, refuse), "job"), last_attempt=True)
     assert Job(files, "job").status().state == "failed"
 
 
-def test_old_temporary_files_go_new_ones_stay_and_the_log_is_never_touched(local):
+def test_old_temporary_files_are_removed_new_ones_and_the_log_are_kept(local):
     files = Files.open(local.url)
     two_attempts(files)
     old, new = "outputs/daily/.1-9.parquet.0a.tmp", "outputs/daily/.2-9.parquet.0b.tmp"
@@ -221,8 +215,8 @@ def test_old_temporary_files_go_new_ones_stay_and_the_log_is_never_touched(local
     assert sorted(Path(local.url, LOG).iterdir()) == log_before
 
 
-def test_cleaning_again_and_again_beside_runners_that_take_over_costs_no_committed_part(files):
-    """Many attempts after each other, each with parts on the way when the next one claims."""
+def test_repeated_cleaning_during_take_overs_removes_no_committed_part(files):
+    """There are many attempts, and each has parts without a commit when the next one claims."""
     created(files, "job")
     over, errors = threading.Event(), []
 
@@ -251,8 +245,3 @@ def test_cleaning_again_and_again_beside_runners_that_take_over_costs_no_committ
     clean(Job(files, "job"))
     assert verify(files, JobPaths("job"), 3) == []
     assert outputs(files) == ["2-0.parquet", "4-1.parquet", "6-2.parquet"]
-
-
-def _timeless(error):
-    """Return an error's text without the seconds that it took to come here."""
-    return re.sub(r"\d+ s ago", "(some) s ago", str(error))

@@ -5,7 +5,6 @@ import io
 import math
 import os
 import socket
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from mops.child.buffers import BufferWriter, map_buffer, read_segment, send_tables, tables_of
 from mops.child.channel import Channel
 from mops.worker import result_buffers
+from processes import n_descriptors
 
 
 @pytest.fixture
@@ -42,10 +42,6 @@ def writer(ends):
 
 def rows(n, start=0):
     return pa.table({"n": pa.array(range(start, start + n), pa.int64()), "s": [f"row {i}" for i in range(n)]})
-
-
-def n_descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 class TestRoundTrip:

@@ -7,11 +7,11 @@ import socket
 import struct
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from mops.child.channel import Channel, ProgressPage, Step, anonymous_file
+from processes import n_descriptors
 
 
 @pytest.fixture
@@ -21,10 +21,6 @@ def ends():
     for sock in socks:
         with contextlib.suppress(OSError):  # a test may have closed the descriptor
             sock.close()
-
-
-def descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def frame(size, n_fds=0):
@@ -126,14 +122,14 @@ class TestChannel:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     def test_a_descriptor_of_a_message_that_ends_early_is_closed(self):
-        before = descriptors()
+        before = n_descriptors()
         ours, theirs = socket.socketpair()
         with theirs, open(os.devnull) as file:  # noqa: PTH123
             socket.send_fds(ours, [frame(10, 1)], [file.fileno()])
             ours.close()
             with pytest.raises(EOFError):
                 Channel(theirs).receive()
-        assert descriptors() == before
+        assert n_descriptors() == before
 
 
 class TestIntact:
