@@ -10,12 +10,14 @@ import threading
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made import hooked
 
+import mops
 from mops.errors import CorruptRecord, NewerFormat, StorageUnavailable, Superseded
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog, read_whole
@@ -375,7 +377,7 @@ def test_the_memory_of_a_log_does_not_grow_with_its_commits(memory):
             log.commit(Ranges.of([group]), parts, ONE)
             log._files.remove([PATHS.log_record(log.view.k)])  # this storage is in memory too
         # Other threads of this process hold memory too.
-        held = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/mops/*")])
+        held = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, f"{Path(mops.__file__).parent}/*")])
         return sum(one.size for one in held.statistics("filename"))
 
     tracemalloc.start()
