@@ -23,7 +23,7 @@ Object = dict[str, Any]
 
 
 def helm_program() -> str:
-    """Return helm, of the PATH or of the test cluster; without one the test is skipped, or fails where it must not."""
+    """Return helm, from the PATH or the test cluster. Without helm, skip the test, or fail if it must run."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built = Path(os.environ.get("MOPS_TESTCLUSTER_BIN") or cache / "mops-testcluster" / "bin", "helm")
     found = shutil.which("helm") or (str(built) if os.access(built, os.X_OK) else None)
@@ -35,7 +35,7 @@ def helm_program() -> str:
 
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run helm, without any cluster or settings of the user."""
+    """Run helm without a cluster and without the settings of the user."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
     env["KUBECONFIG"] = os.devnull
     return subprocess.run([helm_program(), *map(str, arguments)], env=env, capture_output=True, text=True, timeout=60)
@@ -43,7 +43,7 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @dataclass(frozen=True)
 class Rendered:
-    """What a release consists of."""
+    """The objects of a release."""
 
     text: str
 
@@ -57,13 +57,13 @@ class Rendered:
 
     @property
     def client(self) -> Object:
-        """What clients read."""
+        """The configuration that clients read."""
         (config,) = (found for name, found in self.of("ConfigMap").items() if name.endswith("-client"))
         read: Object = json.loads(config["data"]["client.json"])
         return read
 
     def pods(self) -> Iterator[tuple[str, Object]]:
-        """Yield each pod, or template of one, with its name."""
+        """Yield each pod or pod template with its name."""
         for name, deployment in self.of("Deployment").items():
             yield name, deployment["spec"]["template"]
         for name, pod in self.of("Pod").items():
@@ -89,14 +89,14 @@ def template(
 
 
 def rendered(folder: Path, values: Mapping[str, Any] = {}, *files: Path, chart: Path = CHART) -> Rendered:
-    """As :func:`template`; it is valid."""
+    """Render valid values."""
     ran = template(folder, values, *(files or (MINIMAL,)), chart=chart)
     assert ran.returncode == 0, ran.stderr
     return Rendered(ran.stdout)
 
 
 def refused(folder: Path, values: Mapping[str, Any], *files: Path) -> str:
-    """Return what helm says of values with which it does not install."""
+    """Return the error of helm for invalid values."""
     ran = template(folder, values, *(files or (MINIMAL,)))
     assert ran.returncode != 0
     return ran.stderr

@@ -10,12 +10,12 @@ from service_lab import Service, cluster_environment, installed
 
 @pytest.fixture(scope="session")
 def cluster() -> dict[str, str]:
-    """Have a cluster with this checkout's image; return the variables that lead to it."""
+    """Start a cluster with the image of this checkout; return the environment to use it."""
     return cluster_environment()
 
 
 @pytest.fixture(scope="session")
 def service(cluster: dict[str, str]) -> Iterator[Service]:
-    """Have a service of two workers, and a person who is connected to it."""
+    """Install a service of two workers, and connect to it."""
     with installed("mops-test", cluster) as found:
         yield found

@@ -1,4 +1,4 @@
-"""A cluster service to work with: the chart, installed in a namespace of its own on a real Kubernetes."""
+"""A cluster service: the chart in a namespace of a real Kubernetes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "mops"
 MOPS = Path(sys.executable).with_name("mops")
 PATIENCE_SECONDS = 300.0
-"""For what must happen: far more than it takes, because the machine may be busy."""
+"""Far more than anything takes, because the machine may be busy."""
 
 T = TypeVar("T")
 
@@ -41,14 +41,14 @@ def wait_for(what: Callable[[], T], *, patience_s: float = PATIENCE_SECONDS, sai
 
 
 def cluster_environment() -> dict[str, str]:
-    """Bring up a cluster with this checkout's image; return the variables that lead to it.
+    """Start a cluster with the image of this checkout; return the environment to use it.
 
-    Without MOPS_REQUIRE_K8S=1 the tests are skipped, because what it takes is minutes and root.
+    Without MOPS_REQUIRE_K8S=1 the tests are skipped, because the start takes minutes and root.
     """
     if os.environ.get("MOPS_REQUIRE_K8S") != "1":
         pytest.skip("needs a Kubernetes: make test-k8s brings one up")
     with (Path(tempfile.gettempdir()) / "mops-test-env.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes run tests: one builds, the others find what it built
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one test process starts the cluster, the others use it
         ran = subprocess.run([ROOT / "k8s" / "test-env"], stdout=subprocess.PIPE, text=True, check=True)
     exports = [line.removeprefix("export ").partition("=") for line in ran.stdout.splitlines() if "=" in line]
     found = {name: shlex.split(value.replace("$PATH", os.environ["PATH"]))[0] for name, _, value in exports}
@@ -57,12 +57,12 @@ def cluster_environment() -> dict[str, str]:
 
 @dataclass
 class Service:
-    """The chart in a namespace, and a person who is connected to it.
+    """The chart in a namespace, and a user who is connected to it.
 
     Parameters
     ----------
     home
-        Of that person: profile, projects.
+        The folder of the user, with profile and projects.
     """
 
     namespace: str
@@ -86,7 +86,7 @@ class Service:
     # --- programs
 
     def run(self, *command: str | Path, text: str | None = None, **env: str) -> Ran:
-        """Run a program, in the person's home."""
+        """Run a program in the folder of the user."""
         ran = subprocess.run(
             [str(part) for part in command],
             env={**self.env, **env},
@@ -110,7 +110,7 @@ class Service:
         return found
 
     def helm(self, verb: str, *arguments: str) -> str:
-        """Install or upgrade the chart with this service's values."""
+        """Install or upgrade the chart with the values of this service."""
         values = self.home / "values.yaml"
         values.write_text(yaml.safe_dump(self.values))
         ran = self.run(
@@ -120,7 +120,7 @@ class Service:
         return ran.out
 
     def mops(self, *arguments: str | Path, code: int | None = 0, **env: str) -> Ran:
-        """Run mops; ``code`` is what it is to exit with, None: anything."""
+        """Run mops; ``code`` is the expected exit code, None: any."""
         ran = self.run(MOPS, *arguments, **env)
         assert code is None or ran.code == code, f"{arguments} exited with {ran.code}\n{ran.out}\n{ran.err}"
         return ran
@@ -144,7 +144,7 @@ class Service:
         self.mops("jobs", "submit", study, "--name", job, *options, **named)
 
     def local(self, study: Path, job: str) -> Job:
-        """Run a study on this machine, where nothing sleeps; return its job."""
+        """Run a study on this machine without sleeping; return its job."""
         storage = self.home / "here"
         self.mops("jobs", "submit", study, "--name", job, "--local", "--storage", storage, "--env", "HASTE=1")
         return open_job(job, str(storage))
@@ -154,7 +154,7 @@ class Service:
         return open_job(name, self.url)
 
     def status(self, job: str) -> dict[str, Any]:
-        """Return what ``mops jobs status --json`` says."""
+        """Return the output of ``mops jobs status --json``."""
         found: dict[str, Any] = self.mops("jobs", "status", job, "--json").json
         return found
 
@@ -169,7 +169,7 @@ class Service:
         return found
 
     def what_is_wrong(self, job: str) -> str:
-        """Return what there is to see."""
+        """Return status, logs and pods for the message of a failed test."""
         said = [self.mops("jobs", "status", job, code=None), self.mops("jobs", "logs", job, code=None)]
         pods = self.kubectl("get", "pods", "-o", "wide")
         last = self.mops("jobs", "logs", job, "--pod", "-n", "40", code=None)
@@ -180,14 +180,14 @@ class Service:
         return self.job(job).status().groups
 
     def runner_pods(self, job: str) -> list[str]:
-        """Return the names of a job's pods that are not ending, oldest first."""
+        """Return the names of the pods of a job that are not ending, oldest first."""
         pods = self.objects("pods", f"mops/job={job}")
         alive = [pod for pod in pods if pod["status"]["phase"] in ("Pending", "Running")]
         alive = [pod for pod in alive if not pod["metadata"].get("deletionTimestamp")]
         return [pod["metadata"]["name"] for pod in sorted(alive, key=lambda pod: pod["metadata"]["creationTimestamp"])]
 
     def pods(self, component: str) -> list[str]:
-        """Return the names of the chart's pods of a component."""
+        """Return the names of the pods of a component."""
         return [pod["metadata"]["name"] for pod in self.objects("pods", f"app.kubernetes.io/component={component}")]
 
 
@@ -206,7 +206,7 @@ def total(params, replicates):
 
 
 def write_study(service: Service, name: str, *, sets: int, seconds: float) -> Path:
-    """Write a study of so many sets, whose simulations sleep so long."""
+    """Write a study with simulations that sleep."""
     study = {
         "n_replicates": 2,
         "targets": ["targets:total"],
@@ -221,7 +221,7 @@ def begun(service: Service, job: str, groups: int = 4) -> None:
 
 
 def assert_same_rows(service: Service, study: Path, job: str) -> None:
-    """Check that a job has the rows of a run on this machine, each once, and that its log is sound."""
+    """Check that a job has the rows of a run on this machine, each once, and that its log is valid."""
     there, here = rows_of(service.job(job)), rows_of(service.local(study, f"{job}-here"))
     assert {name: table.num_rows for name, table in there.items()} == {
         name: table.num_rows for name, table in here.items()
@@ -231,7 +231,7 @@ def assert_same_rows(service: Service, study: Path, job: str) -> None:
 
 
 def rows_of(job: Job) -> dict[str, pa.Table]:
-    """Return every table of a job's results, in one order."""
+    """Return every table of results, sorted."""
     tables = {name: job.outputs(name).to_table() for name in job.output_names()}
     tables |= {"losses": job.losses(), "failures": job.failures().select(["group", "replicate", "target", "reason"])}
     return {name: _ordered(table) for name, table in tables.items()}
@@ -250,14 +250,14 @@ VALUES: dict[str, Any] = {
         "terminationGracePeriodSeconds": 30,
     },
 }
-"""Small enough for several services on a node of two processors."""
+"""Several services of this size fit on a node with two processors."""
 
 
 @contextmanager
 def installed(name: str, env: Mapping[str, str], *, connected: bool = True, **values: Any) -> Iterator[Service]:
-    """Have the chart in a namespace of its own, which enforces Pod Security ``restricted``, with Azure Blob.
+    """Install the chart in a namespace that enforces Pod Security ``restricted``, with Azure Blob.
 
-    Several processes may run tests at once: each has its own.
+    Each test process has its own namespace.
     """
     namespace = f"{name}-{os.environ.get('PYTEST_XDIST_WORKER', 'gw0')}"
     container = f"{namespace}-{os.getpid()}"
@@ -300,10 +300,8 @@ def _make_container(service: Service) -> None:
 def _make_namespace(service: Service) -> None:
     ran = service.run("kubectl", "create", "namespace", service.namespace)
     assert ran.code == 0, ran.err
-    for mode in ("enforce", "warn"):
-        service.run(
-            *("kubectl", "label", "namespace", service.namespace, f"pod-security.kubernetes.io/{mode}=restricted")
-        )
+    labels = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]
+    service.run("kubectl", "label", "namespace", service.namespace, *labels)
     whole = service.env["AZURE_STORAGE_CONNECTION_STRING"]
     _make_secret(service, "storage", whole)
     _make_secret(service, "storage-workers", _only_reading(whole))
@@ -316,7 +314,7 @@ def _make_secret(service: Service, name: str, connection: str) -> None:
 
 
 def _only_reading(connection: str) -> str:
-    """Return a connection string that reads and lists, and writes nothing: workers need no more."""
+    """Return a connection string that can only read and list, like that of workers."""
     parts = dict(part.partition("=")[::2] for part in connection.split(";") if part)
     token = generate_account_sas(
         parts["AccountName"],

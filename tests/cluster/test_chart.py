@@ -1,4 +1,4 @@
-"""The chart, by what it renders: no cluster is needed, only helm."""
+"""The objects that the chart renders, with helm and without a cluster."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 import dask.config
+import dask_kubernetes
 import psutil
 import pytest
 import yaml
@@ -26,6 +27,10 @@ from hypothesis import strategies as st
 
 import mops
 from mops.cluster.doctor import Scheduler, Worker, findings
+from mops.k8s import dedicated as dedicated_objects
+from mops.k8s import names
+from mops.k8s.chart import ServiceConfig
+from mops.k8s.dedicated import Size
 
 pytestmark = pytest.mark.k8s
 
@@ -48,7 +53,7 @@ def all_of(values: Path, tmp_path: Path) -> Rendered:
 
 
 @BOTH
-def test_lint_has_nothing_to_say(values: Path) -> None:
+def test_helm_lint_passes(values: Path) -> None:
     ran = helm("lint", "--strict", CHART, "--values", values)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -74,7 +79,7 @@ def test_lint_has_nothing_to_say(values: Path) -> None:
         ("metrics.podMonitor", "intervall"),
     ],
 )
-def test_a_misspelled_value_is_refused_by_its_name(tmp_path: Path, path: str, misspelled: str) -> None:
+def test_a_misspelled_value_is_refused_with_its_name(tmp_path: Path, path: str, misspelled: str) -> None:
     values: Any = {misspelled: {}}
     for part in reversed(path.split(".") if path else []):
         values = {part: values}
@@ -83,8 +88,8 @@ def test_a_misspelled_value_is_refused_by_its_name(tmp_path: Path, path: str, mi
     assert f"'/{path.replace('.', '/')}'" in said or not path
 
 
-def test_the_schema_explains_everything_and_is_closed() -> None:
-    """A value that is not explained, or an object that takes any name, would let a misspelled one pass."""
+def test_the_schema_describes_every_value_and_allows_no_other() -> None:
+    """An object that allows any name would accept a misspelled one."""
     schema = json.loads((CHART / "values.schema.json").read_text())
 
     def look(part: Any, where: str) -> None:
@@ -112,14 +117,14 @@ def leaves(values: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-def test_the_values_of_the_tests_switch_everything_on() -> None:
-    """A new value has to be there: what nobody renders, nobody has seen."""
+def test_everything_values_has_every_value() -> None:
+    """The tests render a new value only if everything-values.yaml has it."""
     known = set(leaves(yaml.safe_load((CHART / "values.yaml").read_text())))
     on = set(leaves(yaml.safe_load(EVERYTHING.read_text())))
     assert not {path for path in known if not any(f"{one}.".startswith(f"{path}.") for one in on)}
 
 
-def test_without_a_storage_it_says_what_to_set(tmp_path: Path) -> None:
+def test_a_missing_storage_is_refused_with_what_to_set(tmp_path: Path) -> None:
     said = refused(tmp_path, {"storage": {"url": ""}})
     assert "storage.url is not set" in said
     assert "storage.url=abfs://CONTAINER/FOLDER" in said
@@ -133,8 +138,8 @@ def test_a_secret_among_plain_variables_is_refused(tmp_path: Path, name: str) ->
 
 @pytest.mark.parametrize("component", ["scheduler", "worker", "runner"])
 @pytest.mark.parametrize("name", ["API_TOKEN", "db_password", "LICENCE_KEY", "MY_SECRET", "GIT_CREDENTIALS"])
-def test_a_secrets_value_in_extra_variables_is_refused(tmp_path: Path, component: str, name: str) -> None:
-    """It went into the ConfigMap that every client reads, and from there into their profiles."""
+def test_the_value_of_a_secret_in_extra_variables_is_refused(tmp_path: Path, component: str, name: str) -> None:
+    """The value went into the ConfigMap that every client reads, and into the profiles of clients."""
     said = refused(tmp_path, {component: {"extraEnv": [{"name": name, "value": "c2VjcmV0"}]}})
     assert f"{component}.extraEnv: {name} has a value that every client of the service would read" in said
     assert "c2VjcmV0" not in said
@@ -143,14 +148,14 @@ def test_a_secrets_value_in_extra_variables_is_refused(tmp_path: Path, component
 
 
 def test_the_default_image_names_no_registry_and_has_a_tag(tmp_path: Path) -> None:
-    """A tag other than latest: with it, nodes would ask a registry for an image that was loaded into them."""
+    """With the tag latest, nodes would ask a registry for an image that was loaded into them."""
     found = rendered(tmp_path)
     images = {container["image"] for _, pod in found.pods() for container in pod["spec"]["containers"]}
     assert images | {found.client["runner"]["image"]} == {f"localhost/mops:{mops.__version__}"}
     assert re.findall(r"\b[\w-]+\.(?:io|com)/[\w-]+/", "".join(map(Path.read_text, CHART.rglob("values.yaml")))) == []
 
 
-def test_the_chart_is_of_the_packages_version() -> None:
+def test_the_chart_has_the_version_of_the_package() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert str(chart["appVersion"]) == mops.__version__
 
@@ -159,7 +164,7 @@ def test_the_chart_is_of_the_packages_version() -> None:
 
 
 @BOTH
-def test_every_object_has_its_own_name_in_the_releases_namespace(all_of: Rendered) -> None:
+def test_objects_have_different_names_and_the_namespace_of_the_release(all_of: Rendered) -> None:
     names = [(found["kind"], found["metadata"]["name"]) for found in all_of.objects]
     assert len(names) == len(set(names))
     assert {found["metadata"]["namespace"] for found in all_of.objects} == {"studies"}
@@ -168,7 +173,7 @@ def test_every_object_has_its_own_name_in_the_releases_namespace(all_of: Rendere
 
 @BOTH
 def test_every_pod_is_restricted(all_of: Rendered) -> None:
-    """What the Pod Security Standard "restricted" asks for, and a root file system that nobody writes."""
+    """Pods pass the Pod Security Standard "restricted" and have a read-only root file system."""
     for name, pod in all_of.pods():
         spec = pod["spec"]
         check_restricted(name, spec["securityContext"], spec["containers"][0]["securityContext"])
@@ -192,7 +197,7 @@ def check_restricted(name: str, of_pod: Object, of_container: Object) -> None:
 
 
 @BOTH
-def test_every_container_says_what_it_needs_and_cannot_take_more_memory(all_of: Rendered) -> None:
+def test_every_container_has_requests_and_a_memory_limit(all_of: Rendered) -> None:
     wanted = [container["resources"] for _, pod in all_of.pods() for container in pod["spec"]["containers"]]
     for resources in [*wanted, all_of.client["runner"]["resources"]]:
         assert resources["requests"]["cpu"]
@@ -203,7 +208,7 @@ def test_every_container_says_what_it_needs_and_cannot_take_more_memory(all_of: 
 
 
 @BOTH
-def test_every_mount_has_its_volume_and_home_can_be_written(all_of: Rendered) -> None:
+def test_every_mount_has_a_volume_and_home_is_writable(all_of: Rendered) -> None:
     runner = all_of.client["runner"]
     pods = [(pod["spec"].get("volumes", []), pod["spec"]["containers"][0]) for _, pod in all_of.pods()]
     for volumes, container in [*pods, (runner["volumes"], runner)]:
@@ -216,15 +221,15 @@ def test_every_mount_has_its_volume_and_home_can_be_written(all_of: Rendered) ->
 
 
 @BOTH
-def test_no_service_account_has_a_token_by_itself(all_of: Rendered) -> None:
+def test_service_accounts_do_not_mount_their_token(all_of: Rendered) -> None:
     accounts = all_of.of("ServiceAccount")
     assert set(accounts) == {"mops-scheduler", "mops-worker", "mops-runner"}
     assert not any(account["automountServiceAccountToken"] for account in accounts.values())
     assert all_of.client["runner"]["automountServiceAccountToken"] is True
 
 
-def test_who_makes_the_roles_by_hand_has_runners_with_a_token_all_the_same(tmp_path: Path) -> None:
-    """rbac.create=false took the token, too: no role bound by hand was of any use."""
+def test_runners_have_a_token_without_the_roles_of_the_chart(tmp_path: Path) -> None:
+    """rbac.create=false removed the token too, so a role bound by hand was useless."""
     found = rendered(tmp_path, {"rbac": {"create": False}}, EVERYTHING)
     assert found.client["runner"]["automountServiceAccountToken"] is True
     assert found.of("Role") == found.of("RoleBinding") == {}
@@ -234,7 +239,7 @@ def test_who_makes_the_roles_by_hand_has_runners_with_a_token_all_the_same(tmp_p
 
 @BOTH
 def test_every_container_starts_with_the_images_first_process(all_of: Rendered) -> None:
-    """A command takes its place: nobody takes note of processes that end, and zombies use up the pod's number."""
+    """A command would replace the first process of the image. Zombies would use up the process numbers of the pod."""
     dockerfile = (CHART.parents[1] / "Dockerfile").read_text()
     assert 'ENTRYPOINT ["dumb-init", "--single-child", "--"]' in dockerfile
     for name, pod in all_of.pods():
@@ -247,8 +252,8 @@ def test_every_container_starts_with_the_images_first_process(all_of: Rendered) 
 
 
 @BOTH
-def test_selectors_are_what_they_were_and_match(all_of: Rendered) -> None:
-    """Kubernetes refuses an upgrade that changes a Deployment's selector: this test is not to be adapted."""
+def test_selectors_never_change_and_match_their_pods(all_of: Rendered) -> None:
+    """Kubernetes refuses an upgrade that changes the selector of a Deployment. Do not change this test."""
     for name, deployment in all_of.of("Deployment").items():
         selector = {
             "app.kubernetes.io/name": "mops",
@@ -269,7 +274,7 @@ def labels_of(found: Rendered, component: str) -> Object:
     return same | {"app.kubernetes.io/component": component}
 
 
-def test_labels_of_values_do_not_take_a_pod_out_of_its_selector(tmp_path: Path) -> None:
+def test_labels_in_values_cannot_replace_those_of_a_selector(tmp_path: Path) -> None:
     given = {"worker": {"labels": {"app.kubernetes.io/component": "other", "team": "x"}}}
     found = rendered(tmp_path, given)
     labels = found.of("Deployment")["mops-worker"]["spec"]["template"]["metadata"]["labels"]
@@ -277,7 +282,7 @@ def test_labels_of_values_do_not_take_a_pod_out_of_its_selector(tmp_path: Path) 
 
 
 def test_an_upgrade_restarts_only_what_it_changes(tmp_path: Path) -> None:
-    """A new version of the chart with the same image and values leaves the pods as they are."""
+    """A new version of the chart with the same image and values does not change the pods."""
     newer = tmp_path / "newer"
     shutil.copytree(CHART, newer)
     about = newer / "Chart.yaml"
@@ -290,8 +295,8 @@ def test_an_upgrade_restarts_only_what_it_changes(tmp_path: Path) -> None:
     assert before.client == after.client
 
 
-def test_a_changed_configuration_of_dask_restarts_scheduler_and_workers(tmp_path: Path) -> None:
-    """Dask reads it when it starts."""
+def test_a_new_configuration_of_dask_restarts_scheduler_and_workers(tmp_path: Path) -> None:
+    """Dask reads its configuration at the start."""
     before = rendered(tmp_path)
     after = rendered(tmp_path, {"dask": {"config": {"distributed": {"scheduler": {"worker-ttl": "1m"}}}}})
     for name in ("mops-scheduler", "mops-worker"):
@@ -299,8 +304,8 @@ def test_a_changed_configuration_of_dask_restarts_scheduler_and_workers(tmp_path
         assert old["annotations"] != new["annotations"]
 
 
-def test_workers_that_are_replaced_all_at_once_have_no_rolling_update(tmp_path: Path) -> None:
-    """values.yaml has one for the other type, and the API server refuses both together."""
+def test_the_update_strategy_recreate_has_no_rolling_update(tmp_path: Path) -> None:
+    """values.yaml has rollingUpdate for the other type, and the API server refuses both together."""
     strategy = rendered(tmp_path, {"worker": {"updateStrategy": {"type": "Recreate"}}}).of("Deployment")["mops-worker"]
     assert strategy["spec"]["strategy"] == {"type": "Recreate"}
     rolling = rendered(tmp_path).of("Deployment")["mops-worker"]["spec"]["strategy"]
@@ -308,20 +313,20 @@ def test_workers_that_are_replaced_all_at_once_have_no_rolling_update(tmp_path: 
 
 
 @BOTH
-def test_a_worker_that_is_not_ready_does_not_keep_its_node(all_of: Rendered) -> None:
-    """With the default a node with a worker that never gets ready could not be drained."""
+def test_a_worker_that_is_not_ready_does_not_block_the_drain_of_its_node(all_of: Rendered) -> None:
+    """With the default, a node with a worker that never gets ready cannot be drained."""
     budgets = all_of.of("PodDisruptionBudget").values()
     assert {budget["spec"]["unhealthyPodEvictionPolicy"] for budget in budgets} == {"AlwaysAllow"}
 
 
-def test_the_scheduler_is_never_there_twice(tmp_path: Path) -> None:
+def test_there_is_never_a_second_scheduler(tmp_path: Path) -> None:
     spec = rendered(tmp_path).of("Deployment")["mops-scheduler"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
 @BOTH
-def test_nothing_scales_workers_by_itself(all_of: Rendered) -> None:
-    """A HorizontalPodAutoscaler removes workers that hold results."""
+def test_there_is_no_autoscaler_of_workers(all_of: Rendered) -> None:
+    """A HorizontalPodAutoscaler would remove workers that hold results."""
     assert all_of.of("HorizontalPodAutoscaler") == {}
 
 
@@ -329,7 +334,7 @@ def test_nothing_scales_workers_by_itself(all_of: Rendered) -> None:
 
 
 def config_folder(found: Rendered, folder: Path) -> Path:
-    """Write Dask's configuration as a pod has it."""
+    """Write the configuration of Dask as a pod has it."""
     written = folder / "dask"
     written.mkdir()
     for name, text in found.of("ConfigMap")["mops-dask"]["data"].items():
@@ -338,8 +343,8 @@ def config_folder(found: Rendered, folder: Path) -> Path:
 
 
 @BOTH
-def test_the_configuration_is_in_effect_where_dask_looks_for_it(all_of: Rendered, tmp_path: Path) -> None:
-    """Read by Dask itself: a misspelled name is silently ignored."""
+def test_dask_reads_the_configuration_of_the_chart(all_of: Rendered, tmp_path: Path) -> None:
+    """Dask silently ignores a misspelled name, so Dask itself reads the files."""
     program = "import dask.config, distributed, json; print(json.dumps(dask.config.config['distributed']))"
     env = os.environ | {"DASK_CONFIG": str(config_folder(all_of, tmp_path))}
     ran = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, check=True, timeout=60)
@@ -355,7 +360,7 @@ def test_the_configuration_is_in_effect_where_dask_looks_for_it(all_of: Rendered
     assert {"name": "MALLOC_TRIM_THRESHOLD_", "value": "65536"} in all_of.container("worker")["env"]
 
 
-def test_an_operators_configuration_goes_over_the_charts(tmp_path: Path) -> None:
+def test_the_configuration_in_values_overrides_that_of_the_chart(tmp_path: Path) -> None:
     given = {"dask": {"config": {"distributed": {"worker": {"memory": {"terminate": 0.9}}}}}}
     config = yaml.safe_load(rendered(tmp_path, given).of("ConfigMap")["mops-dask"]["data"]["distributed.yaml"])
     assert config["distributed"]["worker"]["memory"] == {
@@ -368,7 +373,7 @@ def test_an_operators_configuration_goes_over_the_charts(tmp_path: Path) -> None
 
 
 def command(container: Object, ports: dict[str, int], env: dict[str, str]) -> list[str]:
-    """Return a container's command, with the programs of this environment and other ports."""
+    """Return the command of a container, with programs of this environment and other ports."""
     words = " ".join([*container.get("command", []), *container.get("args", [])])
     words = re.sub(r"\$\((\w+)\)", lambda name: env[name[1]], words)
     words = re.sub(r"(?<=[=: ])87\d\d\b", lambda port: str(ports[port[0]]), words)
@@ -387,10 +392,10 @@ def running(arguments: list[str], env: dict[str, str]) -> Iterator[subprocess.Po
                 process.kill()
 
 
-def test_the_commands_of_the_pods_make_a_cluster_that_the_doctor_finds_well(
+def test_the_commands_of_the_pods_start_a_cluster_that_passes_mops_doctor(
     tmp_path: Path, unused_ports: list[int]
 ) -> None:
-    """As processes of this machine; then the worker is retired by its hook, and ends."""
+    """They run as processes of this machine. Then the hook retires the worker, which exits."""
     found = rendered(tmp_path, {"worker": {"memory": "1Gi", "threads": 1}})
     ports = dict(zip(("8786", "8787", "8788", "8789", "8790"), unused_ports, strict=True))
     address = f"tcp://127.0.0.1:{ports['8786']}"
@@ -414,9 +419,8 @@ def test_the_commands_of_the_pods_make_a_cluster_that_the_doctor_finds_well(
             with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{ports[port]}/health", timeout=10) as answer:
                 assert answer.read() == b"ok"
         doctor = [BIN / "mops", "doctor"]
-        looked = subprocess.run(
-            doctor, env=os.environ | {"MODELOPS_SCHEDULER": address}, capture_output=True, text=True, timeout=60
-        )
+        env_of_doctor = os.environ | {"MODELOPS_SCHEDULER": address}
+        looked = subprocess.run(doctor, env=env_of_doctor, capture_output=True, text=True, timeout=60)
         assert looked.returncode == 0, looked.stdout + looked.stderr
         hook = {"command": found.container("worker")["lifecycle"]["preStop"]["exec"]["command"]}
         retire = [word for word in command(hook, ports, env) if not word.startswith("--say-to")]
@@ -443,8 +447,8 @@ def test_a_worker_has_time_left_to_close_after_its_hook(tmp_path: Path) -> None:
         assert f"--seconds={seconds - 15}" in hook
 
 
-def test_helm_test_looks_for_a_worker(tmp_path: Path) -> None:
-    """Its program, on a real scheduler with a worker; and on none."""
+def test_helm_test_checks_for_a_worker(tmp_path: Path) -> None:
+    """The program of the test runs on a scheduler with a worker, and without a scheduler."""
     (pod,) = rendered(tmp_path).of("Pod").values()
     (container,) = pod["spec"]["containers"]
     *python, program, url = container["args"]
@@ -492,7 +496,7 @@ def limit_of(found: Rendered) -> int:
         ("64Gi", 58982),
     ],
 )
-def test_dask_gets_what_the_headroom_leaves(tmp_path: Path, memory: str | int, limit: int) -> None:
+def test_the_memory_limit_of_dask_leaves_the_headroom(tmp_path: Path, memory: str | int, limit: int) -> None:
     found = rendered(tmp_path, {"worker": {"memory": memory, "threads": 1}})
     assert limit_of(found) == limit
     assert str(memory) == found.container("worker")["resources"]["limits"]["memory"]
@@ -509,10 +513,10 @@ def test_dask_gets_what_the_headroom_leaves(tmp_path: Path, memory: str | int, l
 @example(number=4, unit="Gi", threads=2, headroom_mib=None)
 @example(number=3, unit="G", threads=1, headroom_mib=300)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_the_chart_installs_the_doctor_finds_well(
+def test_whatever_the_chart_installs_passes_mops_doctor(
     tmp_path: Path, number: int, unit: str, threads: int, headroom_mib: int | None
 ) -> None:
-    """And what it refuses, it refuses with its sum; whatever memory, slots and headroom are given."""
+    """For any memory, slots and headroom, the chart installs a good cluster or refuses with its calculation."""
     container = number * UNITS[unit] // 4096 * 4096
     tenth = -(-container // 10)
     headroom = max(tenth, 256 * MIB) if headroom_mib is None else headroom_mib * MIB
@@ -531,7 +535,7 @@ def test_what_the_chart_installs_the_doctor_finds_well(
     assert list(findings(Scheduler("tcp://s:1", 1.0), [facts], {}, 1)) == []
 
 
-def test_too_little_memory_fails_with_the_sum_and_what_would_do(tmp_path: Path) -> None:
+def test_too_little_memory_is_refused_with_the_calculation_and_a_value_that_works(tmp_path: Path) -> None:
     said = refused(tmp_path, {"worker": {"memory": "1Gi", "threads": 2}})
     for line in (
         "worker.memory: a simulation has 32 MiB, and needs 256 MiB or more",
@@ -545,7 +549,7 @@ def test_too_little_memory_fails_with_the_sum_and_what_would_do(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("memory", ["4GB", "lots", "-1Gi", "4 Gi"])
-def test_what_is_no_amount_is_refused(tmp_path: Path, memory: str) -> None:
+def test_an_invalid_amount_of_memory_is_refused(tmp_path: Path, memory: str) -> None:
     assert "/worker/memory" in refused(tmp_path, {"worker": {"memory": memory}})
 
 
@@ -557,7 +561,7 @@ def open_ports(container: Object) -> dict[str, int]:
 
 
 def allowed(policy: Object, ports: dict[str, int]) -> set[tuple[str, int]]:
-    """Return who may come to which port, by component."""
+    """Return pairs of a component and a port that it may connect to."""
     found = set()
     for rule in policy["spec"]["ingress"]:
         numbers = [ports[port["port"]] for port in rule["ports"]]
@@ -576,9 +580,9 @@ FROM_OURS = {
 
 
 @BOTH
-def test_policies_let_in_who_has_to_come_and_nobody_else(all_of: Rendered, values: Path) -> None:
+def test_network_policies_allow_exactly_the_connections_that_are_needed(all_of: Rendered, values: Path) -> None:
     policies = all_of.of("NetworkPolicy")
-    others = {"scheduler": {8787}, "worker": {8788}, "runner": {9095}}  # Prometheus, however it finds them
+    others = {"scheduler": {8787}, "worker": {8788}, "runner": {9095}}  # Prometheus
     if values == EVERYTHING:  # and a notebook, which fetches results from workers
         others = {"scheduler": {8786, 8787}, "worker": {8788, 8789}, "runner": {9095}}
     for component, ours in FROM_OURS.items():
@@ -589,8 +593,8 @@ def test_policies_let_in_who_has_to_come_and_nobody_else(all_of: Rendered, value
 
 
 @BOTH
-def test_ports_that_are_declared_are_those_that_are_listened_on(all_of: Rendered) -> None:
-    """And the Service leads to them."""
+def test_containers_declare_the_ports_that_they_listen_on(all_of: Rendered) -> None:
+    """The Service leads to these ports."""
     for component in ("scheduler", "worker"):
         container = all_of.container(component)
         listened = {int(port) for port in re.findall(r"\b87\d\d\b", " ".join(container["args"]))}
@@ -600,11 +604,11 @@ def test_ports_that_are_declared_are_those_that_are_listened_on(all_of: Rendered
     assert {port["port"]: ports[port["targetPort"]] for port in service} == {8786: 8786, 8787: 8787}
 
 
-def test_policies_can_be_switched_off(tmp_path: Path) -> None:
+def test_network_policies_can_be_switched_off(tmp_path: Path) -> None:
     assert rendered(tmp_path, {"networkPolicy": {"enabled": False}}, EVERYTHING).of("NetworkPolicy") == {}
 
 
-def test_egress_is_free_unless_it_is_restricted(tmp_path: Path) -> None:
+def test_egress_is_only_restricted_on_request(tmp_path: Path) -> None:
     for policy in rendered(tmp_path).of("NetworkPolicy").values():
         assert policy["spec"]["policyTypes"] == ["Ingress"]
     restricted = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")
@@ -619,8 +623,8 @@ def test_egress_is_free_unless_it_is_restricted(tmp_path: Path) -> None:
 DASK_PODS = {"matchExpressions": [{"key": "dask.org/component", "operator": "In", "values": ["scheduler", "worker"]}]}
 
 
-def test_restricted_egress_leaves_dedicated_clusters_within_reach_of_runners(tmp_path: Path) -> None:
-    """Its scheduler's port was blocked: no job could run on one where egress was restricted."""
+def test_with_restricted_egress_runners_still_reach_dedicated_clusters(tmp_path: Path) -> None:
+    """The port of the scheduler was blocked, so no job could run on a dedicated cluster with restricted egress."""
     found = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")["mops-runner"]["spec"]["egress"][-1]
     assert found["to"] == [{"podSelector": DASK_PODS}]
     assert found["ports"] == [{"port": 8786, "endPort": 8790, "protocol": "TCP"}]
@@ -628,8 +632,8 @@ def test_restricted_egress_leaves_dedicated_clusters_within_reach_of_runners(tmp
     assert "dask.org/component" not in str(off)
 
 
-def test_restricted_egress_is_also_that_of_dedicated_clusters(tmp_path: Path) -> None:
-    """Their workers, where a model's code runs, went anywhere."""
+def test_restricted_egress_applies_to_dedicated_clusters(tmp_path: Path) -> None:
+    """Their workers, which run the code of a model, had no restriction."""
     spec = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")["mops-dedicated"]["spec"]
     assert (spec["podSelector"], spec["policyTypes"]) == (DASK_PODS, ["Ingress", "Egress"])
     names, outside = spec["egress"]
@@ -637,8 +641,8 @@ def test_restricted_egress_is_also_that_of_dedicated_clusters(tmp_path: Path) ->
     assert {port["port"] for port in outside["ports"]} == {443, 6443}
 
 
-def test_dedicated_clusters_do_not_reach_each_other(tmp_path: Path) -> None:
-    """The chart's policy let in each pod of every one; what belongs together, each cluster's own says."""
+def test_dedicated_clusters_cannot_connect_to_each_other(tmp_path: Path) -> None:
+    """The policy of the chart let in all pods of all clusters. Each cluster has its own policy for its pods."""
     spec = rendered(tmp_path, {}, EVERYTHING).of("NetworkPolicy")["mops-dedicated"]["spec"]
     peers = [peer for rule in spec["ingress"] for peer in rule["from"]]
     assert not any("dask.org" in str(peer) or "runner" in str(peer) for peer in peers)
@@ -647,31 +651,31 @@ def test_dedicated_clusters_do_not_reach_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("component", ["scheduler", "worker", "runner", "dedicated"])
-def test_restricted_egress_blocks_where_clouds_hand_out_credentials(tmp_path: Path, component: str) -> None:
-    """A model's code could take the node's identity where its port was among those allowed."""
+def test_restricted_egress_blocks_the_metadata_services_of_clouds(tmp_path: Path, component: str) -> None:
+    """The code of a model could take the identity of the node if its port was allowed."""
     values = {"networkPolicy": {"egress": {"enabled": True, "ports": [80, 443]}}, "dedicated": {"enabled": True}}
     for rule in rendered(tmp_path, values).of("NetworkPolicy")[f"mops-{component}"]["spec"]["egress"]:
         if {port["port"] for port in rule["ports"]} == {53} if "ports" in rule else False:
             continue
         for peer in rule.get("to", [{}]):
-            assert peer, "a rule without peers leads everywhere"
+            assert peer, "a rule without peers allows everything"
             if "ipBlock" in peer:
                 blocked = {"0.0.0.0/0": "169.254.169.254/32", "::/0": "fd00:ec2::254/128"}
                 assert peer["ipBlock"]["except"] == [blocked[peer["ipBlock"]["cidr"]]]
 
 
-def test_nothing_is_blocked_where_the_operator_says_so(tmp_path: Path) -> None:
-    """Where pods have their identity from the machine's, they need that address."""
+def test_the_list_of_blocked_addresses_can_be_empty(tmp_path: Path) -> None:
+    """Pods that use the identity of their machine need that address."""
     values = {"networkPolicy": {"egress": {"enabled": True, "blocked": []}}}
     outside = rendered(tmp_path, values).of("NetworkPolicy")["mops-worker"]["spec"]["egress"][-1]
     assert {"ipBlock": {"cidr": "0.0.0.0/0"}} in outside["to"]
 
 
-# Rights
+# Roles
 
 
 def rules(found: Rendered, name: str) -> set[tuple[str, str, str]]:
-    """Return what a Role allows: group and resource (and which), verb."""
+    """Return what a Role allows: group, resource (with its name), verb."""
     return {
         (rule["apiGroups"][0], resource + "".join(f"={one}" for one in rule.get("resourceNames", [])), verb)
         for rule in found.of("Role")[name]["rules"]
@@ -696,7 +700,7 @@ def dedicated(*verbs: str) -> set[tuple[str, str, str]]:
     return {("kubernetes.dask.org", kind, verb) for kind in ("daskclusters", "daskautoscalers") for verb in verbs}
 
 
-def test_roles_allow_what_is_listed_and_nothing_else(tmp_path: Path) -> None:
+def test_roles_allow_exactly_what_is_needed(tmp_path: Path) -> None:
     found, everything = rendered(tmp_path), rendered(tmp_path, {}, EVERYTHING)
     assert set(found.of("Role")) == set(everything.of("Role")) == {"mops-runner", "mops-client"}
     assert rules(found, "mops-runner") == RUNNER
@@ -710,7 +714,7 @@ def test_roles_allow_what_is_listed_and_nothing_else(tmp_path: Path) -> None:
     assert found.of("ClusterRole") == everything.of("ClusterRole") == {}
 
 
-def test_roles_are_bound_to_whom_values_name(tmp_path: Path) -> None:
+def test_roles_are_bound_to_the_subjects_in_values(tmp_path: Path) -> None:
     bound = {name: binding["subjects"] for name, binding in rendered(tmp_path).of("RoleBinding").items()}
     assert bound == {"mops-runner": [{"kind": "ServiceAccount", "name": "mops-runner", "namespace": "studies"}]}
     client = rendered(tmp_path, {}, EVERYTHING).of("RoleBinding")["mops-client"]
@@ -721,7 +725,7 @@ def test_roles_are_bound_to_whom_values_name(tmp_path: Path) -> None:
 # Storage
 
 
-def test_workload_identity_is_on_accounts_and_pods(tmp_path: Path) -> None:
+def test_workload_identity_is_set_on_accounts_and_pods(tmp_path: Path) -> None:
     found = rendered(tmp_path, {}, EVERYTHING)
     accounts = {name: one["metadata"].get("annotations", {}) for name, one in found.of("ServiceAccount").items()}
     given = yaml.safe_load(EVERYTHING.read_text())["storage"]
@@ -738,14 +742,14 @@ def test_workload_identity_is_on_accounts_and_pods(tmp_path: Path) -> None:
     assert "azure" not in rendered(tmp_path).text
 
 
-def test_secrets_are_named_and_each_component_has_its_own(tmp_path: Path) -> None:
+def test_each_component_has_its_own_secret(tmp_path: Path) -> None:
     found = rendered(tmp_path, {}, EVERYTHING)
     assert found.container("worker")["envFrom"] == [{"secretRef": {"name": "storage-read"}}]
     assert found.client["runner"]["envFrom"] == [{"secretRef": {"name": "storage-write"}}]
     assert "envFrom" not in found.container("scheduler")
 
 
-def test_a_volume_is_written_by_runners_and_read_by_workers(tmp_path: Path) -> None:
+def test_a_volume_is_writable_for_runners_and_read_only_for_workers(tmp_path: Path) -> None:
     found = rendered(tmp_path, {"storage": {"url": "", "pvc": {"enabled": True}}})
     assert found.client["storage"] == "/storage"
     (claim,) = found.of("PersistentVolumeClaim").values()
@@ -757,7 +761,7 @@ def test_a_volume_is_written_by_runners_and_read_by_workers(tmp_path: Path) -> N
     assert volume in found.client["runner"]["volumes"]
 
 
-def test_a_claim_that_exists_is_used(tmp_path: Path) -> None:
+def test_an_existing_claim_is_used(tmp_path: Path) -> None:
     found = rendered(tmp_path, {"storage": {"pvc": {"enabled": True, "existingClaim": "theirs"}}})
     assert found.of("PersistentVolumeClaim") == {}
     assert {"name": "storage", "persistentVolumeClaim": {"claimName": "theirs"}} in found.client["runner"]["volumes"]
@@ -767,13 +771,13 @@ def test_a_claim_that_exists_is_used(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_clients_read_the_same_pods_as_the_deployments_have(all_of: Rendered) -> None:
-    """So that a dedicated cluster is made of the same."""
+def test_clients_read_the_pod_templates_of_the_deployments(all_of: Rendered) -> None:
+    """Dedicated clusters are made from them."""
     assert all_of.client["worker"]["podTemplate"] == all_of.of("Deployment")["mops-worker"]["spec"]["template"]
     assert all_of.client["schedulerPodTemplate"] == all_of.of("Deployment")["mops-scheduler"]["spec"]["template"]
 
 
-def test_what_a_client_reads_of_a_minimal_release(tmp_path: Path) -> None:
+def test_the_client_configuration_of_a_minimal_release(tmp_path: Path) -> None:
     found = rendered(tmp_path)
     client = found.client
     config = found.of("ConfigMap")["mops-client"]
@@ -809,7 +813,7 @@ def test_what_a_client_reads_of_a_minimal_release(tmp_path: Path) -> None:
     }
 
 
-def test_what_a_client_reads_of_a_runner_where_everything_is_set(tmp_path: Path) -> None:
+def test_the_client_configuration_of_a_runner_with_all_values(tmp_path: Path) -> None:
     runner = rendered(tmp_path, {}, EVERYTHING).client["runner"]
     given = yaml.safe_load(EVERYTHING.read_text())["runner"]
     same = ("resources", "annotations", "nodeSelector", "tolerations", "affinity", "priorityClassName", "queue")
@@ -819,8 +823,8 @@ def test_what_a_client_reads_of_a_runner_where_everything_is_set(tmp_path: Path)
     assert runner["imagePullSecrets"] == [{"name": "pull"}]
 
 
-def test_zero_says_something_and_stays(tmp_path: Path) -> None:
-    """No retries, and Jobs that go at once; but no time limit of zero seconds."""
+def test_zero_is_kept_as_a_value(tmp_path: Path) -> None:
+    """Zero means no retries and Jobs that are removed at once, but no time limit."""
     given = {"runner": {"backoffLimit": 0, "ttlSecondsAfterFinished": 0, "activeDeadlineSeconds": 0}}
     runner = rendered(tmp_path, given).client["runner"]
     assert (runner["backoffLimit"], runner["ttlSecondsAfterFinished"]) == (0, 0)
@@ -830,7 +834,7 @@ def test_zero_says_something_and_stays(tmp_path: Path) -> None:
 # Metrics
 
 
-def test_a_pod_monitor_finds_the_ports_of_all_three(tmp_path: Path) -> None:
+def test_the_pod_monitor_finds_the_ports_of_all_components(tmp_path: Path) -> None:
     assert rendered(tmp_path).of("PodMonitor") == {}
     found = rendered(tmp_path, {}, EVERYTHING)
     (monitor,) = found.of("PodMonitor").values()
@@ -844,7 +848,7 @@ def test_a_pod_monitor_finds_the_ports_of_all_three(tmp_path: Path) -> None:
     assert listened == {"scheduler": ["http"], "worker": ["http"], "runner": ["metrics"]}
 
 
-def test_a_dashboard_is_there_if_it_is_asked_for_and_exists(tmp_path: Path) -> None:
+def test_the_dashboard_is_rendered_on_request_if_the_chart_has_it(tmp_path: Path) -> None:
     chart = tmp_path / "chart"
     shutil.copytree(CHART, chart)
     shutil.rmtree(chart / "dashboards", ignore_errors=True)
@@ -863,8 +867,8 @@ def test_a_dashboard_is_there_if_it_is_asked_for_and_exists(tmp_path: Path) -> N
 
 
 @BOTH
-def test_notes_say_what_to_do_next(values: Path, tmp_path: Path) -> None:
-    """Helm shows them after an installation only: here they are rendered as a part of the chart."""
+def test_the_notes_have_the_next_commands(values: Path, tmp_path: Path) -> None:
+    """Helm shows notes only after an installation, so the test renders them as a part of the chart."""
     chart = tmp_path / "chart"
     shutil.copytree(CHART, chart)
     (chart / "templates" / "NOTES.txt").rename(chart / "notes.txt")
@@ -877,9 +881,64 @@ def test_notes_say_what_to_do_next(values: Path, tmp_path: Path) -> None:
     assert "app.kubernetes.io/instance=mops,app.kubernetes.io/component=worker" in notes
 
 
-def test_a_release_of_another_name_is_one_throughout(tmp_path: Path) -> None:
-    """Two releases in a namespace do not touch each other."""
+def test_all_objects_have_the_name_of_their_release(tmp_path: Path) -> None:
+    """Two releases in a namespace are independent."""
     ran = helm("template", "second", CHART, "--namespace", "studies", "--values", EVERYTHING)
     names = {found["metadata"]["name"] for found in Rendered(ran.stdout).objects}
     assert all(name.startswith("second-") for name in names)
     assert "mops-" not in re.sub(r"mops-0\.1\.0", "", ran.stdout)
+
+
+# Dedicated clusters
+
+
+DEDICATED_EXAMPLE = CHART.parents[1] / "k8s" / "daskcluster.example.yaml"
+
+
+def test_the_example_of_a_dedicated_cluster_is_what_the_chart_makes(tmp_path: Path) -> None:
+    values = {"dedicated": {"enabled": True}, "worker": {"labels": {"cost-centre": "modelling"}}}
+    service = ServiceConfig.parse(json.dumps(rendered(tmp_path, values).client), "here")
+    labels = {names.JOB: "sir-261005-ab12", names.OWNER: "ada", names.STUDY: "sir"}
+    name = names.cluster_name(labels[names.JOB], "7f3a2c")
+    made = dedicated_objects.objects(dedicated_objects.spec_builder(), service, name, "studies", Size(2, 16), labels)
+    assert made == list(yaml.safe_load_all(DEDICATED_EXAMPLE.read_text())), (
+        f"write:\n{yaml.safe_dump_all(made, sort_keys=False)}"
+    )
+
+
+@BOTH
+def test_the_schema_of_the_operator_accepts_and_keeps_all_fields(tmp_path: Path, values: Path) -> None:
+    """The schema accepts `cpu: "2"` but not `cpu: 2`, and Kubernetes silently drops unknown fields."""
+    numbers = {"worker": {"cpu": 2}, "scheduler": {"resources": {"requests": {"cpu": 2, "memory": 1 << 30}}}}
+    service = ServiceConfig.parse(json.dumps(rendered(tmp_path, numbers, values).client), "here")
+    drawn = dedicated_objects.objects(
+        dedicated_objects.spec_builder(), service, "dask-sir-7f3a2c", "studies", Size(2, 6), {names.JOB: "sir"}
+    )
+    of_the_operator = [made for made in drawn if made["apiVersion"] == dedicated_objects.API_VERSION]
+    assert len(of_the_operator) == 2
+    for made in of_the_operator:
+        assert list(misfits(made["spec"], schema_of(made["kind"]), made["kind"])) == []
+
+
+def schema_of(kind: str) -> Object:
+    """Return the schema of the spec of a kind, from the chart of the operator."""
+    chart = Path(dask_kubernetes.__path__[0]) / "operator/deployment/helm/dask-kubernetes-operator"
+    (version,) = yaml.safe_load((chart / f"crds/{kind.lower()}.yaml").read_text())["spec"]["versions"]
+    schema: Object = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return schema
+
+
+TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "number": (int, float)}
+
+
+def misfits(value: Any, schema: Object, path: str) -> Iterator[str]:
+    """Yield where a value does not match a schema."""
+    if "type" in schema and not isinstance(value, TYPES[schema["type"]]):
+        yield f"{path}: {value!r} is no {schema['type']}"
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from misfits(item, schema["items"], f"{path}[{i}]")
+    elif isinstance(value, dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        for name, item in value.items():
+            inner = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+            yield from [f"{path}.{name} is unknown"] if inner is None else misfits(item, inner, f"{path}.{name}")

@@ -1,4 +1,4 @@
-"""The chart on a real Kubernetes: what the API server takes, who may do what, upgrades and rollbacks."""
+"""The chart on a real Kubernetes: the API server accepts it; rights, upgrades and rollbacks."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ MAY = {
 
 
 @pytest.mark.parametrize("account", MAY)
-def test_a_service_account_may_do_what_is_listed_and_no_more(service: Service, account: str) -> None:
+def test_a_service_account_has_exactly_the_rights_that_it_needs(service: Service, account: str) -> None:
     who = f"system:serviceaccount:{service.namespace}:{account}"
     assert allowed(service, who) == MAY[account]
 
 
 def allowed(service: Service, who: str) -> set[tuple[str, str]]:
-    """Return the verbs and resources that somebody may use in the namespace."""
+    """Return the verbs and resources that an account may use in the namespace."""
     found = set()
     for resource in RESOURCES:
         for verb in VERBS:
-            plain, _, sub = resource.partition("/")  # kubectl takes pods/log for a pod of that name
+            plain, _, sub = resource.partition("/")  # for kubectl, pods/log is a pod called log
             part = [f"--subresource={sub}"] if sub else []
             ran = service.run(*("kubectl", "-n", service.namespace, "auth", "can-i", verb, plain, "--as", who), *part)
             assert ran.out.strip() in ("yes", "no"), ran.err
@@ -46,7 +46,7 @@ def allowed(service: Service, who: str) -> set[tuple[str, str]]:
     return found
 
 
-def test_pods_are_admitted_where_restricted_is_enforced(service: Service) -> None:
+def test_pods_are_admitted_in_a_restricted_namespace(service: Service) -> None:
     namespace = json.loads(service.kubectl("get", "namespace", service.namespace, "-o", "json"))
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     for component in ("scheduler", "worker"):
@@ -55,8 +55,8 @@ def test_pods_are_admitted_where_restricted_is_enforced(service: Service) -> Non
     assert refused == []
 
 
-def test_every_pod_has_the_images_first_process(service: Service) -> None:
-    """`command:` took its place, and then nobody took note of processes that simulations leave behind."""
+def test_the_first_process_of_every_pod_is_dumb_init(service: Service) -> None:
+    """`command:` replaced dumb-init, and zombies of simulations stayed."""
     for pod in [*service.pods("scheduler"), *service.pods("worker")]:
         assert service.kubectl("exec", pod, "--", "cat", "/proc/1/comm").strip() == "dumb-init", pod
 
@@ -67,8 +67,8 @@ def test_only_the_runner_has_a_token(service: Service) -> None:
     assert "/var/run/secrets/kubernetes.io/serviceaccount" not in mounts
 
 
-def test_everything_on_is_accepted_by_the_api_server(service: Service) -> None:
-    """But the PodMonitor, whose kind is another operator's."""
+def test_the_api_server_accepts_everything_values(service: Service) -> None:
+    """The PodMonitor is left out, because another operator defines its kind."""
     values = CHART / "ci" / "everything-values.yaml"
     ran = service.run("helm", "template", "other", CHART, "-n", service.namespace, "-f", values)
     assert ran.code == 0, ran.err
@@ -87,7 +87,7 @@ def test_helm_test_reaches_the_scheduler_and_counts_workers(service: Service) ->
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
-    """Make the chart of an earlier version: the first that there is has none before it."""
+    """Return the chart with an earlier version number."""
     chart = tmp_path / "mops"
     shutil.copytree(CHART, chart)
     text = (chart / "Chart.yaml").read_text()
@@ -97,12 +97,12 @@ def earlier(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fresh(cluster: dict[str, str]) -> Iterator[Service]:
-    """Have a service that a test may upgrade as it likes."""
+    """Install a service that a test may upgrade."""
     with installed("mops-upgraded", cluster, connected=False) as found:
         yield found
 
 
-def test_an_upgrade_of_the_chart_and_its_rollback_leave_workers_alone(fresh: Service, earlier: Path) -> None:
+def test_an_upgrade_of_the_chart_and_its_rollback_do_not_restart_workers(fresh: Service, earlier: Path) -> None:
     values = fresh.home / "values.yaml"
     old = fresh.run(
         "helm", "upgrade", "mops", earlier, "-n", fresh.namespace, "-f", values, "--wait", "--timeout", "3m"
@@ -121,7 +121,7 @@ def test_scaling_down_retires_workers(fresh: Service) -> None:
     def scheduler() -> str:
         return fresh.kubectl("logs", "deployment/mops-scheduler")
 
-    # A pod is ready a little before its worker is registered, and what is not registered cannot be retired.
+    # A pod is ready shortly before its worker is registered, and only a registered worker can be retired.
     wait_for(lambda: scheduler().count("Register worker") == 2, said=scheduler)
     fresh.kubectl("scale", "deployment", "mops-worker", "--replicas", "1")
     wait_for(lambda: len(fresh.pods("worker")) == 1, said=lambda: fresh.kubectl("get", "pods"))

@@ -1,4 +1,4 @@
-"""A job's dedicated Dask cluster on a real Kubernetes with the real operator: made, used, scaled, gone."""
+"""Dedicated Dask clusters on a real Kubernetes with the real operator: created, used, scaled and removed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,26 +15,26 @@ from service_lab import ROOT, Service, assert_same_rows, begun, installed, wait_
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 
-# --- this module's own set-up: a service that may, and the operator
+# --- the service and the operator
 
 
 @pytest.fixture(scope="module")
 def bare(cluster: dict[str, str]) -> Iterator[Service]:
-    """Have a service whose jobs may have dedicated clusters, where no operator has ever been."""
+    """Install a service that allows dedicated clusters, without the operator."""
     values = {"dedicated": {"enabled": True, "workers": 1}}
     with installed("dedicated", cluster, **values) as found:
         remove_operator(found)
         try:
             yield found
         finally:
-            for kind in ("job", "daskcluster"):  # the operator has to let go of what it knows
+            for kind in ("job", "daskcluster"):  # while the operator runs: it has finalizers
                 found.run("kubectl", "-n", found.namespace, "delete", kind, "--all", "--timeout=120s")
             remove_operator(found)
 
 
 @pytest.fixture(scope="module")
 def service(bare: Service) -> Service:
-    """Have a service with the operator."""
+    """Install the operator."""
     subprocess.run([ROOT / "k8s" / "testcluster" / "operator-up", sys.executable], env=bare.env, check=True)
     return bare
 
@@ -47,35 +48,49 @@ def remove_operator(service: Service) -> None:
 
 
 def clusters(service: Service, job: str) -> list[dict[str, Any]]:
-    """Return a job's DaskClusters."""
+    """Return the DaskClusters of a job."""
     return service.objects("daskclusters", f"mops/job={job}")
 
 
 def pods(service: Service, job: str, component: str) -> list[str]:
-    """Return the pods of a job's dedicated cluster that do not go, by their operator's label."""
+    """Return the pods of a dedicated cluster that are not ending."""
     found = service.objects("pods", f"mops/job={job},dask.org/component={component}")
     return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
 
 def what_is_left(service: Service, job: str) -> list[str]:
-    """Return the names of everything of a job's dedicated cluster."""
+    """Return the names of all objects of a dedicated cluster."""
     kinds = "daskclusters,daskworkergroups,daskautoscalers,deployments,services,pods"
     found = json.loads(service.kubectl("get", kinds, "-o", "json"))["items"]
-    return [
-        f"{one['kind']} {one['metadata']['name']}"
-        for one in found
-        if one["metadata"]["name"].startswith(f"dask-{job}-")
-    ]
+    names = [(one["kind"], one["metadata"]["name"]) for one in found]
+    return [f"{kind} {name}" for kind, name in names if name.startswith(f"dask-{job}-")]
 
 
 def gone(service: Service, job: str) -> None:
     wait_for(lambda: not what_is_left(service, job), said=lambda: "\n".join(what_is_left(service, job)))
 
 
-# --- without the operator: before anything of it is there
+def started(
+    service: Service, name: str, *options: str, sets: int, seconds: float, groups: int = 5, **more: str
+) -> Path:
+    """Submit a study to a dedicated cluster, and wait for its first groups."""
+    study = write_study(service, name, sets=sets, seconds=seconds)
+    service.submit(study, name, "--dedicated", *options, CHECKPOINT_SECONDS="1", **more)
+    begun(service, name, groups)
+    return study
 
 
-def test_without_the_operator_nothing_is_written_and_it_is_said_what_to_install(bare: Service) -> None:
+def finished(service: Service, name: str, study: Path, groups: int) -> None:
+    """Wait for the end of a job; check its rows, and that its cluster is removed."""
+    assert service.wait(name, patience_s=300)["groups"] == groups
+    gone(service, name)
+    assert_same_rows(service, study, name)
+
+
+# --- without the operator: this test comes first
+
+
+def test_without_the_operator_a_submit_is_refused_with_what_to_install(bare: Service) -> None:
     told = bare.mops(
         "jobs", "submit", write_study(bare, "none", sets=2, seconds=0), "--name", "none", "--dedicated", code=4
     )
@@ -88,14 +103,12 @@ def test_without_the_operator_nothing_is_written_and_it_is_said_what_to_install(
     assert "this Kubernetes has no Dask clusters" in refused.err
 
 
-# --- with it
+# --- with the operator
 
 
-def test_a_job_has_a_cluster_of_its_own_while_it_runs(service: Service) -> None:
+def test_a_job_has_its_dedicated_cluster_while_it_runs(service: Service) -> None:
     name = "own"
-    asked = write_study(service, name, sets=120, seconds=0.2)
-    service.submit(asked, name, "--dedicated", CHECKPOINT_SECONDS="1")
-    begun(service, name, 5)
+    study = started(service, name, sets=120, seconds=0.2)
     (cluster,) = clusters(service, name)
     (job,) = service.objects("jobs", f"mops/job={name}")
     assert [owner["uid"] for owner in cluster["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
@@ -104,96 +117,79 @@ def test_a_job_has_a_cluster_of_its_own_while_it_runs(service: Service) -> None:
     assert len(pods(service, name, "worker")) == len(pods(service, name, "scheduler")) == 1
     assert "scheduler ready, 1 of 1 workers ready" in service.mops("jobs", "status", name).out
     assert f"dask-{name}-" in service.mops("jobs", "logs", name, "--workers").out
-    assert service.wait(name)["groups"] == 120
-    gone(service, name)
-    assert_same_rows(service, asked, name)
+    finished(service, name, study, 120)
     warned = [line for line in service.mops("jobs", "logs", name).out.splitlines() if " WARNING " in line]
-    assert [line for line in warned if "waiting up to" not in line] == [], "it is not as mops doctor wants it"
-    assert service.objects("jobs", f"mops/job={name}"), "the Job itself stays, for who asks what became of it"
+    assert [line for line in warned if "waiting up to" not in line] == [], "mops doctor would complain"
+    assert service.objects("jobs", f"mops/job={name}"), "the Job itself stays"
 
 
-def test_a_cluster_of_two_numbers_grows_with_the_work_and_shrinks_at_its_end(service: Service) -> None:
-    """As Dask reckons by default, four tasks of 0.6 s are work for one worker, however many come after them."""
+def test_a_cluster_with_a_range_of_workers_scales_up_with_the_work(service: Service) -> None:
+    """By default, Dask plans one worker for four tasks of 0.6 s, even if more tasks follow."""
     name = "grows"
-    asked = write_study(service, name, sets=100, seconds=0.3)
-    service.submit(asked, name, "--dedicated", "--workers", "1:2", CHECKPOINT_SECONDS="1", BATCH_SIZE="4")
+    study = write_study(service, name, sets=100, seconds=0.3)
+    service.submit(study, name, "--dedicated", "--workers", "1:2", CHECKPOINT_SECONDS="1", BATCH_SIZE="4")
     wait_for(lambda: pods(service, name, "worker"), said=lambda: service.what_is_wrong(name))
     assert len(pods(service, name, "worker")) == 1
     wait_for(lambda: len(pods(service, name, "worker")) == 2, said=lambda: service.what_is_wrong(name))
     wait_for(lambda: "2 of 2 workers ready" in service.mops("jobs", "status", name).out)
-    assert service.wait(name, patience_s=300)["groups"] == 100
-    gone(service, name)
-    assert_same_rows(service, asked, name)
+    finished(service, name, study, 100)
 
 
-def test_workers_that_the_operator_takes_away_cost_no_row(service: Service) -> None:
+def test_scaling_a_cluster_down_loses_no_row(service: Service) -> None:
     name = "shrinks"
-    asked = write_study(service, name, sets=60, seconds=0.3)
-    service.submit(asked, name, "--dedicated", "--workers", "2", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
-    begun(service, name, 5)
+    study = started(service, name, "--workers", "2", sets=60, seconds=0.3, TASK_SECONDS="0.5")
     group = f"{clusters(service, name)[0]['metadata']['name']}-default"
     one_less = '[{"op": "replace", "path": "/spec/worker/replicas", "value": 1}]'
     service.kubectl("patch", "daskworkergroup", group, "--type=json", "-p", one_less)
     wait_for(lambda: len(pods(service, name, "worker")) == 1, said=lambda: service.what_is_wrong(name))
-    assert service.wait(name)["groups"] == 60
-    assert_same_rows(service, asked, name)
-    gone(service, name)
+    finished(service, name, study, 60)
 
 
-def test_the_next_pod_of_a_job_finds_its_cluster(service: Service) -> None:
+def test_the_next_pod_of_a_job_uses_its_cluster(service: Service) -> None:
     name = "again"
-    asked = write_study(service, name, sets=40, seconds=0.3)
-    service.submit(asked, name, "--dedicated", CHECKPOINT_SECONDS="1")
-    begun(service, name, 5)
+    study = started(service, name, sets=40, seconds=0.3)
     (before,) = clusters(service, name)
     kill_runner(service, name)
     wait_for(lambda: service.job(name).status().attempt == 2, said=lambda: service.what_is_wrong(name))
     (after,) = clusters(service, name)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    assert service.wait(name)["groups"] == 40
-    gone(service, name)
+    finished(service, name, study, 40)
 
 
-def test_a_cluster_goes_with_its_job_when_the_runner_is_dead(service: Service) -> None:
+def test_a_cluster_of_a_dead_runner_is_removed_with_the_job(service: Service) -> None:
     name = "dead"
-    service.submit(write_study(service, name, sets=400, seconds=0.5), name, "--dedicated", CHECKPOINT_SECONDS="1")
-    begun(service, name, 3)
+    started(service, name, sets=400, seconds=0.5, groups=3)
     service.kubectl("patch", "job", f"{name}-1", "-p", '{"spec": {"backoffLimit": 0}}')
     kill_runner(service, name)
     wait_for(lambda: service.status(name)["kubernetes"]["word"] == "failed", said=lambda: service.what_is_wrong(name))
-    assert clusters(service, name), "nobody is left who could remove it"
-    service.kubectl("delete", "job", f"{name}-1")  # as its time to live does
+    assert clusters(service, name), "no runner is left that removes it"
+    service.kubectl("delete", "job", f"{name}-1")  # like its time to live
     gone(service, name)
 
 
-def test_a_cluster_is_made_anew_if_it_was_removed(service: Service) -> None:
-    """As the operator does it with one that was idle for long: a suspended job, say."""
+def test_a_cluster_that_was_removed_is_created_again(service: Service) -> None:
+    """The operator removes a cluster that is idle for long, for example of a suspended job."""
     name = "anew"
-    asked = write_study(service, name, sets=40, seconds=0.3)
-    service.submit(asked, name, "--dedicated", CHECKPOINT_SECONDS="1")
-    begun(service, name, 5)
+    study = started(service, name, sets=40, seconds=0.3)
     service.kubectl("patch", "job", f"{name}-1", "-p", '{"spec": {"suspend": true}}')
     wait_for(lambda: not runner_pods(service, name), said=lambda: service.what_is_wrong(name))
-    assert clusters(service, name), "who is asked to end leaves the cluster to the next"
+    assert clusters(service, name), "a runner that stops leaves the cluster to the next one"
     service.kubectl("delete", "daskcluster", clusters(service, name)[0]["metadata"]["name"])
     service.kubectl("patch", "job", f"{name}-1", "-p", '{"spec": {"suspend": false}}')
-    assert service.wait(name)["groups"] == 40
-    gone(service, name)
-    assert_same_rows(service, asked, name)
+    finished(service, name, study, 40)
 
 
 def test_an_idle_cluster_is_removed_by_the_operator(service: Service) -> None:
-    """The net where a runner has died for good and its Job lives on for a week."""
+    """This happens if the runner is dead and its Job stays for a week."""
     name = "idle"
-    service.submit(write_study(service, name, sets=400, seconds=0.5), name, "--dedicated", CHECKPOINT_SECONDS="1")
-    begun(service, name, 3)
+    started(service, name, sets=400, seconds=0.5, groups=3)
     (cluster,) = clusters(service, name)
     assert cluster["spec"]["idleTimeout"] == 1800
     soon = '[{"op": "replace", "path": "/spec/idleTimeout", "value": 5}]'
     service.kubectl("patch", "daskcluster", cluster["metadata"]["name"], "--type=json", "-p", soon)
     before = service.committed(name)
     begun(service, name, before + 21)
-    assert clusters(service, name), "one that works is not idle"
+    assert clusters(service, name), "a cluster that runs tasks is not idle"
     service.kubectl("patch", "job", f"{name}-1", "-p", '{"spec": {"backoffLimit": 0}}')
     kill_runner(service, name)
     gone(service, name)
@@ -211,7 +207,7 @@ def kill_runner(service: Service, job: str) -> None:
     service.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
 
 
-def test_a_profile_says_that_jobs_have_clusters_of_their_own(service: Service) -> None:
+def test_a_profile_can_make_dedicated_clusters_the_default(service: Service) -> None:
     told = service.mops("connect", "-n", service.namespace, "--dedicated")
     assert "dedicated for each job" in told.out
     service.submit(write_study(service, "default", sets=2, seconds=0), "default")
@@ -226,19 +222,19 @@ def test_a_profile_says_that_jobs_have_clusters_of_their_own(service: Service) -
     gone(service, "default")
 
 
-def test_clusters_without_an_operator_that_runs_are_told_apart(service: Service) -> None:
-    """Helm leaves the CRDs behind: the DaskCluster is made, and nothing comes of it."""
+def test_a_cluster_without_a_running_operator_is_an_error(service: Service) -> None:
+    """Helm does not remove CRDs. The DaskCluster is created, and no operator makes pods of it."""
     service.run("kubectl", "-n", "dask-operator", "scale", "deployment", "--all", "--replicas=0")
     name = "untaken"
     service.submit(write_study(service, name, sets=2, seconds=0), name, "--dedicated")
     wait_for(
         lambda: "no operator started DaskCluster" in service.status(name)["kubernetes"]["reason"],
-        patience_s=400,  # it is seen between a pod's end and the next one
+        patience_s=400,  # visible between two pods
         said=lambda: service.what_is_wrong(name),
     )
     failed = [pod for pod in service.objects("pods", f"mops/job={name}") if pod["status"]["phase"] == "Failed"]
     assert "Traceback" not in failed[0]["status"]["containerStatuses"][0]["state"]["terminated"]["message"]
     assert "the operator of dask-kubernetes creates them" in service.mops("jobs", "status", name).out
     service.run("kubectl", "-n", "dask-operator", "scale", "deployment", "--all", "--replicas=1")
-    assert service.wait(name)["groups"] == 2, "as soon as there is one"
+    assert service.wait(name)["groups"] == 2, "as soon as an operator runs"
     gone(service, name)

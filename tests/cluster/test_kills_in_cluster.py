@@ -1,4 +1,4 @@
-"""Whatever is killed while a job runs on a cluster service: the same rows as on a laptop."""
+"""Jobs on a cluster service have the same rows as on a laptop, whatever pod is killed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _evict_all(service: Service, job: str) -> None:
 
 
 def evict(service: Service, pod: str) -> None:
-    """Evict a pod as ``kubectl drain`` does: by the API that heeds disruption budgets."""
+    """Evict a pod like ``kubectl drain``, with respect to disruption budgets."""
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -77,16 +77,16 @@ KILLS: dict[str, Callable[[Service, str], None]] = {
 
 
 @pytest.mark.parametrize("kill", KILLS)
-def test_a_killed_pod_costs_no_row_and_doubles_none(service: Service, kill: str) -> None:
+def test_a_killed_pod_loses_and_duplicates_no_row(service: Service, kill: str) -> None:
     of_runner = kill in ("runner-killed", "runner-ended", "all-evicted")
-    # A runner that is asked to end lets running simulations finish: with few left there is no second attempt.
+    # A runner that stops lets running simulations finish. With few left, there would be no second attempt.
     study = write_study(service, kill, sets=100, seconds=0.4 if of_runner else 0.2)
     service.submit(study, kill, CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
     begun(service, kill)
-    assert service.committed(kill) < 100, "it was over before anything was killed"
+    assert service.committed(kill) < 100, "the job was over before the kill"
     KILLS[kill](service, kill)
     status = service.wait(kill, patience_s=300)
     assert status["groups"] == 100
     if of_runner:
-        assert status["attempt"] == 2, "it was over before"
+        assert status["attempt"] == 2, "the job was over before the kill"
     assert_same_rows(service, study, kill)

@@ -1,4 +1,4 @@
-"""Pods that end while jobs run: why they did is said, and only what is to blame is blamed."""
+"""Pods that die while jobs run: the reason is logged, and only the cause is blamed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if os.fork():
 os.setsid()
 as_it_was = pathlib.Path("/proc/1/oom_score_adj").read_text()
 for process in pathlib.Path("/proc").glob("[0-9]*"):
-    with contextlib.suppress(OSError):  # what is gone, or as good as gone
+    with contextlib.suppress(OSError):  # processes that end
         (process / "oom_score_adj").write_text(as_it_was)
 pathlib.Path("/proc", sys.argv[1], "oom_score_adj").write_text("1000")
 pathlib.Path("/proc/self/oom_score_adj").write_text("990")
@@ -29,17 +29,17 @@ ends.register(dead, select.POLLIN)
 while not ends.poll(1):
     os.write(full, block)
 """
-"""Takes memory that no process shows as its own, until the kernel has killed a process for it; with the first one
-(process 1) all others end.
+"""Uses memory that belongs to no process, until the kernel kills the process with the given id for it. If process 1
+dies, all others end too.
 
-Where what it has killed is not gone within 40 ms the kernel kills the next: this one, with which all of that memory
-is free again. A point of oom_score_adj is a thousandth of the container's memory. Ten points are more than this process
-takes, which is larger than a container's init process.
+If the killed process does not exit within 40 ms, the kernel kills the next one: this program, which frees all of that
+memory. A point of oom_score_adj is a thousandth of the memory of the container. Ten points are more than this program
+uses, which is larger than the init process of a container.
 """
 
 MEMORY = "2560Mi"
-"""Of a worker's pod: enough for the kernel to take whom it is told to, whatever each process has. (A process may raise
-oom_score_adj from what kubelet gave it, the less the more its pod asks for, up to 1000: here by a tenth of this.)"""
+"""The memory of a worker's pod. With that much, oom_score_adj decides which process the kernel kills. (A process may
+raise oom_score_adj up to 1000 from the value of kubelet, which is lower for larger pods: here by a tenth.)"""
 
 KILL = """
 import contextlib, os, pathlib, signal, time
@@ -66,8 +66,8 @@ while True:
             os.kill(worker, signal.SIGSTOP)
     time.sleep(0.02)
 """
-"""Kills a nanny's worker, and stops the next, so that none is there until the pod has gone. (A container's process 1
-cannot be stopped from inside.)"""
+"""Kills the worker of a nanny and stops the next ones, so that no worker runs until the pod is deleted. (Process 1 of a
+container cannot be stopped from inside.)"""
 
 MODEL = f"""
 import pathlib, subprocess, sys, time
@@ -76,7 +76,7 @@ FILL = {FILL!r}
 
 def fill(victim):
     subprocess.run([sys.executable, "-c", FILL, victim], check=True)
-    time.sleep(3600)  # on a busy machine a minute was too short, and the simulation succeeded
+    time.sleep(3600)  # a minute was too short on a busy machine
 
 def is_worker(process):
     return b"spawn_main" in (process / "cmdline").read_bytes()
@@ -98,27 +98,27 @@ def run(params, seed):
 
 @pytest.fixture(scope="module")
 def service(cluster: dict[str, str]) -> Iterator[Service]:
-    """Have a service whose workers begin anew: kubelet waits ever longer before it starts a container again."""
+    """Install a service with new workers, because kubelet waits longer before each restart of a container."""
     with installed("pods", cluster, worker={**VALUES["worker"], "memory": MEMORY}) as found:
         yield found
 
 
 def write(service: Service, name: str, *, sets: int = 12, seconds: float = 0.1, **does: int) -> Path:
-    """Write a study of so many sets, in which some do what others do not."""
-    deeds = {number: what.replace("_", " ") for what, number in does.items()}
+    """Write a study; ``does`` has the parameter sets that do something special."""
+    special = {number: what.replace("_", " ") for what, number in does.items()}
     of_all = {"study": name, "seconds": seconds}
-    parameters = [of_all | {"i": i, "does": deeds.get(i, "")} for i in range(sets)]
+    parameters = [of_all | {"i": i, "does": special.get(i, "")} for i in range(sets)]
     return service.write(name, MODEL, {"parameter_sets": parameters, "n_replicates": 1})
 
 
 def log_of(service: Service, job: str) -> str:
-    """Return a job's log in one line."""
+    """Return the log of a job as one line."""
     return " ".join(service.mops("jobs", "logs", job).out.split())
 
 
-def test_who_ends_a_container_or_a_process_for_memory_is_found_and_named(service: Service) -> None:
+def test_simulations_for_which_the_kernel_kills_a_container_or_a_process_are_found(service: Service) -> None:
     study = write(service, "greedy", ends_its_container=3, ends_its_worker=5, takes_too_much=7)
-    # More than there is, so that the kernel is the first to say no.
+    # More than the machine has, so that the kernel acts before mops.
     service.submit(study, "greedy", BATCH_SIZE="12", SIM_MEMORY="64GiB", TASK_SECONDS="0.1")
     service.wait("greedy", "partial", patience_s=600)
     failures = {row["group"]: row for row in service.job("greedy").failures().to_pylist()}
@@ -137,11 +137,11 @@ def test_who_ends_a_container_or_a_process_for_memory_is_found_and_named(service
     assert "Kubernetes does not tell" not in said
 
 
-def test_what_ran_on_pods_that_were_taken_away_is_not_to_blame(service: Service) -> None:
-    """A worker that has time to say goodbye is retired: these die first, as on a node that is lost."""
+def test_simulations_on_deleted_pods_are_not_blamed(service: Service) -> None:
+    """A worker that has time is retired. These die first, like on a lost node."""
     study = write(service, "robbed", sets=2, takes_long=1)
     service.submit(study, "robbed", TASK_SECONDS="0.1")
-    # Two deaths, and Dask gives a task back.
+    # After two deaths, Dask gives a task back.
     first = _lost_where_it_runs(service, "robbed", 1)
     second = _lost_where_it_runs(service, "robbed", 1, but=first)
     service.wait("robbed", patience_s=400)
@@ -153,7 +153,7 @@ def test_what_ran_on_pods_that_were_taken_away_is_not_to_blame(service: Service)
 
 
 def _lost_where_it_runs(service: Service, job: str, number: int, but: str = "") -> str:
-    """Kill the worker where a set has begun to run, and delete its pod; return the pod's name."""
+    """Kill the worker that runs a parameter set, and delete its pod; return the name of the pod."""
 
     def found() -> str:
         return next(
@@ -170,7 +170,7 @@ def _has(service: Service, pod: str, file: str) -> bool:
     return service.run("kubectl", "-n", service.namespace, "exec", pod, "--", "ls", file).code == 0
 
 
-def test_an_attempt_after_a_runner_that_was_oom_killed_begins_with_half_the_window(service: Service) -> None:
+def test_the_attempt_after_an_oom_killed_runner_starts_with_half_the_window(service: Service) -> None:
     study = write(service, "crowded", sets=60, seconds=1)
     service.submit(study, "crowded", BATCH_SIZE="16", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.1")
     begun(service, "crowded", 3)

@@ -1,10 +1,9 @@
-"""Jobs on a cluster service: the same rows as on a laptop; and what is in the way is said."""
+"""Jobs on a cluster service have the same rows as on a laptop, and problems of Kubernetes are reported."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,13 @@ import pytest
 import yaml
 from service_lab import MODEL, ROOT, Service, assert_same_rows, begun, wait_for, write_study
 
+from wheels import wheel
+
 pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 
 def some_of_the_example(service: Service, sets: int) -> Path:
-    """Return a study of the example's first parameter sets: two processors take minutes for all, twice."""
+    """Return a study of the first parameter sets of the example: all of them take minutes."""
     project = service.home / "example"
     shutil.copytree(ROOT / "examples" / "sir", project, ignore=shutil.ignore_patterns("mops-storage", "__pycache__"))
     study = project / "study.json"
@@ -25,7 +26,7 @@ def some_of_the_example(service: Service, sets: int) -> Path:
     return study
 
 
-def test_the_example_runs_in_the_cluster_as_it_does_here(service: Service) -> None:
+def test_the_example_has_the_same_rows_as_on_a_laptop(service: Service) -> None:
     study = some_of_the_example(service, 20)
     told = service.mops("jobs", "submit", study, "--name", "sir", "--wait")
     assert told.out.splitlines()[0] == "sir"
@@ -38,16 +39,14 @@ def test_the_example_runs_in_the_cluster_as_it_does_here(service: Service) -> No
     assert "attempt 1 by process" in service.mops("jobs", "logs", "sir").out
 
 
-def test_a_runner_that_is_asked_to_end_commits_what_is_finished(service: Service) -> None:
-    """Its checkpoint would have stayed open for an hour."""
-    study = write_study(service, "asked", sets=300, seconds=0.2)  # a minute: signs of life come every ten seconds
+def test_a_runner_that_is_stopped_commits_finished_groups(service: Service) -> None:
+    """Without the signal, its checkpoint stays open for an hour."""
+    study = write_study(
+        service, "asked", sets=300, seconds=0.2
+    )  # a minute: the live record is written every ten seconds
     service.submit(study, "asked", CHECKPOINT_SECONDS="3600", TASK_SECONDS="0.5", BATCH_SIZE="300")
-    wait_for(
-        lambda: (
-            (service.status("asked")["live"] or {"counts": {"simulations_good": 0}})["counts"]["simulations_good"] > 20
-        )
-    )
-    assert service.committed("asked") <= 1  # the first group, which tells what to expect
+    wait_for(lambda: (live := service.status("asked")["live"]) and live["counts"]["simulations_good"] > 20)
+    assert service.committed("asked") <= 1  # the first group, which is committed at once for the forecast
     (pod,) = service.runner_pods("asked")
     service.kubectl("delete", "pod", pod)
     wait_for(lambda: service.job("asked").status().attempt == 2, said=lambda: service.what_is_wrong("asked"))
@@ -56,8 +55,8 @@ def test_a_runner_that_is_asked_to_end_commits_what_is_finished(service: Service
     service.wait("asked", "cancelled")
 
 
-def test_cancel_and_resume(service: Service) -> None:
-    study = write_study(service, "stopped", sets=200, seconds=0.2)  # 40 s: two commands have to come in time
+def test_a_job_can_be_cancelled_and_resumed(service: Service) -> None:
+    study = write_study(service, "stopped", sets=200, seconds=0.2)  # 40 s: two commands must come in time
     service.submit(
         study, "stopped", "--deadline", "3000", "--keep", "1000", "--memory", "700Mi", CHECKPOINT_SECONDS="1"
     )
@@ -68,7 +67,7 @@ def test_cancel_and_resume(service: Service) -> None:
     service.wait("stopped", "cancelled")
     (job,) = service.objects("jobs", "mops/job=stopped")
     wait_for(lambda: service.status("stopped")["kubernetes"]["word"] == "ended")
-    assert job["status"].get("failed", 0) == 0, "Kubernetes has tried a cancelled job again"
+    assert job["status"].get("failed", 0) == 0, "Kubernetes has restarted a cancelled job"
     told = service.mops("jobs", "resume", "stopped", "--wait")
     assert "Job stopped-2" in told.err
     jobs = {one["metadata"]["name"]: one["spec"] for one in service.objects("jobs", "mops/job=stopped")}
@@ -79,7 +78,7 @@ def test_cancel_and_resume(service: Service) -> None:
     assert_same_rows(service, study, "stopped")
 
 
-def test_wait_ends_with_the_jobs_own_exit_code(service: Service) -> None:
+def test_wait_exits_with_the_code_of_the_job(service: Service) -> None:
     model = MODEL.replace("draw = ", "assert params['beta'] > 0\n    draw = ")
     study = service.write(
         "partly", model, {"parameter_sets": [{"beta": beta, "seconds": 0} for beta in (0.0, 0.1, 0.2)]}
@@ -88,12 +87,12 @@ def test_wait_ends_with_the_jobs_own_exit_code(service: Service) -> None:
     assert "1 x error: AssertionError" in told.out
     wait_for(
         lambda: service.objects("jobs", "mops/job=partly")[0]["status"].get("succeeded") == 1,
-        said=lambda: "a job with failed simulations has not ended for Kubernetes",
+        said=lambda: "Kubernetes does not count a partial job as complete",
     )
     service.mops("jobs", "retry", "partly", "--verdict", "all", "--name", "again", "--wait", code=3)
 
 
-def test_settings_of_the_submitter_reach_the_runner_and_nothing_else_does(service: Service) -> None:
+def test_only_settings_of_mops_reach_the_runner(service: Service) -> None:
     study = write_study(service, "settings", sets=3, seconds=0)
     service.mops(
         *("jobs", "submit", study, "--name", "settings", "--env", "COLOUR=red", "--wait"),
@@ -108,11 +107,11 @@ def test_settings_of_the_submitter_reach_the_runner_and_nothing_else_does(servic
     assert service.job("settings").record.options.env == {"COLOUR": "red"}
 
 
-# --- Kubernetes itself is in the way
+# --- problems of Kubernetes
 
 
 def phase(service: Service, job: str, word: str) -> dict[str, Any]:
-    """Wait until Kubernetes' part of a job's status has this word."""
+    """Wait until the Kubernetes phase of a job has this word."""
 
     def there() -> dict[str, Any] | None:
         found: dict[str, Any] = service.status(job)["kubernetes"]
@@ -123,7 +122,7 @@ def phase(service: Service, job: str, word: str) -> dict[str, Any]:
     return found
 
 
-def test_a_suspended_job_says_so_and_goes_on(service: Service) -> None:
+def test_a_suspended_job_is_shown_as_suspended_and_continues(service: Service) -> None:
     study = write_study(service, "paused", sets=200, seconds=0.2)
     service.submit(study, "paused", CHECKPOINT_SECONDS="1")
     begun(service, "paused")
@@ -135,7 +134,7 @@ def test_a_suspended_job_says_so_and_goes_on(service: Service) -> None:
     assert_same_rows(service, study, "paused")
 
 
-def test_a_job_that_fits_on_no_node_says_why(service: Service) -> None:
+def test_a_job_that_fits_on_no_node_is_unschedulable_with_the_reason(service: Service) -> None:
     study = write_study(service, "huge", sets=2, seconds=0)
     service.submit(study, "huge", "--memory", "900Gi")
     found = phase(service, "huge", "unschedulable")
@@ -146,8 +145,8 @@ def test_a_job_that_fits_on_no_node_says_why(service: Service) -> None:
     assert service.status("huge")["state"] == "cancelled"
 
 
-def test_a_wrong_image_says_so(service: Service) -> None:
-    """The service's ConfigMap names the image: a client reads it again at each submit."""
+def test_a_wrong_image_is_reported(service: Service) -> None:
+    """The ConfigMap of the service names the image, and a client reads it at each submit."""
     (config,) = service.objects("configmaps", "app.kubernetes.io/component=client")
     right = config["data"]["client.json"]
     wrong = right.replace(service.env["MOPS_TEST_SIR_IMAGE"], "localhost/mops:absent")
@@ -169,7 +168,7 @@ def test_a_wrong_image_says_so(service: Service) -> None:
         says(right)
 
 
-def test_a_missing_secret_says_so(service: Service) -> None:
+def test_a_missing_secret_is_reported(service: Service) -> None:
     study = write_study(service, "keyless", sets=2, seconds=0)
     text = service.kubectl("get", "secret", "storage", "-o", "yaml")
     service.kubectl("delete", "secret", "storage")
@@ -180,11 +179,11 @@ def test_a_missing_secret_says_so(service: Service) -> None:
         assert "Secret" in found["hint"]
     finally:
         service.kubectl("apply", "-f", "-", text=text)
-    service.wait("keyless")  # as soon as it is there
+    service.wait("keyless")  # as soon as the Secret is there
 
 
-def test_a_storage_out_of_reach_says_so(service: Service) -> None:
-    """The first thing that a runner does is to read its job."""
+def test_an_unavailable_storage_is_reported(service: Service) -> None:
+    """A runner first reads its job from the storage."""
     study = write_study(service, "adrift", sets=2, seconds=0)
     text = service.kubectl("get", "secret", "storage", "-o", "yaml")
     wrong = service.env["AZURE_STORAGE_CONNECTION_STRING"].replace(":10000/", ":10001/")
@@ -195,7 +194,7 @@ def test_a_storage_out_of_reach_says_so(service: Service) -> None:
 
         def restarted() -> dict[str, Any] | None:
             now: dict[str, Any] = service.status("adrift")["kubernetes"]
-            return now if now["restarts"] and now["reason"] else None  # while it runs again there is none
+            return now if now["restarts"] and now["reason"] else None  # while it runs again there is no reason
 
         found = wait_for(restarted, patience_s=300)
         assert found is not None
@@ -213,7 +212,7 @@ def _fresh(text: str) -> str:
     return str(yaml.safe_dump(secret))
 
 
-def test_who_may_not_start_jobs_is_told_so(service: Service) -> None:
+def test_missing_rights_are_reported_at_connect(service: Service) -> None:
     service.kubectl("create", "serviceaccount", "visitor")
     token = service.kubectl("create", "token", "visitor").strip()
     config = yaml.safe_load(service.kubectl("config", "view", "--raw", "--minify"))
@@ -228,33 +227,19 @@ def test_who_may_not_start_jobs_is_told_so(service: Service) -> None:
 # --- the model's dependencies
 
 
-def wheel(path: Path) -> None:
-    """Write a wheel of a package that is in no image."""
-    info = "tinydep-1.0.dist-info"
-    files = {
-        "tinydep.py": "FACTOR = 3\n",
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: tinydep\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"]))
-
-
 NEEDS = "def run(params, seed):\n    import tinydep\n    return {'a': [tinydep.FACTOR * params['beta']]}\n"
 
 
-def test_what_a_model_needs_is_installed_in_the_pods(service: Service) -> None:
+def test_the_dependencies_of_a_model_are_installed_in_the_pods(service: Service) -> None:
     study = service.write("needs", NEEDS, {"parameter_sets": [{"beta": 1.0}, {"beta": 2.0}]})
     (study.parent / "requirements.txt").write_text("--no-index\n./tinydep-1.0-py3-none-any.whl\n")
-    wheel(study.parent / "tinydep-1.0-py3-none-any.whl")
+    wheel(study.parent, "tinydep", "1.0", tinydep="FACTOR = 3\n")
     service.mops("jobs", "submit", study, "--name", "needs", "--wait")
     assert sorted(service.job("needs").outputs("output").to_table()["a"].to_pylist()) == [3.0, 6.0]
     assert "made an environment of" in service.mops("jobs", "logs", "needs").out
 
 
-def test_an_install_that_fails_ends_the_job_with_the_installers_last_lines(service: Service) -> None:
+def test_a_failed_install_fails_the_job_with_the_last_lines_of_the_installer(service: Service) -> None:
     study = service.write("lacking", NEEDS, {"parameter_sets": [{"beta": 1.0}]})
     (study.parent / "requirements.txt").write_text("--no-index\nno-such-package==1.0\n")
     service.submit(study, "lacking")
@@ -265,14 +250,14 @@ def test_an_install_that_fails_ends_the_job_with_the_installers_last_lines(servi
     for log in ([], ["--pod"]):
         assert last_lines in service.mops("jobs", "logs", "lacking", *log).out
     (job,) = service.objects("jobs", "mops/job=lacking")
-    assert job["status"]["failed"] == 1, "Kubernetes has tried again what would fail again"
+    assert job["status"]["failed"] == 1, "Kubernetes has retried an error that cannot go away"
 
 
 # --- metrics
 
 
 def metrics(service: Service, pod: str, port: int) -> dict[str, float]:
-    """Return what a pod shows to Prometheus, by name and labels."""
+    """Return the metrics of a pod by name and labels."""
     path = f"/api/v1/namespaces/{service.namespace}/pods/{pod}:{port}/proxy/metrics"
     lines = service.kubectl("get", "--raw", path).splitlines()
     return {
@@ -280,7 +265,7 @@ def metrics(service: Service, pod: str, port: int) -> dict[str, float]:
     }
 
 
-def test_runner_workers_and_scheduler_show_their_metrics(service: Service) -> None:
+def test_runner_workers_and_scheduler_serve_metrics(service: Service) -> None:
     study = write_study(service, "measured", sets=200, seconds=0.2)
     service.submit(study, "measured", CHECKPOINT_SECONDS="1")
     begun(service, "measured")

@@ -1,4 +1,4 @@
-"""Two jobs at once on a cluster service."""
+"""Two jobs on a cluster service at the same time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ pytestmark = [pytest.mark.k8s, pytest.mark.timeout(900)]
 
 
 def restarts(service: Service) -> dict[str, int]:
-    """Return how often each worker's container was started again, as it is when its memory is used up."""
+    """Return how often each worker was restarted, which happens when its memory is used up."""
     pods = service.objects("pods", "app.kubernetes.io/component=worker")
     return {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods}
 
 
-def test_a_short_job_gets_its_share_beside_a_long_one(service: Service) -> None:
-    """Both have simulations of the same length, so that equal shares are equal numbers."""
+def test_a_short_job_gets_its_share_next_to_a_long_one(service: Service) -> None:
+    """Their simulations take equally long, so equal shares are equal numbers of simulations."""
     long, short = (write_study(service, name, sets=sets, seconds=0.2) for name, sets in (("long", 400), ("short", 40)))
     service.submit(long, "long", CHECKPOINT_SECONDS="1", TASK_SECONDS="0.5")
     begun(service, "long", groups=20)
@@ -28,6 +28,6 @@ def test_a_short_job_gets_its_share_beside_a_long_one(service: Service) -> None:
     assert service.job("long").status().state == "running"
     service.wait("short")
     service.wait("long", patience_s=400)
-    assert restarts(service) == before, "two jobs at once are too much for the workers' memory"
+    assert restarts(service) == before, "two jobs use too much memory for the workers"
     assert_same_rows(service, long, "long")
     assert_same_rows(service, short, "short")

@@ -1,4 +1,4 @@
-"""What a real cluster shows of a service, to whom, and when it is in trouble."""
+"""Status, doctor and dashboard of a service on a real cluster, with different rights and problems."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def kubernetes(service: Service) -> Kubernetes:
 
 @contextmanager
 def person(service: Service, name: str, *role: str) -> Iterator[dict[str, str]]:
-    """Have somebody with a role of their own; yield the variables with which they come."""
+    """Create a user with a role; yield the environment of the user."""
     service.kubectl("create", "serviceaccount", name)
     try:
         if role:
@@ -54,7 +54,7 @@ def person(service: Service, name: str, *role: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def scaled(service: Service, component: str, replicas: int) -> Iterator[None]:
-    """Have so many pods of a component in the body, and as many as before after it."""
+    """Scale a component for the body of the with statement."""
     deployment = f"deployment/mops-{component}"
     before = service.kubectl("get", deployment, "-o", "jsonpath={.spec.replicas}")
     service.kubectl("scale", deployment, f"--replicas={replicas}")
@@ -74,7 +74,7 @@ def status(service: Service, code: int | None = 0, **env: str) -> dict[str, Any]
 # cluster status
 
 
-def test_workers_are_shown_with_their_memory_and_versions(service: Service) -> None:
+def test_the_status_has_memory_and_versions_of_workers(service: Service) -> None:
     now = whole(service)
     assert sorted(one["name"] for one in now["workers"]) == sorted(service.pods("worker"))
     for worker in now["workers"]:
@@ -93,7 +93,7 @@ def test_workers_are_shown_with_their_memory_and_versions(service: Service) -> N
 
 @contextmanager
 def one_more_worker(service: Service, name: str, command: str, **resources: dict[str, str]) -> Iterator[None]:
-    """Have a pod with a worker's labels that does something else."""
+    """Run another command in a pod with the labels of a worker."""
     labels = {"app.kubernetes.io/name": "mops", "app.kubernetes.io/instance": "mops", LABEL: "worker"}
     container = {
         "name": "worker",
@@ -111,22 +111,22 @@ def one_more_worker(service: Service, name: str, command: str, **resources: dict
         service.kubectl("delete", "pod", name)
 
 
-def test_a_worker_that_runs_out_of_memory_again_and_again_says_so(service: Service) -> None:
-    """Its main process takes more than its container may."""
+def test_a_worker_that_keeps_running_out_of_memory_is_restarting(service: Service) -> None:
+    """Its main process exceeds the memory limit of the container."""
     with one_more_worker(service, "greedy", "b'x' * (1 << 30)", limits={"memory": "64Mi", "cpu": "100m"}):
 
         def waiting() -> dict[str, Any] | None:
             now = pod_of(service, "greedy")
             return now if now["word"] == "restarting" else None
 
-        found = wait_for(waiting)  # between two looks it may run again for a moment
+        found = wait_for(waiting)  # it may run again for a moment
         assert found is not None
         assert found["reason"].startswith("CrashLoopBackOff: ")
         assert found["last_end"] == "OOMKilled, exit code 137"
         wait_for(lambda: "1 restarting" in service.mops("cluster", "status").out)
 
 
-def test_a_worker_without_room_says_what_the_scheduler_says(service: Service) -> None:
+def test_a_worker_without_room_is_unschedulable_with_the_reason(service: Service) -> None:
     with one_more_worker(service, "large", "", requests={"cpu": "1000"}):
         wait_for(lambda: pod_of(service, "large")["word"] == "unschedulable")
         assert "Insufficient cpu" in pod_of(service, "large")["reason"]
@@ -136,7 +136,7 @@ def test_a_worker_without_room_says_what_the_scheduler_says(service: Service) ->
 
 
 def pod_of(service: Service, name: str) -> dict[str, Any]:
-    """Return what the status says of a pod; empty words until it says something."""
+    """Return the state of a pod in the status, or an empty one."""
     found = [one["pod"] for one in status(service)["workers"] if one["name"] == name and one["pod"]]
     return found[0] if found else {"word": ""}
 
@@ -151,7 +151,7 @@ def whole(service: Service) -> dict[str, Any]:
     return wait_for(look)
 
 
-def test_a_service_without_workers(service: Service) -> None:
+def test_a_service_without_workers_is_reported_with_the_command_to_scale(service: Service) -> None:
     with scaled(service, "worker", 0):
         wait_for(lambda: status(service)["workers"] == [])
         told = service.mops("cluster", "status")
@@ -160,7 +160,7 @@ def test_a_service_without_workers(service: Service) -> None:
         assert "no worker answers" in service.mops("doctor", code=1).err
 
 
-def test_a_scheduler_that_is_down_leaves_what_kubernetes_knows(service: Service) -> None:
+def test_without_a_scheduler_the_status_shows_what_kubernetes_knows(service: Service) -> None:
     with scaled(service, "scheduler", 0):
         wait_for(lambda: not service.pods("scheduler"))
         told = service.mops("cluster", "status", code=4)
@@ -171,8 +171,8 @@ def test_a_scheduler_that_is_down_leaves_what_kubernetes_knows(service: Service)
         assert "no pod of this Service is ready" in service.mops("dashboard", "--port", "0", code=4).err
 
 
-def test_who_may_not_forward_ports_sees_what_kubernetes_shows(service: Service) -> None:
-    """kr8s tried again for ever, as fast as it could."""
+def test_without_the_right_to_forward_ports_the_status_shows_what_kubernetes_knows(service: Service) -> None:
+    """kr8s retried without end and without a pause."""
     with person(service, "seer", *SEES) as env:
         began = time.monotonic()
         told = service.mops("cluster", "status", code=4, **env)
@@ -183,7 +183,7 @@ def test_who_may_not_forward_ports_sees_what_kubernetes_shows(service: Service) 
         assert "pods/portforward" in service.mops("dashboard", "--port", "0", code=4, **env).err
 
 
-def test_who_may_do_nothing_is_told_of_each_part(service: Service) -> None:
+def test_without_any_right_each_part_of_the_status_is_an_error(service: Service) -> None:
     with person(service, "nobody") as env:
         told = service.mops("cluster", "status", code=4, **env)
         assert told.err.count("error: Kubernetes does not allow this (403): ") == 3
@@ -194,7 +194,7 @@ def test_who_may_do_nothing_is_told_of_each_part(service: Service) -> None:
         assert "clients.subjects" in refused
 
 
-def test_nobody_is_connected(service: Service, tmp_path: Path) -> None:
+def test_without_a_connection_the_commands_say_how_to_connect(service: Service, tmp_path: Path) -> None:
     for command in (["cluster", "status"], ["dashboard"]):
         told = service.mops(*command, code=2, XDG_CONFIG_HOME=str(tmp_path))
         assert told.err.splitlines() == [
@@ -207,7 +207,7 @@ def test_nobody_is_connected(service: Service, tmp_path: Path) -> None:
 # doctor
 
 
-def test_the_doctor_looks_at_the_connected_service(service: Service) -> None:
+def test_the_doctor_checks_the_connected_service(service: Service) -> None:
     told = service.mops("doctor")
     assert f"checking the connected service: {service.env.get('SERVER', 'https://')}" in told.err
     assert "no problems" in told.err
@@ -220,7 +220,7 @@ def test_the_doctor_looks_at_the_connected_service(service: Service) -> None:
 
 
 def get(url: str) -> int:
-    """Return the status of a page, whatever proxy the environment names."""
+    """Return the HTTP status of a page, without a proxy."""
     with build_opener(ProxyHandler({})).open(url, timeout=30) as answer:
         return int(answer.status)
 
@@ -234,7 +234,7 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def dashboard(service: Service, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Have the dashboard; yield its process and the URL that it printed."""
+    """Run mops dashboard; yield its process and the URL that it prints."""
     command = [MOPS, "dashboard", "--port", "0", *options]
     with subprocess.Popen(command, env=service.env, stdout=-1, stderr=-1, text=True, cwd=service.home) as process:
         try:
@@ -244,7 +244,7 @@ def dashboard(service: Service, *options: str) -> Iterator[tuple[subprocess.Pope
             process.kill()
 
 
-def test_the_dashboard_shows_dasks_pages_until_ctrl_c(service: Service) -> None:
+def test_the_dashboard_serves_the_pages_of_dask_until_ctrl_c(service: Service) -> None:
     with dashboard(service) as (process, url):
         assert url.startswith("http://127.0.0.1:")
         assert get(url) == 200
@@ -255,7 +255,7 @@ def test_the_dashboard_shows_dasks_pages_until_ctrl_c(service: Service) -> None:
     assert not answers(url)
 
 
-def test_a_port_that_is_in_use(service: Service) -> None:
+def test_a_port_in_use_is_an_error(service: Service) -> None:
     with dashboard(service) as (_, url):
         port = url.rpartition(":")[2].partition("/")[0]
         told = service.mops("dashboard", "--port", port, code=2)
@@ -266,7 +266,7 @@ def test_a_port_that_is_in_use(service: Service) -> None:
     ]
 
 
-def test_the_dashboard_finds_a_scheduler_that_was_replaced(service: Service) -> None:
+def test_the_dashboard_reconnects_to_a_new_scheduler(service: Service) -> None:
     with dashboard(service) as (process, url):
         assert get(url) == 200
         service.kubectl("delete", "pod", "-l", f"{LABEL}=scheduler")
@@ -278,7 +278,7 @@ def test_the_dashboard_finds_a_scheduler_that_was_replaced(service: Service) -> 
 # The client
 
 
-def test_what_may_be_done_is_what_kubernetes_says(service: Service, kubernetes: Kubernetes) -> None:
+def test_the_client_knows_the_rights_of_the_user(service: Service, kubernetes: Kubernetes) -> None:
     assert kubernetes.may("create", "jobs", "batch")
     with person(service, "seer", *SEES) as env:
         seer = Kubernetes(service.namespace, kubeconfig=env["KUBECONFIG"])
@@ -297,7 +297,9 @@ def suspended(service: Service, name: str) -> dict[str, Any]:
     return manifest
 
 
-def test_an_object_that_is_there_and_one_that_is_not(service: Service, kubernetes: Kubernetes) -> None:
+def test_creating_an_existing_object_and_reading_a_missing_one_are_errors(
+    service: Service, kubernetes: Kubernetes
+) -> None:
     kubernetes.create(suspended(service, "views-1"))
     try:
         with pytest.raises(AlreadyThere, match='"views-1" already exists'):
@@ -305,37 +307,30 @@ def test_an_object_that_is_there_and_one_that_is_not(service: Service, kubernete
     finally:
         kubernetes.delete_job("views-1")
     wait_for(lambda: not [one for one in kubernetes.jobs({}) if one["metadata"]["name"] == "views-1"])
-    kubernetes.delete_job("views-1")  # it is gone: fine
+    kubernetes.delete_job("views-1")  # deleting it twice is no error
     assert kubernetes.config_map("nothing") is None
     with pytest.raises(ServiceError, match='pods "nothing" not found'):
         list(kubernetes.log_lines("nothing"))
 
 
-def test_an_object_that_is_not_valid(service: Service, kubernetes: Kubernetes) -> None:
+def test_an_invalid_object_is_an_error(service: Service, kubernetes: Kubernetes) -> None:
     with pytest.raises(ServiceError, match=r"Kubernetes refuses: .*restartPolicy"):
-        kubernetes.create(
-            {
-                "apiVersion": "batch/v1",
-                "kind": "Job",
-                "metadata": {"name": "x", "namespace": service.namespace},
-                "spec": {"template": {"spec": {}}},
-            }
-        )
+        kubernetes.create(suspended(service, "x") | {"spec": {"template": {"spec": {}}}})
 
 
-def test_a_service_that_is_not_there(kubernetes: Kubernetes) -> None:
+def test_a_missing_service_is_an_error(kubernetes: Kubernetes) -> None:
     with pytest.raises(ServiceError, match="does not exist"), kubernetes.forwarded("nothing", 80):
         pytest.fail("there is nothing to forward to")
 
 
-def test_objects_are_plain(service: Service, kubernetes: Kubernetes) -> None:
-    """As JSON has them, not as the library wraps them."""
+def test_objects_are_plain_json(service: Service, kubernetes: Kubernetes) -> None:
+    """They are JSON values and not classes of the library."""
     found = [kubernetes.pods({}), kubernetes.events(), kubernetes.jobs({}), kubernetes.config_map("mops-client")]
     assert json.loads(json.dumps(found)) == found
     assert len(kubernetes.pods({LABEL: "worker"})) == len(service.pods("worker"))
 
 
-def test_a_log_is_followed_while_it_is_written(service: Service, kubernetes: Kubernetes) -> None:
+def test_a_log_can_be_followed(service: Service, kubernetes: Kubernetes) -> None:
     lines: list[str] = []
     name = service.pods("scheduler")[0]
     assert len(list(kubernetes.log_lines(name, tail=2))) == 2
@@ -347,12 +342,12 @@ def test_a_log_is_followed_while_it_is_written(service: Service, kubernetes: Kub
     threading.Thread(target=follow, daemon=True).start()
     wait_for(lambda: lines)
     before = len(lines)
-    assert service.mops("cluster", "status").code == 0  # a client comes and goes, and the scheduler says so
+    assert service.mops("cluster", "status").code == 0  # the scheduler logs the client
     wait_for(lambda: len(lines) > before)
 
 
-def test_keys_do_not_stay_in_the_temporary_folder(service: Service, tmp_path: Path) -> None:
-    """Each command left the key of the kubeconfig behind, three files at a time."""
+def test_keys_are_removed_from_the_temporary_folder(service: Service, tmp_path: Path) -> None:
+    """Each command left three files with keys of the kubeconfig."""
     ran: Ran = service.mops("cluster", "status", TMPDIR=str(tmp_path))
     assert ran.code == 0
     assert not list(tmp_path.iterdir())

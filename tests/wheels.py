@@ -1,4 +1,4 @@
-"""Packages made for a test, so that installing them needs no network."""
+"""Wheels for tests, which install without a network."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def wheel(folder: Path, name: str, version: str, *, scripts: dict[str, str] | No
     Parameters
     ----------
     scripts
-        Commands, by name: their text.
+        The text of each command, by name.
     modules
-        What is importable, by module name: its text. One named ``package__init`` is ``package/__init__.py``.
+        The text of each module, by name. ``package__init`` becomes ``package/__init__.py``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
@@ -30,7 +30,7 @@ def wheel(folder: Path, name: str, version: str, *, scripts: dict[str, str] | No
     with zipfile.ZipFile(path, "w") as archive:
         for inside, text in files.items():
             entry = zipfile.ZipInfo(inside)
-            entry.external_attr = 0o100755 << 16  # else pip does not make a command executable
+            entry.external_attr = 0o100755 << 16  # so that pip makes a command executable
             archive.writestr(entry, text)
     return path
 
