@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -149,7 +150,7 @@ def test_a_cluster_restricts_egress_only_if_the_chart_does(config: ServiceConfig
 
 @pytest.mark.parametrize("text", ["0", "-1", "0:3", "4:2", "3:", ":3", "many", "1:2:3", ""])
 def test_an_invalid_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no number of workers"):
+    with pytest.raises(UsageError, match="is not a number of workers"):
         Size.parse(text)
 
 
@@ -299,7 +300,7 @@ def pod_files(config: ServiceConfig, tmp_path: Path) -> Path:
 def kubernetes(monkeypatch: pytest.MonkeyPatch) -> Kubernetes:
     found = Kubernetes()
     monkeypatch.setattr(dedicated_lifecycle, "connect", lambda namespace: found)
-    for patience in ("_LOOK_S", "_LEFT_S", "_TAKEN_S"):
+    for patience in ("_LOOK_S", "_COLLECTION_S", "_OPERATOR_S"):
         monkeypatch.setattr(dedicated_lifecycle, patience, 0.01)
     return found
 
@@ -352,20 +353,21 @@ def test_the_next_pod_finds_the_cluster(pod_files: Path, kubernetes: Kubernetes)
     assert kubernetes.n_created == 2
 
 
-@pytest.mark.parametrize("how", ["going", "another's"])
+@pytest.mark.parametrize(
+    "change", [{"deletionTimestamp": "now"}, {"ownerReferences": [{"uid": "another"}]}], ids=["is going", "another job"]
+)
 def test_an_old_cluster_that_is_going_or_of_another_job_is_not_used(
-    pod_files: Path, kubernetes: Kubernetes, monkeypatch: pytest.MonkeyPatch, how: str
+    pod_files: Path, kubernetes: Kubernetes, change: Object
 ) -> None:
     """The operator found the old Service and made no new one. Then Kubernetes removed the old one."""
-    left = {"kind": "DaskCluster", "metadata": {"name": "dask-sir-7f3a2c", "ownerReferences": [{"uid": "uid-of-job"}]}}
-    if how == "going":
-        left["metadata"]["deletionTimestamp"] = "now"
-    else:
-        left["metadata"]["ownerReferences"] = [{"uid": "another"}]
-    kubernetes.objects["DaskCluster", "dask-sir-7f3a2c"] = left
-    monkeypatch.setattr(dedicated_lifecycle.time, "sleep", lambda _: kubernetes.delete(left))
+    metadata = {"name": "dask-sir-7f3a2c", "ownerReferences": [{"uid": "uid-of-job"}], **change}
+    old = {"kind": "DaskCluster", "metadata": metadata}
+    kubernetes.objects["DaskCluster", "dask-sir-7f3a2c"] = old
+    removal = threading.Timer(0.05, kubernetes.delete, [old])
+    removal.start()
     with dedicated_lifecycle.dedicated_cluster(pod_files):
         assert kubernetes.n_created == 2
+    removal.join()
 
 
 def test_crds_without_an_operator_are_an_error(pod_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +375,7 @@ def test_crds_without_an_operator_are_an_error(pod_files: Path, monkeypatch: pyt
     idle = Kubernetes(takes=False)
     monkeypatch.setattr(dedicated_lifecycle, "connect", lambda namespace: idle)
     monkeypatch.setattr(dedicated_lifecycle, "_LOOK_S", 0.01)
-    monkeypatch.setattr(dedicated_lifecycle, "_TAKEN_S", 0.05)
+    monkeypatch.setattr(dedicated_lifecycle, "_OPERATOR_S", 0.05)
     with (
         pytest.raises(MopsError, match="no operator started DaskCluster") as refused,
         dedicated_lifecycle.dedicated_cluster(pod_files),
