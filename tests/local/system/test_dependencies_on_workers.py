@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from dask_processes import DaskProcesses, dask_in
 from study_lab import Runner, StudyLab, wait_for
+
 from wheels import wheel
 
 HOST = socket.gethostname()

@@ -20,13 +20,13 @@ import numpy
 import psutil
 import pytest
 from study_lab import wait_for
-from wheels import wheel
 
 import mops
 from mops.errors import InstallError
 from mops.task import JobContext
 from mops.worker.environment.install import Installed, environments, install
 from mops.worker.pool import Pool
+from wheels import wheel
 
 HOST = socket.gethostname()
 RUNNER = str(Path(mops.__file__).parents[1])
