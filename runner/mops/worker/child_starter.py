@@ -39,7 +39,7 @@ class ChildStarter:
     def __init__(self, context: JobContext, root: str, slots: PoolSlots, children: ChildRegistry):
         self.context = context
         """The job, with the interpreter of its environment once that is installed."""
-        self.how = "import the model one by one (MODELOPS_JOB_START=spawn)" if context.start == "spawn" else ""
+        self.how = "each import the model (MODELOPS_JOB_START=spawn)" if context.start == "spawn" else ""
         """How child processes start, and why; empty: not known yet."""
         self.scratch = Scratch()
         self._root, self._slots, self._children = root, slots, children
@@ -183,7 +183,7 @@ class ChildStarter:
             if self._spawns:
                 return
             self._spawns = True
-        self._set_how(f"import the model one by one: {reason}", level)
+        self._set_how(f"each import the model: {reason}", level)
 
     def _set_how(self, how: str, level: int) -> None:
         self.how = how

@@ -96,8 +96,10 @@ class Pool:
             if self._starter.template is None:
                 self._starter.start_template()
             return
-        while len(self._children.of(self.slots)) < self.slots.n and (child := self._starter.start()) is not None:
-            self._give_back(child, is_reusable=True)
+        while len(self._children.of(self.slots)) < self.slots.n:
+            child = self._starter.start()
+            if child is None or not self._give_back(child, is_reusable=True):  # the children of other pools are busy
+                return
 
     def check(self) -> None:
         """Wait until one child has imported the model.
@@ -237,14 +239,16 @@ class Pool:
             if child is not None:
                 self._give_back(child, is_reusable=is_reusable)
 
-    def _give_back(self, child: ChildProcess, *, is_reusable: bool) -> None:
+    def _give_back(self, child: ChildProcess, *, is_reusable: bool) -> bool:
+        """Keep a child for the next task, or close it; return whether it is kept."""
         if is_reusable and self._children.mark_idle(self.slots, child):
-            return
+            return True
         if child.replace_reason:
             logger.info("%s: replacing child process %d: %s", self.context.job, child.pid, child.replace_reason)
             count_replaced(child.replace_code)
         child.close()
         self._children.remove(self.slots, child)
+        return False
 
     def _run_on(self, child: ChildProcess, progress: TaskProgress, request: TaskRequest) -> Death | None:
         """Run what is left of a task on a child; return how the child died, if it did."""

@@ -173,6 +173,16 @@ def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: PoolLab,
     assert got[0].done == {0}
 
 
+def test_a_pool_that_warms_up_on_a_full_worker_keeps_no_child(lab: PoolLab, children: ChildRegistry) -> None:
+    """It counted as busy for good, though it ran nothing: no other task could wait for memory to be free."""
+    other, pool = (lab.pool(HOLDS, children=children, start="spawn", job=job) for job in ("other", "job"))
+    runs, _ = held(lab, other, "o")
+    pool.warm()
+    assert pool.pids() == []
+    let_go(lab, "o", runs)
+    assert not children.any_busy
+
+
 @pytest.mark.parametrize("way", ["stop", "close"])
 def test_a_stopped_pool_does_not_wait_for_the_simulations_of_another(
     lab: PoolLab, children: ChildRegistry, way: str

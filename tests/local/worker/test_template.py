@@ -280,7 +280,7 @@ def test_each_outcome_says_how_children_start_and_a_refused_wish_is_a_warning(
     caplog.set_level("INFO", "mops")
     code = f"import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n{COUNTS}"
     result = lab.run(lab.pool(code, start=start), [{"a": 1}])
-    assert result.children.startswith("import the model one by one: importing the model starts threads")
+    assert result.children.startswith("each import the model: importing the model starts threads")
     assert [record.levelname for record in caplog.records if "child processes" in record.message] == [level]
     assert lab.run(lab.pool(COUNTS, start=start), [{"a": 1}]).children.startswith("fork from a template")
     assert lab.run(lab.pool(COUNTS, start="spawn"), [{"a": 1}]).children.endswith("(MODELOPS_JOB_START=spawn)")
