@@ -51,6 +51,9 @@ _EVENT_SECONDS = 0.25
 _STOP_SECONDS = 5.0
 """How long after the grace period of a stop the loop waits for tasks, in case the cluster no longer answers."""
 
+_DELIVERY_SECONDS = 5.0
+"""How long the last commit waits for fetches, and then for deliveries: one that hangs must not prevent the commit."""
+
 
 @dataclass(frozen=True)
 class StopRequested:
@@ -157,9 +160,10 @@ class Runner:
                 failure = self._until_failure(self._loop)
                 how = failure or ("stopped" if self._is_stopping else "every simulation has run")
                 logger.info("%s: attempt %d ends: %s", self._job.name, self._job.attempt, how)
-                self._tasks_in_flight.finish_deliveries()
+                self._tasks_in_flight.finish_deliveries(_DELIVERY_SECONDS)
                 self._committer.finish()
-                failure = self._until_failure(self._take_last_events) or failure
+                late_failure = self._until_failure(self._take_last_events)
+                failure = failure or late_failure  # the first one decides how the job ends
                 self._drain.finish(then=self._cluster.finish)  # the check looks into child processes
             except BaseException as error:
                 self._cluster.stop(0.0)

@@ -1,18 +1,21 @@
 """The threads that fetch and deliver results. An error that is raised in one becomes an event for the loop.
 
-A task whose thread died in silence would stay in flight for ever. So everything that is done for a task outside of the
-loop goes through :meth:`TaskThreads.call`, which turns unexpected errors into :class:`ThreadFault`.
+A task whose thread ended without an event would stay in flight without end. So every call for a task outside the loop
+goes through :meth:`TaskThreads.call`, which turns unexpected errors into :class:`ThreadFault`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition
 from typing import Literal
+
+logger = logging.getLogger(__name__)
 
 ThreadName = Literal["fetch", "deliver", "send", "explain", "connect"]
 
@@ -58,14 +61,18 @@ class TaskThreads:
         self._put = put
         self._finished: set[ThreadName] = set()
         self._threads = {name: ThreadPoolExecutor(n, f"mops-{name}") for name, n in _THREADS.items()}
+        self._calls: dict[ThreadName, set[Future[None]]] = {name: set() for name in _THREADS}
 
     def call(self, name: ThreadName, function: Callable[[], object]) -> None:
         """Call a function in a thread, after the calls before it. After :meth:`finish`, do nothing."""
         try:
-            self._threads[name].submit(self._call, name, function)
+            call = self._threads[name].submit(self._call, name, function)
         except RuntimeError as refused:
             if name not in self._finished:  # the system cannot start a thread
                 self._put(ThreadFault(refused, name))
+            return
+        self._calls[name].add(call)
+        call.add_done_callback(self._calls[name].discard)
 
     def _call(self, name: ThreadName, function: Callable[[], object]) -> None:
         try:
@@ -73,10 +80,12 @@ class TaskThreads:
         except BaseException as error:  # noqa: BLE001 - the loop raises it
             self._put(ThreadFault(error, name))
 
-    def finish(self, name: ThreadName) -> None:
-        """Wait for the calls that were made, and accept no more."""
+    def finish(self, name: ThreadName, timeout_s: float) -> None:
+        """Wait for the calls that were made, for at most ``timeout_s`` seconds, and accept no more."""
         self._finished.add(name)
-        self._threads[name].shutdown()
+        self._threads[name].shutdown(wait=False)
+        if wait(self._calls[name].copy(), timeout_s).not_done:
+            logger.warning("calls of thread %r did not end within %g s", name, timeout_s)
 
     def close(self) -> None:
         """End all threads after their current calls."""

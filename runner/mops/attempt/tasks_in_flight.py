@@ -120,11 +120,11 @@ class TasksInFlight:
         self._delivering = threading.Lock()
         self._closing = False
 
-    def finish_deliveries(self) -> None:
-        """Wait for the deliveries that have begun, and begin no more. After this no delivery puts an event."""
+    def finish_deliveries(self, timeout_s: float) -> None:
+        """Wait for the deliveries that have begun, for at most twice ``timeout_s`` seconds, and begin no more."""
         self._closing = True  # a fetch that waits for a worker gives up
-        self._threads.finish("fetch")
-        self._threads.finish("deliver")
+        self._threads.finish("fetch", timeout_s)
+        self._threads.finish("deliver", timeout_s)
 
     def close(self) -> None:
         """End the threads after their current calls, without waiting for results on workers."""

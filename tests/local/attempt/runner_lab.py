@@ -54,7 +54,7 @@ class SteppedThreads:
     def due(self) -> list[ThreadName]:
         return [thread for thread, calls in self.waiting.items() if calls]
 
-    def finish(self, thread: ThreadName) -> None:
+    def finish(self, thread: ThreadName, timeout_s: float = 0.0) -> None:
         while self.waiting[thread]:
             self.step(thread)
 

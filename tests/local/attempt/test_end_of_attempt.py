@@ -50,6 +50,30 @@ def test_a_fault_of_a_delivery_is_raised_even_if_it_comes_after_a_stop(
     assert JobLog(Files.open(str(tmp_path)), JobPaths("job")).read().state == state
 
 
+def test_a_delivery_that_hangs_does_not_prevent_the_last_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit waited for the delivery without a limit, so that a kill lost all results since the last checkpoint."""
+    monkeypatch.setattr("mops.attempt.main_loop._DELIVERY_SECONDS", 0.2)
+    lab = RunnerLab(tmp_path, [1], threads=TaskThreads)
+    delivering, may_end = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        delivering.set()
+        may_end.wait()
+
+    lab.runner._tasks_in_flight._deliver = hang
+    lab.turn()
+    (future,) = lab.cluster.running
+    lab.answer(future)
+    delivering.wait()
+    lab.runner.stop(0.0)
+    ended = threading.Event()
+    monkeypatch.setattr(lab.runner._committer, "finish", lambda: (ended.set(), may_end.set()))
+    assert lab.runner.run() == "cancelled"
+    assert ended.is_set()
+
+
 def test_a_reconnection_that_fails_after_a_stop_is_no_fault(tmp_path: Path) -> None:
     """A stop ends the wait for the cluster with an error."""
     lab = RunnerLab(tmp_path, [1])

@@ -190,6 +190,16 @@ def test_an_error_in_on_progress_becomes_one_warning_and_the_job_continues(
     assert logged.exc_info is not None
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_error_in_on_progress_does_not_end_a_job_where_warnings_are_errors(tmp_path: Path) -> None:
+    def raises(_: object) -> None:
+        raise ValueError("a bar that cannot be drawn")
+
+    lab = RunnerLab(tmp_path, [1] * 8, on_progress=raises)
+    lab.finish()
+    assert sorted(lab.kept.done) == list(range(8))
+
+
 def test_an_interrupt_in_on_progress_is_a_stop(tmp_path: Path) -> None:
     def interrupts(_: object) -> None:
         raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -206,4 +207,7 @@ class ProgressCallback:
             logger.warning("%s: on_progress raised an error; later ones are not logged", self._job, exc_info=True)
             # While a job runs, mops logs to the job's log only: a warning is what the caller sees.
             text = "".join(traceback.format_exception(error))
-            warnings.warn(f"job {self._job!r} continues, but on_progress raised:\n{text}", RuntimeWarning, stacklevel=1)
+            with contextlib.suppress(RuntimeWarning):  # the caller may turn warnings into errors
+                warnings.warn(
+                    f"job {self._job!r} continues, but on_progress raised:\n{text}", RuntimeWarning, stacklevel=1
+                )
