@@ -226,7 +226,7 @@ def test_a_deletion_asks_at_a_terminal_and_no_is_no(lab: CommandLab) -> None:
         assert (code, "nothing was deleted" in shown) == (1, True)
         assert lab.stored() == before
     code, shown = at_a_terminal(lab, ["jobs", "delete", "job"], "y\n")
-    assert (code, "job job is deleted" in shown) == (0, True)
+    assert (code, "deleted job job" in shown) == (0, True)
     assert [name.partition("/")[0] for name in lab.stored()] == ["bundles"]
     assert lab.submit("--name", "job").code == 0
 
