@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import re
@@ -38,8 +37,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _TEMPORARY = ".unpacking-"
 
-_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
-"""Errors of a file system that has no locks."""
+_LOCK_SECONDS = 600.0
+"""The longest wait for a lock: some file systems refuse every lock with the error of a lock that is held."""
 
 
 def cache_folder() -> Path:
@@ -104,12 +103,10 @@ def _locked(file: Path) -> Iterator[None]:
 
     A file system without locks lets all of them in. The lock only saves work: unpacking is safe without it.
     """
+    file.touch()  # a folder that cannot be written is an error
     with ExitStack() as held:
-        try:
-            held.enter_context(FileLock(file, fallback_to_soft=False))
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
+        with suppress(OSError):
+            held.enter_context(FileLock(file, timeout=_LOCK_SECONDS, fallback_to_soft=False))
         try:
             yield
         finally:

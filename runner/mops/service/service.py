@@ -157,6 +157,10 @@ class Service:
         for name, (form, hint) in _FORMS.items():
             if (value := options.given.get(name)) and not form.fullmatch(value):
                 raise UsageError(f"{value!r} is not valid for {option(name)}", where="the command line", hint=hint)
+        for name in ("deadline_s", "keep_s"):
+            if not isinstance(value := options.given.get(name, 0), int):
+                hint = "give a whole number of seconds"
+                raise UsageError(f"{value!r} is not valid for {option(name)}", where="the pod options", hint=hint)
         changes = {name: options.given[name] for name in _POD_FIELDS if name in options.given}
         if options.memory:
             resources = self.pod.resources

@@ -609,7 +609,7 @@ def test_one_thread_of_one_process_loads_a_bundle_and_the_others_wait(root: Path
     assert len(loads) == 1
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL, errno.EACCES])
 def test_a_file_system_without_locks_has_bundles_too(
     root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -619,6 +619,7 @@ def test_a_file_system_without_locks_has_bundles_too(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuses)
+    monkeypatch.setattr("mops.project.bundle_cache._LOCK_SECONDS", 0.1)
     assert whole(unpack(bundle.digest, lambda: bundle.data, cache), bundle)
     assert list(cache.iterdir()) == [cache / bundle.digest]
 
