@@ -220,8 +220,9 @@ class ExternalCluster:
         for poll in polls(every_s, self._timeout_s, stopped=closing.is_set, pause=closing.wait, log_at_once=True):
             if condition():
                 return
-            if poll.log_is_due:
-                logger.warning("%s; waiting up to %g s", problem, self._timeout_s - poll.waited_s)
+            left_s = self._timeout_s - poll.waited_s
+            if poll.log_is_due and left_s > 0:
+                logger.warning("%s; waiting up to %.0f s", problem, left_s)
         raise ClusterError(
             f"{problem}, for {self._timeout_s:g} s",
             where=self._address,
