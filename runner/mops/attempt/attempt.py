@@ -144,12 +144,12 @@ class Attempt:
     by
         Who claims the job. With ``auto``, a job that has ended is left alone.
     asked
-        The request that this attempt carries out; None: there is no request, because a pod was restarted.
+        The request that this attempt carries out; None: Kubernetes restarted a pod without a new request.
     pods
         Knows why pods ended; None: this runner is not a pod.
     unseen
-        A request to end the job as failed if its model cannot run, because nobody sees this runner's output. None:
-        somebody does.
+        A request to end the job as failed if its model cannot run, for a runner whose output no person watches. None:
+        leave the job as it is, because a person sees the error.
     grace_s
         How long running simulations may continue after a signal.
     """
@@ -172,7 +172,7 @@ class Attempt:
         Parameters
         ----------
         other_packages
-            Whether the runner has other packages than this machine. Then a package that is missing here is no error.
+            Whether the runner has other packages than this machine. If so, a package may be missing here.
 
         Raises
         ------
@@ -258,13 +258,13 @@ class Attempt:
 
 @contextmanager
 def frozen_heap() -> Iterator[None]:
-    """Have garbage collection leave alone what is there already: modules, most of all.
+    """Exclude all present objects, which are mostly modules, from garbage collection.
 
-    A full collection looks through every object and stops all threads: 60 to 120 ms with Dask imported, several times
-    in a minute where simulations are short. 10 % of the runner's CPU time at 0 ms. The smallest collections come every
-    700 objects by default, fewer than one task brings; every 20,000, the tracebacks of Dask's timeouts (several a task,
-    4 KiB each) were another 2 MiB. What was in flight at the first collection is garbage a few later, so that the next
-    older objects are looked through after three and not ten.
+    A full collection reads every object and stops all threads. With Dask imported, it takes 60 to 120 ms and happens
+    several times a minute if simulations are short: 10 % of the runner's CPU time at 0 ms. By default, the youngest
+    generation is collected every 700 new objects, and one task creates more than that. With a threshold of 20,000
+    objects, the tracebacks of Dask's timeouts (several a task, 4 KiB each) used another 2 MiB. Objects in flight at
+    one collection are garbage a few collections later, so the next generation is collected after three and not ten.
     """
     before = gc.get_threshold()
     gc.freeze()

@@ -264,7 +264,7 @@ class Runner:
             case StopRequested():
                 self._stop(event)
             case CancelRequested():
-                logger.info("%s: somebody has cancelled the job", self._job.name)
+                logger.info("%s: received a request to cancel the job", self._job.name)
                 self._stop(StopRequested(GRACE_SECONDS, hand_over=False))
             case ThreadFault():
                 raise event.error
@@ -335,7 +335,7 @@ class Runner:
         """Handle what came after the loop: the last commits, and errors of the threads."""
         while (event := self._next_event(0.0)) is not None:
             if isinstance(event, ThreadFault) and event.thread == "connect":
-                continue  # the connection is not needed any more
+                continue  # the attempt no longer needs the connection
             if isinstance(event, Committed | ThreadFault):
                 self._handle(event)
 

@@ -1,7 +1,8 @@
 """Sends tasks to the cluster, fetches their results, and notices losses. It works in threads and puts events.
 
-A task is in one table from when it is sent. Whoever removes it from the table settles it, once: a result is delivered,
-an event says that the task was lost or raised, or the loop takes it back because the connection broke.
+One table holds every task from when it is sent. The thread that removes a task from the table settles the task, so a
+task is settled once: the thread delivers a result, puts an event that the task was lost or raised, or recalls the task
+because the connection broke.
 
 :mod:`mops.attempt.planning.plan` decides what runs next, and :mod:`mops.attempt.main_loop` handles the events.
 """
@@ -223,7 +224,7 @@ class TasksInFlight:
     def _send_replicates(self, flight: _Flight, replicates: list[ResultBuffer]) -> None:
         """Send the input of a task to a worker, then the task."""
         if not self._is_open(flight):
-            return  # taken back, and sent again later
+            return  # recalled, and sent again later
         key = flight.request.replicates_key
         try:
             flight.futures.append(flight.client.sync(_scatter, flight.client, key, replicates))
@@ -233,13 +234,13 @@ class TasksInFlight:
             self._submit(flight)
 
     def _fetch_when_done(self, flight: _Flight) -> None:
-        """Fetch a result when Dask says that it is there. Dask calls back in a thread of its own."""
+        """Fetch a result when Dask reports that it is there. Dask calls back in a separate thread."""
         flight.futures[0].add_done_callback(lambda _: self._threads.call("fetch", lambda: self._fetch(flight)))
 
     def _fetch(self, flight: _Flight) -> None:
         """Deliver a result and release its future, or find out what happened to the task."""
         if self._closing or not self._is_open(flight):
-            return  # nothing more is delivered, or the task was taken back and runs again
+            return  # this object is closing, or the task was recalled and runs again
         match flight.futures[0].status:
             case "finished":
                 self._deliver_result(flight)
@@ -274,7 +275,7 @@ class TasksInFlight:
             self._fetch_limit.add_size(result.nbytes)
             with self._delivering:
                 if self._flights.pop(flight.task.number, None) is None:
-                    return  # taken back meanwhile, and runs again
+                    return  # recalled meanwhile, and runs again
                 event = self._deliver(flight.task, result)
             _release(future)
         self._put(event)

@@ -28,8 +28,8 @@ _good_schemas: dict[str, pa.Schema] = {}
 
 _Layout = tuple[tuple[str, np.dtype[Any]], ...]
 
-# For each output the names and types of the numpy arrays that its last such table was made of, and that table's schema.
-# To find it anew takes twice as long as the rest, and more where a model has used up the processor's caches.
+# For each output, the names and types of the numpy arrays of its last table of arrays, and the schema of that table.
+# Deriving the schema takes twice as long as the rest, and even longer if the model has filled the processor's caches.
 _arrays_known: dict[str, tuple[_Layout, pa.Schema]] = {}
 
 
@@ -56,7 +56,7 @@ def _as_table(output: str, value: Any, seed: int) -> pa.Table:
     layout = _layout(value)
     known, schema = _arrays_known.get(output, (None, None))
     if layout is not None and layout == known:
-        # Arrays of other lengths or dimensions than that of a column go on below, which says so by name.
+        # Arrays with a wrong length or dimension raise here. The code below reports them by name.
         with contextlib.suppress(pa.ArrowException, ValueError):
             return pa.Table.from_arrays([pa.array(column.copy()) for column in value.values()], schema=schema)
     table = _table(output, value)
@@ -75,7 +75,7 @@ def _layout(value: Any) -> _Layout | None:
 
 
 def _tells_schema(layout: _Layout, schema: pa.Schema) -> bool:
-    """Tell whether pyarrow makes this schema of all such arrays: whether they hold numbers of types that are kept."""
+    """Tell whether pyarrow makes this schema of all arrays of this layout: it keeps the types of their numbers."""
     are_numbers = all(dtype.kind in "biuf" and dtype.isnative for _, dtype in layout)
     return are_numbers and schema.types == [pa.from_numpy_dtype(dtype) for _, dtype in layout]
 

@@ -93,7 +93,7 @@ class TaskRun:
             return True
         spent_s = time.monotonic() - self._began
         is_used_up = spent_s >= self._request["seconds"] or self._writer.bytes_total >= self._request["bytes"]
-        return is_used_up and n_finished > 0  # one at least, or a task would come back for ever
+        return is_used_up and n_finished > 0  # at least one, or the task would return without progress endlessly
 
     def _run_group(self, group: dict[str, Any]) -> None:
         position, params, handed_over_at = group["position"], group["params"], self._handed_over_at

@@ -265,7 +265,7 @@ class ExternalCluster:
                 if self.is_connected:
                     self._look(ask_sources=n % _SOURCES_EVERY == 0)
             except Exception:
-                logger.warning("cannot look at the Dask cluster; trying again in %g s", _WATCH_SECONDS, exc_info=True)
+                logger.warning("cannot look at the Dask cluster; retrying in %g s", _WATCH_SECONDS, exc_info=True)
 
     def _look(self, *, ask_sources: bool) -> None:
         self.count_slots()

@@ -88,7 +88,7 @@ class AttemptPlugin(SchedulerPlugin):
                 allowed.add(worker)
 
     def transition(self, key: Any, start: Any, finish: Any, *_: Any, stimulus_id: str, **__: Any) -> None:
-        """Follow a task through the queue; let it run anywhere when the workers that it may use are gone."""
+        """Follow a task through the queue; let it run anywhere if no worker is left that it may use."""
         if finish == "no-worker":
             task = self._scheduler.tasks[key]
             if isinstance(task.worker_restrictions, _Allowed):
@@ -128,7 +128,7 @@ def _trim_spans(scheduler: Any, tasks: list[Any]) -> None:
     """
     groups = {scheduler.tasks[key].group for key in tasks}
     names = {group.name for group in groups}
-    with contextlib.suppress(AttributeError, KeyError, TypeError):  # another version of Dask may have no such spans
+    with contextlib.suppress(AttributeError, KeyError, TypeError):  # spans may differ in another version of Dask
         spans = scheduler.extensions["spans"].spans
         for span in {spans[group.span_id] for group in groups}:
             del span.metadata["collections"][-1:]

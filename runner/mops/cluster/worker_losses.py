@@ -52,7 +52,7 @@ class LossCause(Protocol):
 
     @property
     def removed(self) -> bool:
-        """Whether somebody removed the worker, so that no task is to blame."""
+        """Whether the worker was removed on purpose, so that no task is to blame."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,8 @@ class OomKillCounters:
     def cause(self, worker: str, at: float) -> LossCause | None:
         """As :meth:`LossSource.cause`: a rise of the counter near that time, for whichever process it was.
 
-        An answer of a nanny whose container was there before the loss means that the container has outlived the worker,
-        so that the pod's status will not explain the loss. Without such an answer the container may have ended too.
+        If a nanny answers from a container that started before the loss, the container has outlived the worker, so the
+        pod's status will not explain the loss. Without this answer, the container may have ended too.
         """
         last = self._last.get(host_of(worker))
         if last is None or last.asked_at < at or last.container_started_at >= at:
@@ -214,11 +214,11 @@ class WorkerLosses:
     Parameters
     ----------
     sources
-        Asked in this order; the first one that knows a cause is believed.
+        Where to ask for a cause, in this order. The first source that knows a cause decides.
     late_s
-        Seconds after a loss when no source will learn its cause any more.
+        Seconds after a loss from which no source can still learn its cause.
     likely
-        Returns the likely cause then, for a worker and the time of its loss (s, monotonic).
+        Returns the likely cause after ``late_s``, for a worker and the time of its loss (s, monotonic).
     """
 
     def __init__(

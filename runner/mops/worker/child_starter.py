@@ -50,7 +50,7 @@ class ChildStarter:
         self._preparing = threading.Lock()
         """Held by the thread that starts a template or waits until it has imported the model."""
         self._starting = threading.Lock()
-        """Held while a process starts: a fork may wait for what the model does there. Whoever closes waits for it."""
+        """Held while a process starts. A fork may wait for the model's fork handlers. Closing waits for the lock."""
         self._reaper_lock = threading.Lock()
         """Guards the two below."""
         self._reaper: Reaper | None = None
@@ -190,7 +190,7 @@ class ChildStarter:
         logger.log(level, "%s: child processes %s", self.context.job, how)
 
     def start(self, *, only_targets: bool = False) -> ChildProcess | None:
-        """Start a child, in place of idle ones if there is no room; None once the pool is stopped.
+        """Start a child, in place of idle ones if all slots are used; None once the pool is stopped.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
-"""What is left of one task, between the messages of its children and its result. Pure.
+"""Tracks what is left of one task, from the messages of its children to its result. Pure.
 
-A child may die during any simulation or target. What it had handed over counts, what it ran is retried or failed, and
-the rest goes to the next child.
+A child may die during any simulation or target. Its results that the worker has received count. The simulation or
+target that it ran is retried or failed, and the rest of the task goes to the next child.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class TaskProgress:
         }
 
     def _rank(self, found: tuple[int, _GroupProgress]) -> int:
-        """Return how early a group runs: first one that needs a fresh process, then those with results to lose."""
+        """Return how early a group runs: first if it needs a fresh process, then if it has results to lose."""
         position, progress = found
         if any(step.group_position == position for step in self._size_before_retry):
             return 0
@@ -225,7 +225,7 @@ class TaskProgress:
         ]
 
     def record_death(self, death: Death, host: str) -> Report | None:
-        """Record how a child died: what it ran is retried, left to a task of its own, or failed.
+        """Record how a child died: retry what it ran, leave that to a separate task, or record it as failed.
 
         Return the line of the log; None: mops has stopped the child.
         """

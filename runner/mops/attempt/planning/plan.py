@@ -274,7 +274,7 @@ class Plan:
         size = self.sizer.groups_per_task(self._n_left, slots, self._window.size)
         room = self._window.size - self.groups_in_flight
         if room < min(size, self._n_left) and len(self.tasks_in_flight) >= self.sizer.least_tasks(slots):
-            return None  # a small task now would leave small room when it is back, and so on for ever
+            return None  # a small task now leaves small room when it ends, so all later tasks would be small
         first = self._first_group()
         if self.sizer.must_split(self._n_replicates(first), self._n_left, slots):
             self._split[first] = _SplitGroup(list(range(self._n_replicates(first))))

@@ -222,7 +222,7 @@ class JobLog:
             raise Superseded(
                 f"superseded by attempt {self._view.attempt}",
                 where=f"{self._files.url}/{self._paths.log}",
-                hint="nothing is to be done here: the newer runner goes on",
+                hint="leave the job to the newer runner",
             )
 
     def _append(self, draw_up: Callable[[dict[str, Any]], Record | None]) -> Record | None:
@@ -271,7 +271,7 @@ class JobLog:
         return StorageUnavailable(
             f"nobody knows whether the {record.kind} was written",
             where=self._where(record.k),
-            hint="end this process; mops jobs resume finds out and goes on",
+            hint="end this process, then: mops jobs resume",
         )
 
     def _get(self, count: int) -> list[Record]:

@@ -19,7 +19,7 @@ class NothingToRun(JobError):
     """
 
     def __init__(self, state: State, view: LogView, *, where: str):
-        hint = "it is complete: mops jobs results" if view.complete else "mops jobs resume goes on"
+        hint = "it is complete: mops jobs results" if view.complete else "to continue it: mops jobs resume"
         super().__init__(f"the job has ended: {state}", where=where, hint=hint)
         self.state = state
         self.view = view
@@ -37,7 +37,7 @@ class Overtaken(JobError):
     exit_code = Superseded.exit_code
 
     def __init__(self, job: str, mark: Record, *, where: str):
-        hint = f"mops jobs status {job} says where it stands; if it is to go on: mops jobs resume {job}"
+        hint = f"see its state with mops jobs status {job}; to continue it: mops jobs resume {job}"
         super().__init__(_what_overtook(job, mark), where=where, hint=hint)
         self.mark = mark
 

@@ -122,7 +122,7 @@ class _EnvironmentBuilder:
         self._variables = environment(context.env, n_threads=context.threads, python="its own")
         self._folder = environments() / wanted.key(context.bundle, _worker(), self._variables)
         self._python = str(self._folder / "bin" / "python")
-        # A build writes beside its sources, which are read-only in the bundle. Editable installs need them later too.
+        # A build writes next to its sources, which are read-only in the bundle. Editable installs need them later too.
         self._place = WorkingFolder(self._folder / "project", links_to(root))
 
     def installed(self) -> Installed:
