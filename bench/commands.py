@@ -46,7 +46,7 @@ def main() -> None:
 
 def taken(command: list[str], folder: str) -> tuple[float, int]:
     """Run a command; return its CPU time (s) and the most memory that it had (KiB)."""
-    # From a small process: what the kernel says of a program's memory begins with that of the one that started it.
+    # Start the command from a small process: the kernel's peak for a program includes the process that started it.
     line = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command]
     cpu_s, kib = subprocess.run(line, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
     return float(cpu_s), int(kib)

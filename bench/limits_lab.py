@@ -31,7 +31,7 @@ ONE_JOB = [sys.executable, str(BENCH / "one_job.py")]
 
 @dataclass(frozen=True)
 class Cgroup:
-    """A memory cgroup, version 1 or 2: as a container has it."""
+    """A memory cgroup, version 1 or 2, like that of a container."""
 
     folder: Path
     v1: bool
@@ -130,14 +130,14 @@ class Lab:
         return environment() | {"XDG_CACHE_HOME": str(self.folder / "cache")} | self.env | own
 
     def job(self, study: Path, *before: str, cgroup: Cgroup | None = None, **settings: object) -> tuple[dict, Path]:
-        """Run a study; return its figures, and where it wrote what it said.
+        """Run a study; return its figures and the path of its log.
 
         Parameters
         ----------
         before
-            A command that runs the command that is given to it.
+            A command that runs the command in its arguments.
         cgroup
-            Where the runner is to be.
+            The cgroup in which the runner runs.
         """
         said = self.folder / f"{study.stem}.log"
         line = [*before, *ONE_JOB, str(study), "--storage", str(self.folder / "storage")]
@@ -165,14 +165,14 @@ def lab() -> Iterator[Lab]:
 
 @contextmanager
 def dask_cluster(lab: Lab, *options: str, threads: int = 2, cgroup: Cgroup | None = None) -> Iterator[DaskProcesses]:
-    """Start a scheduler and one worker, to which the lab's jobs go from now on.
+    """Start a scheduler and one worker, which run all later jobs of the lab.
 
     Parameters
     ----------
     options
-        Of ``dask worker``; without ``--nanny`` it is one process.
+        Options of ``dask worker``. Without ``--nanny``, the worker is one process.
     cgroup
-        Where the worker is to be; the scheduler never is.
+        The cgroup in which the worker runs. The scheduler runs outside of it.
     """
     folder = lab.folder / "dask"
     folder.mkdir()
@@ -189,7 +189,7 @@ def dask_cluster(lab: Lab, *options: str, threads: int = 2, cgroup: Cgroup | Non
 
 
 def worker_log(cluster: DaskProcesses) -> str:
-    """Return what the worker has said: it was started after the scheduler."""
+    """Return the worker's log. The worker was started after the scheduler, as the second process."""
     return (cluster.folder / "dask-2.log").read_text()
 
 

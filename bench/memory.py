@@ -1,8 +1,8 @@
 """Measure peak memory against the number of parameter sets: `python bench/memory.py`.
 
-Each size runs several times, in a process of its own, which says how much of a slope is noise. Two slopes are looked
-at, both by least squares: that of the peaks of sizes above 1,000 sets; and within the largest size, where the memory of
-one process grows or not, that of the peaks of its later nine tenths.
+Each size runs several times, each time in a new process, to show how much of a slope is noise. The benchmark fits two
+slopes by least squares. The first is that of the peaks of sizes above 1,000 sets. The second is that of the peaks in
+the last nine tenths of a run of the largest size, and shows whether the memory of one process grows.
 
 Writes `bench/results/memory.json`, and in `docs/internals` the tables of `memory.md` and the picture `memory.png`. With
 `--quick` (the small sizes once, to see that it works), or without a peer (`--peers`), it prints and writes nothing.

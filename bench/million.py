@@ -1,8 +1,8 @@
 """Memory and time of a large study, killed and resumed: `python bench/million.py`.
 
 For each size: sets in a Parquet file (4 parameters, one row of output each), `mops jobs submit`, SIGKILL after a
-while, `status`, `resume`, SIGKILL after a while, `status`. Each step is a process of its own, as a user starts it;
-its memory is sampled, of the runner alone and of its whole tree.
+while, `status`, `resume`, SIGKILL after a while, `status`. Each step is a new process, as a user starts it. The
+benchmark samples the memory of the runner alone and of its whole process tree.
 
 Leaves `bench/results/million.json` and prints the table of `docs/internals/large-studies.md`.
 """

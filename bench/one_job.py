@@ -1,7 +1,7 @@
 """Run one study with `mops.submit` and print a line of figures: `python bench/one_job.py STUDY --storage FOLDER`.
 
-Settings are those of the environment. A job that fails is a figure as well: its state and its failures are printed.
-What is read of the results is read in a process of its own, so that it does not count as memory of the run.
+Settings come from the environment. If the job fails, the line has its state and its failures. A separate process reads
+the results, so that reading them does not count as memory of the run.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Print the CPU time in milliseconds of one simulation with its share of targets: the ideal is half of it.
 
-Runs groups one after the other, without ids, tables of rows or files. Where the load is skewed, the mean is
-reckoned from an ordinary simulation's cost and the study's seeds: a second holds too few of the long ones.
+Runs groups one after the other, without ids, tables of rows or files. If the load is skewed, the mean is computed from
+an ordinary simulation's cost and the study's seeds, because one second holds too few long simulations.
 """
 
 import sys

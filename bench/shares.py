@@ -1,9 +1,9 @@
-"""Measure what a short job has of a cluster beside a long one: `python bench/shares.py`.
+"""Measure the share of a cluster that a short job gets while a long job runs: `python bench/shares.py`.
 
-One Dask worker of two threads with its nanny, both in a cgroup of 1 GiB, and jobs from real runners: the short job by
-itself, then beside the long one, which began before it and ends after it. Needs root, for the cgroup; Linux.
+One Dask worker of two threads with its nanny, both in a cgroup of 1 GiB, and jobs from real runners: the short job
+alone, then while the long job runs, which starts before it and ends after it. Needs Linux, and root for the cgroup.
 
-Leaves the table in `docs/internals/shares.md`; with `--quick` (one round, short jobs) it prints and leaves nothing.
+Writes the table to `docs/internals/shares.md`. With `--quick` (one round, short jobs) it prints and writes nothing.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from throughput_report import BEGIN, END, facts_line, put_between
 PAGE = BENCH.parent / "docs" / "internals" / "shares.md"
 ROUNDS = 3
 PRIORITIES = {"low": 0.2, "normal": 0.5, "high": 0.8}
-"""The short job's share beside a normal one (docs/internals/shares.md)."""
+"""The short job's share while a job of normal priority runs (docs/internals/shares.md)."""
 MS, ROWS, REPLICATES = 50, 2_048, 5
 
 
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def measure(short_sets: int, long_sets: int, priority: str) -> dict:
-    """Run the short job by itself, and beside the long one; return seconds and the worker's peaks (bytes)."""
+    """Run the short job alone, and while the long job runs; return seconds and the worker's peaks (bytes)."""
     with (
         lab() as place,
         cgroup_of(GIB) as cgroup,

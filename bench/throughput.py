@@ -1,7 +1,7 @@
-"""Measure mops against what a user would pick instead: `python bench/throughput.py --rounds 5`.
+"""Measure mops against the tools that a user could use instead: `python bench/throughput.py --rounds 5`.
 
-In each round every peer runs once, in a process of its own, in turn (A B C, B C A, ...): all of them meet a
-slow minute of the machine. Before that, the peers' artefacts are compared row for row.
+In each round every peer runs once, in a separate process, in rotating order (A B C, B C A, ...), so that a slow minute
+of the machine affects all peers. Before the rounds, the benchmark compares the peers' artefacts row by row.
 
 Writes `bench/results/<case>.json`, and in `docs/internals` the tables of `throughput.md` and the picture
 `throughput.png`. Without a peer (`--peers`), or with `--quick` (one short round of everything, to see that it works),
@@ -44,7 +44,7 @@ CHECK = ("--sets", "60", "--ms", "1", "--skew", "--export")
 class Load:
     """One case: what a simulation costs, and how many sets make the peers run for 5 s or more (1 ms: 15 s).
 
-    Rates are compared, so the slow peers may run fewer sets; nobody waits six minutes for their answer at 0 ms.
+    The benchmark compares rates, so the slow peers run fewer sets. Otherwise they would take six minutes at 0 ms.
     """
 
     ms: float
@@ -179,7 +179,7 @@ def environment() -> dict[str, str]:
 
 
 def serial_ms(load: Load) -> float:
-    """Return the CPU time of one simulation with its share of targets, from a process of its own."""
+    """Return the CPU time of one simulation with its share of targets, measured in a separate process."""
     line = [sys.executable, str(BENCH / "serial_cost.py"), *load.arguments("serial")]
     return float(subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=environment()).stdout)
 

@@ -69,7 +69,7 @@ class PeakMemory(threading.Thread):
         self.cpu_s = time.thread_time()
 
     def tree(self) -> list[psutil.Process]:
-        """Return the process and its descendants, or nothing once it is gone."""
+        """Return the process and its descendants, or nothing once it has ended."""
         try:
             return [self.root, *self.root.children(recursive=True)]
         except psutil.NoSuchProcess:

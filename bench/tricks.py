@@ -164,7 +164,7 @@ def memory(arguments: list[str]) -> Figures:
 
 
 def external(ms: float, sets: int, replicates: int, rows: int) -> Figures:
-    """Run a job on a scheduler and a worker of two threads, which are processes of their own."""
+    """Run a job on a scheduler and a worker of two threads, each in a separate process."""
     with lab() as place, dask_cluster(place, "--memory-limit", "4GiB") as cluster:
         cluster.await_workers()
         betas = [0.2 + n / 1_000_000 for n in range(sets)]
@@ -184,7 +184,7 @@ def external(ms: float, sets: int, replicates: int, rows: int) -> Figures:
 
 
 def command(*arguments: str) -> Figures:
-    """Run `mops` in an empty folder; only CPU time is told, for it is what the command costs."""
+    """Run `mops` in an empty folder; return only its CPU time, which is the cost of the command."""
     with tempfile.TemporaryDirectory() as folder:
         return of_command(folder, *arguments)
 
@@ -217,13 +217,13 @@ def as_list(_: Path, n: int) -> list[dict]:
 
 
 def as_csv(folder: Path, n: int) -> str:
-    """Write the sets as a CSV file beside the study."""
+    """Write the sets as a CSV file next to the study."""
     pa.csv.write_csv(pa.table(columns(n)), folder / "sets.csv")
     return "sets.csv"
 
 
 def as_parquet(folder: Path, n: int) -> str:
-    """Write the sets as a Parquet file beside the study."""
+    """Write the sets as a Parquet file next to the study."""
     pq.write_table(pa.table(columns(n)), folder / "sets.parquet")
     return "sets.parquet"
 

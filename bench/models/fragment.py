@@ -1,12 +1,12 @@
-"""A model that fragments the heap of its process: much is made, little is kept, and that lies scattered.
+"""A model that fragments the heap of its process: it makes many objects and keeps few of them, scattered.
 
 | parameter | meaning |
 |---|---|
 | `objects` | byte strings made by one simulation, a million at a time, of 10 to 688 bytes |
-| `keep_every` | one in so many is kept, in a cache of the last 400,000 |
+| `keep_every` | the model keeps one object in this many, in a cache of the last 400,000 |
 
-What is not kept is freed in an order that has nothing to do with that in which it was made. Objects above 512 bytes are
-of libc's allocator, the others of Python's own.
+The model frees the other objects in random order. Objects above 512 bytes come from libc's allocator, the others from
+Python's.
 """
 
 import os

@@ -57,10 +57,10 @@ def write_study(path: Path, case: Case) -> Path:
 
 
 def rows_of(job: str, storage: str) -> int:
-    """Count the rows of a job's outputs, in a process of its own: reading them is not to count as memory of a run.
+    """Count the rows of a job's outputs in a separate process, so that reading does not count as memory of the run.
 
-    File by file: a dataset keeps what it has read of each, 1 MiB for 80 row groups, and the process tree with it was as
-    large as during the run.
+    The process reads file by file. A dataset would keep the metadata of each file (1 MiB for 80 row groups), and the
+    process tree would be as large as during the run.
     """
     code = """
 import sys, mops, pyarrow.parquet as pq

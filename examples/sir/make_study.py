@@ -31,7 +31,7 @@ def parameter_sets() -> list[dict[str, float]]:
 
 
 def main() -> None:
-    """Write the study beside this script, a set a line."""
+    """Write the study next to this script, one parameter set per line."""
     study = {
         "model": "models.sir:SIR",
         "n_replicates": N_REPLICATES,

@@ -5,7 +5,7 @@ from scipy.special import gammaln, xlog1py, xlogy
 
 from targets.observation import loss_over_replicates, read_column
 
-# Tests are not perfect: even with nobody or everybody infected, no result of a survey is impossible.
+# Tests are not perfect: even if the prevalence is 0 or 1, every survey result is possible.
 FALSE_RATE = 0.01
 
 
