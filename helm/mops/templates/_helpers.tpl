@@ -242,7 +242,7 @@ Ports everywhere but at blocked addresses. All pods are named, too: some network
     {{- end }}
 {{- end }}
 
-{{- /* The pods of dedicated clusters: the operator labels them; those of this release's own cluster have no such label. */}}
+{{- /* The pods of dedicated clusters. The operator labels them; the pods of this release's cluster lack that label. */}}
 {{- define "mops.dedicatedPods" -}}
 matchExpressions:
   - {key: dask.org/component, operator: In, values: [scheduler, worker]}

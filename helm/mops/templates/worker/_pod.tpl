@@ -69,7 +69,7 @@ spec:
       lifecycle:
         preStop:
           exec:
-            {{- /* Some seconds of the grace period are left for Dask to close; a hook's output is seen by nobody. */}}
+            {{- /* Leave some seconds of the grace period for Dask to close. Kubernetes drops a hook's output. */}}
             command:
               - python
               - -m
