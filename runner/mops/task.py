@@ -368,7 +368,7 @@ class Task:
     alone
         Whether nothing else may run on the worker at the same time.
     suspect
-        Whether an earlier task with the same simulations took down its workers. One more death is enough to blame it.
+        Whether an earlier task with the same simulations killed its workers. One more death is enough to blame it.
     seconds
         The expected time on one slot, as far as it is known.
     """

@@ -198,7 +198,7 @@ class Attempt:
             The model cannot be imported, or its dependencies cannot be installed. Nothing was written, unless
             ``unseen`` is set.
         Overtaken
-            Somebody has cancelled, ended or claimed the job after the request.
+            Another process has cancelled, ended or claimed the job after the request.
         JobError
             The job is complete already, or was deleted meanwhile.
         Superseded, StorageError, JobFailed
@@ -315,7 +315,7 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
     """Stop the runner at Ctrl-C or SIGTERM; at once at a second signal, and without a commit at a third.
 
     Ctrl-C comes from a person and cancels the job. SIGTERM comes from a machine or from Kubernetes, and the next runner
-    continues the job. A third signal helps if the storage does not answer. It is no worse than a kill: committed
+    continues the job. A third signal helps if the storage does not answer. It harms no more than a kill does: committed
     results stay intact.
 
     In the command (:func:`as_command`) the third signal ends the process with its children. In a user's program, such

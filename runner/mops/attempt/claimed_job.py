@@ -45,7 +45,7 @@ class ClaimedJob:
     inherited
         The log at the claim: what earlier attempts committed.
     inherited_counts
-        The counts of ``inherited``, and of what a retry took over from its parent.
+        The counts of ``inherited``, and of the groups that a retry took over from its parent.
     todo
         The groups to run.
     n_simulations
@@ -77,7 +77,7 @@ class ClaimedJob:
 
     @property
     def durable_counts(self) -> Counts:
-        """The counts of what is committed now, and of what a retry took over. For the thread that uses the log."""
+        """The counts of committed groups and of groups that a retry took over. For the thread that uses the log."""
         return self.record.taken_over_counts + self.log.view.counts
 
     @property

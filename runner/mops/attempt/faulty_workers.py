@@ -5,8 +5,9 @@ a missing package. So the task runs on another worker. A worker is faulty after 
 no more tasks. Errors of a task that has raised elsewhere before, or runs alone, do not count against its worker.
 
 A task that has raised :data:`FAULTS` times is cut into smaller ones, like a task whose workers died
-(:mod:`mops.attempt.lost_tasks`). It is failed by name at the end, if workers on which it raised have succeeded with
-other tasks since. If all workers are faulty, the attempt ends. If there are no workers, the attempt waits for one.
+(:mod:`mops.attempt.lost_tasks`). At the end, the runner records it as failed if workers on which it raised have
+succeeded with other tasks since. If all workers are faulty, the attempt ends. If there are no workers, the attempt
+waits for one.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class FaultyWorkers:
             self._in_a_row[worker] += 1
         if self._in_a_row[worker] >= FAULTS:
             self.avoided.add(worker)
-        # A task that reaches no worker is one that the scheduler cannot read.
+        # If a task reaches no worker, the scheduler cannot read the task.
         if "" in self.avoided or (workers and workers <= self.avoided):
             return AfterFault.END
         if min(of_group.times for of_group in faults) < FAULTS:

@@ -50,10 +50,10 @@ class JobFamilies:
             self._known = self._stored
 
     def accept(self, result: TaskResult) -> tuple[TaskResult, str]:
-        """Narrow the families by a result; return the result without what does not fit, and the first misfit.
+        """Narrow the families by a result; return the result without values that do not fit, and the first misfit.
 
         The misfit is empty if all values fit. Groups with values that do not fit are removed. Groups with the verdict
-        ``invalid_output`` are removed too, because the child process may have checked them against such values. If the
+        ``invalid_output`` are removed too, because the child process may have checked them against these values. If the
         task ran replicates of one group, all of them are removed.
         """
         misfitting: dict[int, str] = {}

@@ -52,7 +52,7 @@ _STOP_SECONDS = 5.0
 """How long after the grace period of a stop the loop waits for tasks, in case the cluster no longer answers."""
 
 _DELIVERY_SECONDS = 5.0
-"""How long the last commit waits for fetches, and then for deliveries: one that hangs must not prevent the commit."""
+"""How long the last commit waits for fetches, and then for deliveries. A hanging delivery must not prevent it."""
 
 
 @dataclass(frozen=True)

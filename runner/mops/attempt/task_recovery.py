@@ -108,7 +108,7 @@ class TaskRecovery:
         if decision in (AfterFault.END, AfterFault.RAISES_EVERYWHERE):
             if isinstance(event.error, UsageError | ClusterError):
                 raise event.error
-            # Also for a StorageError, because it is the worker's: the runner can commit.
+            # A StorageError counts too, because only the worker met it: the runner can still commit.
             raise end_of_attempt(task, event.worker, error, decision, self._job.name) from event.error
         if len(faulty.avoided) > n_avoided:
             self._cluster.avoid(frozenset(faulty.avoided))

@@ -19,10 +19,10 @@ from mops.study.column_types import families_in
 from mops.study.output_schema import narrowed
 
 FAILURE_BYTES = 500
-"""What a failure takes in memory, about, without its message and traceback."""
+"""The approximate size of a failure in memory, without its message and traceback."""
 
 LOSS_BYTES = 200
-"""What a loss takes in memory, about."""
+"""The approximate size of a loss in memory."""
 
 _ALIGN = 64  # Arrow's recommended alignment, so that readers map and need not copy
 Tables = dict[str, pa.Table]

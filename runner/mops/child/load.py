@@ -384,7 +384,7 @@ class UserCode:
         if any(real.is_relative_to(folder) for folder in self._read_only):
             return _READ_ONLY
         if real.is_relative_to(self.folder.path.resolve()):
-            with contextlib.suppress(OSError):  # there is no such file
+            with contextlib.suppress(OSError):  # the file does not exist
                 return "" if real.stat().st_mode & stat.S_IWUSR else _COPY
         return ""
 

@@ -60,7 +60,7 @@ class ReplacementPolicy:
         Parameters
         ----------
         held_bytes
-            Results that the process holds and will hand over: these are no growth.
+            Results that the process still holds and will hand over. They do not count as growth.
         """
         self._n += 1
         if self._max_simulations and self._n >= self._max_simulations:

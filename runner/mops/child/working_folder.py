@@ -91,7 +91,7 @@ class WorkingFolder:
         Raises
         ------
         OSError
-            There is no room for it.
+            The disk has no room for the folder.
         """
         self.made = True
         try:

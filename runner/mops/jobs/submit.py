@@ -228,9 +228,9 @@ def retry(
     Raises
     ------
     UsageError
-        There is no such verdict.
+        A verdict does not exist.
     JobError
-        The job is not complete, or has no such failure.
+        The job is not complete, or has no failure with one of the verdicts.
     StorageError, RunnerEnded
         As for :func:`submit`.
     """

@@ -1,7 +1,7 @@
 """Builds the manifests of a dedicated Dask cluster, for the operator of dask-kubernetes. Pure.
 
-Its pods are the chart's: what the operator needs otherwise is changed here and nowhere else. Who makes the objects, and
-when they go, is :mod:`mops.k8s.dedicated_lifecycle`'s; docs/internals/kubernetes.md has the reasons.
+Its pods are those of the chart. Only this module adapts them to the operator. :mod:`mops.k8s.dedicated_lifecycle`
+creates and deletes the objects. docs/internals/kubernetes.md has the reasons.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def event_end(name: str, events: Iterable[Object], since: str = "") -> PodEnd | 
     Parameters
     ----------
     since
-        When the container was started: older events are about the container before.
+        When the container was started. Older events are about the previous container.
     """
     newest_first = sorted((event for event in events if event_time(event) >= since), key=event_time, reverse=True)
     return next(filter(None, (_end_of_event(name, event) for event in newest_first)), None)
@@ -205,7 +205,7 @@ class PodHistory:
             record.ended_containers.add(container)
 
     def pod_with_address(self, host: str) -> PodRecord | None:
-        """Return the last pod that had an address; None: no pod had it."""
+        """Return the last pod with an address; None: no pod had this address."""
         found = (record for record in self._pods.values() if record.host == host)
         return max(found, key=lambda record: record.created, default=None)
 

@@ -45,8 +45,8 @@ class Request:
     environment
         Variables of the container besides the chart's: ``MODELOPS_JOB_*`` from the user's environment.
     asked
-        The person's request (:class:`mops.storage.joblog.records.Asked`, as text). All pods of this Job have it, so a
-        restarted pod recognizes the claim of its Job, and no pod undoes what others did to the job since.
+        The person's request (:class:`mops.storage.joblog.records.Asked`, as text). All pods of this Job carry the same
+        request, so a restarted pod recognizes the claim of its Job, and no pod undoes later changes to the job.
     labels
         The owner and the study, for people.
     dedicated

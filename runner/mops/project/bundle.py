@@ -252,7 +252,7 @@ def _ignored(survey: _Survey) -> GitIgnoreSpec:
 
 
 def _lines(survey: _Survey, file: str) -> list[tuple[int, str]]:
-    """Return the numbered lines of a project file; none if there is no such file."""
+    """Return the numbered lines of a project file; none if the file does not exist."""
     try:
         text = (survey.root / file).read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):

@@ -126,7 +126,7 @@ def verify_job(files: Files, job: str) -> list[str]:
     Raises
     ------
     JobError
-        There is no such job.
+        The job does not exist.
     NewerFormat, StorageError
         As for :func:`mops.storage.joblog.verify.verify`.
     """

@@ -109,7 +109,7 @@ class Files:
         Raises
         ------
         FileNotFoundError
-            There is no such file.
+            The file does not exist.
         StorageError
             The storage refuses, or is out of reach.
         """
@@ -121,13 +121,13 @@ class Files:
         Raises
         ------
         FileNotFoundError
-            There is no such file.
+            The file does not exist.
         StorageError
-            The storage refuses, or is out of reach, or there is no room for the copy.
+            The storage refuses, or is out of reach, or the local disk has no room for the copy.
         """
         filesystem, inner = self.arrow(path)
         if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
-            self.size(path)  # raises if there is no such file
+            self.size(path)  # raises if the file does not exist
             return pa.OSFile(inner)
         copy = Spool()
         copy.write(self.get(path))
@@ -148,7 +148,7 @@ class Files:
         return self._present(path, self._answered(path, lambda: self._backend.size(path)))
 
     def list(self, folder: str) -> list[Entry]:
-        """Return every file below a folder ("": the root), sorted by path; none: there is no such folder.
+        """Return every file below a folder ("": the root), sorted by path; none: the folder does not exist.
 
         Raises
         ------
@@ -197,7 +197,7 @@ class Files:
         self._answered(folder, lambda: self._backend.prune(folder))
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove files. An absent file is no error.
+        """Remove files. Absent files do not raise.
 
         Raises
         ------

@@ -290,7 +290,7 @@ def load_job(files: Files, job: str) -> JobRecord:
     Raises
     ------
     JobError
-        There is no such job; the error gives the nearest names.
+        The job does not exist; the error gives similar names.
     NewerFormat, CorruptRecord
         A newer mops wrote the record, or it is not what mops wrote.
     """

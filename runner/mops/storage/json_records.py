@@ -41,7 +41,7 @@ class _Head:
     Parameters
     ----------
     mops
-        The version that wrote the record. Only ``job.json`` has it.
+        The version that wrote the record. Only ``job.json`` has this key.
     """
 
     format: int
@@ -122,7 +122,7 @@ class JsonCodec(Generic[T]):
             return None
 
     def read(self, files: Files, path: str) -> T | None:
-        """Return the record in a file; None: there is no such file.
+        """Return the record in a file; None: the file does not exist.
 
         Raises
         ------

@@ -21,9 +21,9 @@ class Live:
     Parameters
     ----------
     at
-        When the runner wrote it (s since the epoch, the runner's clock).
+        When the runner wrote the record (s since the epoch, by the clock of its machine).
     counts
-        What has reached the runner, plus what earlier attempts committed.
+        Counts of results that have reached the runner, and of those that earlier attempts committed.
     rate
         Simulations per second.
     memory_bytes
@@ -45,7 +45,7 @@ class Live:
     lines
         The last lines of the job's log.
     limit_bytes
-        The memory limit of the runner and its processes: that of the container or of the machine.
+        The memory limit of the container or of the machine, for the runner and its processes.
     window
         The limit of groups in flight at that moment.
     children

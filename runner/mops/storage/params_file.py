@@ -36,7 +36,7 @@ def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
     Raises
     ------
     StorageError
-        There is no room for it.
+        The disk has no room for the file.
     """
     sink = SpoolSink(spool)
     identity = {field.name for field in _GROUPS}

@@ -163,7 +163,7 @@ def unified(schemas: Iterable[pa.Schema], where: str, families: Mapping[str, Fam
     Raises
     ------
     CorruptRecord
-        There is no such schema: the parts are not of one job.
+        No schema fits: the parts are not of one job.
     """
     fields: dict[str, list[pa.Field]] = defaultdict(list)
     for schema in schemas:

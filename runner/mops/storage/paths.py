@@ -119,7 +119,8 @@ class JobPaths:
         kind
             ``outputs``, ``losses`` or ``failures``.
         output
-            The output's name, for ``outputs`` only. A model may choose any name, so the path has it percent-encoded.
+            The output's name, for ``outputs`` only. A model may choose any name, so the path contains it
+            percent-encoded.
         """
         assert kind in PART_KINDS
         assert (kind == "outputs") == (output is not None)

@@ -58,7 +58,7 @@ class _Cgroup:
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text())
-    except (OSError, ValueError):  # "max", or no such file
+    except (OSError, ValueError):  # "max", or the file does not exist
         return None
 
 
@@ -112,8 +112,8 @@ def _own_kill_counter() -> Path | None:
 def kill_counter(proc: Path = Path("/proc"), mounted: Path = _CGROUPS) -> Path | None:
     """Return the file that counts the processes that the kernel has killed for memory and that may be ours.
 
-    In a container with a limit, the container has the file. Elsewhere the machine has it: the machine's memory runs
-    out then, and the cgroup of the killed process may not count the kill, or may be removed.
+    In a container with a limit, this is the container's file. Otherwise it is the machine's file, because the machine
+    runs out of memory: the cgroup of the killed process may not count the kill, or may be removed.
     """
     cgroup = own_cgroup(proc / "self" / "cgroup", mounted)
     if cgroup is not None and cgroup.kills() is not None and cgroup.limit_bytes() is not None:
@@ -126,7 +126,7 @@ def _oom_kill_of(file: Path) -> int | None:
 
 
 def _stat(file: Path, name: str) -> int | None:
-    """Return the number after a name at the start of a line; None: the file has no such line."""
+    """Return the number after a name at the start of a line; None: no line starts with the name."""
     try:
         lines = file.read_text().splitlines()
     except OSError:

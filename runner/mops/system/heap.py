@@ -21,6 +21,6 @@ def trim_heap() -> bool:
     """Give freed memory back to the system; return False if the C library cannot (only glibc can)."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):  # musl and others have no such function
+    except (AttributeError, OSError):  # musl and others lack this function
         return False
     return True

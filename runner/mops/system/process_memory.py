@@ -113,7 +113,7 @@ class Usage:
         """Whether the last measurement above a limit counted shared pages once."""
 
     def look(self, limit_bytes: int, resident: Callable[[], int], exact: Callable[[], int | None]) -> int:
-        """Return the bytes in use; a figure above the limit is an exact one where the kernel has it.
+        """Return the bytes in use. A figure above the limit is exact if the kernel offers the exact figure.
 
         Parameters
         ----------

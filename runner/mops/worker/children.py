@@ -2,8 +2,8 @@
 
 The registry only keeps the lists: :mod:`mops.worker.child_starter` starts children, :mod:`mops.worker.pool` runs tasks
 on them and closes them. A child of a pool of ``n`` slots counts as the n-th part of the worker, as its simulations do
-(:mod:`mops.worker.slots`), so the worker never has more children than slots. If there is no room for another child, the
-child that has been idle longest makes room, whichever pool it belongs to.
+(:mod:`mops.worker.slots`), so the worker never has more children than slots. If all slots are used, the
+registry removes the child that has been idle longest, whichever pool it belongs to.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class ChildRegistry:
             return True
 
     def mark_idle(self, pool: PoolSlots, child: ChildProcess) -> bool:
-        """Keep a child for the pool's next task; return False if there is no room for it or the pool is stopped."""
+        """Keep a child for the pool's next task; return False if all slots are used or the pool is stopped."""
         with self._changed:
             if pool.stopped() or self._used() > 1:
                 return False

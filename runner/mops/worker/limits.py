@@ -20,8 +20,8 @@ START_SECONDS = 60.0
 _POLL_SECONDS = 0.25  # between two looks at a child, at most
 _LOOK_SECONDS = 0.02  # between two looks at a child's memory, at least
 _WORK_SECONDS = 0.1  # between two looks at the CPU time of a forked process
-_ALLOCATES = 2.5e9  # bytes a second at most: how soon a child can be over its limit
-_PAUSE_SHARE = 0.85  # of what the worker may take: above it, no simulation starts next to one that runs
+_ALLOCATES = 2.5e9  # bytes a second at most: sets how soon a child can exceed its limit
+_PAUSE_SHARE = 0.85  # of the worker's limit: above it, no simulation starts while another one runs
 
 
 class WorkerMemory:
@@ -74,8 +74,8 @@ class WorkerMemory:
         return max(set_bytes, min(slots.n_at_start * set_bytes, share)) if alone else set_bytes
 
     def taken_and_pause_limit(self) -> tuple[int, int]:
-        """Return what all processes take, and the limit above which no simulation starts next to one that runs."""
-        # Others on the machine may take more than when the pool was made: what is available now counts too.
+        """Return the memory of all processes, and the limit above which no simulation starts while another one runs."""
+        # Other programs on the machine may use more than when the pool was made, so the available memory counts too.
         now = memory_limits.available_bytes() * _PAUSE_SHARE / (1 - _PAUSE_SHARE)
         limit = int(min(_PAUSE_SHARE * self.allowed_bytes, now))
         return self._usage.look(limit, self._resident_bytes, self._exact_bytes), limit

@@ -53,7 +53,7 @@ class Pool:
     worker_limit
         Dask's memory limit of this worker in bytes; None: it has none.
     children
-        The children of all pools of this worker; None: there is no other pool.
+        The children of all pools of this worker; None: this is the only pool.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class Pool:
         return death
 
     def _lower_retirement_size(self, n_bytes: int) -> None:
-        """Replace children from now on before they are as large as one that left a simulation too little memory."""
+        """Replace later children before they grow to the size that left a simulation too little memory."""
         with self._lock:
             if not n_bytes or 0 < self._retirement_size <= n_bytes:
                 return

@@ -1,9 +1,9 @@
 """Retires a Dask worker before its pod ends: ``python -m mops.worker.retire``, a container's preStop hook.
 
 The scheduler copies the results that only this worker holds to other workers, and moves its tasks to them. The hook
-asks the scheduler's HTTP API, which needs the route ``distributed.http.scheduler.api`` (helm/mops has it). If something
-fails, the hook only reports it: the pod ends anyway, and Dask computes again what is lost with it. Standard library
-only, so the hook takes no longer than Python to start.
+asks the scheduler's HTTP API, which needs the route ``distributed.http.scheduler.api`` (helm/mops enables it). If
+something fails, the hook only reports the failure: the pod ends anyway, and Dask computes lost results again. The hook
+uses only the standard library, so it starts as fast as Python.
 
 ``DASK_SCHEDULER_ADDRESS`` and ``DASK_WORKER_NAME`` name the worker, as dask-kubernetes sets them.
 """
@@ -45,7 +45,7 @@ def main() -> None:
     line = f"mops.worker.retire: {outcome}\n"
     sys.stderr.write(line)
     if options.say_to is not None:
-        with contextlib.suppress(OSError), options.say_to.open("a") as log:  # stderr has it
+        with contextlib.suppress(OSError), options.say_to.open("a") as log:  # stderr has the line already
             log.write(line)
 
 

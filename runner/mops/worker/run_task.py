@@ -52,9 +52,9 @@ def run_task(request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskRe
 
 
 def _announce_alone(key: str) -> None:
-    """Tell the scheduler that a task runs alone here: if the worker ends now, that task is to blame and no other.
+    """Tell the scheduler that a task runs alone here: if the worker ends now, only that task is to blame.
 
-    While the task still waits until it is alone, the worker may end because of another job's simulations.
+    While the task still waits to be alone, the worker may end because of another job's simulations.
     """
     worker = get_worker()
     with contextlib.suppress(OSError, TimeoutError):  # the scheduler is lost, and the task with it
@@ -105,7 +105,7 @@ def can_show_metrics() -> bool:
 
 
 def _publish_metrics() -> None:
-    """Add this worker's children to what Dask publishes of the worker: to the scheduler, and on its /metrics."""
+    """Add the memory of this worker's children to the metrics that Dask sends to the scheduler, and to /metrics."""
     get_worker().metrics["mops_children_bytes"] = children_bytes
     if can_show_metrics():
         from mops.worker.metrics import expose  # noqa: PLC0415 - not for a runner; a worker may lack the library

@@ -129,7 +129,7 @@ class PartialGroups:
             keys=tuple(of_group.keys),
             done=frozenset({group}),
             seconds=of_group.seconds,
-            reference=None,  # the job has it from the group's first task
+            reference=None,  # the group's first task has delivered it
             parts=[part for parts, _, _ in rows for part in parts],
             failures=failures,
             losses=[loss for _, _, losses in rows for loss in losses],

@@ -168,13 +168,13 @@ class Plan:
         self._suspects.discard(group)
 
     def task_lost(self, number: int, *, blamed: bool = False) -> None:
-        """Send what a lost task held again.
+        """Requeue the groups of a lost task.
 
         Parameters
         ----------
         blamed
-            Whether workers died while running the task. Then its groups are sent one by one, and after that each
-            simulation alone, to find the one that killed them.
+            Whether workers died while running the task. If so, its groups are sent one by one, and then each
+            simulation alone, to find the simulation that killed them.
         """
         task = self.tasks_in_flight[number]
         self._suspects.update(task.groups if blamed else ())

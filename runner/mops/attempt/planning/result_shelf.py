@@ -1,6 +1,6 @@
 """Objects that wait on disk instead of in memory, in one file without a name.
 
-Large buffers (Arrow, numpy) are read back as mapped memory, whose pages the kernel can take back at any time. Small
+Large buffers (Arrow, numpy) are read back as mapped memory, whose pages the kernel can reclaim at any time. Small
 ones are copied, because each mapping holds a file descriptor until its last buffer is released.
 """
 

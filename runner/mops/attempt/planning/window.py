@@ -10,7 +10,7 @@ GROWTH = 1.1
 """The growth of a halved window after each batch without trouble."""
 
 FULL = 0.8
-"""A killed runner that used more than this fraction of its memory counts as one that ran out of it."""
+"""If a killed runner used more than this fraction of its memory, mops assumes that it ran out of memory."""
 
 
 def start_size(live: Live | None, *, ended: bool, oom: bool = False) -> int | None:

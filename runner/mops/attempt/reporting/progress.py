@@ -53,7 +53,7 @@ class Snapshot:
     ended
         Simulations that have reached the runner in this attempt, by verdict; good ones as ``good``.
     inherited
-        Counts of what earlier attempts committed, and of what a retry took over.
+        Counts of the groups that earlier attempts committed, and of those that a retry took over.
     n_groups, n_groups_durable, n_groups_committed
         Groups of the job, those that are committed, and those that this attempt has committed.
     """

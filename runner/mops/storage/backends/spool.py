@@ -27,8 +27,8 @@ class Spool:
     Parameters
     ----------
     storage
-        A storage's folder. The data lies there from the start, and :meth:`link` gives it a name. None: the data lies in
-        the folder of temporary files, and also where the file system has no files without a name.
+        A storage's folder. The data lies there from the start, and :meth:`link` gives it a name. If it is None,
+        or the file system has no files without a name, the data lies in the folder of temporary files.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The interpreter of the child processes: the worker's own, or the one that ``--python`` names, which needs no mops.
+"""The interpreter of the child processes: the worker's, or that of ``--python``, which does not need mops.
 
 A child process needs Python, numpy and pyarrow. The tests of child processes ran with the oldest versions that mops
 accepts (docs/internals/decisions.md).

@@ -109,7 +109,7 @@ class _Reaper:
         return {"kind": "spawned", "pid": process.pid}
 
     def _take_descriptors(self, fds: list[int]) -> None:
-        """Receive all messages with descriptors, even if there is no room for them: the next one is a request."""
+        """Receive all messages with descriptors, even if no descriptor is free: the next message is a request."""
         refused: OSError | None = None
         for _ in range(_DESCRIPTORS):
             try:
