@@ -15,7 +15,7 @@ PARTS = {"outputs": ("param_id", "replicate", "day"), "losses": ("param_id", "ta
 
 
 def differences(first: Path, second: Path) -> list[str]:
-    """Return what differs between two artefacts, in sentences; nothing: they are the same."""
+    """Return the differences between two artefacts, as sentences; nothing if the artefacts are the same."""
     found = []
     for part, key in PARTS.items():
         found += part_differences(part, read_sorted(first / part, key), read_sorted(second / part, key))
@@ -23,7 +23,7 @@ def differences(first: Path, second: Path) -> list[str]:
 
 
 def read_sorted(folder: Path, key: tuple[str, ...]) -> pa.Table:
-    """Read one part of an artefact in the order of its key, in types that do not depend on who wrote it."""
+    """Read one part of an artefact in the order of its key, in types that do not depend on the writer."""
     table = dataset(folder).to_table()
     columns = {name: table[name].cast(COLUMN_TYPES.get(name, pa.float64())) for name in table.column_names}
     return pa.table(columns).sort_by([(name, "ascending") for name in key])

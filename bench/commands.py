@@ -1,7 +1,7 @@
 """Measures CPU time and memory of commands that do little (docs/internals/decisions.md, "What a command imports").
 
-Each round runs every command once: with pandas hidden, as the command ``mops`` does it, and with pandas where pyarrow
-finds it, in turn.
+Each round runs every command twice: once with pandas hidden, as the command ``mops`` hides it, and once with pandas
+where pyarrow finds it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def taken(command: list[str], folder: str) -> tuple[float, int]:
-    """Run a command; return its CPU time (s) and the most memory that it had (KiB)."""
+    """Run a command; return its CPU time (s) and its peak memory (KiB)."""
     # Start the command from a small process: the kernel's peak for a program includes the process that started it.
     line = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command]
     cpu_s, kib = subprocess.run(line, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout.split()

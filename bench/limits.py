@@ -1,12 +1,12 @@
-"""Measure what limits and fresh processes are worth: `python bench/limits.py` (root: it makes cgroups and mounts).
+"""Measure the effect of limits and fresh processes: `python bench/limits.py` (as root: it makes cgroups and mounts).
 
-| name | what is shown |
+| name | what the bench shows |
 |---|---|
-| leak | 72 MiB of native memory leaked by each simulation, in a worker of 1 GiB; controls without what helps |
-| fragment | the worker's processes while a model fragments Python's heap; a control without fresh processes |
-| jobs | a scheduler and a worker that live through many jobs |
-| outputs | more bytes of outputs than there is memory for everything, with a small /dev/shm |
-| threads | two children of a model in linear algebra, with one thread each and with as many as OpenBLAS takes |
+| leak | each simulation leaks 72 MiB of native memory in a worker of 1 GiB; controls run without the protections |
+| fragment | memory of the worker while a model fragments Python's heap; a control runs without fresh processes |
+| jobs | memory of a scheduler and a worker that run many jobs |
+| outputs | a job whose outputs are larger than all memory, with a small /dev/shm |
+| threads | two children that run linear algebra, with one thread each, or with OpenBLAS's default number |
 
 Writes `bench/results/limits.json` (a part of it with `--only`), and in `docs/internals` the tables of `memory.md` and
 the picture `limits.png`. With `--quick` (a tenth of everything, to see that it works) it prints and writes nothing.
@@ -43,9 +43,9 @@ LEAK_RUNS = {
 """Threads of the worker, and MODELOPS_JOB_ settings."""
 
 THREADS_RUNS = {"one thread each": {}, "OpenBLAS's own choice": {"SIM_THREADS": 2, "SLOTS": 2}}
-"""Both have two children at once; with SIM_THREADS=2 each has the two threads that OpenBLAS takes on two cores."""
+"""Both run two children at once. With SIM_THREADS=2, each has two threads, OpenBLAS's default on two cores."""
 THREADS_LOADS = {1_000: 20, 2_000: 4}
-"""Unknowns, and solves in each simulation."""
+"""Unknowns of a system, and solves in each simulation."""
 
 
 def main() -> None:
@@ -111,7 +111,7 @@ def fragment_run(label: str, settings: dict, simulations: int) -> dict:
 
 
 def jobs(quicker: int) -> dict:
-    """Run one job after the other on a cluster that stays; its processes are looked at meanwhile."""
+    """Run one job after the other on the same cluster, and sample the memory of its processes."""
     n_jobs, sets = 100 // quicker, 40
     states, rows = [], 0
     with lab() as place, dask_cluster(place) as cluster:
@@ -130,7 +130,7 @@ def jobs(quicker: int) -> dict:
 
 
 def outputs(quicker: int) -> dict:
-    """Run a job with large outputs in a cgroup that holds everything: runner, its workers, memory files."""
+    """Run a job with large outputs in a cgroup that holds the runner, its workers and memory files."""
     simulations = 100 // quicker
     with lab() as place, cgroup_of(4 * GIB) as cgroup, cgroup_memory(cgroup) as memory:
         study = place.study("wide:simulate", numbered(simulations, mib=WIDE_MIB))
@@ -182,13 +182,13 @@ def quarters(label: str, series: list[tuple[float, int]]) -> dict:
 
 
 def said_of(figures: dict) -> dict:
-    """Say the figures that fit in a line, and return all."""
+    """Print the figures that fit in a line, and return all."""
     say(str({key: value for key, value in figures.items() if key not in ("series", "runs")}))
     return figures
 
 
 def numbered(simulations: int, **params: object) -> list[dict]:
-    """Return parameter sets that differ by their number only."""
+    """Return parameter sets that differ only by their number."""
     return [{"n": n, **params} for n in range(simulations)]
 
 

@@ -1,6 +1,6 @@
-"""What `limits.py` works with: containers' limits, a Dask cluster of real processes, jobs, and memory over time.
+"""The tools of `limits.py`: limits like those of containers, a Dask cluster of processes, jobs, and memory samples.
 
-Needs root, for cgroups and mounts; Linux.
+Needs Linux, and root for cgroups and mounts.
 """
 
 import json
@@ -37,15 +37,15 @@ class Cgroup:
     v1: bool
 
     def add(self, pid: int) -> None:
-        """Put a process in; what it starts from now on is in as well."""
+        """Put a process into the cgroup; the processes that it starts later are in the cgroup too."""
         (self.folder / "cgroup.procs").write_text(str(pid))
 
     def kills(self) -> int:
-        """Return how many processes the kernel has killed because it was full."""
+        """Return how many processes the kernel has killed because the cgroup was full."""
         return self._figures("memory.oom_control" if self.v1 else "memory.events")["oom_kill"]
 
     def taken_bytes(self) -> int:
-        """Return what cannot be given back: the processes' own memory, and what lies in memory files."""
+        """Return the bytes that the kernel cannot reclaim: the memory of processes, and memory files."""
         figures = self._figures("memory.stat")
         return figures["total_rss"] + figures["total_shmem"] if self.v1 else figures["anon"] + figures["shmem"]
 
@@ -56,7 +56,7 @@ class Cgroup:
 
 @contextmanager
 def cgroup_of(limit_bytes: int) -> Iterator[Cgroup]:
-    """Make a cgroup of so many bytes; it must be empty in the end."""
+    """Make a cgroup with this limit in bytes; it must be empty at the end of the body."""
     mounted = Path("/sys/fs/cgroup/memory")
     v1 = mounted.is_dir()
     folder = (mounted if v1 else mounted.parent) / f"mops-bench-{uuid.uuid4().hex[:8]}"
@@ -76,7 +76,7 @@ def await_empty(folder: Path, longest_s: float = 10) -> None:
 
 
 class CgroupMemory(threading.Thread):
-    """Samples what a cgroup holds, from `start` to `stop`: `series` has (seconds, bytes)."""
+    """Samples the memory of a cgroup from `start` to `stop`: `series` has (seconds, bytes)."""
 
     def __init__(self, cgroup: Cgroup):
         super().__init__(daemon=True)
@@ -111,7 +111,7 @@ def cgroup_memory(cgroup: Cgroup) -> Iterator[CgroupMemory]:
 
 @dataclass
 class Lab:
-    """A folder with everything that one run leaves behind until it is over."""
+    """A folder for all files of one run, removed when the run ends."""
 
     folder: Path
     studies: int = 0
@@ -125,7 +125,7 @@ class Lab:
         return path
 
     def environment(self, **settings: object) -> dict[str, str]:
-        """Return a runner's environment: default settings, but for these MODELOPS_JOB_ ones."""
+        """Return a runner's environment: default settings, except these of MODELOPS_JOB_."""
         own = {f"MODELOPS_JOB_{name}": str(value) for name, value in settings.items()}
         return environment() | {"XDG_CACHE_HOME": str(self.folder / "cache")} | self.env | own
 
@@ -207,7 +207,7 @@ def memory_of(*pids: int) -> Iterator[list[PeakMemory]]:
 
 
 def thinned(series: list[tuple[float, int]], most: int = 400) -> list[list[float]]:
-    """Return a series of so many points at most, as (s, MiB): the highest of its stretch stands for each."""
+    """Return a series of at most this many points, as (s, MiB). Each point is the highest of its interval."""
     step = max(-(-len(series) // most), 1)
     stretches = [series[n : n + step] for n in range(0, len(series), step)]
     return [[round(s[-1][0], 2), round(max(size for _, size in s) / MIB, 1)] for s in stretches]

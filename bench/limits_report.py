@@ -1,4 +1,4 @@
-"""The tables and the picture of what `limits.py` has measured."""
+"""The tables and the picture of the measurements of `limits.py`."""
 
 from pathlib import Path
 from statistics import median
@@ -11,7 +11,7 @@ PICTURE = DOCS / "limits.png"
 BEGIN, END = "<!-- limits: begin (bench/limits.py writes it) -->", "<!-- limits: end -->"
 MIB = 2**20
 FLAT_SHARE, FLAT_BYTES = 0.05, 20 * MIB
-"""Flat: the last quarter's median is above the second quarter's by so much at most, whichever is larger."""
+"""Memory is flat if the last quarter's median exceeds the second quarter's by at most the larger of these."""
 
 
 def tables(result: dict) -> str:
@@ -41,7 +41,7 @@ def leak_row(run: dict) -> str:
 
 
 def failures(run: dict) -> str:
-    """Return the failures by reason; or how the whole job has ended."""
+    """Return the failures by reason, or how the job ended."""
     found = run.get("failures", {})
     counted = ", ".join(f"{n:,} {reason}" for reason, n in found.items())
     return counted or ("none" if run["state"] == "succeeded" else f"the job {run['state']}: {run['error']}")
@@ -69,7 +69,7 @@ def quarters_row(run: dict, *others: object) -> str:
 
 
 def flat(run: dict) -> bool:
-    """Tell whether a run's memory does not grow, by this benchmark's rule."""
+    """Tell whether a run's memory is flat by this benchmark's rule."""
     before, after = run["second_quarter_bytes"], run["last_quarter_bytes"]
     return after - before <= max(FLAT_SHARE * before, FLAT_BYTES)
 
@@ -165,12 +165,12 @@ PANELS = {
     "jobs": ("jobs one after the other", None),
     "outputs": ("outputs of 50 MiB, 4 GiB for everything", 4096),
 }
-"""Titles, and the limit in MiB where there is one."""
+"""Titles, and limits in MiB of the benches that have one."""
 DRAWN_LEAKS = ("default settings", "CHILD_GROWTH=0, SIM_MEMORY=64GiB")
 
 
 def drawn(bench: dict) -> list[dict]:
-    """Return the series of a bench that are drawn."""
+    """Return the series of a bench to draw."""
     runs = bench.get("runs", [bench])
     return [run for run in runs if "leak_mib" not in bench or run["label"] in DRAWN_LEAKS]
 

@@ -17,11 +17,11 @@ from throughput import PEERS, RESULTS, machine, measure_memory, say
 from tree_memory import unreclaimable_bytes
 
 LIBRARIES_UP_TO = 2_000
-"""Sets: at 10,000 one of them takes 20 GiB."""
+"""Parameter sets: at 10,000, one of the peers uses 20 GiB."""
 QUICK_UP_TO = 1_000
 REPEATS = 3
 SAMPLE_S = 0.02
-"""Five times a second, the peak of a run of 2 s was read 3 MiB too low, and that of one of 10 s by 1."""
+"""With five samples a second, the measured peak was 3 MiB too low for a run of 2 s, and 1 MiB for 10 s."""
 
 WINDOWS = 10
 
@@ -73,7 +73,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def runs(sizes: tuple[int, ...], up_to: int, repeats: int) -> list[int]:
-    """Return the sizes to run, in their order."""
+    """Return the sizes to run, in order."""
     return [sets for sets in sizes if sets <= up_to] * repeats
 
 
@@ -89,7 +89,7 @@ def measure(name: str, peer: str, sets: int) -> dict:
 
 
 def windows(series: list[tuple[float, int, int]], since_s: float, until_s: float) -> list[list[int]]:
-    """Return the peaks (bytes) of the tree and of the first process in each tenth of the run but the first.
+    """Return the peaks (bytes) of the tree and of the first process in each tenth of the run except the first.
 
     The rate is even, so a tenth of the time is a tenth of the sets. The first tenth holds the program's start.
     """

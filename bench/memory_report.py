@@ -1,4 +1,4 @@
-"""The tables and the picture of what `memory.py` has measured."""
+"""The tables and the picture of the measurements of `memory.py`."""
 
 from pathlib import Path
 from statistics import mean, median
@@ -13,7 +13,7 @@ PICTURE = DOCS / "memory.png"
 BEGIN = THROUGHPUT_BEGIN.replace("throughput.py", "memory.py")
 MIB = 2**20
 SLOPE_ABOVE = 1_000
-"""Sets: below, what grows is the window that fills and the first pages of everything."""
+"""Parameter sets. Below this number, memory grows because the window fills and first pages are used."""
 MARKS = {"peak_bytes": 0.5, "peak_root_bytes": 0.2}
 WHOSE = {"peak_bytes": "process tree", "peak_root_bytes": "runner alone"}
 
@@ -42,7 +42,7 @@ def between(result: dict, load: str, key: str) -> list[tuple[float, int]]:
 
 
 def within(result: dict, load: str, key: str) -> list[tuple[float, int]]:
-    """Return the peaks (bytes) of mops in each part of its largest runs, over the sets done, less each run's mean."""
+    """Return the peaks (bytes) of mops in each part of its largest runs, over the sets done, minus each run's mean."""
     points = chosen(result, load, "mops")
     largest = max((point["sets"] for point in points), default=0)
     found: list[tuple[float, int]] = []
@@ -55,7 +55,7 @@ def within(result: dict, load: str, key: str) -> list[tuple[float, int]]:
 
 
 def line(points: list[tuple[float, int]]) -> str:
-    """Return the slope and its standard error for people; nothing where there is one size only."""
+    """Return the slope and its standard error as text; empty if there is only one size."""
     if len({sets for sets, _ in points}) < 2:
         return ""
     slope, error = fitted(points)
@@ -89,7 +89,7 @@ def peak_row(result: dict, load: str, peer: str, sizes: list[int]) -> str:
 
 
 def spread(peaks: list[int]) -> str:
-    """Return the median in MiB, and how far the others are from it where there are others."""
+    """Return the median in MiB and, if there are several values, the largest deviation from it."""
     if not peaks:
         return ""
     middle = median(peaks)

@@ -4,7 +4,7 @@ For each size: sets in a Parquet file (4 parameters, one row of output each), `m
 while, `status`, `resume`, SIGKILL after a while, `status`. Each step is a new process, as a user starts it. The
 benchmark samples the memory of the runner alone and of its whole process tree.
 
-Leaves `bench/results/million.json` and prints the table of `docs/internals/large-studies.md`.
+Writes `bench/results/million.json` and prints the table of `docs/internals/large-studies.md`.
 """
 
 import argparse
@@ -33,7 +33,7 @@ INTERVAL_S = 0.2
 
 @dataclass
 class Step:
-    """What a step took: the runner's time (s); its peak, its tree's, and what it had at the end (PSS, MiB)."""
+    """The figures of a step: time (s), peaks of the runner and of its tree, and the runner at the end (PSS, MiB)."""
 
     sets: int
     name: str
@@ -186,7 +186,7 @@ def table(steps: list[Step]) -> str:
 def slopes(steps: list[Step]) -> dict[str, float]:
     """Return by how much the runner's peak grows for each 1,000 sets (MiB), from the smallest study to the largest.
 
-    A step that had nothing to do, because the smaller study was over, says nothing.
+    A step is skipped if it had nothing to do because the smaller study had ended.
     """
     sizes = sorted({step.sets for step in steps})
     if len(sizes) < 2:

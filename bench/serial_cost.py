@@ -23,9 +23,9 @@ def main() -> None:
 
 
 def ordinary_seconds(case: Case) -> float:
-    """Return the mean CPU time of one simulation that is not one of the long ones, targets included."""
+    """Return the mean CPU time of a simulation that is not long, including targets."""
     params = replace(case, sets=1, skew=False).parameter_sets()[0]
-    run_serially(case, params)  # the first one pays for what is loaded late
+    run_serially(case, params)  # the first run includes late imports
     started = time.process_time()
     simulations = 0
     while simulations < LEAST_SIMULATIONS or time.process_time() - started < LEAST_S:
@@ -35,7 +35,7 @@ def ordinary_seconds(case: Case) -> float:
 
 
 def mean_factor(case: Case) -> float:
-    """Return how many times an ordinary simulation's cost the mean one of this case costs."""
+    """Return the mean cost of a simulation in this case, relative to an ordinary simulation."""
     if not case.skew:
         return 1.0
     seeds = [seed for params in case.parameter_sets() for seed in seeds_of(param_id(params), case.replicates)]

@@ -42,7 +42,7 @@ CHECK = ("--sets", "60", "--ms", "1", "--skew", "--export")
 
 @dataclass(frozen=True)
 class Load:
-    """One case: what a simulation costs, and how many sets make the peers run for 5 s or more (1 ms: 15 s).
+    """One case: the cost of a simulation, and a number of sets that keeps the peers busy for 5 s or more (1 ms: 15 s).
 
     The benchmark compares rates, so the slow peers run fewer sets. Otherwise they would take six minutes at 0 ms.
     """
@@ -60,7 +60,7 @@ class Load:
         return [*size, "--ms", str(self.ms), *(["--skew"] if self.skew else [])]
 
     def quick(self) -> "Load":
-        """Return the same with few sets."""
+        """Return the same case with few sets."""
         return replace(self, sets=max(self.sets // QUICKER, 10), slow_sets=max(self.slow_sets // QUICKER, 10))
 
 
@@ -69,7 +69,7 @@ LOADS = {
     "0 ms, 64 KiB": Load(ms=0, sets=5_000, slow_sets=300, rows=2_048),
     "1 ms": Load(ms=1, sets=4_000, slow_sets=300),
     "10 ms": Load(ms=10, sets=250, slow_sets=200),
-    "skew": Load(ms=10, sets=200, slow_sets=200, skew=True),  # the same sets: which are long depends on the seeds
+    "skew": Load(ms=10, sets=200, slow_sets=200, skew=True),  # the same sets, because the seeds decide which are long
     "100 ms": Load(ms=100, sets=40, slow_sets=20),
 }
 
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def keep(results: list[dict]) -> None:
-    """Write the figures and, from all that are there, the report."""
+    """Write the figures, and the report of all figures that exist."""
     RESULTS.mkdir(exist_ok=True)
     for result in results:
         path_of(result["case"]).write_text(json.dumps(result, indent=1) + "\n")
@@ -94,7 +94,7 @@ def keep(results: list[dict]) -> None:
 
 
 def path_of(name: str) -> Path:
-    """Return where a case's figures are kept."""
+    """Return the path of a case's figures."""
     return RESULTS / f"{name.replace(',', '').replace(' ', '-')}.json"
 
 
@@ -108,7 +108,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def check_artefacts(peers: list[str]) -> None:
-    """Run each peer once, untimed, and stop unless all have left the same rows."""
+    """Run each peer once, untimed, and stop unless all have written the same rows."""
     with tempfile.TemporaryDirectory() as folder:
         outs = {peer: Path(folder) / str(n) for n, peer in enumerate(peers)}
         for peer, out in outs.items():
@@ -135,12 +135,12 @@ def measure(name: str, load: Load, peers: list[str], rounds: int) -> dict:
 
 
 def measure_arguments(peer: str, arguments: list[str]) -> dict:
-    """Run one peer once; return what it says and what is seen from outside."""
+    """Run one peer once; return the figures that it prints and those measured from outside."""
     return measure_memory(peer, arguments, PSS_INTERVAL_S)[0]
 
 
 def measure_memory(peer: str, arguments: list[str], every_s: float, size: Size = None) -> tuple[dict, PeakMemory]:
-    """Run one peer once; return its figures, and its memory over time, read at least every so often."""
+    """Run one peer once; return its figures, and its memory over time, sampled at least at this interval."""
     with tempfile.TemporaryDirectory() as folder:
         return run([*command(peer), *arguments, "--out", str(Path(folder) / "out")], every_s, size)
 
@@ -171,7 +171,7 @@ def run(command_line: list[str], every_s: float = PSS_INTERVAL_S, size: Size = N
 
 
 def environment() -> dict[str, str]:
-    """Return this environment without settings of mops (defaults are measured), and with mops to be found."""
+    """Return this environment with mops importable and without settings, because defaults are measured."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MODELOPS_")}
     paths = [kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else []
     kept["PYTHONPATH"] = os.pathsep.join([*paths, str(BENCH.parent / "runner")])
@@ -185,7 +185,7 @@ def serial_ms(load: Load) -> float:
 
 
 def machine() -> dict:
-    """Return what the figures depend on."""
+    """Return the machine and the versions on which the figures depend."""
     packages = ("distributed", "joblib", "numpy", "pyarrow")
     return {
         "cpus": len(os.sched_getaffinity(0)),

@@ -1,4 +1,4 @@
-"""The tables and the picture of what `throughput.py` has measured."""
+"""The tables and the picture of the measurements of `throughput.py`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ STANDING = """\
 
 
 def standing(results: list[dict]) -> str:
-    """Return how mops stands against the best library of each case, as a Markdown table."""
+    """Return a comparison of mops with the best library of each case, as a Markdown table."""
     return "\n".join([STANDING, *(standing_row(result) for result in results if "mops" in peers(result))])
 
 
@@ -64,7 +64,7 @@ def rate(figures: dict) -> float:
 
 
 def over_ideal(result: dict, peer: str) -> float:
-    """Return how many times as long as the bare computing on all workers a peer takes."""
+    """Return a peer's run time as a multiple of the bare computation on all workers."""
     ideal_rate = WORKERS * 1000 / median(result["serial_ms"])
     return ideal_rate / middle(result, lambda round_: rate(round_[peer]))
 
@@ -84,7 +84,7 @@ def write_report(results: list[dict]) -> None:
 
 
 def put_between(page: Path, begin: str, end: str, text: str) -> None:
-    """Replace what stands between two markers of a page."""
+    """Replace the text between two markers of a page."""
     before, rest = page.read_text().split(begin)
     _, after = rest.split(end)
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
@@ -96,13 +96,13 @@ def machine_line(results: list[dict]) -> str:
 
 
 def facts_line(facts: dict) -> str:
-    """Return what machine and which packages the figures are of."""
+    """Return the machine and the packages of the figures."""
     packages = ", ".join(f"{name} {facts[name]}" for name in ("numpy", "pyarrow", "distributed", "joblib"))
     return f"{facts['cpus']} cores, {facts['memory_gib']} GiB, Python {facts['python']}, {packages}"
 
 
 def draw(results: list[dict]) -> None:
-    """Draw run time over ideal for each case and peer, on a log scale: 1 is the bare computing."""
+    """Draw run time over ideal for each case and peer, on a log scale: 1 is the bare computation."""
     import matplotlib as mpl
 
     mpl.use("agg")

@@ -1,11 +1,11 @@
 """The peak memory of a process and all its descendants, sampled while it runs.
 
-Memory is the proportional set size (PSS): pages that several processes share are counted once in all. What
-lies in memfd or /dev/shm files counts while some process maps it. Needs Linux.
+Memory is the proportional set size (PSS): a page that several processes share counts once in total. A page of
+a memfd or of a file in /dev/shm counts while a process maps it. Needs Linux.
 
-To read PSS the kernel walks all pages: 0.5 ms and more for a process, which ten times a second took 5 % of a
-core from what was measured. The resident size, much cheaper, says when it is worth while: PSS is read when the
-resident size is larger than ever, and else once a second (copies of forked pages raise PSS alone).
+To read PSS, the kernel walks all pages, which takes 0.5 ms or more per process. Ten readings a second took 5 % of a
+core from the measured program. So the sampler reads PSS only when the much cheaper resident size reaches a new maximum, and
+otherwise once a second, because copies of forked pages raise only PSS.
 """
 
 import threading
@@ -22,21 +22,21 @@ NOTEWORTHY_GROWTH_BYTES = 2**20
 
 
 Size = Callable[[psutil.Process], int] | None
-"""What counts of a process; None: its PSS."""
+"""Returns the counted memory of a process; None: its PSS."""
 
 
 class PeakMemory(threading.Thread):
     """Samples from `start` to `stop`.
 
     `peak_bytes` is the largest sum seen, `peak_root_bytes` the largest of the root process alone (not at the same
-    moment), `cpu_s` what sampling cost. `series` holds (seconds since the start, sum, root process) of each reading.
+    moment), `cpu_s` the CPU time of sampling. `series` has (seconds since the start, sum, root process) of each reading.
 
     Parameters
     ----------
     every_s
         PSS is read at least this often.
     size
-        What counts of a process; without it its whole PSS.
+        Returns the counted memory of a process; None: its whole PSS.
     """
 
     def __init__(self, pid: int, every_s: float = PSS_INTERVAL_S, size: Size = None):
@@ -99,8 +99,8 @@ def pss_bytes(process: psutil.Process) -> int:
 def unreclaimable_bytes(process: psutil.Process) -> int:
     """Return a process's share of memory without pages of files, which the kernel can drop; none if it has ended.
 
-    Pages of files are programs and libraries. How many of them count as one process's own depends on who else on the
-    machine has them mapped: 70 MiB that come and go with neighbours, and with its own children at the end.
+    Pages of files are programs and libraries. Their share of one process depends on the other processes that map them:
+    it changes by 70 MiB when other processes, or the process's children, start and end.
     """
     try:
         lines = Path("/proc", str(process.pid), "smaps_rollup").read_text().splitlines()

@@ -2,11 +2,11 @@
 
 A patch in `bench/tricks/` takes one trick out of a copy of the package. A line above the diff (`case: NAME`) says which
 case the trick is for. In each round the code as it is and each patched copy run once, in turn (A B C, B C A, ...), so
-that all of them meet a slow minute of the machine.
+that a slow minute of the machine affects all of them.
 
 `--patch FILE --case NAME` measures patches that are not kept; several patches of one case share the rounds. Prints
 medians and the gain: by how much less the code takes than the patched copy, as the median over the rounds, with the
-least and the most. Without a patch (`--patch /dev/null`) it prints what is noise. docs/internals/tricks.md has the
+least and the most. Without a patch (`--patch /dev/null`) it prints the noise. docs/internals/tricks.md has the
 verdicts.
 """
 
@@ -43,7 +43,7 @@ ROUNDS = 5
 TIMES = ("seconds", "start-up", "CPU", "runner's CPU")
 
 Figures = dict[str, float]
-"""What one run took: seconds (s), CPU time of all processes (s), and peaks of memory (MiB)."""
+"""The figures of one run: seconds (s), CPU time of all processes (s), and peaks of memory (MiB)."""
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def case_of(patch: Path) -> str:
-    """Return the case that a patch names in a line of its head."""
+    """Return the case that a line above the diff names."""
     found = [line.partition(":")[2].strip() for line in patch.read_text().splitlines() if line.startswith("case:")]
     if len(found) != 1 or found[0] not in CASES:
         sys.exit(f"{patch}: write one line 'case: NAME' above the diff, with one of: {'; '.join(CASES)}")
@@ -94,7 +94,7 @@ def package(folder: Path, patch: Path | None) -> Path:
     shutil.copytree(RUNNER, copy, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     if patch is not None and patch.read_bytes():
         command = ["git", "apply", "--unidiff-zero", str(patch.resolve())]
-        # Not as a part of a repository around the copy: git would leave the patch out without a word.
+        # In a repository around the copy, git would silently skip the patch.
         subprocess.run(
             command, cwd=folder, check=True, env=os.environ | {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
         )
@@ -103,7 +103,7 @@ def package(folder: Path, patch: Path | None) -> Path:
 
 @contextlib.contextmanager
 def imported_from(copy: Path) -> Iterator[None]:
-    """Have the processes that the body starts import mops from a copy of the package."""
+    """Let the processes that the body starts import mops from a copy of the package."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(copy)
     try:
@@ -157,7 +157,7 @@ def parameters(n: int, ms: float, rows: int) -> dict:
 
 
 def memory(arguments: list[str]) -> Figures:
-    """Run a job as bench/memory.py does, which samples often and counts what the kernel cannot give back."""
+    """Run a job as bench/memory.py does, which samples often and counts only memory that the kernel cannot reclaim."""
     before = cpu_seconds()
     figures, _ = throughput.measure_memory("mops", arguments, SAMPLE_S, unreclaimable_bytes)
     return of_job(figures, cpu_seconds() - before)
@@ -246,7 +246,7 @@ CASES: dict[str, Callable[[], Figures]] = {
 
 
 def table(case: str, found: dict[str, list[Figures]]) -> str:
-    """Return the medians, and what the code as it is gains over each patched copy, as a Markdown table."""
+    """Return the medians, and the gain of the code over each patched copy, as a Markdown table."""
     base = found.pop("as it is")
     units = {name: "s" if name in TIMES else "MiB" for name in base[0]}
     lines = [f"{case}, {len(base)} rounds", "", "| without | figure | without | with | gain | least to most |"]

@@ -1,4 +1,4 @@
-"""A model that spends its time in linear algebra: solves of dense systems, which OpenBLAS does with all its threads.
+"""A model that spends its time in linear algebra: it solves dense systems, for which OpenBLAS uses all its threads.
 
 | parameter | meaning |
 |---|---|
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def simulate(params, seed):
-    """Return a number that needs all solutions, and which process it was."""
+    """Return a number that depends on all solutions, and the process id."""
     rng = np.random.default_rng(seed)
     matrix = rng.random((params["size"], params["size"]))
     state = rng.random(params["size"])

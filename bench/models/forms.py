@@ -1,6 +1,6 @@
 """The benchmark's model with its results in other forms: as Arrow, as Python lists, and in types that change.
 
-Parameters are those of `sir.py`.
+The parameters are the same as in `sir.py`.
 """
 
 import pyarrow as pa

@@ -1,8 +1,8 @@
-"""A model that leaks native memory: nothing but its process's end gives it back.
+"""A model that leaks native memory. Only the end of its process frees the memory.
 
 | parameter | meaning |
 |---|---|
-| `mib` | what one simulation leaks, all of it written to |
+| `mib` | MiB that one simulation leaks; it writes to every page |
 """
 
 import ctypes
@@ -14,7 +14,7 @@ _libc.malloc.argtypes = [ctypes.c_size_t]
 
 
 def simulate(params, seed):
-    """Return which process has leaked."""
+    """Return the id of the process that leaked."""
     n_bytes = params["mib"] << 20
     ctypes.memset(_libc.malloc(n_bytes), 1, n_bytes)
     return {"pid": os.getpid()}

@@ -7,8 +7,8 @@
 | `rows` | rows of the table: 365 are 11 KiB, 2,048 are 64 KiB |
 | `skew` | 1: two simulations of a hundred take 20 times longer |
 
-The work is a fixed number of steps and not a clock's reading: what shares the core with a model (caches, a
-busy driver) then costs it what it costs a real one, and the results are the same everywhere.
+The work is a fixed number of steps, not a time on the clock. So a busy runner on the same core slows this model as it
+slows a real one, and the results are the same on every machine.
 """
 
 import numpy as np
@@ -29,12 +29,12 @@ def simulate(params, seed):
 
 
 def is_long(seed):
-    """Tell whether a skewed load's simulation with this seed is one of the long ones."""
+    """Tell whether the simulation with this seed is long in a skewed load."""
     return seed % 50 == 0
 
 
 def last_attack_rate(beta, gamma, steps, rng):
-    """Run `steps` days of chain-binomial epidemics, one after the other; return what the last one came to."""
+    """Run `steps` days of chain-binomial epidemics, one after the other; return the result of the last one."""
     susceptible, infected = POPULATION - 10, 10
     for _ in range(steps):
         infections = rng.binomial(susceptible, 1 - np.exp(-beta * infected / POPULATION))

@@ -1,4 +1,4 @@
-"""The benchmark's six targets: cheap ones, for what is measured is the runner."""
+"""The benchmark's six targets. They are cheap, because the benchmark measures the runner."""
 
 import numpy as np
 

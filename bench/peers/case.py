@@ -1,4 +1,4 @@
-"""What every peer runs: one case of the benchmark, and the artefact that it must leave behind.
+"""Defines what every peer runs and writes: one case of the benchmark, and its artefact.
 
 The artefact is two folders of Parquet files:
 
@@ -28,7 +28,7 @@ N_WORKERS = 2
 TARGETS = ("peak", "peak_day", "mean_infected", "spread", "squared_error", "final_size")
 
 COLUMNS = ("day", "susceptible", "infected", "noise")
-# As a dictionary a param_id of 64 characters costs four bytes a row; Parquet keeps it so by itself.
+# In a dictionary, a param_id of 64 characters costs four bytes a row. Parquet uses dictionaries by default.
 PARAM_ID = pa.dictionary(pa.int32(), pa.string())
 OUTPUTS = pa.schema(
     [("param_id", PARAM_ID), ("replicate", pa.int32()), ("seed", pa.uint64())]
@@ -39,7 +39,7 @@ LOSSES = pa.schema([("param_id", pa.string()), ("target", pa.string()), ("loss",
 
 @dataclass(frozen=True)
 class Case:
-    """How many parameter sets, and what one simulation of them costs."""
+    """The number of parameter sets, and the cost of one simulation."""
 
     sets: int
     ms: float
@@ -61,7 +61,7 @@ class Case:
 
 
 def case_parser(description: str) -> argparse.ArgumentParser:
-    """Return a parser of the options that say which case it is."""
+    """Return a parser of the options that describe the case."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--sets", type=int, required=True, help="parameter sets, 6 targets each")
     parser.add_argument("--ms", type=float, required=True, help="CPU time of one simulation, in milliseconds")
@@ -117,7 +117,7 @@ def seeds_of(identity: str, replicates: int) -> list[int]:
 
 
 def output_rows(identity: str, seeds: list[int], replicates: list[pa.Table]) -> pa.Table:
-    """Put a group's replicates into one table, with whose they are in front."""
+    """Put a group's replicates into one table, with the identifying columns first."""
     values = pa.concat_tables(replicates)
     lengths = [table.num_rows for table in replicates]
     index = pa.array(np.zeros(values.num_rows, dtype=np.int32))
@@ -128,7 +128,7 @@ def output_rows(identity: str, seeds: list[int], replicates: list[pa.Table]) -> 
 
 
 def joined(tables: list[pa.Table]) -> pa.Table:
-    """Put tables of outputs one below the other, in one piece and with one dictionary of param_ids."""
+    """Concatenate tables of outputs into one chunk with one dictionary of param_ids."""
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
@@ -138,7 +138,7 @@ def loss_table(rows: list[tuple[str, str, float]]) -> pa.Table:
 
 
 def run_group(params: dict, replicates: int) -> tuple[pa.Table, list[tuple[str, str, float]]]:
-    """Run a parameter set with its replicates and targets, as a worker of a well-made peer would."""
+    """Run a parameter set with its replicates and targets, like a worker of a well-written peer."""
     identity = param_id(params)
     seeds = seeds_of(identity, replicates)
     tables = [simulate(params, seed) for seed in seeds]

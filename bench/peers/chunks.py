@@ -1,7 +1,7 @@
-"""What the peers that are tuned by hand share: jobs of several parameter sets, and the file that rows go into.
+"""The common code of the hand-tuned peers: jobs of several parameter sets, and the file for their rows.
 
-They are tuned by one who knows what a simulation costs: a job is a chunk of sets worth about 50 ms, and its rows travel
-as one Arrow table. A job for each set did 9,000 simulations/s at 0 ms with joblib; chunks did 15,000.
+Their author knows the cost of a simulation: a job is a chunk of sets worth about 50 ms, and its rows travel as one
+Arrow table. With joblib at 0 ms, one job per set ran 9,000 simulations/s, and chunks ran 15,000.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,18 +14,18 @@ from case import N_WORKERS, OUTPUTS, Case, joined, loss_table, run_group
 JOB_MS = 50
 MOST_BYTES_IN_A_JOB = 3 * 2**20
 ROW_BYTES = 4 * 8  # four columns of floats
-ROW_GROUP_BYTES = 8 * 2**20  # what the driver holds before it writes
+ROW_GROUP_BYTES = 8 * 2**20  # bytes that the main process holds before it writes
 
 Job = tuple[list[dict], int]
 """Parameter sets, and how many replicates each has."""
 Result = tuple[pa.Table, list[tuple[str, str, float]]]
 
-# Long enough that no worker is through with its own while another one starts.
+# Long enough that no worker finishes its share while another worker starts.
 WARM_UP: list[Job] = [(Case(sets=1, ms=20).parameter_sets(), 5)] * (2 * N_WORKERS)
 
 
 def jobs_of(case: Case) -> list[Job]:
-    """Cut the case into jobs of about JOB_MS, or less where outputs are large."""
+    """Cut the case into jobs of about JOB_MS, or less if outputs are large."""
     sets = case.parameter_sets()
     by_time = round(JOB_MS / (case.replicates * max(case.ms, 0.1)))
     by_bytes = MOST_BYTES_IN_A_JOB // (case.replicates * case.rows * ROW_BYTES)

@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def results_of(executor: ProcessPoolExecutor, jobs: list[Job]) -> Iterator[Result]:
-    """Yield results as they come; the next jobs are sent before a result is looked at."""
+    """Yield results as they come. Submit the next jobs before yielding, so that workers stay busy."""
     waiting = iter(jobs)
     flying: set[Future[Result]] = {executor.submit(run_job, *job) for job in islice(waiting, WINDOW)}
     while flying:

@@ -1,4 +1,4 @@
-"""Peer: Dask as one writes it first: submit everything, gather everything, write at the end."""
+"""Peer: Dask in its most obvious form: submit everything, gather everything, write at the end."""
 
 from case import parse_arguments
 from dask_futures import run_in_batches

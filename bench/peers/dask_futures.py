@@ -1,4 +1,4 @@
-"""What the two Dask peers share: the cluster, a future for each replicate and each target, and writing a batch."""
+"""The common code of the two Dask peers: the cluster, a future for each replicate and target, and writing a batch."""
 
 import logging
 import time
@@ -48,7 +48,7 @@ def connected() -> Iterator[Client]:
             threads_per_worker=1,
             processes=True,
             dashboard_address=None,
-            silence_logs=logging.CRITICAL,  # a heartbeat that meets the closing scheduler prints 50 lines
+            silence_logs=logging.CRITICAL,  # a heartbeat to a closing scheduler prints 50 lines
         ) as cluster,
         Client(cluster) as client,
     ):

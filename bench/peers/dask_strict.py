@@ -1,4 +1,4 @@
-"""Peer: Dask as one writes it first with memory in mind: strict batches of 200 sets, submit, gather, write, next."""
+"""Peer: Dask in the most obvious form that bounds memory: strict batches of 200 sets, submit, gather, write, next."""
 
 from case import parse_arguments
 from dask_futures import run_in_batches

@@ -1,7 +1,7 @@
 """Peer: mops itself, with its default settings, through the Python call.
 
 `mops.submit` starts its own workers. Its start-up (reading the study, packing the project, the cluster, the model's
-import) ends when the job exists; from then on it is measured, the pilot included.
+import) ends when the job exists. The measured time starts then and includes the pilot.
 """
 
 # Before pyarrow, as in the `mops` program: it chooses Arrow's allocator.
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def write_study(path: Path, case: Case) -> Path:
-    """Write the case as a study, set by set: what this program holds is not to count as memory of mops."""
+    """Write the case as a study, set by set, so that this program's data does not count as memory of mops."""
     study = {
         "model": "sir:simulate",
         "n_replicates": case.replicates,
@@ -71,7 +71,7 @@ print(sum(pq.read_metadata(file, filesystem=outputs.filesystem).num_rows for fil
 
 
 def export(job, out: Path) -> None:
-    """Write the job's results as the other peers write theirs, for the comparison row by row."""
+    """Write the job's results in the format of the other peers, for the comparison row by row."""
     for name in ("outputs", "losses"):
         (out / name).mkdir()
     outputs = job.outputs("output").to_table(columns=["param_id", "replicate", "seed", *COLUMNS])

@@ -1,8 +1,8 @@
-"""Make the observed data in data/: one epidemic with known parameters, seen as a health office sees it.
+"""Make the observed data in data/: one epidemic with known parameters, as a health office would observe it.
 
 Run it as `python make_observed.py`.
 
-The truth stands below so that you can tell how near a calibration comes to it.
+The true parameters are below, so that you can compare a calibration with them.
 """
 
 import csv

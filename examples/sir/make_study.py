@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scipy.stats import qmc
 
-# name: (lowest, highest, decimals). Rounded, so that a set can be read, quoted and typed again.
+# name: (lowest, highest, decimals). Rounded, so that people can read, quote and type a value.
 RANGES = {
     "beta": (0.01, 0.06, 4),
     "infectious_days": (3.0, 12.0, 2),
@@ -20,7 +20,7 @@ SEED = 1927  # the year of Kermack and McKendrick
 
 
 def parameter_sets() -> list[dict[str, float]]:
-    """Draw the sets; the same ones each time."""
+    """Draw the parameter sets; each call draws the same ones."""
     points = qmc.Sobol(d=len(RANGES), scramble=True, rng=SEED).random_base2(N_SETS_LOG2)
     lowest, highest, decimals = zip(*RANGES.values(), strict=True)
     scaled = qmc.scale(points, lowest, highest).tolist()

@@ -29,7 +29,7 @@ PARAMETERS = ("beta", "infectious_days", "initial_prevalence")
 
 
 class SIR:
-    """The model as mops calls it: once made for each simulation, then `simulate`."""
+    """The model as mops calls it: mops makes one object for each simulation, then calls `simulate`."""
 
     def simulate(self, params: dict, seed: int) -> dict[str, pl.DataFrame]:
         """Run one epidemic; return its daily course and its totals."""
@@ -54,8 +54,8 @@ def check(params: dict) -> None:
 def starsim_seed(seed: int) -> int:
     """Return `seed` in the range that starsim takes, 0 to 2^32 - 1.
 
-    Seeds derived by mops are in it already and stay as they are. Larger ones (a study may give seeds up to
-    2^64 - 1) are mixed rather than cut, so that seeds which share their lower half do not become one.
+    Seeds that mops derives are in this range and stay unchanged. A study may give seeds up to 2^64 - 1. Larger seeds
+    are mixed and not cut, so that seeds with the same lower half stay different.
     """
     if seed <= MAX_STARSIM_SEED:
         return seed

@@ -1,4 +1,4 @@
-"""How the epidemic was observed: what both targets, and the script that made the data, have in common."""
+"""How the epidemic was observed: the common code of both targets and of the script that made the data."""
 
 import csv
 from pathlib import Path
