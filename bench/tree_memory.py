@@ -4,8 +4,8 @@ Memory is the proportional set size (PSS): a page that several processes share c
 a memfd or of a file in /dev/shm counts while a process maps it. Needs Linux.
 
 To read PSS, the kernel walks all pages, which takes 0.5 ms or more per process. Ten readings a second took 5 % of a
-core from the measured program. So the sampler reads PSS only when the much cheaper resident size reaches a new maximum, and
-otherwise once a second, because copies of forked pages raise only PSS.
+core from the measured program. So the sampler reads PSS only when the much cheaper resident size reaches a
+new maximum, and otherwise once a second, because copies of forked pages raise only PSS.
 """
 
 import threading
@@ -29,7 +29,7 @@ class PeakMemory(threading.Thread):
     """Samples from `start` to `stop`.
 
     `peak_bytes` is the largest sum seen, `peak_root_bytes` the largest of the root process alone (not at the same
-    moment), `cpu_s` the CPU time of sampling. `series` has (seconds since the start, sum, root process) of each reading.
+    moment), `cpu_s` the CPU time of sampling. `series` has (seconds since start, sum, root process) of each reading.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def job_context(job: str, bundle: str, storage: str, spec: ModelSpec, settings: 
         growth_bytes=settings.child_growth,
         start=settings.start,
         install_s=install_seconds(settings),
-        # Twice what the runner itself may hold: an open checkpoint and a queue.
+        # Twice the results that the runner itself may hold: an open checkpoint and a queue.
         held_bytes=4 * settings.checkpoint_bytes,
     )
 
@@ -142,7 +142,7 @@ class Attempt:
     on_progress
         Called with a :class:`Snapshot` about four times a second.
     by
-        Who claims the job. With ``auto``, a job that has ended is left alone.
+        Who claims the job. With ``auto``, the attempt does not resume a job that has ended.
     asked
         The request that this attempt carries out; None: Kubernetes restarted a pod without a new request.
     pods

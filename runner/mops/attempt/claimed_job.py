@@ -104,7 +104,7 @@ class ClaimedJob:
         Raises
         ------
         MopsError
-            The failure. After a ClusterError the log has no end, so that the job is resumed where it is restarted.
+            The failure. After a ClusterError the log has no end, so that the next runner resumes the job.
         Terminated
             The attempt was stopped for the next runner, before the job was complete.
         """

@@ -3,7 +3,7 @@
 A leak is never an error of the job. A clean batch is logged at DEBUG, and a leak, or a worker that does not answer, at
 WARNING. Buffers are found by the names of their anonymous files in /proc, so on Linux only.
 
-Then heaps are trimmed, which returns what the batch has freed to the system, on every worker and here.
+Then the heaps of the runner and of every worker are trimmed, which returns the batch's memory to the system.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mops.worker.run_task import child_pids
 logger = logging.getLogger(__name__)
 
 LEAK_SECONDS = 5.0
-"""How long something may be left of a batch before it counts as a leak."""
+"""How long data of a batch may stay in memory before it counts as a leak."""
 
 ANSWER_SECONDS = 5.0
 TRIM_SECONDS = 10.0
@@ -118,7 +118,7 @@ class DrainThread:
 def check(
     client: Client, job: str, pool: str, batch: Batch, leak_s: float = LEAK_SECONDS, answer_s: float = ANSWER_SECONDS
 ) -> bool:
-    """Wait until nothing is left of a batch, and log what is left after ``leak_s`` seconds; return whether it is clean.
+    """Wait until nothing is left of a batch; after ``leak_s`` seconds log the rest. Return whether the batch is clean.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class Trimmer:
 
 
 async def trim_worker() -> None:
-    """Trim a worker's heap, outside of its event loop. Runs there."""
+    """Trim a worker's heap, outside of its event loop. Runs on the worker."""
     await asyncio.to_thread(trim_heap)
 
 
@@ -193,7 +193,7 @@ def _lines(name: str, answer: Any) -> list[str]:
 
 
 def on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
-    """Describe what the scheduler still has of the keys. Runs there."""
+    """Describe what the scheduler still holds for these keys. Runs on the scheduler."""
     kept = [dask_scheduler.tasks[key] for key in keys if key in dask_scheduler.tasks]
     return [
         f"key {task.key} on the scheduler ({task.state}, wanted by {len(task.who_wants or ())} clients)"
@@ -202,7 +202,7 @@ def on_scheduler(dask_scheduler: Any, keys: frozenset[str]) -> list[str]:
 
 
 def on_worker(dask_worker: Any, pool: str, keys: frozenset[str]) -> list[str]:
-    """Describe what a worker and its child processes still have of the keys. Runs there."""
+    """Describe what a worker and its child processes still hold for these keys. Runs on the worker."""
     kept = {*dask_worker.data, *dask_worker.state.tasks}
     left = [f"key {key} on worker {dask_worker.address}" for key in keys if key in kept]
     parts = {key for name in held_names() for key in _PART.findall(name)}

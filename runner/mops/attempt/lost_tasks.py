@@ -114,7 +114,7 @@ def loss_text(loss: TaskLost, n_times: int, *, quarantined: bool) -> str:
     Parameters
     ----------
     n_times
-        How often its first group was in a task that was lost so.
+        How often a task with its first group was lost in this way.
     """
     task, cause = loss.task, f" ({loss.cause.text})" if loss.cause.text else ""
     what = "killed its workers" if loss.workers_died else "gives no result"

@@ -328,11 +328,11 @@ class Runner:
         self._cluster.stop(grace_s)
 
     def _stop_on_interrupt(self) -> None:
-        if not self._is_stopping:  # else the request before has said whether to hand over
+        if not self._is_stopping:  # else the first request decides whether to hand over
             self.stop()
 
     def _take_last_events(self) -> None:
-        """Handle what came after the loop: the last commits, and errors of the threads."""
+        """Handle the events after the loop: the last commits, and errors of the threads."""
         while (event := self._next_event(0.0)) is not None:
             if isinstance(event, ThreadFault) and event.thread == "connect":
                 continue  # the attempt no longer needs the connection

@@ -156,7 +156,7 @@ class ResultReceiver:
         return replace(result, parts=[], failures=[], losses=[], reference=kept, **nothing)
 
     def _without_misfits(self, result: TaskResult) -> TaskResult:
-        """Remove what does not fit the families that other tasks have fixed meanwhile. It runs again under these."""
+        """Remove results that do not fit the families that other tasks have fixed. Their groups run again."""
         fitting, misfit = self._families.accept(result)
         if misfit:
             n = len(result.done) - len(fitting.done) or 1

@@ -77,12 +77,12 @@ class BufferWriter:
         self.bytes_total += n_bytes
 
     def done(self, position: int) -> None:
-        """Write that nothing of this group is left to do."""
+        """Write that this group is done."""
         self._events["done"].append(position)
         self.groups_done += 1
 
     def flush(self) -> Families:
-        """Hand over what was taken since the last call, if anything; return the families of its values."""
+        """Hand over the results taken since the last call, if any; return the families of their values."""
         if not self._open and not any(self._events.values()):
             return {}
         done = set(self._events["done"])
@@ -102,7 +102,7 @@ class BufferWriter:
                 yield position, replicate, {name: tables[name] for name in self._keep if name in tables}
 
     def end(self, seconds: float, replace_reason: str, replace_code: str, written: list[str]) -> None:
-        """Tell the worker that this task gives nothing more.
+        """Tell the worker that this task has no further results.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ def _row_bytes(schema: pa.Schema) -> float | None:
 
 
 def send_tables(channel: Channel, message: Message, simulations: Iterable[tuple[int, int, Tables]], name: str) -> None:
-    """Send a message with tables in an anonymous file; ``message["outputs"]`` tells what is where in it."""
+    """Send a message with tables in an anonymous file; ``message["outputs"]`` lists the contents."""
     by_output: dict[str, list[tuple[int, int, pa.Table]]] = {}
     for position, replicate, tables in simulations:
         for output, table in tables.items():
@@ -157,7 +157,7 @@ def send_tables(channel: Channel, message: Message, simulations: Iterable[tuple[
 
 
 def _segments(file: pa.NativeFile, simulations: list[tuple[int, int, pa.Table]]) -> Iterator[dict[str, Any]]:
-    """Write the tables of each schema as one Arrow stream of one batch; yield what is where, and what columns hold."""
+    """Write the tables of each schema as an Arrow stream of one batch; yield the place and families of each stream."""
     for schema, rows in _by_schema(simulations):
         file.write(b"\0" * (-file.tell() % _ALIGN))
         start = file.tell()

@@ -68,7 +68,7 @@ class Channel:
         """
         fds: list[int] = []
         try:
-            head, fds, _, _ = socket.recv_fds(self._sock, _HEADER.size, 1)  # which passes no flags on (Python 3.11)
+            head, fds, _, _ = socket.recv_fds(self._sock, _HEADER.size, 1)  # which ignores flags (Python 3.11)
             for fd in fds:
                 os.set_inheritable(fd, False)  # as Python does with descriptors that it opens
             head += self._exactly(_HEADER.size - len(head))

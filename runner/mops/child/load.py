@@ -267,7 +267,7 @@ def _only_baseline(scenario: str, text: str) -> None:
 
 
 def _parameters(function: Any, text: str) -> Mapping[str, inspect.Parameter]:
-    """Return a function's arguments; those of the function that it wraps, if it takes any arguments."""
+    """Return a function's arguments. If it takes any arguments, return those of the function that it wraps."""
     try:
         own = inspect.signature(function, follow_wrapped=False).parameters
         takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in own.values())

@@ -89,7 +89,7 @@ def _serve(code: UserCode, channel: Channel, page: ProgressPage) -> tuple[Channe
 def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[Channel, ProgressPage]:
     """Fork a child that serves tasks on these descriptors: its socket, lifeline, page and output."""
     ours = [fd for fd in fds if fd is not None]
-    flush_prints()  # or both processes would print what is not written yet
+    flush_prints()  # or both processes would print the text that is still buffered
     reading, writing = os.pipe()
     try:
         pid = os.fork()
@@ -158,7 +158,7 @@ def _load(load: Message, channel: Channel) -> UserCode | None:
     except BaseException as error:  # noqa: BLE001 - the user's import may raise anything, SystemExit too
         channel.send({"kind": "refused"} | describe(error))
     else:
-        gc.freeze()  # what is there stays: no collection touches it, so forked processes keep sharing its pages
+        gc.freeze()  # no collection touches the present objects, so forked processes keep sharing their pages
         channel.send({"kind": "loaded", "threads": code.threads, "modules": code.modules})
         return code
     return None

@@ -23,7 +23,7 @@ from mops.study.ids_and_seeds import target_seed
 from mops.study.output_schema import OutputSchema
 
 HANDOVER_SECONDS = 0.5
-"""What a child has finished stays with it for this long at most, or until it has HANDOVER_BYTES."""
+"""A child keeps finished results for at most this long, or until they have HANDOVER_BYTES."""
 
 HANDOVER_BYTES = 4 << 20
 
@@ -133,7 +133,7 @@ class TaskRun:
         self._renew_folder()
         self._page.begin(position, replicate, self._code.replacement.size_bytes)
         try:
-            self._code.folder.enter()  # the simulation before may have left it
+            self._code.folder.enter()  # the previous simulation may have left it
             _seed_generators(seed)
             tables = as_tables(self._code.model(params, seed), seed)
             if self._reference is None:
@@ -171,7 +171,7 @@ class TaskRun:
         return failure
 
     def _renew_folder(self) -> None:
-        """Remove from the working folder what the step before wrote."""
+        """Remove the files that the previous step wrote from the working folder."""
         folder = self._code.folder
         if (self._request["keep_folder"] and folder.made) or not folder.changed:
             return

@@ -6,7 +6,7 @@
     <scratch>/<pid>.import/work    the same, in which the model is imported; read-only once it is
 
 mops removes what a simulation wrote before the next simulation or a target starts. To notice a write, mops looks at two
-times of each folder. Nobody can set the time of the last status change (ctime), but the kernel's clock for files
+times of each folder. No program can set the time of the last status change (ctime), but the kernel's clock for files
 advances only every few milliseconds: a short simulation can write within one tick. So mops also sets the time of the
 last change (mtime), to a time in the past that no other folder has: the kernel overwrites it at each write, and a tool
 that copies times (``shutil.copytree``, ``cp -a``) brings the time of another folder.
@@ -96,7 +96,7 @@ class WorkingFolder:
         self.made = True
         try:
             self._renew()
-        except OSError:  # whatever a model has done to it: make it again
+        except OSError:  # a model may have changed it in any way: make it again
             folders.remove(self._own)
             self._renew()
 
@@ -166,7 +166,7 @@ def _opened(root: Path, folder: str) -> Iterator[int]:
 
 
 def _as_made(fd: int, entries: Entries) -> dict[str, bool]:
-    """Return for each name in an open folder whether it is still what was made there."""
+    """Return for each name in an open folder whether it is unchanged."""
     with os.scandir(fd) as found:
         return {entry.name: _is_as_made(entry, fd, entries) for entry in found}
 

@@ -35,7 +35,7 @@ from mops.worker.task_progress import TaskProgress
 logger = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 5.0
-"""For a child that closed its socket to end."""
+"""How long a child that closed its socket has to end."""
 
 _ABORT_SECONDS = 2.0  # for a child over its time limit to write where it hangs, before it is killed
 _TERM_SECONDS = 0.1  # for a child over its memory limit to end by itself
@@ -53,7 +53,7 @@ class ChildProcess:
     template
         A child that has imported the model and forks this one; None: this one imports the model itself.
     reaper
-        Starts it then, and ends what it leaves; a forked child has its template's.
+        Starts the process, and kills the processes that it leaves. A forked child uses its template's reaper.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class ChildProcess:
         self._prints = _Prints(self._process.output, self._selector)
         self._watch: LimitWatch = LimitWatch(self.pid, context.timeout_s, template._watch if template else None)
         self._guard = threading.RLock()
-        """Guards that no signal goes to a process whose exit status was taken: its number may be another's by then."""
+        """Prevents a signal to a process whose exit status was taken: another process may have its number by then."""
         self._is_collected = False
         self._reaping = threading.Lock()
         """Held by the thread that waits for the exit status, which may take seconds."""
         self._asking = threading.Lock()
-        """Held by the thread that asks a template: its answer is for that thread. Also guards the two below."""
+        """Held by the thread that asks a template, because the answer is for that thread. Also guards the two below."""
         self._is_forking = self._has_forked = False
         self._ended_by: EndedBy = "itself"
         self._ended_step: Step | None = None
@@ -130,7 +130,7 @@ class ChildProcess:
         Raises
         ------
         TimeoutError
-            This template does not answer: it waits for what the model does at a fork. mops has killed it.
+            This template does not answer, because it waits for the model's fork handlers. mops has killed it.
         ConnectionError, EOFError
             This template has ended, or is closed.
         OSError
@@ -226,7 +226,7 @@ class ChildProcess:
         Parameters
         ----------
         limit_bytes
-            What each simulation may take, with all processes that it starts.
+            The memory limit of each simulation, with all processes that it starts.
         retirement_size
             Resident bytes at which the child asks for its replacement between two simulations; 0: it does not.
         """
@@ -254,8 +254,8 @@ class ChildProcess:
     def _messages(self) -> Iterator[tuple[Message, int | None]]:
         """Yield what the child sends until it ends; meanwhile read what it prints and watch its limits."""
         while True:
-            # Checked first: what the child had sent is in the socket then. There may be no end-of-file, if a process
-            # that the model forked keeps the socket open.
+            # Checked before the socket is read: if the child has ended, the socket has all its messages. A process that
+            # the model forked may keep the socket open, so there may be no end-of-file.
             ended = self._has_ended()
             if ended:
                 self._kill_group()
@@ -343,7 +343,7 @@ class ChildProcess:
         step, began = running if running is not None else (None, time.monotonic())
         by = self._ended_by
         if by in ("timeout", "memory", "start") and step != self._ended_step:
-            step, by = None, "stop"  # it had just finished the step that broke a limit
+            step, by = None, "stop"  # the child had just finished the step that broke a limit
         kills = cgroup.kernel_kills()
         return Death(
             returncode=self._process.returncode,

@@ -160,7 +160,7 @@ class ChildStarter:
         return prints
 
     def kill_starting_template(self) -> None:
-        """Kill a template that imports the model or forks. One that does neither still tells how its children end."""
+        """Kill a template that imports the model or forks. An idle template stays, and tells how its children end."""
         if (template := self.template) is not None:
             template.kill_if_it_starts()
 
@@ -240,7 +240,7 @@ class ChildStarter:
             except ConnectionError:  # the reaper was killed just now: use another one
                 child = ChildProcess(self.context, self._root, self.scratch, reaper=self._living_reaper())
         except (OSError, ClusterError):
-            if self._slots.stopped(only_targets=True):  # whatever the child needs is closed
+            if self._slots.stopped(only_targets=True):  # the child's resources are closed
                 return None
             raise
         count_started("spawned")

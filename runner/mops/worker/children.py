@@ -2,8 +2,8 @@
 
 The registry only keeps the lists: :mod:`mops.worker.child_starter` starts children, :mod:`mops.worker.pool` runs tasks
 on them and closes them. A child of a pool of ``n`` slots counts as the n-th part of the worker, as its simulations do
-(:mod:`mops.worker.slots`), so the worker never has more children than slots. If all slots are used, the
-registry removes the child that has been idle longest, whichever pool it belongs to.
+(:mod:`mops.worker.slots`), so the worker never has more children than slots. If all slots are used, the registry
+removes the child that has been idle longest, whichever pool it belongs to.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REPLACED_FOR_ROOM = "room"
 """Why an idle child was closed: it made room for another child."""
 
 _counting = threading.Lock()
-"""Guards both counts. They are this process's, because pools come and go with their jobs."""
+"""Guards both counts. They belong to this process, because pools end with their jobs."""
 _n_started: Counter[str] = Counter()
 _n_replaced: Counter[str] = Counter()
 
@@ -59,7 +59,7 @@ class ChildRegistry:
     """The children of one worker process. Thread-safe; a pool is named by its :class:`PoolSlots`.
 
     A stopped pool gets no child and keeps no idle one. :meth:`PoolSlots.stop` comes before the lists are read here, and
-    each change checks it under the lock, so whoever stops a pool sees every child that it still has.
+    each change checks it under the lock, so the thread that stops a pool sees every child that the pool still has.
     """
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ class ChildRegistry:
     def set_template(self, pool: PoolSlots, template: ChildProcess) -> list[ChildProcess]:
         """Keep a pool's template; return templates that the caller must close because there are too many.
 
-        That of a stopped pool is one of them.
+        They include the template of a stopped pool.
         """
         with self._changed:
             if pool.stopped():

@@ -35,7 +35,7 @@ class Death:
     tail
         The last that the child printed.
     peak_bytes, limit_bytes
-        What its process tree took at most while the step ran, as far as it was seen; and its limit.
+        The highest measured memory of its process tree while the step ran, and the limit.
     kernel_kills
         Processes that the kernel has killed meanwhile because memory ran out, in the container or on the machine; None:
         unknown.
@@ -59,7 +59,7 @@ class Death:
 
     @property
     def by_kernel(self) -> bool:
-        """Whether the kernel killed it because memory ran out, maybe with the process that knows how it ended."""
+        """Whether the kernel killed it because memory ran out, perhaps together with the process that knows its end."""
         killed = self.by == "itself" and self.returncode in (None, -signal.SIGKILL)
         return killed and bool(self.kernel_kills)
 
@@ -83,9 +83,9 @@ class Verdict:
     Parameters
     ----------
     happened
-        What it did, as a verb with its object; for what a model raised, the exception.
+        What the simulation did, as a verb with its object; if the model raised an exception, the exception.
     hint
-        What it means, and what the user can do; empty for what a model raised.
+        The meaning, and what the user can do; empty if the model raised an exception.
     """
 
     reason: str

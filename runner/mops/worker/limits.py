@@ -1,4 +1,4 @@
-"""The limits of simulations: how much memory a worker may take and one simulation of it, and the watch over a child.
+"""The limits of simulations: how much memory a worker and one simulation may use, and the watch over a child.
 
 docs/internals/limits.md has the rules and their reasons.
 """
@@ -41,14 +41,14 @@ class WorkerMemory:
         taken = self._exact_bytes()
         taken = self._resident_bytes() if taken is None else taken
         self.allowed_bytes = memory_limits.usable_bytes(worker_limit, taken)
-        """What the worker and all its processes may take, given what others left when the pool was made."""
+        """The memory that the worker and its processes may use, given the free memory when the pool was made."""
 
     def children_bytes(self) -> int:
         """Return the resident memory of all children of every pool, with the processes that they have started."""
         return process_memory.tree_bytes(*self._pids())
 
     def own_bytes(self) -> int:
-        """Return what simulations cannot have: the memory of the worker's own process and of all templates."""
+        """Return the memory that simulations cannot use: that of the worker's own process and of all templates."""
         return resident_bytes() + sum(map(resident_bytes, self._template_pids()))
 
     def _resident_bytes(self) -> int:
@@ -59,7 +59,7 @@ class WorkerMemory:
         return None if children is None else resident_bytes() + children
 
     def simulation_bytes(self, slots: PoolSlots, set_bytes: int | None, *, alone: bool) -> int:
-        """Return what one simulation may take now.
+        """Return how much memory one simulation may use now.
 
         Parameters
         ----------
@@ -95,9 +95,9 @@ class LimitWatch:
     def __init__(self, pid: int, timeout_s: float | None, template: LimitWatch | None = None):
         self._pid, self._timeout_s, self._template = pid, timeout_s, template
         self.limit_bytes: int | None = None
-        """What each simulation of the present task may take, with all processes that it starts."""
+        """The memory limit of each simulation of the present task, with all processes that it starts."""
         self.peak_bytes = 0
-        """The most that simulations of the present task took."""
+        """The peak memory of the simulations of the present task."""
         self._usage = process_memory.Usage()
         self._look_at = 0.0
         self._peak_of: Step | None = None
@@ -110,7 +110,7 @@ class LimitWatch:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the memory that was over the limit does not count pages that the child shares with others."""
+        """Whether the memory above the limit excludes pages that the child shares with others."""
         return self._usage.is_exact
 
     def start_task(self, limit_bytes: int) -> None:
@@ -123,7 +123,7 @@ class LimitWatch:
         self._idle_since = now
 
     def end_task(self) -> None:
-        """Add the kernel's own peak, which no look can miss."""
+        """Add the kernel's own peak, which includes peaks between two measurements."""
         self.peak_bytes = max(self.peak_bytes, process_memory.peak_bytes(self._pid) - self._bytes_of_template())
         self._is_starting = False
 
@@ -144,7 +144,7 @@ class LimitWatch:
         return "start" if self._hangs_at_start(step) else None
 
     def peak_of(self, step: Step) -> int | None:
-        """Return the most that a step took, as far as it was seen; None: it was not."""
+        """Return the peak memory that was measured during a step; None: it was not measured."""
         return self._step_peak_bytes if step == self._peak_of else None
 
     def _hangs_at_start(self, step: Step) -> bool:
@@ -166,7 +166,7 @@ class LimitWatch:
         return time.monotonic() - self._idle_since > START_SECONDS
 
     def _exceeds_memory(self, step: Step) -> bool:
-        # By the clock, and not whenever the child prints: a look takes as long as a short simulation.
+        # By the clock, and not whenever the child prints: a measurement takes as long as a short simulation.
         if self.limit_bytes is None or time.monotonic() < self._look_at:
             return False
         n_bytes = self._taken_bytes(self.limit_bytes)

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.25
 _MAX_DEATHS_BETWEEN = 5  # of children in a row that ran nothing
-_RETIREMENT_SHARE = 0.9  # of the size of a process that left a simulation too little memory
+_RETIREMENT_SHARE = 0.9  # fraction of the size of a process that left a simulation too little memory
 
 
 class Pool:
@@ -107,7 +107,8 @@ class Pool:
         Raises
         ------
         ModelError, InstallError
-            It cannot be imported, or is not as docs/reference/models.md says; or what it needs cannot be installed.
+            The model cannot be imported or does not meet docs/reference/models.md, or its dependencies cannot be
+            installed.
         """
         death = self._starter.prepare()
         if death is None:
@@ -252,7 +253,7 @@ class Pool:
 
     def _run_on(self, child: ChildProcess, progress: TaskProgress, request: TaskRequest) -> Death | None:
         """Run what is left of a task on a child; return how the child died, if it did."""
-        # In a fresh process a simulation shows what it takes by itself: the next one might break the limit again.
+        # A fresh process shows the memory of one simulation alone. The next simulation might break the limit again.
         retirement_size = 1 if progress.needs_fresh_process else self._retirement_size
         # A child that dies while it starts says nothing about the model, which an earlier one has imported.
         death = child.ready()
@@ -317,7 +318,7 @@ class Pool:
         self._starter.kill_starting_template()
 
     def close(self) -> None:
-        """End every child; a task that still runs sees its child die, and has a result without an error.
+        """End every child; a task that still runs sees its child die, and returns a result without an error.
 
         A second call waits for the first.
         """
@@ -332,5 +333,5 @@ class Pool:
             close_all(idle)
             self._children.await_end(self.slots, LEAVE_SECONDS)
             self._starter.await_start(LEAVE_SECONDS)
-            close_all(self._children.leave(self.slots))  # the threads that run them are held up elsewhere
+            close_all(self._children.leave(self.slots))  # the threads that run them are busy elsewhere
             self._starter.close()

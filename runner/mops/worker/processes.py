@@ -117,7 +117,7 @@ def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper | None)
     Parameters
     ----------
     reaper
-        Starts it; None: the worker does, and what the process leaves keeps running when it ends.
+        Starts the process. None: the worker starts it, and processes that it leaves keep running.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The result buffers in this process: read from children, and counted until their last reader frees them.
 
-The count is the process's, because the memory is, with a count for each task. Before a pool starts a task, it waits
-until its job's buffers leave room; the drain check reads whose buffers are left. Buffers of unfinished groups count
+This process has one count, because it has one memory, and a count for each task. Before a pool starts a task, it waits
+until its job's buffers leave room. The drain check reads which buffers are left. Buffers of unfinished groups count
 too: the runner frees them when it has put them on disk, without waiting for the rest of their group.
 """
 

@@ -63,7 +63,7 @@ def _announce_alone(key: str) -> None:
 
 
 def pool_of(context: JobContext, name: str = "") -> Pool:
-    """Return this process's pool of this name, made at the first call; it starts nothing if its name is stopped.
+    """Return this process's pool of this name, made at the first call. A pool with a stopped name starts nothing.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def stop_pool(name: str, grace_s: float) -> None:
 
 
 def close_pool(name: str) -> None:
-    """End a pool's children here; if another thread does, wait for it. A task that still comes runs nothing."""
+    """End a pool's children here; if another thread does, wait for it. A task that arrives later runs nothing."""
     with _lock:
         _stopped.add(name)
         pool = _pools.get(name)

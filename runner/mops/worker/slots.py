@@ -150,7 +150,7 @@ class PoolSlots:
         Parameters
         ----------
         only_targets
-            Whether that is a task of targets only. It also starts while a stop grants time: its group would be lost
-            without its losses.
+            Whether the task runs targets only. It then also starts during a stop's grace period, because its group
+            would be lost without its losses.
         """
         return self._ended if only_targets else self._stopping

@@ -24,7 +24,7 @@ from mops.verdicts import Report
 from mops.worker.deaths import Death, Verdict, verdict_of
 
 RETRIED = frozenset({"crashed", "oom"})
-"""Verdicts after which a simulation or target is retried: another process may have more luck."""
+"""Verdicts after which a simulation or target is retried, because it may succeed in another process."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class _GroupProgress:
 
     @property
     def has_results(self) -> bool:
-        """Whether something is known of the group, which would be lost with the task."""
+        """Whether the group has results, which would be lost with the task."""
         return bool(self.good or self.failed or self.failed_targets)
 
     @property
@@ -59,7 +59,7 @@ class _GroupProgress:
 
 
 class TaskProgress:
-    """The groups of a task, what children have handed over of them, and what is left.
+    """The groups of a task, with the results that children have handed over and the work that is left.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class TaskProgress:
 
     @property
     def n_done(self) -> int:
-        """Groups of which nothing is left to do."""
+        """Groups that are done."""
         return sum(progress.done for progress in self._groups)
 
     @property

@@ -93,7 +93,7 @@ class Committer:
     Parameters
     ----------
     families
-        The families of the job's columns. A commit stores what it fixes of them.
+        The families of the job's columns. A commit stores those that it fixes.
     pending
         Counts what is finished and what is stored.
     text_log
@@ -143,14 +143,14 @@ class Committer:
         return counts
 
     def finish(self) -> None:
-        """Commit what is there and end the thread."""
+        """Commit the open checkpoint and end the thread."""
         self._queue.close()
         self._thread.join()
 
     def abandon(self) -> None:
         """End the thread without another commit, because the runner lost its job or cannot store anything.
 
-        A thread that waits for the storage is left alone: its record counts only if no other attempt has begun.
+        A thread that waits for the storage continues: its record counts only if no other attempt has begun.
         """
         self._abandoned = True
         self._queue.close()
@@ -177,7 +177,7 @@ class Committer:
             self._add(*taken)
             del taken  # frees its buffers before the next result comes
         now = time.monotonic()
-        # The first good group is committed at once, because its files tell what the others will take.
+        # The first good group is committed at once, because its files tell the size of the others.
         is_first_good = not self._has_good_commit and self._open.counts.simulations_good > 0
         if is_first_good or self._limits.due(self._open, now - self._opened_at, now - self._closed_at):
             self._commit()
@@ -217,7 +217,7 @@ class Committer:
     def _check_new(self, done: frozenset[int]) -> None:
         """Check that no group comes a second time, whether in this checkpoint or after a commit of any attempt.
 
-        Rows that are twice in the parts are valid Parquet, so that no later check would find them.
+        Parts with duplicate rows are valid Parquet, so no later check would find them.
 
         Raises
         ------

@@ -120,7 +120,7 @@ class BatchSizer:
         self._n = 0
 
     def add(self, task: TaskUsage) -> None:
-        """Take what a task used."""
+        """Add the measurement of a task."""
         self._tasks.append(task)
         self._n += 1
 

@@ -166,7 +166,7 @@ class _EnvironmentBuilder:
             yield file.fileno()
 
     def _waited(self, done: Callable[[], bool], doing: str, began: float) -> bool:
-        """Wait until something is done, and log every 30 s; return False if the time limit is over before."""
+        """Wait until a condition holds, and log every 30 s; return False if the time limit ends first."""
         before_s = time.monotonic() - began
         for poll in polls(_LOOK_SECONDS, self._limit_s - before_s, stopped=self._is_over):
             if done():
@@ -198,7 +198,7 @@ class _EnvironmentBuilder:
         return self._described(packages, "made an environment", f" in {time.monotonic() - began:.1f} s")
 
     def _begin(self) -> None:
-        """Make an environment that has the worker's packages. Remove what a killed process left first."""
+        """Make an environment that has the worker's packages. First remove the files of a killed process."""
         folders.remove(self._folder)
         # If the worker's own environment sees the packages of the base, the new environment needs them too.
         venv.EnvBuilder(system_site_packages=sys.base_prefix in site.PREFIXES, symlinks=True).create(self._folder)
@@ -301,7 +301,7 @@ def _started(
 
 
 def _worker() -> list[str]:
-    """Return what lies below an environment: this Python, and its packages with their versions."""
+    """Return the base of an environment: this Python, and its packages with their versions."""
     folders = [*_own_packages(), *_given_paths(), *site.getsitepackages()]
     packages = {path.name for folder in folders for path in Path(folder).glob("*.dist-info")}
     return [sys.version, sysconfig.get_platform(), sys.prefix, sys.base_prefix, *sorted(packages)]

@@ -18,7 +18,7 @@ from mops.system.lifeline import can_adopt, can_watch, readable
 from mops.worker.environment.interpreter import START
 
 ANSWER_SECONDS = 20.0
-"""For a reaper or a template to answer, even on a busy machine."""
+"""How long a reaper or a template has to answer, even on a busy machine."""
 
 _END_SECONDS = 5.0
 

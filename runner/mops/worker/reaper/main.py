@@ -1,4 +1,4 @@
-"""The program of a reaper: starts a pool's processes, and leaves nothing alive of what they have started.
+"""The program of a reaper: starts a pool's processes, and kills every process that they have started.
 
 A process that starts a new session or daemonizes is in no process group that could be killed. But it stays in the tree:
 if its parent ends, the kernel gives it to the nearest ancestor that adopts orphans (``PR_SET_CHILD_SUBREAPER``). Every
