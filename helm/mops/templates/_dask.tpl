@@ -1,4 +1,4 @@
-{{- /* What scheduler and workers share: Dask's configuration, and how a container gets it. */}}
+{{- /* Dask's configuration for scheduler and workers, and its place in a container. */}}
 
 {{- define "mops.daskConfig" -}}
 {{- $own := include "mops.daskDefaults" . | fromYaml -}}
@@ -6,10 +6,10 @@
 {{- end }}
 
 {{- /*
-Saturation: what does not run waits on the scheduler, and not on a worker with its results.
+Saturation: tasks that do not run wait on the scheduler, because a worker would hold their data.
 The API's routes retire workers.
-Memory: Dask measures a worker's own process, and mops the whole tree of processes. Results are mapped files, which
-spilling does not free; mops pauses by itself; a worker's process that outgrows its limit is restarted.
+Memory: Dask measures only a worker's own process, and mops the whole process tree. Results are mapped files, which
+spilling does not free. mops pauses a full worker itself. The nanny restarts a worker process that exceeds its limit.
 */}}
 {{- define "mops.daskDefaults" -}}
 distributed:

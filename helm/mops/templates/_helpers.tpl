@@ -1,5 +1,5 @@
 {{- /*
-Names, labels and parts of pods that several objects share. What takes a component is called with
+Names, labels and parts of pods that several objects share. Call a template of a component with
 (dict "root" $ "component" "worker").
 */}}
 
@@ -7,7 +7,7 @@ Names, labels and parts of pods that several objects share. What takes a compone
 {{ .root.Release.Name }}-{{ .component }}
 {{- end }}
 
-{{- /* A selector cannot be changed by an upgrade: no version, no chart in it. */}}
+{{- /* An upgrade cannot change a selector, so it contains no version and no chart. */}}
 {{- define "mops.selector" -}}
 app.kubernetes.io/name: {{ .root.Chart.Name }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -28,14 +28,14 @@ labels:
   {{- include "mops.labels" . | nindent 2 }}
 {{- end }}
 
-{{- /* Labels that say nothing about where a pod belongs. */}}
+{{- /* Labels that are not part of a selector. */}}
 {{- define "mops.ownLabels" -}}
 {{- $labels := dict -}}
 {{- if include "mops.clientId" . }}{{ $labels = dict "azure.workload.identity/use" "true" }}{{ end -}}
 {{- merge $labels (index .root.Values .component).labels | toYaml }}
 {{- end }}
 
-{{- /* Without a version, so that an upgrade restarts only what it changes. */}}
+{{- /* Without a version, so that an upgrade restarts only pods that it changes. */}}
 {{- define "mops.podLabels" -}}
 {{- merge (include "mops.selector" . | fromYaml) (include "mops.ownLabels" . | fromYaml) | toYaml }}
 {{- end }}
@@ -68,7 +68,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{- /* Where a component runs, as far as values say so. */}}
+{{- /* The values that select nodes for a component. */}}
 {{- define "mops.placement" -}}
 {{- $values := index .root.Values .component -}}
 {{- with $values.priorityClassName }}
@@ -92,7 +92,7 @@ affinity:
 {{- define "mops.podBasics" -}}
 serviceAccountName: {{ include "mops.name" . }}
 automountServiceAccountToken: false
-{{- /* A Service's variables would be taken for settings: DASK_... of a release that is called dask. */}}
+{{- /* Dask would read a Service's variables as settings: DASK_... for a release with the name dask. */}}
 enableServiceLinks: false
 securityContext:
   {{- include "mops.podSecurityContext" . | nindent 2 }}
@@ -103,7 +103,7 @@ imagePullSecrets:
 {{- include "mops.placement" . }}
 {{- end }}
 
-{{- /* The root file system is read-only: everything that is written goes to /tmp. */}}
+{{- /* The root file system is read-only, so programs write only to /tmp. */}}
 {{- define "mops.homeEnv" -}}
 - name: HOME
   value: /tmp
@@ -118,7 +118,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- /* Every client reads the variables of all pods: of a secret only where it is may be in them. */}}
+{{- /* Every client can read the variables of all pods, so a variable may only refer to a secret. */}}
 {{- define "mops.extraEnv" -}}
 {{- $component := .component -}}
 {{- range (index .root.Values .component).extraEnv -}}
@@ -200,7 +200,7 @@ tcp://{{ .Release.Name }}-scheduler.{{ .Release.Namespace }}.svc:8786
         values: [{{ rest . | join ", " }}]
 {{- end }}
 
-{{- /* What a policy lets out: names, pods of this release, and ports outside. */}}
+{{- /* The egress that a policy allows: DNS, pods of this release, and ports outside of the cluster. */}}
 {{- define "mops.egress" -}}
 {{- include "mops.egressNames" . }}
 - to:
@@ -218,7 +218,8 @@ tcp://{{ .Release.Name }}-scheduler.{{ .Release.Namespace }}.svc:8786
 {{- end }}
 
 {{- /*
-Ports everywhere but at blocked addresses. All pods are named, too: some network plugins do not count them as addresses.
+Ports at all addresses that are not blocked. The rule also names all pods, because some network plugins do not match
+pods by address.
 */}}
 {{- define "mops.egressOutside" -}}
 {{- $blocked := dict "0.0.0.0/0" list "::/0" list -}}
@@ -261,7 +262,7 @@ matchExpressions:
 {{- mulf (float64 $number) (index $factors $unit) | floor | int64 -}}
 {{- end }}
 
-{{- /* A quantity as text: a large number of YAML would be written with an exponent. */}}
+{{- /* A quantity as text, because YAML writes a large number with an exponent. */}}
 {{- define "mops.quantity" -}}
 {{- if kindIs "float64" . }}{{ printf "%.0f" . }}{{ else }}{{ . }}{{ end -}}
 {{- end }}

@@ -1,6 +1,6 @@
 {{- /*
-What `mops connect` reads: all that a client needs to make a runner's Job, or a dedicated cluster of the same pods.
-Values that are empty are left out.
+The description that `mops connect` reads. From it a client builds a runner's Job, or a dedicated cluster of the same
+pods. Empty values are left out.
 */}}
 
 {{- define "mops.client" -}}
@@ -83,7 +83,7 @@ Values that are empty are left out.
 -}}
 {{- end }}
 
-{{- /* A dictionary as JSON without its empty texts, lists and dictionaries; 0 and false say something and stay. */}}
+{{- /* A dictionary as JSON without empty texts, lists and dictionaries; 0 and false stay, because they have a meaning. */}}
 {{- define "mops.withoutEmpty" -}}
 {{- $kept := dict -}}
 {{- range $key, $value := . -}}

@@ -16,7 +16,7 @@ spec:
     - name: scheduler
       image: {{ include "mops.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      {{- /* No command: it would take the place of the image's first process. */}}
+      {{- /* No command, because it would replace the image's first process. */}}
       args: [dask, scheduler, --port, "8786", --dashboard-address, ":8787"]
       env:
         {{- include "mops.homeEnv" . | nindent 8 }}
@@ -40,7 +40,7 @@ spec:
         httpGet: {path: /health, port: http}
         periodSeconds: 5
         timeoutSeconds: 5
-      {{- /* Patient: what is in flight is computed again when a scheduler goes, and a busy one answers late. */}}
+      {{- /* Long limits: a busy scheduler answers late, and its restart repeats all tasks in flight. */}}
       livenessProbe:
         httpGet: {path: /health, port: http}
         periodSeconds: 15

@@ -1,6 +1,6 @@
 {{- /*
-How much memory Dask may give to a worker, in MiB: what its container has, less a headroom, so that mops ends a greedy
-simulation before the kernel ends the container. The rules are those of `mops doctor` (docs/reference/doctor.md); a cluster that
+Dask's memory limit of a worker, in MiB: the memory of its container minus the headroom, so that mops kills a simulation
+before the kernel kills the container. The rules are those of `mops doctor` (docs/reference/doctor.md); a cluster that
 this chart installs must pass it.
 */}}
 
@@ -23,7 +23,7 @@ this chart installs must pass it.
 {{- $limit -}}
 {{- end }}
 
-{{- /* A worker's own process takes 192 MiB with what passes through it; a slot's burst until it is looked at, 256 MiB. */}}
+{{- /* A worker's own process uses 192 MiB, including data in transit. A slot can use 256 MiB between two measurements. */}}
 {{- define "mops.worker.checkShare" -}}
 {{- $threads := int64 .root.Values.worker.threads -}}
 {{- $share := sub (div (sub .limit 192) $threads) 256 -}}

@@ -1,4 +1,4 @@
-{{- /* The worker's pod, here and in dedicated clusters: there the operator sets the two DASK_ variables instead. */}}
+{{- /* The worker's pod, also in dedicated clusters. There the operator sets the two DASK_ variables. */}}
 {{- define "mops.worker.template" -}}
 {{- $scope := dict "root" . "component" "worker" -}}
 {{- $grace := int64 .Values.worker.terminationGracePeriodSeconds -}}
@@ -18,7 +18,7 @@ spec:
       image: {{ include "mops.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       {{- /*
-      No command: it would take the place of the image's first process. Fixed ports, so that a NetworkPolicy can name them.
+      No command, because it would replace the image's first process. Fixed ports, so that a NetworkPolicy can name them.
       */}}
       args:
         - dask
@@ -41,7 +41,7 @@ spec:
             fieldRef: {fieldPath: metadata.name}
         {{- include "mops.homeEnv" . | nindent 8 }}
         {{- include "mops.daskEnv" . | nindent 8 }}
-        {{- /* glibc reads it when a process starts: too late in Dask's configuration. */}}
+        {{- /* glibc reads this variable when a process starts, before Dask's configuration could set it. */}}
         - name: MALLOC_TRIM_THRESHOLD_
           value: "65536"
         {{- with include "mops.storageEnv" . }}
@@ -78,8 +78,8 @@ spec:
               - --seconds={{ sub $grace 15 }}
               - --say-to=/proc/1/fd/2
       {{- /*
-      The nanny starts the worker, and its HTTP server, when it has found a scheduler; without one it gives up after Dask's
-      30 s for a connection, and the container is started again.
+      The nanny starts the worker, with its HTTP server, when it has found a scheduler. Without a scheduler, the nanny gives
+      up after Dask's 30 s for a connection, and Kubernetes restarts the container.
       */}}
       startupProbe:
         httpGet: {path: /health, port: http}
@@ -90,7 +90,7 @@ spec:
         httpGet: {path: /health, port: http}
         periodSeconds: 10
         timeoutSeconds: 5
-      {{- /* Patient: its nanny needs a while to restart a worker that took too much. */}}
+      {{- /* Long limits, because the nanny needs time to restart a worker that used too much memory. */}}
       livenessProbe:
         httpGet: {path: /health, port: http}
         periodSeconds: 30
