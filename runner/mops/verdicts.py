@@ -18,7 +18,7 @@ class Report:
     what
         What happened, to which simulation and where.
     then
-        What follows, and what the user can do.
+        The action of mops, and what the user can do.
     """
 
     kind: str

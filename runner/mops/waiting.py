@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 LOG_SECONDS = 30.0
-"""Between two log lines of a wait."""
+"""Seconds between two log lines of a wait."""
 
 
 class Poll(NamedTuple):

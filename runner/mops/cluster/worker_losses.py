@@ -177,7 +177,7 @@ class OomKillCounters:
             self._last[host] = now
 
     def cause(self, worker: str, at: float) -> LossCause | None:
-        """As :meth:`LossSource.cause`: a rise of the counter near that time, for whichever process it was.
+        """As :meth:`LossSource.cause`: a rise of the counter near that time, for any process of the container.
 
         If a nanny answers from a container that started before the loss, the container has outlived the worker, so the
         pod's status will not explain the loss. Without this answer, the container may have ended too.

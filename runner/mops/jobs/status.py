@@ -103,6 +103,6 @@ def is_alive(live: Live, *, here: bool) -> bool:
         return here
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(live.pid)
-        # A process that started after the last sign is another one with the same number.
+        # A process that started after the last sign of life is another process with the same number.
         return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < live.at + SILENT_SECONDS
     return False

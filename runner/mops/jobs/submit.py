@@ -76,8 +76,8 @@ def submit(
     python : str or Path
         The interpreter that runs simulations. It needs numpy, pyarrow and what the model imports, but not mops.
     pod : PodOptions
-        What the runner's pod gets instead of what the service's chart says. mops keeps ``env``, ``python`` and ``pod``
-        with the job.
+        Options of the runner's pod, in place of the values of the service's chart. mops keeps ``env``, ``python`` and
+        ``pod`` with the job.
     settings : Settings
         None: from the environment.
     detach : bool
@@ -255,14 +255,14 @@ def retry(
 
 @dataclass(frozen=True)
 class RunnerProcess:
-    """What surrounds a runner's process that another process started.
+    """The environment of a runner's process that another process started.
 
     Parameters
     ----------
     pods
         Tells why pods of workers ended, if this process runs in a pod; None: nothing tells.
     unwatched
-        Whether no one reads what this process prints first. Then a model that cannot be imported, or whose
+        Whether no person reads the first output of this process. If so, a model that cannot be imported, or whose
         dependencies cannot be installed, ends the job as failed, unless another runner runs it.
     grace_s
         Seconds from SIGTERM to the kill, of which some are kept for the last commit; None: nothing kills this process.

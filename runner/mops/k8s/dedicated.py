@@ -27,8 +27,8 @@ take ten minutes to replace a pod; a runner that finds no cluster creates one.""
 
 _TARGET_DURATION = "1ms"
 """The time in which Dask's adaptive scaling wants to finish all known tasks. Dask knows only the window of a job, not
-what is left: with its default of 5 s it would want one worker for 200 parameter sets of 10 ms. With 1 ms it wants a
-slot for each task in flight, and mops keeps two tasks per slot in flight."""
+the groups that are left: with its default of 5 s it would want one worker for 200 parameter sets of 10 ms. With 1 ms it
+wants a slot for each task in flight, and mops keeps two tasks per slot in flight."""
 
 _OF_THE_RELEASE = (names.NAME, names.INSTANCE, names.COMPONENT)
 """Labels by which the chart's Service and policies select the pods of the shared cluster."""

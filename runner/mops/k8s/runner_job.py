@@ -21,7 +21,7 @@ COUNTED = (4, 137)
 """Exit codes that count as a try: storage or cluster out of reach, and SIGKILL, as when the runner is out of memory."""
 
 DEDICATED_FOLDER = "/etc/mops/own-cluster"
-"""Where a runner reads which dedicated Dask cluster to make: the files of :data:`DEDICATED_FILES`."""
+"""The folder of the files that describe the dedicated Dask cluster to create (:data:`DEDICATED_FILES`)."""
 
 _OBJECTS = "mops/dask-objects"
 DEDICATED_FILES = {

@@ -144,7 +144,7 @@ def _unpack(data: bytes, digest: str, cache: Path) -> None:
 
 
 def _sweep(cache: Path) -> None:
-    """Remove what killed processes left. The folder of a process that still unpacks is younger."""
+    """Remove the folders of killed processes. The folder of a process that still unpacks is younger."""
     for leftover in cache.glob(f"{_TEMPORARY}*"):
         try:
             age_s = time.time() - leftover.stat().st_mtime

@@ -1,7 +1,7 @@
 """The state of a cluster service: Kubernetes' view of its pods joined with Dask's view of its workers.
 
 service/service.py asks Kubernetes, and cluster/doctor.py asks Dask. If one of them does not answer, the overview shows
-what the other one knows, and why the rest is missing.
+the other view, and why the rest is missing.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def _no_job(files: Files, job: str) -> JobError:
 
 
 def job_names(files: Files) -> list[str]:
-    """Return the names that have files in a storage: jobs, and what a killed submit or delete left."""
+    """Return the names that have files in a storage: jobs, and remains of a killed submit or delete."""
     return [name for name in files.folders(JOBS) if is_job_name(name)]
 
 
@@ -374,7 +374,7 @@ class Finished(End):
     Parameters
     ----------
     created
-        The job's, which tells it from another job of its name.
+        The creation time of the job, which distinguishes it from another job of the same name.
     """
 
     created: str

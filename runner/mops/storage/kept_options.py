@@ -2,8 +2,9 @@
 
 ``job.json`` has the options of the submit. A resume with new options appends ``options/<k>.json``, create-only. The
 last of these records is in effect for every later resume and retry. Each record holds the time of its job's submit, so
-that readers skip what a deleted job of the same name left. Of a variable without a value mops stores only the name: the
-value comes from the runner's environment. Each attempt reads the settings (MODELOPS_JOB_*) again, so they are not here.
+that readers skip records of a deleted job of the same name. If a variable has no value, mops stores only the name, and
+the value comes from the runner's environment. Each attempt reads the settings (MODELOPS_JOB_*) again, so they are not
+here.
 docs/internals/kubernetes.md has the table.
 """
 

@@ -50,7 +50,7 @@ class Sample:
     at
         The moment (s since the epoch, the runner's clock).
     simulations_good, simulations_failed, targets_good, targets_failed
-        What has reached the runner.
+        Results that have reached the runner.
     durable
         Committed simulations.
     rate

@@ -228,7 +228,7 @@ def storage_type(types: Iterable[pa.DataType], family: Family = NULL) -> pa.Data
     Raises
     ------
     ValueError
-        No type holds them: the types are of different families.
+        No type holds all values: the types are of different families.
     """
     kinds = [kind for kind in dict.fromkeys(types) if not pa.types.is_null(kind)]
     if not kinds:

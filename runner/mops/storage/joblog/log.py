@@ -151,7 +151,7 @@ class JobLog:
         Parameters
         ----------
         families
-            What the parts fix of the columns' families; None: nothing.
+            The families that the parts fix for their columns; None: no new ones.
 
         Raises
         ------

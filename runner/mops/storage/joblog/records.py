@@ -118,7 +118,7 @@ class Commit(Record):
     Parameters
     ----------
     families
-        What these parts fix of their columns' families beyond ``schema.json`` and earlier commits.
+        The families that these parts fix for their columns, beyond ``schema.json`` and earlier commits.
     """
 
     kind: Literal["commit"] = "commit"

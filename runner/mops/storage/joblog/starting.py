@@ -31,7 +31,7 @@ class Overtaken(JobError):
     Parameters
     ----------
     mark
-        That record.
+        The cancel, end or claim.
     """
 
     exit_code = Superseded.exit_code

@@ -31,7 +31,7 @@ class Stored:
 
 @dataclass(frozen=True, eq=False)
 class LogView:
-    """What records 1 to ``k`` of a log say. A later view only adds to an earlier one.
+    """The meaning of records 1 to ``k`` of a log. A later view only adds to an earlier one.
 
     A runner holds a view while its job runs. The view has sums, and neither commits nor names of parts, so it is as
     large after a million commits as after ten. Readers of rows use :func:`mops.storage.joblog.log.read_whole`.
@@ -51,7 +51,7 @@ class LogView:
     cancelled
         Whether a cancel follows the last claim.
     families
-        What the commits fix of the columns' families, beyond ``schema.json``.
+        The families that the commits fix for the columns, beyond ``schema.json``.
     """
 
     k: int = 0
