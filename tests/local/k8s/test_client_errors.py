@@ -1,4 +1,4 @@
-"""Every error of kr8s, and of what it stands on, becomes one of ours, with what to do; no cluster is needed."""
+"""mops translates every error of kr8s and its libraries into its own error with a hint; no cluster is needed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FOREIGN = [
 
 
 def an(kind: type[Exception]) -> Exception:
-    """Make an error as the library does."""
+    """Create an error in the same way as the library."""
     response = httpx.Response(503, request=REQUEST, text="try again later")
     if kind is kr8s.ServerError:
         return kr8s.ServerError("down", response=response)
@@ -59,7 +59,7 @@ def an(kind: type[Exception]) -> Exception:
 
 
 def test_the_libraries_define_errors() -> None:
-    """What is enumerated below is not nothing."""
+    """The tests below enumerate at least one error per library."""
     assert {kr8s.ServerError, kr8s.NotFoundError, kr8s.APITimeoutError, httpx.ConnectError} <= set(FOREIGN)
     assert len(FOREIGN) > 20
 
@@ -73,7 +73,7 @@ def test_every_foreign_error_is_translated(kind: type[Exception]) -> None:
     assert raised.value.exit_code == 4
 
 
-def test_errors_of_our_own_are_not_touched() -> None:
+def test_mops_errors_pass_through_unchanged() -> None:
     for error in (ValueError("a bug"), KeyError("a bug"), UsageError("ours"), KeyboardInterrupt()):
         with pytest.raises(type(error)) as raised, translated("somewhere"):
             raise error
@@ -97,7 +97,7 @@ def refusal(code: int, message: str = "no") -> kr8s.ServerError:
         (500, ServiceError, "Kubernetes answered 500: no"),
     ],
 )
-def test_what_the_api_server_refuses_is_said_in_its_words(code: int, kind: type[MopsError], what: str) -> None:
+def test_a_refusal_keeps_the_text_of_the_api_server(code: int, kind: type[MopsError], what: str) -> None:
     with pytest.raises(kind) as raised, translated("somewhere"):
         raise refusal(code)
     assert type(raised.value) is kind
@@ -105,12 +105,12 @@ def test_what_the_api_server_refuses_is_said_in_its_words(code: int, kind: type[
 
 
 @pytest.mark.parametrize("content", [b"<html>a portal</html>", b"[1]", b"{}", b"null"])
-def test_a_refusal_by_something_else_than_kubernetes(content: bytes) -> None:
+def test_a_refusal_that_does_not_come_from_kubernetes(content: bytes) -> None:
     with pytest.raises(ServiceError, match=r"Kubernetes answered 502: ."), translated("somewhere"):
         raise kr8s.ServerError("?", response=httpx.Response(502, request=REQUEST, content=content))
 
 
-def test_a_websocket_that_breaks_in_its_own_tasks_is_translated_and_a_bug_there_is_not() -> None:
+def test_an_error_in_a_websocket_task_is_translated_but_a_bug_is_not() -> None:
     with pytest.raises(ServiceError, match="out of reach"), translated("somewhere"):
         raise ExceptionGroup("of tasks", [httpx_ws.WebSocketNetworkError()])
     with pytest.raises(ExceptionGroup), translated("somewhere"):
@@ -121,7 +121,7 @@ def test_a_websocket_that_breaks_in_its_own_tasks_is_translated_and_a_bug_there_
 
 
 def kubeconfig(folder: Path, server: str = "https://127.0.0.1:1", user: Any = None, **fields: Any) -> Path:
-    """Write a kubeconfig; each has a name of its own, because kr8s keeps what it has connected to."""
+    """Write a kubeconfig with a unique name, because kr8s caches connections by name."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -137,7 +137,7 @@ def kubeconfig(folder: Path, server: str = "https://127.0.0.1:1", user: Any = No
 
 
 def plugin(command: str, *arguments: str) -> dict[str, Any]:
-    """A user whose credentials a program prints."""
+    """Return a kubeconfig user whose credentials come from a program."""
     return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "args": [*arguments]}}
 
 
@@ -157,7 +157,7 @@ def plugin(command: str, *arguments: str) -> dict[str, Any]:
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_a_kubeconfig_that_leads_nowhere(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+def test_a_kubeconfig_with_a_broken_reference(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
     path = kubeconfig(tmp_path, **fields)
     with pytest.raises(UsageError, match="the kubeconfig does not lead to a cluster") as raised:
         Kubernetes(kubeconfig=str(path))
@@ -167,7 +167,7 @@ def test_a_kubeconfig_that_leads_nowhere(tmp_path: Path, fields: dict[str, Any],
 
 
 @pytest.mark.parametrize("text", ["", "only text", "[1, 2]", "{not: yaml: [", "kind: Config\n", "\x00"])
-def test_a_file_that_is_no_kubeconfig(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_kubeconfig(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     with pytest.raises(UsageError, match="the kubeconfig does not lead to a cluster"):
@@ -175,7 +175,7 @@ def test_a_file_that_is_no_kubeconfig(tmp_path: Path, text: str) -> None:
 
 
 def test_no_kubeconfig_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kr8s gave who named none the connection to another cluster that the process had already."""
+    """Regression: without a kubeconfig, kr8s returned the cached connection to another cluster."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
     with pytest.raises(UsageError, match="Unable to find valid credentials") as raised:
         Kubernetes()
@@ -201,13 +201,13 @@ def test_a_closed_port(tmp_path: Path) -> None:
     assert "kubectl cluster-info" in str(raised.value.hint)
 
 
-def test_a_host_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unknown_host(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match=r"at nowhere\.invalid:6443 is out of reach \(.*[Nn]ame"):
         Kubernetes(kubeconfig=str(kubeconfig(tmp_path, "https://nowhere.invalid:6443")))
 
 
 def test_a_server_that_never_answers(tmp_path: Path) -> None:
-    """kr8s takes a time limit only when it is connected, and waited for ever."""
+    """Regression: kr8s applies a timeout only after it has connected, so the command hung."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -219,8 +219,8 @@ def test_a_server_that_never_answers(tmp_path: Path) -> None:
     assert time.monotonic() - began < 20
 
 
-def test_a_certificate_that_is_not_trusted_is_not_a_network_fault() -> None:
-    """httpx calls it a ConnectError."""
+def test_an_untrusted_certificate_is_not_a_network_fault() -> None:
+    """httpx reports an untrusted certificate as a ConnectError."""
     error = ssl.SSLCertVerificationError()
     error.verify_message = "self-signed"
     with (
@@ -234,7 +234,7 @@ def test_a_certificate_that_is_not_trusted_is_not_a_network_fault() -> None:
 
 
 class Auth:
-    """What kr8s keeps of a kubeconfig."""
+    """The part of kr8s's authentication object that holds the copies of the keys."""
 
     def __init__(self, user: dict[str, str], key: object):
         self.client_key_file, self.client_cert_file, self.server_ca_file = key, None, None
@@ -244,12 +244,12 @@ class Auth:
 
 
 def test_copies_of_keys_do_not_stay_in_the_temporary_folder() -> None:
-    """kr8s writes the keys of a kubeconfig into files, and left three of them behind with every command."""
+    """Regression: kr8s writes the keys of a kubeconfig into files, and each command left three of them."""
     descriptor, copy = tempfile.mkstemp()
     os.close(descriptor)
     client._remove_copies(Auth({"client-key-data": "..."}, copy))
     assert not Path(copy).exists()
-    client._remove_copies(Auth({"client-key-data": "..."}, copy))  # it is gone already
+    client._remove_copies(Auth({"client-key-data": "..."}, copy))  # already removed
 
 
 def test_files_that_a_kubeconfig_names_stay(tmp_path: Path) -> None:
@@ -264,5 +264,5 @@ def test_files_that_a_kubeconfig_names_stay(tmp_path: Path) -> None:
 
 
 def test_a_service_account_has_no_kubeconfig_to_copy_from() -> None:
-    """A runner's last words were the traceback of this, and `mops jobs status` shows last words."""
+    """Regression: the runner's log ended with this traceback, and `mops jobs status` shows the end of the log."""
     client._remove_copies(object())

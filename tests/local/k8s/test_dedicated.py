@@ -1,4 +1,4 @@
-"""Dedicated Dask clusters: their objects, and the runner that creates and removes them. Kubernetes is in memory."""
+"""Dedicated Dask clusters: their objects, and the runner that creates and removes them. Kubernetes is simulated."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def objects_of(config: ServiceConfig, size: str = "2:6") -> list[Object]:
 # The objects
 
 
-def test_pods_are_those_of_the_chart_without_the_variables_of_the_operator(config: ServiceConfig) -> None:
+def test_pods_match_the_chart_except_for_the_operators_variables(config: ServiceConfig) -> None:
     cluster, _ = objects_of(config)
     worker, scheduler = cluster["spec"]["worker"], cluster["spec"]["scheduler"]
     for made, template in ((worker, WORKER), (scheduler, SCHEDULER)):
@@ -86,8 +86,8 @@ def test_pods_are_those_of_the_chart_without_the_variables_of_the_operator(confi
         assert made["metadata"]["annotations"] == {"owner": "us"}
 
 
-def test_the_operator_names_workers_and_mops_their_scheduler(config: ServiceConfig) -> None:
-    """The operator removes workers by its own names for them. Its address of the scheduler assumes cluster.local."""
+def test_the_operator_sets_worker_names_and_mops_sets_the_scheduler_address(config: ServiceConfig) -> None:
+    """The operator removes workers by the names that it gave them. Its scheduler address assumes cluster.local."""
     cluster, _ = objects_of(config)
     (container,) = cluster["spec"]["worker"]["spec"]["containers"]
     variables = {one["name"]: one["value"] for one in container["env"]}
@@ -105,7 +105,7 @@ def test_pods_do_not_match_the_selectors_of_the_shared_cluster(config: ServiceCo
     assert cluster["spec"]["worker"]["metadata"]["labels"] == {"azure.workload.identity/use": "true"}
 
 
-def test_the_operator_finds_ports_by_their_names(config: ServiceConfig) -> None:
+def test_ports_have_the_names_that_the_operator_expects(config: ServiceConfig) -> None:
     service = objects_of(config)[0]["spec"]["scheduler"]["service"]
     assert {port["name"]: port["port"] for port in service["ports"]} == {"tcp-comm": 8786, "http-dashboard": 8787}
     assert not any("targetPort" in port for port in service["ports"]), (
@@ -114,7 +114,7 @@ def test_the_operator_finds_ports_by_their_names(config: ServiceConfig) -> None:
     assert service["selector"] == {"dask.org/cluster-name": "dask-sir-7f3a2c", "dask.org/component": "scheduler"}
 
 
-def test_programs_that_dask_has_removed_are_not_started(config: ServiceConfig) -> None:
+def test_commands_that_dask_has_removed_are_not_used(config: ServiceConfig) -> None:
     assert "dask-worker" not in json.dumps(objects_of(config))
     assert "dask-scheduler" not in json.dumps(objects_of(config))
 
@@ -128,7 +128,7 @@ def test_a_size_with_two_numbers_has_an_autoscaler(config: ServiceConfig) -> Non
 
 
 def test_only_its_own_pods_and_its_runner_can_connect_to_a_cluster(config: ServiceConfig) -> None:
-    """Jobs in one namespace may belong to different people, and Dask runs any code that it gets."""
+    """Jobs in one namespace may belong to different people, and Dask runs any code that it receives."""
     config = config.model_copy(update={"dedicated": Dedicated(enabled=True, network_policy=True, egress=True)})
     cluster, policy, scaler = objects_of(config)
     assert [one["kind"] for one in (cluster, policy, scaler)] == ["DaskCluster", "NetworkPolicy", "DaskAutoscaler"]
@@ -155,7 +155,7 @@ def test_an_invalid_size_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "12", "1:1", "2:16"])
-def test_a_size_is_read(text: str) -> None:
+def test_a_valid_size_is_parsed(text: str) -> None:
     assert str(Size.parse(text)) == {"1:1": "1"}.get(text, text)
 
 
@@ -173,7 +173,7 @@ def test_the_name_of_a_cluster_is_valid_for_the_operator_and_for_services(job: s
 # The runner's Job
 
 
-def test_a_job_has_the_objects_that_its_runner_creates(config: ServiceConfig) -> None:
+def test_a_job_contains_the_objects_that_its_runner_creates(config: ServiceConfig) -> None:
     objects = objects_of(config)
     job = runner_job(config.runner, request(dedicated=objects))
     pod = job["spec"]["template"]
@@ -215,7 +215,7 @@ def test_runners_without_a_token_are_refused(config: ServiceConfig) -> None:
         service(config.model_copy(update={"runner": pod}), Kubernetes()).check_dedicated()
 
 
-def test_a_kubernetes_without_the_operator_is_refused_with_what_to_install(config: ServiceConfig) -> None:
+def test_a_kubernetes_without_the_operator_is_refused_with_an_install_hint(config: ServiceConfig) -> None:
     with pytest.raises(ServiceError, match="has no Dask clusters") as refused:
         service(config, Kubernetes(serves=False)).check_dedicated()
     assert "dask-kubernetes-operator" in str(refused.value)
@@ -243,7 +243,7 @@ def test_the_runner_connects_to_the_scheduler_of_its_cluster(config: ServiceConf
 
 
 @pytest.mark.parametrize(("dedicated", "workers"), [(True, None), (None, "3"), (True, "3")])
-def test_this_machine_has_no_clusters_of_a_jobs_own(dedicated: bool | None, workers: str | None) -> None:
+def test_a_local_job_cannot_have_a_dedicated_cluster(dedicated: bool | None, workers: str | None) -> None:
     with pytest.raises(UsageError, match="this machine runs the job"):
         start_options.refuse_here(PodOptions(dedicated=dedicated, workers=workers), "")
 
@@ -279,7 +279,7 @@ def test_seconds_that_are_not_a_whole_number_are_refused_before_anything_is_writ
         service(config, Kubernetes(), None).with_options(PodOptions(deadline_s=3600.5))  # type: ignore[arg-type]
 
 
-def test_the_state_of_a_cluster_is_that_of_its_pods() -> None:
+def test_the_state_of_a_cluster_follows_from_its_pods() -> None:
     def of(component: str, ready: bool) -> Object:
         conditions = [{"type": "Ready", "status": str(ready)}]
         return {"metadata": {"labels": {names.DASK_COMPONENT: component}}, "status": {"conditions": conditions}}
@@ -295,7 +295,7 @@ def test_the_state_of_a_cluster_is_that_of_its_pods() -> None:
 
 @pytest.fixture
 def pod_files(config: ServiceConfig, tmp_path: Path) -> Path:
-    """Return the folder with files that a pod has for its runner."""
+    """Return the folder with the files that a runner's pod mounts."""
     (tmp_path / "objects.json").write_text(json.dumps(objects_of(config)))
     (tmp_path / "job-name").write_text("sir-1")
     (tmp_path / "job-uid").write_text("uid-of-job")
@@ -311,7 +311,7 @@ def kubernetes(monkeypatch: pytest.MonkeyPatch) -> Kubernetes:
     return found
 
 
-def test_a_cluster_is_owned_by_the_job_and_its_scaler_by_the_cluster(pod_files: Path, kubernetes: Kubernetes) -> None:
+def test_the_job_owns_the_cluster_and_the_cluster_owns_its_autoscaler(pod_files: Path, kubernetes: Kubernetes) -> None:
     with dedicated_lifecycle.dedicated_cluster(pod_files):
         cluster, scaler = kubernetes.objects.values()
     job = {"apiVersion": "batch/v1", "kind": "Job", "name": "sir-1", "uid": "uid-of-job"}
@@ -362,10 +362,10 @@ def test_the_next_pod_finds_the_cluster(pod_files: Path, kubernetes: Kubernetes)
 @pytest.mark.parametrize(
     "change", [{"deletionTimestamp": "now"}, {"ownerReferences": [{"uid": "another"}]}], ids=["is going", "another job"]
 )
-def test_an_old_cluster_that_is_going_or_of_another_job_is_not_used(
+def test_a_cluster_that_is_being_removed_or_belongs_to_another_job_is_not_used(
     pod_files: Path, kubernetes: Kubernetes, change: Object
 ) -> None:
-    """The operator found the old Service and made no new one. Then Kubernetes removed the old one."""
+    """The operator found the old Service and created no new one. Then Kubernetes removed the old one."""
     metadata = {"name": "dask-sir-7f3a2c", "ownerReferences": [{"uid": "uid-of-job"}], **change}
     old = {"kind": "DaskCluster", "metadata": metadata}
     kubernetes.objects["DaskCluster", "dask-sir-7f3a2c"] = old
@@ -377,7 +377,7 @@ def test_an_old_cluster_that_is_going_or_of_another_job_is_not_used(
 
 
 def test_crds_without_an_operator_are_an_error(pod_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Helm does not remove CRDs. The DaskCluster is created, and no operator makes pods of it."""
+    """Helm does not remove CRDs, so the DaskCluster is created, but no operator creates its pods."""
     idle = Kubernetes(takes=False)
     monkeypatch.setattr(dedicated_lifecycle, "connect", lambda namespace: idle)
     monkeypatch.setattr(dedicated_lifecycle, "_LOOK_S", 0.01)

@@ -1,4 +1,4 @@
-"""A port of this machine that leads elsewhere: real sockets here, streams of the test there."""
+"""Port forwarding: real sockets on this machine, and test streams in place of a pod."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = 5 << 20
 
 
 class Echo:
-    """Sends back what comes, and ends when it is told to."""
+    """Echoes the data that it receives, and closes or fails when the data says so."""
 
     def __init__(self) -> None:
         self._kept: asyncio.Queue[bytes] = asyncio.Queue(4)
@@ -38,7 +38,7 @@ class Echo:
 
 
 class Elsewhere:
-    """Opens streams, if it is to."""
+    """Opens streams, or refuses them."""
 
     def __init__(self) -> None:
         self.refuses = False
@@ -83,7 +83,7 @@ def closed(connection: socket.socket) -> bool:
 
 
 def test_bytes_go_both_ways_in_order(address: tuple[str, int]) -> None:
-    """More than any buffer on the way holds."""
+    """The data is larger than all buffers on the path."""
     sent = bytes(i % 251 for i in range(SIZE))
     with socket.create_connection(address, timeout=30) as connection:
         threading.Thread(target=connection.sendall, args=(sent,), daemon=True).start()
@@ -103,14 +103,14 @@ def test_connections_do_not_disturb_each_other(address: tuple[str, int], elsewhe
     assert elsewhere.faults == []
 
 
-def test_an_end_there_ends_the_connection_here(address: tuple[str, int], elsewhere: Elsewhere) -> None:
+def test_a_closed_stream_closes_the_connection(address: tuple[str, int], elsewhere: Elsewhere) -> None:
     with socket.create_connection(address, timeout=30) as connection:
         connection.sendall(b"end")
         assert closed(connection)
     assert elsewhere.faults == []
 
 
-def test_what_breaks_there_is_told(address: tuple[str, int], elsewhere: Elsewhere) -> None:
+def test_a_stream_error_is_reported(address: tuple[str, int], elsewhere: Elsewhere) -> None:
     with socket.create_connection(address, timeout=30) as connection:
         connection.sendall(b"break")
         assert closed(connection)
@@ -118,7 +118,7 @@ def test_what_breaks_there_is_told(address: tuple[str, int], elsewhere: Elsewher
     assert [fault.what for fault in elsewhere.faults] == ["the pod is gone"]
 
 
-def test_a_pod_that_is_away_for_a_while_is_found_again(address: tuple[str, int], elsewhere: Elsewhere) -> None:
+def test_a_new_connection_works_after_the_pod_returns(address: tuple[str, int], elsewhere: Elsewhere) -> None:
     elsewhere.refuses = True
     with socket.create_connection(address, timeout=30) as connection:
         assert closed(connection)
@@ -129,8 +129,8 @@ def test_a_pod_that_is_away_for_a_while_is_found_again(address: tuple[str, int],
         assert connection.recv(5) == b"again"
 
 
-def test_who_may_not_hears_so_at_once(elsewhere: Elsewhere) -> None:
-    """And not with the first connection, in a thread of its own."""
+def test_a_refused_forward_fails_before_the_first_connection(elsewhere: Elsewhere) -> None:
+    """The first connection would report the error in another thread."""
     elsewhere.refuses = True
     with (
         pytest.raises(ServiceError, match="no pod is ready"),
@@ -154,8 +154,8 @@ def test_a_port_in_use(elsewhere: Elsewhere) -> None:
     assert elsewhere.opened == 0
 
 
-def test_the_end_does_not_wait_for_connections(elsewhere: Elsewhere) -> None:
-    """A browser keeps its own open for minutes."""
+def test_closing_does_not_wait_for_open_connections(elsewhere: Elsewhere) -> None:
+    """A browser keeps its connections open for minutes."""
     with Forward(elsewhere.connect, elsewhere.faults.append).serve(0) as where:
         connection = socket.create_connection(parsed(where), timeout=30)
         connection.sendall(b"here")
@@ -169,11 +169,11 @@ def test_the_end_does_not_wait_for_connections(elsewhere: Elsewhere) -> None:
         socket.create_connection(parsed(where), timeout=30)
 
 
-def test_only_this_machine_comes_in(address: tuple[str, int]) -> None:
+def test_only_this_machine_can_connect(address: tuple[str, int]) -> None:
     assert address[0] == "127.0.0.1"
 
 
-def test_an_error_in_the_body_stays_what_it_is(elsewhere: Elsewhere) -> None:
-    """As long as the port was open around them, a KeyError of the caller was called a bad kubeconfig."""
+def test_an_error_in_the_body_is_not_translated(elsewhere: Elsewhere) -> None:
+    """Regression: mops reported a KeyError of the caller as a bad kubeconfig."""
     with pytest.raises(KeyError), Forward(elsewhere.connect, elsewhere.faults.append).serve(0):
         raise KeyError("mine")

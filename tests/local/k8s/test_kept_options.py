@@ -1,4 +1,4 @@
-"""What submit was given stays with the job: each resume and each retry has it, unless it is told otherwise."""
+"""The job keeps the options of submit. Each resume and each retry uses them, except those that it overrides."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def storage(tmp_path: Path) -> str:
 
 @pytest.fixture
 def service(storage: str) -> Service:
-    """A service whose pods see a folder of this machine."""
+    """A service whose pods can read a folder of this machine."""
     described = Described.model_validate(DESCRIBED | {"storage": storage})
     return Service(Profile(namespace="studies", service=described), Kubernetes(), described.runner)  # type: ignore[arg-type]
 
@@ -82,7 +82,7 @@ def study(tmp_path: Path) -> Path:
 
 
 def submitted(service: Service, study: Path, pod: PodOptions = ASKED, **options: Any) -> Job:
-    """Submit a study to a service; Kubernetes has ended its Job since, and nothing has run."""
+    """Submit a study to a service, and let Kubernetes end the Job before any simulation runs."""
     job = submit.submit(study, name="waves", service=service, pod=pod, settings=Settings(), **options)
     in_memory(service).end_jobs()
     return job
@@ -93,7 +93,7 @@ def in_memory(service: Service) -> Kubernetes:
 
 
 def made(service: Service, name: str) -> Object:
-    """Return a Job that was asked for, as far as options say how it is."""
+    """Return the fields of a Kubernetes Job that options set."""
     job = in_memory(service).objects["Job", name]
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     annotations = job["spec"]["template"]["metadata"].get("annotations", {})
@@ -121,7 +121,7 @@ ALL = {
 
 
 def resume(job: Job, service: Service, **options: Any) -> list[str]:
-    """Resume a job; return what is said of changes."""
+    """Resume a job; return the reported changes."""
     said: list[str] = []
     submit.resume(
         job, service=service, settings=Settings(), on_start=lambda _, changes: said.extend(changes), **options
@@ -130,15 +130,15 @@ def resume(job: Job, service: Service, **options: Any) -> list[str]:
     return said
 
 
-def test_a_resumed_job_runs_as_it_was_submitted(service: Service, study: Path) -> None:
-    """It ran without its queue and its deadline, with the chart's memory, on the shared cluster."""
+def test_a_resumed_job_keeps_the_options_of_its_submit(service: Service, study: Path) -> None:
+    """Regression: a resumed job lost its queue, its deadline, its memory and its dedicated cluster."""
     job = submitted(service, study)
     assert made(service, "waves-1") == ALL
     assert resume(job, service) == []
     assert made(service, "waves-2") == ALL
 
 
-def test_what_a_resume_names_is_the_jobs_from_then_on(service: Service, study: Path) -> None:
+def test_a_resume_changes_the_options_of_later_resumes(service: Service, study: Path) -> None:
     job = submitted(service, study)
     assert resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"}) == [
         "--env MODE: unset before, fast now",
@@ -150,7 +150,7 @@ def test_what_a_resume_names_is_the_jobs_from_then_on(service: Service, study: P
     assert job.record.options.pod == ASKED, "what was submitted is never rewritten"
 
 
-def test_a_job_leaves_its_dedicated_cluster_with_the_size_of_it(service: Service, study: Path) -> None:
+def test_a_job_that_leaves_its_dedicated_cluster_drops_the_size(service: Service, study: Path) -> None:
     job = submitted(service, study)
     resume(job, service, pod=PodOptions(dedicated=False))
     assert made(service, "waves-2") == ALL | {"workers": []}
@@ -158,8 +158,8 @@ def test_a_job_leaves_its_dedicated_cluster_with_the_size_of_it(service: Service
     assert made(service, "waves-3") == ALL | {"workers": []}
 
 
-def test_a_job_stays_where_its_submitters_profile_had_it_run(service: Service, study: Path) -> None:
-    """Who resumes it may be somebody else, whose profile says otherwise."""
+def test_a_job_stays_on_the_kind_of_cluster_that_its_submitters_profile_chose(service: Service, study: Path) -> None:
+    """The person who resumes the job may have a different profile."""
     service.profile = service.profile.model_copy(update={"dedicated": True})
     job = submitted(service, study, PodOptions())
     service.profile = service.profile.model_copy(update={"dedicated": False})
@@ -167,7 +167,7 @@ def test_a_job_stays_where_its_submitters_profile_had_it_run(service: Service, s
     assert names.DEDICATED_CLUSTER in in_memory(service).objects["Job", "waves-2"]["metadata"]["annotations"]
 
 
-def test_a_retrys_job_has_the_options_of_the_one_it_comes_from(service: Service, study: Path, storage: str) -> None:
+def test_a_retry_inherits_the_options_of_its_parent(service: Service, study: Path, storage: str) -> None:
     job = submitted(service, study)
     resume(job, service, pod=PodOptions(memory="4Gi"), env={"MODE": "fast"})
     assert submit.run(job, settings=Settings(storage=storage, slots=1)) == "partial"
@@ -180,7 +180,7 @@ def test_a_retrys_job_has_the_options_of_the_one_it_comes_from(service: Service,
     )
 
 
-def test_this_machine_refuses_what_is_named_and_passes_over_what_is_kept(
+def test_a_local_resume_refuses_named_service_options_and_ignores_kept_ones(
     service: Service, study: Path, storage: str
 ) -> None:
     job = submitted(service, study)
@@ -191,8 +191,8 @@ def test_this_machine_refuses_what_is_named_and_passes_over_what_is_kept(
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "PYTHONHASHSEED", "MODELOPS_JOB_SLOTS", "bad-name"])
-def test_a_service_refuses_a_name_that_no_runner_takes(service: Service, study: Path, name: str) -> None:
-    """The name was kept, and each runner refused it for ever: a later command can add a variable, not remove one."""
+def test_a_service_refuses_a_variable_that_every_runner_refuses(service: Service, study: Path, name: str) -> None:
+    """Regression: the job kept the name, and every runner refused it. A later command cannot remove a variable."""
     job = submitted(service, study)
     for start in (
         lambda: resume(job, service, env={name: None}),
@@ -204,8 +204,8 @@ def test_a_service_refuses_a_name_that_no_runner_takes(service: Service, study: 
     assert read_options(job.files, job.record).options.env == {"OF_THE_PODS": None}
 
 
-def test_an_interpreter_that_is_kept_bars_no_job_from_a_service(service: Service, study: Path, storage: str) -> None:
-    """Each resume and retry there was refused because of an option that it had not named, and that none can unset."""
+def test_a_kept_interpreter_does_not_prevent_a_job_on_a_service(service: Service, study: Path, storage: str) -> None:
+    """Regression: a service refused each resume and retry because of a kept option that no command can unset."""
     here = Settings(storage=storage, slots=1)
     job = submit.submit(study, name="waves", python=sys.executable, settings=here, local=True)
     said: list[str] = []
@@ -226,18 +226,18 @@ def test_an_interpreter_that_is_kept_bars_no_job_from_a_service(service: Service
 
 
 def test_of_two_commands_at_once_one_is_refused(service: Service, study: Path) -> None:
-    """Else a job would run with options that the one who started it had not seen."""
+    """Otherwise a job would run with options that its user has not seen."""
     job = submitted(service, study)
     seen = read_options(job.files, job.record)
     keep_options(job.files, job.record, seen, options("a"))
-    keep_options(job.files, job.record, seen, options("a"))  # an answer was lost
+    keep_options(job.files, job.record, seen, options("a"))  # the same write again, as after a lost answer
     with pytest.raises(JobError, match="another command has changed the options"):
         keep_options(job.files, job.record, seen, options("b"))
     assert read_options(job.files, job.record) == KeptOptions(1, options("a"))
 
 
-def test_options_of_a_deleted_job_are_not_those_of_the_next_one_of_its_name(service: Service, study: Path) -> None:
-    """A job was deleted while a resume was about to keep its options: the next one of its name ran with them."""
+def test_options_of_a_deleted_job_do_not_apply_to_a_new_job_of_the_same_name(service: Service, study: Path) -> None:
+    """Regression: a resume wrote options after the deletion of its job, and a new job of that name used them."""
     job = submitted(service, study)
     deleted = replace(job.record, created="2026-01-01T00:00:00+00:00")
     keep_options(job.files, deleted, KeptOptions(0, deleted.options), options("fast"))
@@ -247,8 +247,8 @@ def test_options_of_a_deleted_job_are_not_those_of_the_next_one_of_its_name(serv
     assert read_options(job.files, job.record).options.env == {"MODE": "slow"}
 
 
-def test_fields_that_a_newer_mops_has_added_are_passed_over(service: Service, study: Path) -> None:
-    """One of them in an option of the pod was said to be a damaged record; a newer format says NewerFormat."""
+def test_fields_that_a_newer_mops_has_added_are_ignored(service: Service, study: Path) -> None:
+    """Regression: mops reported a new field of a pod option as a damaged record. Only a newer format is an error."""
     job = submitted(service, study)
     path = JobPaths(job.name).options(1)
     resume(job, service, pod=PodOptions(memory="4Gi"))
@@ -262,11 +262,11 @@ def test_fields_that_a_newer_mops_has_added_are_passed_over(service: Service, st
         read_options(job.files, job.record)
 
 
-# Kubernetes Jobs that nobody needs any more
+# Kubernetes Jobs that are no longer needed
 
 
 def test_a_job_of_another_storage_is_left_alone(service: Service, study: Path) -> None:
-    """A cancel, a delete or a take-over of a job ended the Kubernetes Job of another storage's job of the same name."""
+    """Regression: cancel, delete and --take-over removed the Kubernetes Job of a job in another storage."""
     submit.submit(study, name="waves", service=service, settings=Settings())
     other = replace(service, results="abfs://other/place")
     assert other.phase("waves") == GONE
@@ -276,10 +276,10 @@ def test_a_job_of_another_storage_is_left_alone(service: Service, study: Path) -
     assert service.delete_idle_jobs("waves") == ["waves-1"]
 
 
-def test_a_job_that_is_deleted_waits_for_no_place(
+def test_a_deleted_job_leaves_the_queue(
     service: Service, study: Path, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its Job stayed in the queue: days later a runner began, which found no job."""
+    """Regression: its Kubernetes Job stayed in the queue, and days later a runner started and found no job."""
     job = submit.submit(study, name="waves", service=service, settings=Settings())
     assert list(in_memory(service).objects) == [("Job", "waves-1")]
     monkeypatch.setattr(connected_service, "service_with", lambda files, *, local: None if local else service)
@@ -288,7 +288,7 @@ def test_a_job_that_is_deleted_waits_for_no_place(
 
 
 def test_a_runner_on_a_node_that_does_not_answer_is_replaced_by_a_resume(service: Service, study: Path) -> None:
-    """Kubernetes waits for ever until its pod has ended, and resume refused a second runner."""
+    """Regression: Kubernetes waits without limit for the pod to end, and resume refused a second runner."""
     job = submit.submit(study, name="waves", service=service, settings=Settings())
     in_memory(service).all_pods = [
         {
@@ -315,10 +315,10 @@ def run(params, seed):
 """
 
 
-def test_a_take_over_that_is_refused_leaves_the_runner_at_its_job(
+def test_a_refused_take_over_keeps_the_old_runner(
     service: Service, study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The runner was deleted first: when the model or the options were refused then, nobody was at the job."""
+    """Regression: mops deleted the runner before it checked the model and the options, so the job had no runner."""
     (study.parent / "model.py").write_text(MODEL_THAT_A_VARIABLE_BREAKS)
     job = submit.submit(study, name="waves", service=service, settings=Settings())
     with pytest.raises(ModelError):
@@ -339,7 +339,7 @@ def test_a_take_over_that_is_refused_leaves_the_runner_at_its_job(
     assert (len(in_memory(service).objects), in_memory(service).n_created) == (1, 2), "the new one replaces the old one"
 
 
-# The service, read again
+# The current state of the service
 
 
 def upgraded(service: Service, **changes: Any) -> Object:
@@ -348,8 +348,8 @@ def upgraded(service: Service, **changes: Any) -> Object:
     return {"data": {CONFIG_KEY: json.dumps(described | changes)}}
 
 
-def test_a_runner_starts_as_the_chart_says_now(service: Service) -> None:
-    """The image of the profile was that of the day of 'mops connect', and perhaps gone from the registry."""
+def test_a_runner_starts_with_the_current_values_of_the_chart(service: Service) -> None:
+    """Regression: the runner used the image from the time of 'mops connect', which may no longer exist."""
     runner = service.profile.service.runner.model_dump(mode="json", by_alias=True) | {"image": "mops:2"}
     in_memory(service).config = upgraded(service, runner=runner)
     now = service.renewed()
@@ -357,13 +357,13 @@ def test_a_runner_starts_as_the_chart_says_now(service: Service) -> None:
     assert now.with_options(PodOptions(memory="3Gi")).pod.image == "mops:2"
 
 
-def test_a_service_that_is_gone_is_said_so(service: Service) -> None:
+def test_a_removed_service_is_an_error(service: Service) -> None:
     with pytest.raises(ServiceError, match="service 'mops' no longer exists"):
         service.renewed()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "not JSON"])
-def test_a_description_that_nobody_can_read_names_its_place(service: Service, text: str) -> None:
+def test_an_unreadable_description_is_an_error_with_its_configmap(service: Service, text: str) -> None:
     in_memory(service).config = {"data": {CONFIG_KEY: text}}
     with pytest.raises(UsageError, match="does not describe a mops service") as raised:
         service.renewed()

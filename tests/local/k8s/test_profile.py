@@ -1,4 +1,4 @@
-"""What `mops connect` saves, and what is said of a profile, or of a chart's, that cannot be read."""
+"""The profile that `mops connect` saves, and the errors for an invalid profile or description of a chart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mops.k8s import chart
 from mops.k8s.chart import Object, ServiceConfig
 from mops.service.profile import Profile, load, path, reach, remove, save
 
-# As the chart writes it, no more than it must.
+# The required fields, as the chart writes them.
 SERVICE: Object = {
     "format": 1,
     "version": "0.1.0",
@@ -50,14 +50,14 @@ def profile() -> Profile:
 # Saved and loaded
 
 
-def test_what_is_saved_is_loaded(profile: Profile) -> None:
+def test_a_saved_profile_can_be_loaded(profile: Profile) -> None:
     place = save(profile)
     assert place == path()
     assert load() == profile
     assert load().service.runner.backoff_limit == 0, "a zero says something"  # type: ignore[union-attr]
 
 
-def test_a_profile_replaces_the_one_before_and_leaves_nothing_else(profile: Profile) -> None:
+def test_saving_a_profile_replaces_the_previous_one_and_leaves_no_other_file(profile: Profile) -> None:
     save(profile)
     place = save(profile.model_copy(update={"namespace": "other"}))
     assert load().namespace == "other"  # type: ignore[union-attr]
@@ -65,14 +65,14 @@ def test_a_profile_replaces_the_one_before_and_leaves_nothing_else(profile: Prof
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
 
 
-def test_a_profile_is_in_the_words_of_kubernetes(profile: Profile) -> None:
-    """So that what the chart wrote and what was saved can be compared by eye."""
+def test_a_profile_uses_the_field_names_of_kubernetes(profile: Profile) -> None:
+    """A person can then compare the chart's description with the saved profile."""
     saved = json.loads(save(profile).read_text())
     assert saved["service"]["runner"]["serviceAccount"] == "mops-runner"
     assert saved["format"] == 1
 
 
-def test_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_profile_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load() is None
     assert remove() is False
     (tmp_path / "file").touch()
@@ -80,7 +80,7 @@ def test_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load() is None
 
 
-def test_one_that_was_removed_is_gone(profile: Profile) -> None:
+def test_a_removed_profile_cannot_be_loaded(profile: Profile) -> None:
     save(profile)
     assert remove() is True
     assert load() is None
@@ -95,7 +95,7 @@ def test_one_that_was_removed_is_gone(profile: Profile) -> None:
         ({"HOME": "/home/ada", "XDG_CONFIG_HOME": "relative"}, "/home/ada/.config/mops/profile.json"),
     ],
 )
-def test_where_it_lies(environ: dict[str, str], where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_the_profile(environ: dict[str, str], where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME")
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -106,7 +106,7 @@ def test_where_it_lies(environ: dict[str, str], where: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("value", ["none", " none "])
-def test_the_environment_passes_it_by(profile: Profile, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_disable_the_profile(profile: Profile, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     save(profile).write_text("not even JSON")
     monkeypatch.setenv("MODELOPS_PROFILE", value)
     assert load() is None
@@ -144,7 +144,7 @@ def test_another_name_of_a_profile_is_refused(monkeypatch: pytest.MonkeyPatch) -
         ("\x00", "Invalid JSON"),
     ],
 )
-def test_a_profile_that_is_none_names_each_problem(profile: Profile, text: str, said: str) -> None:
+def test_an_invalid_profile_is_an_error_that_lists_every_problem(profile: Profile, text: str, said: str) -> None:
     place = save(profile)
     place.write_text(text)
     with pytest.raises(UsageError) as raised:
@@ -155,8 +155,8 @@ def test_a_profile_that_is_none_names_each_problem(profile: Profile, text: str, 
     assert "pydantic" not in str(raised.value)
 
 
-def test_a_profile_in_no_encoding(profile: Profile) -> None:
-    """It gave a traceback."""
+def test_a_profile_that_is_not_utf8(profile: Profile) -> None:
+    """Regression: mops printed a traceback."""
     save(profile).write_bytes(b"\xff\xfe{}")
     with pytest.raises(UsageError, match="does not describe a mops service"):
         load()
@@ -179,17 +179,17 @@ def test_a_profile_of_another_user(profile: Profile) -> None:
 
 
 def test_a_folder_that_cannot_be_made(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In /proc nobody makes folders, not even root."""
+    """Not even root can create folders in /proc."""
     monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/config")
     with pytest.raises(UsageError, match="the profile cannot be read or written") as raised:
         save(profile)
     assert "XDG_CONFIG_HOME" in str(raised.value.hint)
 
 
-# What the chart says
+# The description from the chart
 
 
-def test_what_a_newer_chart_says_besides_is_passed_by() -> None:
+def test_unknown_fields_of_a_newer_chart_are_ignored() -> None:
     assert parsed(novelty=1, worker={"selector": {"a": "b"}, "novelty": 2}).worker.selector == {"a": "b"}
 
 
@@ -201,7 +201,7 @@ def test_a_newer_format_is_refused_with_the_version_to_install() -> None:
 
 
 def test_a_newer_format_with_other_fields_is_still_a_newer_format() -> None:
-    """It was called a chart that describes no service, and the advice was to write it anew."""
+    """Regression: mops reported that the chart describes no service, and advised to write the description again."""
     with pytest.raises(NewerFormat, match=r"9\.1\.0"):
         parsed(format=2, version="9.1.0", scheduler=..., runner=...)
 
@@ -220,7 +220,7 @@ def test_a_newer_format_with_other_fields_is_still_a_newer_format() -> None:
         ({"worker": {}, "storage": 3}, "storage: Input should be a valid string; worker.selector: Field required"),
     ],
 )
-def test_what_no_chart_of_mops_writes_names_each_problem(changes: Object, said: str) -> None:
+def test_an_invalid_description_is_an_error_that_lists_every_problem(changes: Object, said: str) -> None:
     with pytest.raises(UsageError, match="this does not describe a mops service") as raised:
         parsed(**changes)
     assert said in raised.value.what
@@ -233,9 +233,7 @@ def test_an_empty_configmap() -> None:
         ServiceConfig.parse("", "ConfigMap mops-client")
 
 
-def test_variables_of_the_storage_are_set_unless_the_person_has_them(
-    profile: Profile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_storage_variables_do_not_override_those_of_the_user(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "mine")
     assert reach(profile) == "abfs://studies/mops"
     assert os.environ["AZURE_STORAGE_ACCOUNT_NAME"] == "mine"
@@ -245,7 +243,7 @@ def test_variables_of_the_storage_are_set_unless_the_person_has_them(
 
 
 def test_a_service_needs_no_secret() -> None:
-    """The profile lies in a home folder, in plain text."""
+    """The profile is a plain-text file in the home folder."""
     named = {name for part in (ServiceConfig, chart.RunnerPod, chart.Workers) for name in part.model_fields}
     assert not {name for name in named if any(word in name for word in ("secret", "key", "token", "password"))} - {
         "image_pull_secrets",  # names of Secrets

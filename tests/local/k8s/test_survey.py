@@ -1,4 +1,4 @@
-"""What Kubernetes and Dask say of the same workers, joined; and what is left where one of them says nothing."""
+"""Kubernetes and Dask report on the same workers; mops joins the reports, and shows one if the other is missing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def of(*workers: Worker) -> ServiceOverview:
     return ServiceOverview((), (), {}, Dask(Scheduler("tcp://s:1", 1.0, OLD), [], workers, []), [])
 
 
-def test_versions_of_workers_that_are_alike_are_one_line() -> None:
+def test_equal_versions_of_workers_are_one_line() -> None:
     assert list(of(WORKER, replace(WORKER, address="tcp://10.0.0.2:1")).versions.items()) == [
         ("here", own_versions()),
         ("scheduler", OLD),
@@ -44,20 +44,20 @@ def test_versions_of_workers_that_are_alike_are_one_line() -> None:
     ]
 
 
-def test_versions_of_workers_that_differ_are_a_line_each() -> None:
-    """In the middle of an upgrade."""
+def test_different_versions_of_workers_are_one_line_each() -> None:
+    """Versions differ during an upgrade."""
     other = replace(WORKER, address="tcp://10.0.0.2:1", versions=OLD)
     found = of(WORKER, other, replace(other, address="tcp://10.0.0.3:1")).versions
     assert list(found)[2:] == ["1 like tcp://10.0.0.1:1", "2 like tcp://10.0.0.2:1"]
 
 
-def test_without_workers_there_are_no_versions_of_any() -> None:
+def test_without_workers_there_are_no_versions() -> None:
     assert list(of().versions) == ["here", "scheduler"]
     assert list(replace(of(), dask=None).versions) == ["here"]
 
 
 class Partly:
-    """A service of which some parts cannot be asked."""
+    """A service that refuses some requests."""
 
     def __init__(self, address: str = "", *, refuses: tuple[str, ...] = ()):
         self._address, self._refuses = address, refuses
@@ -88,7 +88,7 @@ def said(faults: Any) -> list[str]:
     return [fault.what for fault in faults]
 
 
-def test_what_is_known_is_there_where_dask_is_not_reached() -> None:
+def test_kubernetes_facts_are_shown_if_dask_cannot_be_reached() -> None:
     now = surveyed(Partly(refuses=("dask",)))
     assert now.workers == [WorkerView("worker-a", A), WorkerView("worker-b", B)]
     assert now.runners == {"running": 2, "ended": 1}
@@ -96,8 +96,8 @@ def test_what_is_known_is_there_where_dask_is_not_reached() -> None:
     assert said(now.faults) == ["you may not see dask"]
 
 
-def test_what_cannot_be_asked_is_not_known_rather_than_empty() -> None:
-    """A service whose pods one may not see has no pods, it said."""
+def test_a_refused_request_gives_unknown_and_not_empty() -> None:
+    """Regression: mops reported that a service has no pods if the user may not list them."""
     now = surveyed(Partly(refuses=("pods", "jobs", "dask")))
     assert (now.scheduler, now.workers, now.runners, now.dask) == (None, None, None, None)
     assert said(now.faults) == ["you may not see pods", "you may not see jobs", "you may not see dask"]
@@ -111,8 +111,8 @@ def test_a_scheduler_that_does_not_answer(monkeypatch: Any) -> None:
     assert fault.what.startswith("the Dask scheduler does not answer (")
 
 
-def test_a_real_scheduler_tells_of_its_workers_without_running_anything_there() -> None:
-    """Whatever version of mops they have; and more than the five that Dask tells of by default."""
+def test_a_real_scheduler_reports_its_workers_without_running_code() -> None:
+    """This works with any version of mops on the workers, and for more than the five that Dask reports by default."""
     with (
         LocalCluster(
             n_workers=6, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit=1 << 30
@@ -125,7 +125,7 @@ def test_a_real_scheduler_tells_of_its_workers_without_running_anything_there() 
     assert all(worker.tree_bytes > 0 for worker in found)
 
 
-def test_an_error_in_the_body_is_not_called_a_lost_scheduler() -> None:
+def test_an_error_in_the_body_is_not_reported_as_a_lost_scheduler() -> None:
     with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         raised: list[BaseException] = []
         try:
