@@ -1,4 +1,4 @@
-"""System tests: real runners in processes of their own, real signals, a storage in the test's own folder."""
+"""System tests: real runners in separate processes, real signals, and a storage in the test's folder."""
 
 from __future__ import annotations
 

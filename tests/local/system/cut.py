@@ -1,4 +1,4 @@
-"""A way to a port that can be cut, as a network does: both ends live on."""
+"""A proxy whose connections a test can cut, as a network fault does; both ends stay alive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 
 class Cut:
-    """Connections that come to :attr:`port` are passed on to another one."""
+    """Forwards connections from :attr:`port` to another port."""
 
     def __init__(self, to: int):
         self._to = to
@@ -24,7 +24,7 @@ class Cut:
                 here, _ = self._listening.accept()
                 try:
                     there = socket.create_connection(("127.0.0.1", self._to))
-                except OSError:  # nobody listens there yet: who came may come again
+                except OSError:  # the port is not open yet: the client may retry
                     here.close()
                     continue
                 self._open += [here, there]
@@ -32,7 +32,7 @@ class Cut:
                     threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
 
     def cut(self) -> None:
-        """End every connection that there is."""
+        """Close every open connection."""
         cut, self._open = self._open, []
         for one in cut:
             with suppress(OSError):
@@ -40,7 +40,7 @@ class Cut:
             one.close()
 
     def close(self) -> None:
-        """Take no further connection, and end those that there are."""
+        """Accept no further connection, and close the open ones."""
         self._listening.close()
         self.cut()
 
@@ -54,7 +54,7 @@ def _pass_on(one: socket.socket, other: socket.socket) -> None:
 
 @contextmanager
 def way_to(port: int) -> Iterator[Cut]:
-    """Have a way to a port of this machine."""
+    """Yield a proxy for a port of this machine."""
     way = Cut(port)
     try:
         yield way

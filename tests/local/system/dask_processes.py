@@ -1,4 +1,4 @@
-"""A Dask cluster of processes of their own, as an operator starts them: ``dask scheduler``, ``dask worker``."""
+"""A Dask cluster of separate processes, as an operator starts them: ``dask scheduler``, ``dask worker``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DASK = Path(sys.executable).with_name("dask")
 
 @dataclass
 class DaskProcesses:
-    """The processes, the file in which the model's calls on their workers are tallied, and those that slow it down.
+    """The processes of a Dask cluster, the tally file of the model's calls, and the files that hold or slow the model.
 
-    Each worker has a cache folder of its own, as another machine would.
+    Each worker has a separate cache folder, like a separate machine.
     """
 
     folder: Path
@@ -57,11 +57,11 @@ class DaskProcesses:
         return self.folder / "paced"
 
     def hold_after(self, n_calls: int) -> None:
-        """Let only the first ``n_calls`` calls of the held model run to their end."""
+        """Let only the first ``n_calls`` calls of the held model finish."""
         hold_after(self.hold_file, n_calls)
 
     def let_go(self) -> None:
-        """Hold no call any more, and let none take its time."""
+        """Release all held calls, and do not slow any call."""
         self.hold_file.unlink(missing_ok=True)
         self.pace_file.unlink(missing_ok=True)
 
@@ -103,27 +103,27 @@ class DaskProcesses:
             client.wait_for_workers(len(self.workers), timeout=120)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """End a process as the kernel or a power cut would."""
+        """Kill a process with SIGKILL, as the kernel would."""
         process.send_signal(signal.SIGKILL)
         process.wait()
         if process in self.workers:
             self.workers.remove(process)
 
     def nanny_restarts(self) -> int:
-        """Return how often a nanny has started a worker again."""
+        """Return how many times a nanny has restarted a worker."""
         logs = "".join(path.read_text() for path in self.folder.glob("dask-*.log"))
         return logs.count("Restarting worker")
 
     def children(self) -> list[int]:
-        """Return the processes that run simulations, and those that have forked them."""
+        """Return the child processes and their template processes."""
         return [pid for pid, line in self.commands() if "mops.child.main" in line]
 
     def running(self) -> list[int]:
-        """Return the processes that run simulations: not those that have only forked them."""
+        """Return the child processes without the template processes."""
         return leaves(self.children())
 
     def commands(self) -> list[tuple[int, str]]:
-        """Return what the workers have started: process and command line."""
+        """Return the processes that the workers have started, with their command lines."""
         found = []
         for process in self._below():
             with suppress(psutil.NoSuchProcess):
@@ -135,12 +135,12 @@ class DaskProcesses:
         return [process for worker in living for process in worker.children(recursive=True)]
 
     def await_end(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for a worker that lost its scheduler: it ends itself."""
+        """Wait until a worker that lost its scheduler stops by itself."""
         process.wait(60)
         self.workers.remove(process)
 
     def end(self) -> None:
-        """End everything."""
+        """Stop all processes."""
         for process in [*self.workers, *([self.scheduler] if self.scheduler else [])]:
             if process.poll() is None:
                 for below in psutil.Process(process.pid).children(recursive=True):
@@ -152,7 +152,7 @@ class DaskProcesses:
 
 @contextmanager
 def dask_in(folder: Path, n_workers: int = 2, **env: str) -> Iterator[DaskProcesses]:
-    """Start a scheduler and workers of one thread, which it knows; end them."""
+    """Start a scheduler and workers of one thread, wait until the workers are registered, and stop all at the end."""
     folder.mkdir()
     processes = DaskProcesses(folder, env=env)
     try:
@@ -167,7 +167,7 @@ def dask_in(folder: Path, n_workers: int = 2, **env: str) -> Iterator[DaskProces
 
 
 def gone(pid: int, within_s: float) -> bool:
-    """Tell whether a process ends in time."""
+    """Return whether a process ends in time."""
     deadline = time.monotonic() + within_s
     with suppress(psutil.NoSuchProcess):
         while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:

@@ -1,6 +1,6 @@
 """Runs a study in one plain process: `python serial.py PROJECT STUDY FOLDER` writes FOLDER/<output>.parquet.
 
-Of mops it uses only the identities and seeds; it is what every job's rows are compared with.
+It uses only the identities and seeds of mops. Tests compare the rows of every job with its rows.
 """
 
 import importlib

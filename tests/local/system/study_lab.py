@@ -1,4 +1,4 @@
-"""What the system tests work with: a project on disk, a storage, real runners in processes of their own."""
+"""The project, the storage and the runner processes of a system test."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ HERE = Path(__file__).parent
 WILD = HERE.parents[1] / "models" / "wild"
 MOPS = Path(sys.executable).with_name("mops")
 PATIENCE_SECONDS = 90.0
-"""For what must happen: far more than it takes, because the machine may be busy."""
+"""The timeout for an expected event: far longer than necessary, because the machine may be busy."""
 
 GONE_SECONDS = 30.0
-"""For processes that must end; the simulations of these tests last longer."""
+"""The timeout for the end of a process; the simulations of these tests last longer."""
 
 T = TypeVar("T")
 
 
 def wait_for(what: Callable[[], T], *, patience_s: float = PATIENCE_SECONDS, of: Runner | None = None) -> T:
-    """Poll until ``what()`` is true; fail with what the runner ``of`` said if it never is or the runner ends."""
+    """Poll until ``what()`` is true. On a timeout or the end of the runner ``of``, fail with the runner's output."""
 
     def look() -> T:
         ended = of is not None and of.process.poll() is not None
@@ -57,7 +57,7 @@ def wait_for(what: Callable[[], T], *, patience_s: float = PATIENCE_SECONDS, of:
 
 @dataclass
 class Runner:
-    """A mops command that runs: its process leads a session, as a shell's foreground job leads its group."""
+    """A running mops command. Its process leads a session, as a shell's foreground job leads its group."""
 
     process: subprocess.Popen[bytes]
     calls_file: Path
@@ -67,7 +67,7 @@ class Runner:
 
     @property
     def said(self) -> str:
-        """What it has written to stderr so far."""
+        """The text that the command has written to stderr so far."""
         return self.stderr_file.read_text(errors="replace")
 
     @property
@@ -90,30 +90,30 @@ class Runner:
         (os.killpg if whole_group else os.kill)(self.process.pid, number)
 
     def alive(self) -> dict[int, str]:
-        """Return the living processes of this command, found by what they inherited: pid and command line."""
+        """Return the processes of this command that are alive, found by an inherited variable: pid and command line."""
         return dict(_with_marker(self.marker))
 
     def children(self) -> list[int]:
-        """Return the processes that run simulations: not the one that has only forked them."""
+        """Return the child processes without the template process."""
         return leaves([pid for pid, line in _with_marker(self.marker) if "mops.child.main" in line])
 
     def hold_after(self, n_calls: int) -> None:
-        """Let only the first ``n_calls`` calls of the model run to their end."""
+        """Let only the first ``n_calls`` calls of the model finish."""
         hold_after(Path(self.env["MOPS_TEST_HOLD"]), n_calls)
 
     def let_go(self) -> None:
-        """Hold no call any more."""
+        """Release all held calls."""
         Path(self.env["MOPS_TEST_HOLD"]).unlink(missing_ok=True)
 
     def kill_all(self) -> None:
-        """End whatever is left: only for a test's end."""
+        """Kill all remaining processes at the end of a test."""
         for pid in self.alive():
             _kill(pid)
         self.process.wait()
 
 
 def hold_after(path: Path, n_calls: int) -> None:
-    """Write the file of the held model (project/held.py) at once."""
+    """Write the file of the held model (project/held.py) atomically."""
     beside = path.with_suffix(".new")
     beside.write_text(str(n_calls))
     beside.replace(path)
@@ -128,13 +128,13 @@ def _with_marker(marker: str) -> Iterator[tuple[int, str]]:
             if wanted not in folder.joinpath("environ").read_bytes().split(b"\0"):
                 continue
             line = folder.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:  # gone, or another user's
+        except OSError:  # the process has ended, or belongs to another user
             continue
         yield int(folder.name), line
 
 
 def leaves(pids: list[int]) -> list[int]:
-    """Return the processes that are the parent of no other one of these."""
+    """Return the processes that have no child among these."""
     parents = {_parent(pid) for pid in pids}
     return [pid for pid in pids if pid not in parents]
 
@@ -152,7 +152,7 @@ def _kill(pid: int) -> None:
 
 @dataclass
 class Rows:
-    """What a job (or the serial run) gave, sorted: outputs by name, and losses."""
+    """The sorted results of a job or of the serial run: outputs by name, and losses."""
 
     outputs: dict[str, pa.Table]
     losses: pa.Table
@@ -172,7 +172,7 @@ _ORDER = [("group", "ascending"), ("replicate", "ascending")]
 
 
 def _sorted(table: pa.Table, request: list[tuple[str, str]]) -> pa.Table:
-    # Widths and nullability are the storage's choice; Arrow's sort is stable, so a table's own order counts.
+    # The storage chooses widths and nullability. Arrow's sort is stable, so the order within a table counts.
     wide = {pa.int32(): pa.int64(), pa.float32(): pa.float64(), pa.large_string(): pa.string()}
     fields = [pa.field(field.name, wide.get(field.type, field.type)) for field in table.schema]
     return table.take(pc.sort_indices(table, request)).cast(pa.schema(fields)).combine_chunks()
@@ -186,7 +186,7 @@ def rows_of(job: Job) -> Rows:
 
 @dataclass
 class StudyLab:
-    """A project folder with a study, and a storage, of one test."""
+    """A project folder with a study, and a storage, for one test."""
 
     folder: Path
     study: dict[str, Any] = field(default_factory=dict)
@@ -252,7 +252,7 @@ class StudyLab:
         return self.start("resume", name, *(["--take-over"] if take_over else []), **settings)
 
     def run(self, name: str = "job", *, exit_code: int = 0, **settings: object) -> Runner:
-        """Submit and wait for the end."""
+        """Submit a job and wait for its end."""
         runner = self.submit(name, **settings)
         assert runner.wait() == exit_code, runner.said
         return runner
@@ -264,7 +264,7 @@ class StudyLab:
         return (self.storage / JobPaths(name).record).is_file()
 
     def view(self, name: str = "job") -> LogView:
-        """Return what the log says now."""
+        """Return the current view of the log."""
         return JobLog(self.job(name).files, JobPaths(name)).read()
 
     def records(self, name: str = "job") -> list[Record]:
@@ -273,7 +273,7 @@ class StudyLab:
         return [decode_record(path.read_bytes(), k, str(path)) for k, path in enumerate(paths, start=1)]
 
     def assert_sound(self, name: str = "job") -> None:
-        """Check the log and its parts by the storage's own rules, and that no group stands in two commits."""
+        """Verify the log and its parts, and check that no group is in two commits."""
         files = self.job(name).files
         assert verify(files, JobPaths(name), len(self.study["parameter_sets"])) == []
         commits = [record for record in self.records(name) if isinstance(record, Commit)]
@@ -308,17 +308,17 @@ class StudyLab:
         return Rows({name: _sorted(table, _ORDER) for name, table in tables.items()}, losses)
 
     def assert_nothing_lives(self, runner: Runner) -> None:
-        """Check that no process of this command is alive soon: sooner than any would end by itself."""
+        """Check that all processes of this command end soon, before any of them would end by itself."""
         deadline = time.monotonic() + GONE_SECONDS
         while time.monotonic() < deadline and runner.alive():
             time.sleep(0.02)
-        left = runner.alive()  # looked at after the deadline: a look takes its time
+        left = runner.alive()  # read after the deadline, because reading takes time
         assert not left, f"alive {GONE_SECONDS:g} s after the kill: {left}"
 
 
 @contextmanager
 def lab_in(folder: Path) -> Iterator[StudyLab]:
-    """Make a lab; end what a failed test leaves running."""
+    """Yield a lab, and kill the processes that a failed test leaves."""
     lab = StudyLab(folder)
     try:
         yield lab

@@ -1,4 +1,4 @@
-"""A model that needs what the workers have not, on a Dask cluster of real processes."""
+"""A model that needs libraries that the workers lack, on a Dask cluster of real processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(params, seed):
 
 @pytest.fixture
 def lab(lab: StudyLab, monkeypatch: pytest.MonkeyPatch) -> StudyLab:
-    """Leave out how pip is configured on this machine; wheels are in the bundle."""
+    """Ignore the pip configuration of this machine; the bundle contains the wheels."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -42,7 +42,7 @@ def lab(lab: StudyLab, monkeypatch: pytest.MonkeyPatch) -> StudyLab:
 
 @pytest.fixture
 def dask(lab: StudyLab, tmp_path: Path) -> Iterator[DaskProcesses]:
-    """Two workers of one machine: they share a cache."""
+    """Two workers of one machine, which share a cache."""
     with dask_in(tmp_path / "dask", XDG_CACHE_HOME=str(tmp_path / "pod")) as processes:
         lab.more_env = {"MODELOPS_SCHEDULER": processes.address}
         yield processes
@@ -65,9 +65,7 @@ def error_of(runner: Runner) -> list[str]:
     return lines[next(place for place, line in enumerate(lines) if line.startswith("error:")) :]
 
 
-def test_a_model_runs_with_what_the_workers_have_not_and_two_of_a_machine_make_it_once(
-    lab: StudyLab, dask: DaskProcesses
-) -> None:
+def test_two_workers_of_a_machine_install_missing_libraries_once(lab: StudyLab, dask: DaskProcesses) -> None:
     ask_for(lab, "--no-index", "--find-links wheels", "tiny", "pathspec>=99")
     lab.run(CHECKPOINT_SECONDS=0, TASK_SECONDS=0.1)
     assert (values(lab, "tiny"), values(lab, "pathspec")) == ({"installed"}, {"ninety-nine"})
@@ -81,7 +79,7 @@ def test_a_model_runs_with_what_the_workers_have_not_and_two_of_a_machine_make_i
 
 
 def test_a_worker_that_cannot_install_ends_the_job(lab: StudyLab, dask: DaskProcesses) -> None:
-    """The runner can: it knows where the packages are."""
+    """The runner can install, because it knows the location of the packages."""
     ask_for(lab, "tiny")
     lab.more_env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(lab.project / "wheels")}
     dask.env["PIP_NO_INDEX"] = "1"
@@ -105,7 +103,7 @@ def test_a_worker_that_cannot_install_ends_the_job(lab: StudyLab, dask: DaskProc
     assert "No matching distribution found for tiny" in log_of(lab)
 
 
-def test_what_cannot_be_installed_is_said_before_a_job_is_made(lab: StudyLab, dask: DaskProcesses) -> None:
+def test_a_failed_install_is_reported_before_the_job_is_created(lab: StudyLab, dask: DaskProcesses) -> None:
     ask_for(lab, "--no-index", "nosuch-package")
     runner = lab.submit()
     assert runner.wait() == 2, runner.said
@@ -121,7 +119,7 @@ def test_without_an_install_the_model_lacks_a_library(lab: StudyLab, dask: DaskP
     assert "or for another that --python names" in runner.said
 
 
-def test_a_library_that_is_not_asked_for_is_an_error_of_the_model(lab: StudyLab, dask: DaskProcesses) -> None:
+def test_a_library_that_is_not_required_is_an_error_of_the_model(lab: StudyLab, dask: DaskProcesses) -> None:
     ask_for(lab, "--no-index", "--find-links wheels", "pathspec>=99")
     runner = lab.submit()
     assert runner.wait() == 2, runner.said
@@ -129,7 +127,7 @@ def test_a_library_that_is_not_asked_for_is_an_error_of_the_model(lab: StudyLab,
     assert "a library must be named in its requirements.txt, uv.lock or pyproject.toml" in runner.said
 
 
-def test_an_embedded_worker_installs_where_that_is_asked_for(lab: StudyLab) -> None:
+def test_an_embedded_worker_installs_on_request(lab: StudyLab) -> None:
     ask_for(lab, "--no-index", "--find-links wheels", "tiny")
     refused = lab.submit()
     assert refused.wait() == 2, refused.said

@@ -1,4 +1,4 @@
-"""``mops jobs submit --detach``: a runner that the terminal's end, Ctrl-C and the user's logging out do not reach."""
+"""``mops jobs submit --detach``: the runner survives Ctrl-C, the closing of the terminal and a logout."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def study(lab: StudyLab) -> StudyLab:
 
 
 def detached(lab: StudyLab, *arguments: str, **settings: object) -> tuple[Runner, int]:
-    """Submit with --detach; return the command, which has ended, and the process id of the runner."""
+    """Submit with --detach. Return the finished command and the process id of the runner."""
     task = lab.start("submit", str(lab.project / "study.json"), "--name", "job", "--detach", *arguments, **settings)
     assert task.wait() == 0, task.said
     pids = [pid for pid, line in task.alive().items() if "jobs run job" in line]
@@ -72,8 +72,8 @@ def test_the_command_returns_when_the_runner_has_claimed(study: StudyLab) -> Non
 
 @pytest.mark.parametrize("how", ["typed", "closed"])
 def test_neither_ctrl_c_nor_the_terminals_end_reaches_the_runner(study: StudyLab, how: str) -> None:
-    """A real terminal: a shell on it detaches a job, then ^C is typed, or the terminal is closed (SIGHUP)."""
-    lab = study.start("status", "nothing", hold=0)  # for the environment of this lab's commands
+    """A shell on a real terminal detaches a job. Then the test types ^C or closes the terminal (SIGHUP)."""
+    lab = study.start("status", "nothing", hold=0)  # for the environment of the lab's commands
     lab.wait()
     command = f"{MOPS} jobs submit {study.project / 'study.json'} --name job --detach; echo RETURNED; exec sleep 600"
     shell, terminal = pty.fork()
@@ -106,12 +106,14 @@ def test_neither_ctrl_c_nor_the_terminals_end_reaches_the_runner(study: StudyLab
     assert "SIG" not in printed(study)
 
 
-def test_cancel_stops_it_and_resume_detached_goes_on(study: StudyLab) -> None:
+def test_cancel_stops_a_detached_runner_and_a_detached_resume_completes_the_job(study: StudyLab) -> None:
     task, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
     wait_for(lambda: len(study.view().committed) >= 1)
     assert study.start("cancel", "job").wait() == 0
     allowed = HELD
-    while pid in task.alive():  # it notices when it next looks at the log; one call at a time until then
+    while (
+        pid in task.alive()
+    ):  # the runner reads the request at its next poll of the log; until then, calls run one at a time
         allowed += 1
         task.hold_after(allowed)
         time.sleep(0.2)
@@ -131,7 +133,7 @@ def test_cancel_stops_it_and_resume_detached_goes_on(study: StudyLab) -> None:
     study.assert_sound()
 
 
-def test_kill_of_a_detached_runner_leaves_nothing_and_resume_goes_on(study: StudyLab) -> None:
+def test_a_killed_detached_runner_leaves_no_process_and_the_job_resumes(study: StudyLab) -> None:
     task, pid = detached(study, hold=HELD, SLOTS=2, CHECKPOINT_SECONDS=0)
     wait_for(lambda: len(study.view().committed) >= 1)
     os.kill(pid, signal.SIGKILL)
@@ -144,7 +146,7 @@ def test_kill_of_a_detached_runner_leaves_nothing_and_resume_goes_on(study: Stud
     assert rows_of(study.job()) == study.serial()
 
 
-def test_as_json_it_is_a_name_a_process_and_a_file(study: StudyLab) -> None:
+def test_json_output_has_the_name_the_process_and_the_log_file(study: StudyLab) -> None:
     task, pid = detached(study, "--json", hold=0)
     told = json.loads((study.folder / "stdout-1.txt").read_text())
     assert told == {"job": "job", "pid": pid, "log": str(study.folder / "state" / "mops" / "job.log")}
@@ -152,8 +154,8 @@ def test_as_json_it_is_a_name_a_process_and_a_file(study: StudyLab) -> None:
     wait_for(lambda: not task.alive())
 
 
-def test_a_runner_that_dies_before_it_has_begun_is_shown_with_its_exit_code(study: StudyLab) -> None:
-    """The model could be imported here, and not in the runner: the job stands, and is resumed when that is mended."""
+def test_a_runner_that_dies_before_its_claim_is_reported_with_its_exit_code(study: StudyLab) -> None:
+    """The command can import the model and the runner cannot. The job exists and resumes after a repair."""
     flag = str(study.folder / "flag")
     text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="raise OSError('the licence server is gone')")
     (study.project / "fickle.py").write_text(text)
@@ -171,8 +173,8 @@ def test_a_runner_that_dies_before_it_has_begun_is_shown_with_its_exit_code(stud
     assert study.resume(SLOTS=1).wait() == 0
 
 
-def test_in_a_pod_a_model_that_cannot_be_imported_ends_the_job_and_it_resumes_when_it_can(study: StudyLab) -> None:
-    """Nobody sees what a pod says before it has claimed, and Kubernetes takes its own records away."""
+def test_in_a_pod_an_import_error_of_the_model_ends_the_job_and_it_resumes_after_a_repair(study: StudyLab) -> None:
+    """No job log has the output of a pod before its claim, and Kubernetes removes its records of the pod."""
     flag = study.folder / "flag"
     text = FAILS_AT_SECOND_IMPORT.format(flag=str(flag), what="raise OSError('the licence server is gone')")
     (study.project / "fickle.py").write_text(text)
@@ -193,7 +195,7 @@ def test_in_a_pod_a_model_that_cannot_be_imported_ends_the_job_and_it_resumes_wh
     study.assert_sound()
 
 
-def test_ctrl_c_while_the_runner_begins_leaves_no_runner(study: StudyLab) -> None:
+def test_ctrl_c_while_the_runner_starts_leaves_no_runner(study: StudyLab) -> None:
     flag = str(study.folder / "flag")
     text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="__import__('time').sleep(600)")
     (study.project / "fickle.py").write_text(text)
@@ -206,7 +208,7 @@ def test_ctrl_c_while_the_runner_begins_leaves_no_runner(study: StudyLab) -> Non
     assert study.job().status().state == "submitted"
 
 
-def test_what_is_wrong_is_said_here_and_nothing_is_written(study: StudyLab) -> None:
+def test_an_invalid_submit_fails_in_the_command_and_writes_nothing(study: StudyLab) -> None:
     study.write("held:nothing", betas(2))
     task = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach")
     assert task.wait() == 2
@@ -226,10 +228,10 @@ def test_retry_detaches_too(study: StudyLab) -> None:
     wait_for(lambda: not retry.alive())
 
 
-def test_in_python_the_job_comes_at_once_and_runs_with_the_settings_given(
+def test_in_python_submit_returns_at_once_and_the_runner_uses_the_given_settings(
     study: StudyLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A runner of its own reads the environment: settings that were given as an object were lost."""
+    """Regression: a detached runner reads the environment, so it lost settings given as an object."""
     folders = {"XDG_STATE_HOME": study.folder / "state", "XDG_CACHE_HOME": study.folder / "cache"}
     for name, value in folders.items():
         monkeypatch.setenv(name, str(value))
@@ -251,7 +253,7 @@ def test_in_python_the_job_comes_at_once_and_runs_with_the_settings_given(
         assert (live.pid, live.settings) == (runners[0], given.to_json())
         (study.folder / "hold").unlink()
         wait_for(lambda: job.status().state == "succeeded")
-        wait_for(lambda: not Path(f"/proc/{runners[0]}").exists())  # waited for: no zombie stays
+        wait_for(lambda: not Path(f"/proc/{runners[0]}").exists())  # reaped: no zombie remains
     finally:
         with suppress(ProcessLookupError):
             os.kill(runners[0], signal.SIGKILL)
@@ -267,7 +269,7 @@ def test_memory_cannot_be_detached_from(study: StudyLab) -> None:
     )
 
 
-def test_a_state_folder_that_cannot_be_written_is_said_before_the_job_is_created(study: StudyLab) -> None:
+def test_a_read_only_state_folder_is_reported_before_the_job_is_created(study: StudyLab) -> None:
     (study.folder / "state").write_text("a file in the way")
     task = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach")
     assert task.wait() == 2
@@ -279,8 +281,8 @@ def test_a_state_folder_that_cannot_be_written_is_said_before_the_job_is_created
     assert not study.exists()
 
 
-def test_a_runner_of_a_complete_job_ends_with_its_state(study: StudyLab) -> None:
-    """Rule 5: a restarted pod of a job that is over does nothing and says so by the same exit code."""
+def test_a_runner_of_a_complete_job_exits_with_the_code_of_its_state(study: StudyLab) -> None:
+    """Rule 5: a restarted pod of a complete job does nothing and exits with the same code."""
     study.write("counted:simulate", betas(1))
     study.run()
     again = subprocess.run(

@@ -1,4 +1,4 @@
-"""``mops doctor`` beside real schedulers and workers."""
+"""``mops doctor`` with real schedulers and workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def doctor(*options: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([MOPS, "doctor", *options], env=kept | env, capture_output=True, text=True, check=False)
 
 
-def test_what_is_off_is_said_with_the_variable_to_set(tmp_path: Path) -> None:
+def test_a_problem_is_reported_with_the_variable_to_set(tmp_path: Path) -> None:
     settings = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": "1.1", "MALLOC_TRIM_THRESHOLD_": ""}
     with dask_in(tmp_path / "dask", **settings) as dask:
         dask.add_worker("--memory-limit", "300MiB")
@@ -37,14 +37,14 @@ def test_what_is_off_is_said_with_the_variable_to_set(tmp_path: Path) -> None:
     assert {finding["where"] for finding in told["findings"]} >= {"scheduler"}
 
 
-def test_of_a_sound_cluster_nothing_is_off(tmp_path: Path) -> None:
+def test_a_sound_cluster_has_no_problem(tmp_path: Path) -> None:
     with dask_in(tmp_path / "dask", MALLOC_TRIM_THRESHOLD_="65536") as dask:
         ran = doctor(MODELOPS_SCHEDULER=dask.address)
     assert (ran.returncode, ran.stdout) == (0, "")
     assert "no problems" in ran.stderr
 
 
-def test_a_cluster_that_is_not_there() -> None:
+def test_a_cluster_that_cannot_be_reached() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     ran = doctor(MODELOPS_SCHEDULER=address, MODELOPS_JOB_CLUSTER_TIMEOUT="1")
     assert ran.returncode == 4
@@ -64,7 +64,7 @@ def test_this_machine(start: str) -> None:
     assert told["simulation_bytes"] < told["memory_bytes"]
 
 
-def test_a_job_says_at_its_start_what_is_off(lab: StudyLab, tmp_path: Path) -> None:
+def test_a_job_reports_problems_when_it_starts(lab: StudyLab, tmp_path: Path) -> None:
     with dask_in(tmp_path / "dask", DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION="1.1") as dask:
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
         lab.write("counted:simulate", betas(2))
@@ -75,7 +75,7 @@ def test_a_job_says_at_its_start_what_is_off(lab: StudyLab, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("start", "expected"), [("auto", "fork from a template"), ("spawn", "MODELOPS_JOB_START=spawn")]
 )
-def test_how_the_children_of_a_job_were_started(lab: StudyLab, start: str, expected: str) -> None:
+def test_doctor_reports_how_the_children_of_a_job_were_started(lab: StudyLab, start: str, expected: str) -> None:
     lab.write("counted:simulate", betas(2))
     runner = lab.run(START=start)
     storage = {"MODELOPS_STORAGE": str(lab.storage)}

@@ -1,4 +1,4 @@
-"""The same jobs on a Dask cluster of real processes, which die at any moment."""
+"""Jobs on a Dask cluster of real processes, which the tests kill at any moment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dask(lab: StudyLab, tmp_path: Path) -> Iterator[DaskProcesses]:
         yield processes
 
 
-def test_whole_and_split_groups_give_the_same_rows_as_a_plain_loop(lab: StudyLab, dask: DaskProcesses) -> None:
+def test_whole_and_split_groups_give_the_rows_of_a_plain_loop(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("counted:simulate", betas(24, sleep=0.01), n_replicates=4, targets=["scores:order", "targets:number"])
     expected = lab.serial()
     for name, settings in {"fused": {"BATCH_SIZE": 7}, "split": {"TASK_SECONDS": 0.025}}.items():
@@ -49,8 +49,8 @@ def test_whole_and_split_groups_give_the_same_rows_as_a_plain_loop(lab: StudyLab
     wait_for(lambda: dask.children() == [])
 
 
-def test_the_scheduler_keeps_nothing_of_a_jobs_tasks_for_good(lab: StudyLab, dask: DaskProcesses) -> None:
-    """Its spans would, for its whole life; what others have submitted stays."""
+def test_the_scheduler_keeps_no_state_of_a_jobs_tasks(lab: StudyLab, dask: DaskProcesses) -> None:
+    """Dask's spans would keep tasks for the life of the scheduler. Tasks of other clients stay."""
 
     def kept(dask_scheduler: Scheduler) -> tuple[int, int, int]:
         spans = dask_scheduler.extensions["spans"].spans.values()
@@ -75,7 +75,7 @@ def places(lab: StudyLab) -> dict[int, int]:
 
 
 class Committed:
-    """Watches that no group runs again once it is committed."""
+    """Checks that no committed group runs again."""
 
     def __init__(self, lab: StudyLab, dask: DaskProcesses, name: str):
         self.lab, self.dask, self.name = lab, dask, name
@@ -87,13 +87,13 @@ class Committed:
         tally = self.dask.tally
         again = {self.places[seed] for _, seed in tally[self.n_calls :]} & self.groups
         assert not again, f"committed groups ran again: {again}"
-        # The log first: a call that is tallied after it belongs to a group that it does not name.
+        # Read the log first: calls tallied after this read may belong to groups that the log does not contain yet.
         self.groups = set(self.lab.view(self.name).committed) if self.lab.exists(self.name) else set()
         self.n_calls = len(self.dask.tally)
 
 
 @pytest.mark.timeout(280)
-def test_kills_of_workers_lose_nothing_and_repeat_nothing_that_is_committed(lab: StudyLab, dask: DaskProcesses) -> None:
+def test_kills_of_workers_lose_nothing_and_repeat_no_committed_group(lab: StudyLab, dask: DaskProcesses) -> None:
     rng = generator(20261121)
     lab.write("counted:simulate", betas(200, sleep=0.03), n_replicates=3, targets=["scores:order"])
     expected = lab.serial()
@@ -105,7 +105,7 @@ def test_kills_of_workers_lose_nothing_and_repeat_nothing_that_is_committed(lab:
         committed = Committed(lab, dask, name)
         kills = 0
         while kills < WORKER_KILLS // JOBS and runner.process.poll() is None:
-            least = len(dask.tally) + 1  # something ran since the last one, or a simulation would seem to be to blame
+            least = len(dask.tally) + 1  # progress between kills, so that mops does not blame a simulation
             wait_for(lambda least=least: len(dask.tally) >= least, of=runner)
             time.sleep(rng.uniform(0, 0.5))
             dask.kill(rng.choice(dask.workers))
@@ -120,7 +120,7 @@ def test_kills_of_workers_lose_nothing_and_repeat_nothing_that_is_committed(lab:
 
 
 @pytest.mark.timeout(280)
-def test_kills_of_the_scheduler_are_survived_by_one_runner(lab: StudyLab, dask: DaskProcesses) -> None:
+def test_one_runner_survives_kills_of_the_scheduler(lab: StudyLab, dask: DaskProcesses) -> None:
     rng = generator(20261122)
     lab.write("counted:simulate", betas(150, sleep=0.02), n_replicates=3, targets=["scores:order"])
     runner = lab.submit(CHECKPOINT_SECONDS=1, TASK_SECONDS=0.05)
@@ -137,7 +137,7 @@ def test_kills_of_the_scheduler_are_survived_by_one_runner(lab: StudyLab, dask: 
         dask.start_scheduler()
         dask.add_worker()
         dask.add_worker()
-        dask.await_workers()  # one that is not known yet would not end with the next scheduler
+        dask.await_workers()  # an unregistered worker would not stop with the next scheduler
     assert runner.wait() == 0, runner.said
     committed.look()
     assert rows_of(lab.job()) == lab.serial()
@@ -146,8 +146,8 @@ def test_kills_of_the_scheduler_are_survived_by_one_runner(lab: StudyLab, dask: 
     assert "connected again" in runner.said
 
 
-def test_a_connection_that_is_cut_is_made_anew_and_the_workers_go_on(lab: StudyLab, dask: DaskProcesses) -> None:
-    """The scheduler lives on and ends the children of the old connection; those of the new one are others."""
+def test_a_cut_connection_is_replaced_and_the_workers_continue(lab: StudyLab, dask: DaskProcesses) -> None:
+    """The scheduler survives and stops the children of the old connection. The new connection has other children."""
     lab.write("held:simulate", betas(40), targets=["scores:order"])
     with way_to(dask.port) as way:
         lab.more_env = {"MODELOPS_SCHEDULER": f"tcp://127.0.0.1:{way.port}", "MOPS_TEST_CALLS": str(dask.calls_file)}
@@ -171,14 +171,14 @@ from mops.cli.main import main
 sys.argv[0] = "mops"
 main()
 """
-"""The command with as many tasks in flight as a hundred slots have: on two slots the others wait on the scheduler."""
+"""The command with the tasks in flight of a hundred slots. There are two slots, so most tasks wait on the scheduler."""
 
 
 @pytest.mark.timeout(240)
-def test_a_cut_with_four_hundred_tasks_in_flight_is_no_reason_to_give_up(
+def test_a_cut_with_four_hundred_tasks_in_flight_does_not_end_the_attempt(
     lab: StudyLab, dask: DaskProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dask cancels all futures at once: a hundred tasks lost in a row ended the attempt."""
+    """Regression: Dask cancels all futures at once, and a hundred lost tasks in a row ended the attempt."""
 
     def n_tasks(dask_scheduler: Scheduler) -> int:
         return len(dask_scheduler.tasks)
@@ -203,10 +203,8 @@ def test_a_cut_with_four_hundred_tasks_in_flight_is_no_reason_to_give_up(
     assert lab.view().attempt == 1
 
 
-def test_a_worker_that_cannot_unpack_the_bundle_any_more_is_avoided_and_its_tasks_run_elsewhere(
-    lab: StudyLab, dask: DaskProcesses
-) -> None:
-    """One faulty worker ended the job, and what was finished was thrown away."""
+def test_tasks_avoid_a_worker_that_cannot_unpack_the_bundle(lab: StudyLab, dask: DaskProcesses) -> None:
+    """Regression: one faulty worker ended the job, and the runner discarded finished groups."""
     lab.write("counted:simulate", betas(60, sleep=0.05), targets=["scores:order"])
     runner = lab.submit(CHECKPOINT_SECONDS=0)
     wait_for(lambda: lab.exists() and len(lab.view().committed) > 5, of=runner)
@@ -223,8 +221,8 @@ def test_a_worker_that_cannot_unpack_the_bundle_any_more_is_avoided_and_its_task
     lab.assert_sound()
 
 
-def test_a_task_that_finds_no_worker_but_those_that_it_avoids_runs_on_one_of_them(dask: DaskProcesses) -> None:
-    """It would wait for a worker for ever: the one that was left had gone, or had raised it too."""
+def test_a_task_runs_on_an_avoided_worker_if_there_is_no_other(dask: DaskProcesses) -> None:
+    """Otherwise the task would wait without limit after the last other worker has left or has failed too."""
     task = Task(1, (0,))
     with connect_external(dask.address, "run", Settings()) as cluster:
         first, second = cluster.client.nthreads()
@@ -240,7 +238,7 @@ def test_a_task_that_finds_no_worker_but_those_that_it_avoids_runs_on_one_of_the
         assert waits.result(timeout=60) is None
 
 
-def test_when_every_worker_is_faulty_what_is_finished_is_committed_and_resume_goes_on(
+def test_if_every_worker_is_faulty_finished_groups_are_committed_and_the_job_resumes(
     lab: StudyLab, dask: DaskProcesses
 ) -> None:
     lab.write("counted:simulate", betas(300, sleep=0.1), targets=["scores:order"])
@@ -260,8 +258,8 @@ def test_when_every_worker_is_faulty_what_is_finished_is_committed_and_resume_go
     assert rows_of(lab.job()) == lab.serial()
 
 
-def test_a_connection_that_dask_makes_anew_by_itself_is_a_lost_one(dask: DaskProcesses) -> None:
-    """Its tasks are gone, and the scheduler has ended its children: a job that took it for the old one never ended."""
+def test_a_connection_that_dask_replaces_by_itself_counts_as_lost(dask: DaskProcesses) -> None:
+    """The scheduler has dropped the tasks of the old connection, so a job that did not notice would never end."""
     with way_to(dask.port) as way, connect_external(f"tcp://127.0.0.1:{way.port}", "run", Settings()) as cluster:
         assert cluster.is_connected
         client, stream, pool = cluster.client, cluster.client.scheduler_comm, cluster.pool
@@ -273,7 +271,7 @@ def test_a_connection_that_dask_makes_anew_by_itself_is_a_lost_one(dask: DaskPro
         assert cluster.pool != pool
 
 
-def test_the_children_of_a_killed_runner_end_though_their_workers_live(lab: StudyLab, dask: DaskProcesses) -> None:
+def test_the_children_of_a_killed_runner_end_while_their_workers_stay_alive(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("counted:simulate", betas(20, sleep=600))
     runner = lab.submit()
     children = wait_for(lambda: len(dask.tally) >= 1 and dask.children(), of=runner)
@@ -282,7 +280,7 @@ def test_the_children_of_a_killed_runner_end_though_their_workers_live(lab: Stud
     assert all(worker.poll() is None for worker in dask.workers)
 
 
-def test_ctrl_c_ends_what_runs_on_workers_and_resume_goes_on(lab: StudyLab, dask: DaskProcesses) -> None:
+def test_ctrl_c_ends_simulations_on_workers_and_the_job_resumes(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("held:simulate", betas(60), targets=["scores:order"])
     dask.hold_after(10)
     runner = lab.submit(CHECKPOINT_SECONDS=0)
@@ -298,7 +296,7 @@ def test_ctrl_c_ends_what_runs_on_workers_and_resume_goes_on(lab: StudyLab, dask
     assert len(dask.tally) == 60, "what was finished was committed"
 
 
-def test_slots_follow_the_workers_that_come(lab: StudyLab, dask: DaskProcesses) -> None:
+def test_slots_increase_with_new_workers(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("held:simulate", betas(60))
     dask.hold_after(2)
     runner = lab.start("submit", str(lab.project / "study.json"), "--name", "job", BATCH_SIZE=40, CHECKPOINT_SECONDS=0)
@@ -314,7 +312,7 @@ def test_slots_follow_the_workers_that_come(lab: StudyLab, dask: DaskProcesses) 
 
 
 @pytest.mark.timeout(240)
-def test_a_simulation_that_kills_its_workers_is_found_and_the_others_have_their_rows(
+def test_a_simulation_that_kills_its_workers_is_found_and_all_other_rows_are_complete(
     lab: StudyLab, tmp_path: Path
 ) -> None:
     with dask_in(tmp_path / "dask", n_workers=0) as dask:
@@ -322,7 +320,7 @@ def test_a_simulation_that_kills_its_workers_is_found_and_the_others_have_their_
         for _ in range(2):
             dask.add_worker("--nanny")
         dask.await_workers()
-        # The second one: while most are left, tasks have several sets, however long the first one took.
+        # The second set: at the start of the job a task has several sets, whatever the first one took.
         sets = [{"a": i, "kills": int(i == 1)} for i in range(12)]
         lab.write("takes_down:simulate", sets, n_replicates=2, targets=["scores:rows"])
         runner = lab.run(START="spawn", exit_code=3)
@@ -330,7 +328,7 @@ def test_a_simulation_that_kills_its_workers_is_found_and_the_others_have_their_
     failures = lab.job().failures().to_pylist()
     of_simulations = [row for row in failures if row["target"] is None]
     named = [(row["group"], row["replicate"], row["reason"], row["attempts"]) for row in of_simulations]
-    # Two workers died of the task that it was in, one of its group's, and two of it alone.
+    # Two workers died of the task with several sets, one of the task with its group, and two of the simulation alone.
     assert named == [(1, 0, "lost", 3)], runner.said
     assert failures[0]["message"] == "quarantined: alone, 2 workers died while running it"
     assert failures[0]["signals"] == "KilledWorker"
@@ -346,12 +344,10 @@ def test_a_simulation_that_kills_its_workers_is_found_and_the_others_have_their_
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("mib", [385, 900])
-def test_a_result_that_no_worker_can_hold_is_out_of_memory_and_the_window_is_halved(
-    lab: StudyLab, tmp_path: Path, mib: int
-) -> None:
-    """Nannies restart the workers for what their own processes take: it is said so, and the others have their rows.
+def test_a_result_that_fits_on_no_worker_is_oom_and_halves_the_window(lab: StudyLab, tmp_path: Path, mib: int) -> None:
+    """Nannies restart the workers because of their memory. The runner reports this, and all other rows are complete.
 
-    The larger one ends its worker before the task is done, the smaller one while it is fetched.
+    The larger result ends its worker before the task is done, the smaller one while the runner fetches it.
     """
     with dask_in(tmp_path / "dask", n_workers=0) as dask:
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
@@ -362,7 +358,7 @@ def test_a_result_that_no_worker_can_hold_is_out_of_memory_and_the_window_is_hal
             "import numpy as np\n\ndef run(params, seed):\n    return {'x': np.ones(params['mib'] << 17)}\n"
         )
         runner = lab.submit(SIM_MEMORY="4GiB", BATCH_SIZE=16)
-        assert runner.wait(patience_s=200) == 3, runner.said  # five workers die of it, one after the other
+        assert runner.wait(patience_s=200) == 3, runner.said  # five workers die of the result, one after the other
     (failure,) = lab.job().failures().to_pylist()
     assert (failure["group"], failure["reason"]) == (3, "oom"), runner.said
     assert failure["signals"].startswith("KilledWorker; its nanny restarted it at ")
@@ -373,7 +369,7 @@ def test_a_result_that_no_worker_can_hold_is_out_of_memory_and_the_window_is_hal
     assert set(lab.job().outputs("output").to_table(columns=["group"])["group"].to_pylist()) == {*range(8)} - {3}
 
 
-def test_a_cluster_without_workers_is_waited_for(lab: StudyLab, tmp_path: Path) -> None:
+def test_a_runner_waits_for_a_cluster_without_workers(lab: StudyLab, tmp_path: Path) -> None:
     with dask_in(tmp_path / "dask", n_workers=0) as dask:
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
         lab.write("counted:simulate", betas(4))
@@ -383,7 +379,7 @@ def test_a_cluster_without_workers_is_waited_for(lab: StudyLab, tmp_path: Path) 
         assert runner.wait() == 0, runner.said
 
 
-def test_workers_that_all_go_for_good_end_the_attempt_and_resume_goes_on(lab: StudyLab, dask: DaskProcesses) -> None:
+def test_an_attempt_that_loses_all_workers_ends_and_the_job_resumes(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("held:simulate", betas(100), targets=["scores:order"])
     dask.hold_after(10)
     runner = lab.submit(CHECKPOINT_SECONDS=0, CLUSTER_TIMEOUT=3)
@@ -400,8 +396,10 @@ def test_workers_that_all_go_for_good_end_the_attempt_and_resume_goes_on(lab: St
     assert rows_of(lab.job()) == lab.serial()
 
 
-def test_a_result_that_is_lost_with_all_workers_is_not_waited_for(lab: StudyLab, dask: DaskProcesses) -> None:
-    """Its task had finished: it is to run again, there is nobody to run it, and Dask's gathering waits for that."""
+def test_the_runner_does_not_wait_for_a_result_that_is_lost_with_all_workers(
+    lab: StudyLab, dask: DaskProcesses
+) -> None:
+    """Dask must compute the finished task again, has no worker for it, and its gather() would wait for a worker."""
     with connect_external(dask.address, "run", Settings()) as cluster:
         future = cluster.client.submit(int, 7, key="sim-job-1-1", pure=False)
         wait_for(future.done)
@@ -464,7 +462,7 @@ def error_of(runner: Runner) -> list[str]:
         ),
     ],
 )
-def test_a_cluster_that_cannot_be_is_said_before_anything_is_written(
+def test_an_unusable_cluster_is_reported_before_anything_is_written(
     lab: StudyLab, scheduler: str, storage: str | None, exit_code: int, expected: list[str]
 ) -> None:
     free = str(free_port())
@@ -478,7 +476,7 @@ def test_a_cluster_that_cannot_be_is_said_before_anything_is_written(
 
 
 def test_a_storage_that_workers_cannot_read_is_named(lab: StudyLab, dask: DaskProcesses) -> None:
-    """The runner's folder is under a mount of its own, as a laptop's is for a cluster."""
+    """Only the runner has the mount of the folder, so the workers cannot see it, as with a folder of a laptop."""
     lab.write("counted:simulate", betas(4))
     lab.storage.mkdir()
     private = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
@@ -496,7 +494,7 @@ def test_a_storage_that_workers_cannot_read_is_named(lab: StudyLab, dask: DaskPr
     assert "use a storage that every worker reaches at this URL" in ran.stderr
 
 
-def test_what_children_take_shows_in_the_workers_metrics(lab: StudyLab, dask: DaskProcesses) -> None:
+def test_the_workers_metrics_show_the_memory_of_children(lab: StudyLab, dask: DaskProcesses) -> None:
     lab.write("counted:simulate", betas(8, sleep=1.0))
     runner = lab.submit()
     with Client(dask.address, set_as_default=False) as client:

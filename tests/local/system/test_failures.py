@@ -1,4 +1,4 @@
-"""Simulations that fail in every way there is: each is named, and every other row is there."""
+"""Simulations that fail in every known way: mops reports each failure and keeps every other row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from study_lab import StudyLab, rows_of
 
 TIMEOUT = "ran for more than 2 s"
-# What the parameter `what` of nasty.py is expected to give: reason, a part of the message, attempts.
+# The expected failure for each value of the parameter `what` of nasty.py: reason, part of the message, attempts.
 BAD = {
     "raises": ("error", "ValueError: the model does not like this: beta must be below 1", 1),
     "raises_locked": ("error", "LockedError: this exception holds a lock", 1),
@@ -35,21 +35,21 @@ BAD = {
 }
 GOOD = ["good", "returns_nan", "returns_integers", "prints", "good"]
 SICK, REPLICATES = 1, 3
-"""In each bad set the replicate with this number misbehaves; the others are good."""
+"""The number of the replicate that misbehaves in each bad set."""
 
 
 @pytest.fixture
 def study(lab: StudyLab) -> StudyLab:
     seedless = [{"what": what, "place": place} for place, what in enumerate(GOOD)]
     bad: list[dict[str, Any]] = [{"what": what, "place": len(GOOD) + at} for at, what in enumerate(BAD)]
-    # A set's seeds follow from its parameters, so which of them is to be the sick one is said by its number.
+    # The seeds follow from the parameters, so the sick replicate is named by its number.
     bad = [params | {"sick": SICK} for params in bad]
     lab.write("sometimes:simulate", [*seedless, *bad], n_replicates=REPLICATES, targets=["scores:rows"])
     return lab
 
 
 @pytest.mark.timeout(180)
-def test_each_failure_is_named_and_costs_no_other_row(study: StudyLab) -> None:
+def test_each_failure_is_reported_and_loses_no_other_row(study: StudyLab) -> None:
     runner = study.run(exit_code=3, SIM_TIMEOUT=2)
     job = study.job()
     assert job.status().state == "partial"
@@ -65,7 +65,7 @@ def test_each_failure_is_named_and_costs_no_other_row(study: StudyLab) -> None:
         assert (what, row["replicate"], row["seed"]) == (what, SICK, seeds[group][SICK])
         assert (what, row["reason"], row["attempts"]) == (what, reason, attempts)
         assert message in row["message"], what
-    # Each group with a failed simulation has no losses, and one row that says which simulation is missing.
+    # A group with a failed simulation has no losses, and one row that names the missing simulation.
     of_targets = [row for row in failures if row["target"] is not None]
     assert [row["group"] for row in of_targets] == list(range(first_bad, len(params)))
     for row, (reason, _, _) in zip(of_targets, BAD.values(), strict=True):
@@ -74,7 +74,7 @@ def test_each_failure_is_named_and_costs_no_other_row(study: StudyLab) -> None:
         assert missing in row["message"]
     given = rows_of(job)
     assert given.losses.column("group").to_pylist() == list(range(first_bad))
-    # Every other simulation's rows are there.
+    # The rows of every other simulation are present.
     rows = given.outputs["output"]
     simulations = set(zip(rows["group"].to_pylist(), rows["replicate"].to_pylist(), strict=True))
     everything = {(group, replicate) for group in range(len(params)) for replicate in range(REPLICATES)}
@@ -87,7 +87,7 @@ def test_each_failure_is_named_and_costs_no_other_row(study: StudyLab) -> None:
     assert f"{len(BAD)} failed" in " ".join(runner.said.split())
 
 
-def test_a_target_that_fails_costs_its_own_losses_only(lab: StudyLab) -> None:
+def test_a_failed_target_loses_only_its_losses(lab: StudyLab) -> None:
     targets = ["targets:number", "targets:raising", "targets:loss_nan", "targets:exiting", "targets:mapping"]
     lab.write("counted:simulate", [{"beta": 0.3}], n_replicates=2, targets=targets)
     lab.run(exit_code=3)

@@ -1,4 +1,4 @@
-"""Columns whose types differ between simulations: what a job accepts reads as one dataset, what it refuses is named."""
+"""Columns whose types differ between simulations: a job stores them as one dataset or names the failed columns."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ Run = Callable[..., Job]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Return what runs a study of one set for each of these, in this order, each in a task of its own.
+    """Return a function that runs a study with one set per argument, in this order, with one task per set.
 
-    A set is the name of the value of column ``x``, or such names by column.
+    An argument is the name of the value of column ``x``, or a mapping of columns to names of values.
     """
 
     def run(
@@ -83,8 +83,8 @@ def refused(job: Job) -> dict[int, str]:
     return dict(zip(failures["group"].to_pylist(), failures["message"].to_pylist(), strict=True))
 
 
-def test_the_first_value_fixes_a_column_and_another_family_fails_by_name(run: Run) -> None:
-    """After a null both a number and a string were taken: the job said succeeded, and no reader could open it."""
+def test_the_first_value_fixes_the_family_of_a_column_and_other_families_fail(run: Run) -> None:
+    """Regression: after a null, a job accepted numbers and strings, succeeded, and no reader could open its output."""
     job = run("none", "int", "text", "float", "none", slots=2)
     assert job.status().state == "partial"
     assert values_of(job) in ({0: None, 1: 7.0, 3: 0.5, 4: None}, {0: None, 2: "seven", 4: None})
@@ -94,15 +94,15 @@ def test_the_first_value_fixes_a_column_and_another_family_fails_by_name(run: Ru
     assert job.verify() == []
 
 
-def test_a_first_set_without_rows_lets_all_others_succeed(run: Run) -> None:
-    """An empty frame's declared types were the job's: every later set failed."""
+def test_a_first_set_without_rows_does_not_fix_types(run: Run) -> None:
+    """Regression: the declared types of an empty frame became the types of the job, and every later set failed."""
     job = run("no rows", "int", "float", "no rows")
     assert job.status().state == "succeeded"
     assert values_of(job) == {1: 7.0, 2: 0.5}
 
 
-def test_integers_and_floats_in_turn_are_one_part_for_each_checkpoint(run: Run) -> None:
-    """400 simulations made 386 files."""
+def test_alternating_integers_and_floats_make_one_part_per_checkpoint(run: Run) -> None:
+    """Regression: 400 simulations made 386 files."""
     job = run(*["int", "float", "int8", "none"] * 50, checkpoint_seconds=3600)
     assert job.status().state == "succeeded"
     assert len(job.paths("out")) <= 2, "the first good group, and all others"
@@ -161,7 +161,7 @@ APART = [
 ]
 
 
-def test_values_that_no_type_holds_together_fail_by_name(run: Run) -> None:
+def test_values_without_a_common_type_fail_with_the_name_of_the_column(run: Run) -> None:
     job = run(*({f"x{i}": names[n] for i, (names, _) in enumerate(APART)} for n in (0, 1)))
     assert job.status().state == "partial"
     assert values_of(job, "x0").keys() == {0}
@@ -187,7 +187,7 @@ def test_verify_names_the_part_and_the_groups_that_do_not_fit(run: Run, tmp_path
     assert dataset_problems(job.files, job.name) == [f"{path}: its columns are y, not x"]
 
 
-def test_a_derived_job_holds_to_what_its_parents_values_have_fixed(run: Run) -> None:
+def test_a_derived_job_keeps_the_types_that_its_parent_has_fixed(run: Run) -> None:
     job = run("none", "int", "text", "float")
     assert refused(job).keys() == {2}
     again = mops.retry(job, verdicts=["invalid_output"])
@@ -197,11 +197,11 @@ def test_a_derived_job_holds_to_what_its_parents_values_have_fixed(run: Run) -> 
 
 
 class PulledPlugError(BaseException):
-    """What a test raises into a runner."""
+    """The exception that a test raises in a runner."""
 
 
-def test_a_resumed_job_holds_to_what_was_committed(run: Run, tmp_path: Path) -> None:
-    """The family was known to the runner that fixed it only: the next one took the text beside its number."""
+def test_a_resumed_job_keeps_the_types_of_committed_values(run: Run, tmp_path: Path) -> None:
+    """Regression: only the runner that fixed a family knew it, so the next runner accepted text after a number."""
 
     def break_off(now: Snapshot) -> None:
         if now.durable.simulations >= 2:
@@ -217,7 +217,7 @@ def test_a_resumed_job_holds_to_what_was_committed(run: Run, tmp_path: Path) -> 
     assert job.verify() == []
 
 
-def test_other_readers_find_the_values_too(run: Run, tmp_path: Path) -> None:
+def test_other_readers_read_the_same_values(run: Run, tmp_path: Path) -> None:
     job = run("int", "float", "int8", "none")
     paths = [str(tmp_path / "mops-storage" / path) for path in job.paths("out")]
     found = duckdb.sql(f'select x from read_parquet({paths}, union_by_name=true) order by "group"').fetchall()

@@ -1,4 +1,4 @@
-"""A full disk: refused before the run where it can be foreseen, and else a clean stop that resumes."""
+"""A full disk: mops refuses a job that clearly does not fit; otherwise the job stops cleanly and can resume."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mops.verdicts import Counts
 from small_disk import SmallDisk, small_disk
 
 AT_ONCE_SECONDS = 10.0
-"""Far less than the two minutes for which a storage that does not answer is asked again."""
+"""Far less than the two minutes of retries for a storage that does not answer."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def disk(lab: StudyLab) -> Iterator[SmallDisk]:
 
 
 def assert_stopped_for_want_of_room(lab: StudyLab, runner: Runner) -> None:
-    assert runner.wait() == 4, runner.said  # before a storage that does not answer would have been given up
+    assert runner.wait() == 4, runner.said  # before the retries for an unavailable storage would end
     assert "error: the storage is full (No space left on device)" in runner.said
     assert "mops jobs resume" in runner.said
     assert "Traceback" not in runner.said
@@ -42,7 +42,7 @@ def assert_stopped_for_want_of_room(lab: StudyLab, runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 3600], ids=["each-group", "each-second", "at-the-end"])
-def test_a_disk_that_fills_up_stops_the_job_which_resumes_when_there_is_room(
+def test_a_full_disk_stops_the_job_and_the_job_resumes_when_there_is_room(
     lab: StudyLab, disk: SmallDisk, seconds: int
 ) -> None:
     lab.write("held:simulate", betas(40), targets=["scores:order"])
@@ -56,7 +56,7 @@ def test_a_disk_that_fills_up_stops_the_job_which_resumes_when_there_is_room(
     assert committed
     assert set(rows_of(lab.job()).outputs["daily"]["group"].to_pylist()) == committed, "what is committed is lost"
 
-    disk.fill()  # what the runner held is free again
+    disk.fill()  # the runner's temporary files are free again
     still_full = lab.resume()
     assert_stopped_for_want_of_room(lab, still_full)
     assert set(lab.view().committed) == committed
@@ -69,7 +69,7 @@ def test_a_disk_that_fills_up_stops_the_job_which_resumes_when_there_is_room(
     lab.assert_sound()
 
 
-def test_a_disk_too_small_for_what_is_expected_is_said_before_the_run_and_resume_goes_on(
+def test_a_disk_that_is_too_small_for_the_expected_results_is_reported_before_the_run(
     lab: StudyLab, disk: SmallDisk
 ) -> None:
     lab.write("large:simulate", [{"x": x} for x in range(60)], n_replicates=1)  # 60 x 0.5 MiB on 16 MiB
@@ -122,7 +122,7 @@ WRITES: dict[str, Callable[[Files, JobPaths], object]] = {
 
 
 @pytest.mark.parametrize("what", WRITES)
-def test_each_kind_of_write_says_at_once_that_the_disk_is_full_and_leaves_what_was_there(
+def test_each_kind_of_write_reports_a_full_disk_at_once_and_keeps_existing_files(
     lab: StudyLab, disk: SmallDisk, what: str
 ) -> None:
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
@@ -146,7 +146,7 @@ def test_each_kind_of_write_says_at_once_that_the_disk_is_full_and_leaves_what_w
     assert list(JobLog(files, paths).read().committed) == [0]
 
 
-def test_a_commit_that_finds_the_disk_full_is_made_by_the_next_attempt(lab: StudyLab, disk: SmallDisk) -> None:
+def test_the_next_attempt_makes_a_commit_that_failed_on_a_full_disk(lab: StudyLab, disk: SmallDisk) -> None:
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
     log = JobLog(files, paths)
     log.claim(by="person")
@@ -169,7 +169,7 @@ Files.open(sys.argv[1]).put("part", b"x" * 20_000)
 
 
 def test_a_limit_on_the_size_of_files_counts_as_a_full_disk(lab: StudyLab) -> None:
-    """Where nothing can be mounted this is the one that runs."""
+    """This test also runs on machines that do not allow a mount."""
     ran = subprocess.run([sys.executable, "-c", LIMITED, lab.storage], capture_output=True, text=True, timeout=60)
     assert "StorageError: the storage is full (File too large)" in ran.stderr
     assert not [path for path in lab.storage.rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""What a bundle asks for, installed for real: virtual environments, pip, locks, signals; packages of the tests' own."""
+"""Real installs of a bundle's requirements, with virtual environments, pip, locks, signals and local wheels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print(made.python, made.said, sep="\\n")
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Leave out how pip is configured on this machine."""
+    """Ignore the pip configuration of this machine."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -53,7 +53,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A bundle with wheels of its own: tiny 1.0 needs nothing."""
+    """A bundle that contains wheels. tiny 1.0 has no dependencies."""
     folder = tmp_path / "bundle"
     wheel(folder / "wheels", "tiny", "1.0", tiny="VALUE = 'installed'\n")
     return folder
@@ -61,7 +61,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def silent_index() -> Iterator[str]:
-    """An index that takes connections and never answers."""
+    """A package index that accepts connections and never answers."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         yield f"http://user:c2VjcmV0@127.0.0.1:{listening.getsockname()[1]}/simple"
 
@@ -87,7 +87,7 @@ def have(root: Path, given: JobContext | None = None) -> Installed:
 
 
 def ask(python: str, program: str) -> list[str]:
-    """Return the words that a program prints in an environment's interpreter."""
+    """Return the words that a program prints when an environment's interpreter runs it."""
     ran = subprocess.run([python, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=60)
     return ran.stdout.split()
 
@@ -118,12 +118,12 @@ HINT = (
 )
 
 
-def test_a_newer_version_wins_and_the_workers_own_packages_stay(root: Path) -> None:
-    """This test's own process runs in a virtual environment, as many workers do."""
+def test_a_newer_version_wins_and_the_workers_packages_stay(root: Path) -> None:
+    """This test runs in a virtual environment, like many workers."""
     assert sys.prefix != sys.base_prefix
     wheel(root / "wheels", "pathspec", "99.0", pathspec="VERSION = 'ninety-nine'\n")
     from_wheels(root, "pathspec>=99", "numpy", "tiny")
-    for module in ("pip", "json", "venv", "site"):  # a project's own modules are not to shadow the installer's
+    for module in ("pip", "json", "venv", "site"):  # modules of the project must not shadow those of the installer
         (root / f"{module}.py").write_text("raise RuntimeError('the wrong one')\n")
     made = have(root)
     start, end = "made an environment of 2 packages in ", f" s for requirements.txt on {HOST}: pathspec 99.0, tiny 1.0"
@@ -136,7 +136,7 @@ def test_a_newer_version_wins_and_the_workers_own_packages_stay(root: Path) -> N
     )
 
 
-def test_what_the_worker_has_is_not_installed_again(root: Path) -> None:
+def test_packages_of_the_worker_are_not_installed_again(root: Path) -> None:
     from_wheels(root, "numpy", "pyarrow>=18")
     assert have(root).said.startswith("made an environment of 0 packages in ")
     assert have(root).said == (
@@ -144,7 +144,7 @@ def test_what_the_worker_has_is_not_installed_again(root: Path) -> None:
     )
 
 
-def test_bundles_that_ask_for_the_same_share_one_and_bundles_with_files_of_their_own_do_not(
+def test_bundles_with_equal_requirements_share_an_environment_unless_they_install_bundle_files(
     root: Path, tmp_path: Path
 ) -> None:
     links = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(root / "wheels")}
@@ -158,10 +158,10 @@ def test_bundles_that_ask_for_the_same_share_one_and_bundles_with_files_of_their
     assert len({first.python, second.python, third.python}) == 3
 
 
-def test_a_half_made_environment_is_made_anew(root: Path) -> None:
+def test_an_incomplete_environment_is_replaced(root: Path) -> None:
     from_wheels(root, "tiny")
     folder = Path(have(root).python).parents[1]
-    (folder / "mops-made.json").unlink()  # as whoever was killed leaves it
+    (folder / "mops-made.json").unlink()  # as after a kill
     (junk,) = folder.glob("lib/*/site-packages/tiny.py")
     junk.write_text("raise RuntimeError('half of it')\n")
     made = have(root)
@@ -169,7 +169,7 @@ def test_a_half_made_environment_is_made_anew(root: Path) -> None:
     assert ask(made.python, "import tiny; print(tiny.VALUE)") == ["installed"]
 
 
-def test_of_two_processes_at_once_one_makes_it(root: Path) -> None:
+def test_one_of_two_concurrent_processes_makes_the_environment(root: Path) -> None:
     from_wheels(root, "tiny")
     env = os.environ | {"PYTHONPATH": RUNNER}
     run = [sys.executable, "-c", PROGRAM, str(root)]
@@ -233,8 +233,8 @@ def test_a_lock_is_read_by_uv(root: Path) -> None:
     assert ask(made.python, "import tiny; print(tiny.VALUE)") == ["installed"]
 
 
-def test_where_there_is_no_uv_pip_gets_it_for_the_moment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command is a stand-in that shows how it was called."""
+def test_without_uv_pip_installs_it_temporarily(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake uv records its arguments."""
     monkeypatch.setenv("PATH", "/nowhere")
     script = (
         "#!python\nimport sys\nfile = sys.argv[sys.argv.index('--output-file') + 1]\n"
@@ -267,9 +267,9 @@ def test_a_failing_install_shows_the_installers_last_lines(root: Path) -> None:
     ]
 
 
-def test_an_install_that_takes_too_long_is_ended(root: Path, silent_index: str) -> None:
+def test_an_install_that_takes_too_long_is_stopped(root: Path, silent_index: str) -> None:
     write(root, "tiny")
-    for limit in (4, 15, 60):  # in which pip has come to say something
+    for limit in (4, 15, 60):  # enough time for pip to print something
         refused = refusal(root, context(install_s=limit, PIP_INDEX_URL=silent_index))
         said = f"the model's dependencies cannot be installed: it took longer than {limit} s"
         assert refused.what.splitlines()[0] == said
@@ -282,13 +282,13 @@ def test_an_install_that_takes_too_long_is_ended(root: Path, silent_index: str) 
 
 
 def installers() -> list[psutil.Process]:
-    """Return the pips that run in this test's environments."""
+    """Return the pip processes that run in the environments of this test."""
     living = (it for it in psutil.process_iter(["cmdline", "status"]) if it.info["status"] != psutil.STATUS_ZOMBIE)
     return [it for it in living if any(part.startswith(str(environments())) for part in it.info["cmdline"] or ())]
 
 
 def tied() -> bool:
-    """Tell whether a pip is signalled of the end of who has started it (mops.system.lifeline)."""
+    """Return whether pip gets a signal when its parent ends (mops.system.lifeline)."""
     for process in installers():
         with suppress(OSError):
             for path in Path(f"/proc/{process.pid}/fdinfo").iterdir():
@@ -307,19 +307,19 @@ def test_a_stop_ends_the_installer(root: Path, silent_index: str) -> None:
     assert list(environments().glob("*/")) == []
 
 
-def test_the_installer_of_a_killed_process_ends_and_the_next_one_has_the_lock(root: Path, silent_index: str) -> None:
-    """What an orphan goes on writing would be in the environment that another one makes."""
+def test_the_installer_of_a_killed_process_ends_and_releases_the_lock(root: Path, silent_index: str) -> None:
+    """An orphaned installer would write into the environment that another process makes."""
     write(root, "tiny")
     env = os.environ | {"PYTHONPATH": RUNNER, "PIP_INDEX_URL": silent_index}
     with subprocess.Popen([sys.executable, "-c", PROGRAM, str(root)], env=env) as process:
         wait_for(tied)
         process.send_signal(signal.SIGKILL)
-    wait_for(lambda: not installers(), patience_s=20)  # by itself it would try for a minute
+    wait_for(lambda: not installers(), patience_s=20)  # without a signal it would retry for a minute
     refused = refusal(root, context(install_s=4, PIP_INDEX_URL=silent_index))
     assert "it took longer than 4 s" in refused.what
 
 
-def test_waiting_for_another_process_has_an_end(root: Path, silent_index: str) -> None:
+def test_waiting_for_another_process_has_a_time_limit(root: Path, silent_index: str) -> None:
     write(root, "tiny")
     env = os.environ | {"PYTHONPATH": RUNNER, "PIP_INDEX_URL": silent_index}
     with subprocess.Popen([sys.executable, "-c", PROGRAM, str(root)], env=env) as process:
@@ -335,9 +335,7 @@ def test_waiting_for_another_process_has_an_end(root: Path, silent_index: str) -
     ]
 
 
-def test_tasks_that_wait_do_not_try_a_failing_install_one_after_the_other(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_waiting_tasks_do_not_repeat_a_failed_install(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     from_wheels(root, "nosuch-package")
     caplog.set_level(logging.INFO, "mops")
     pool = Pool(context(), str(root), 3)
@@ -376,7 +374,7 @@ def test_libraries_that_are_too_old_for_simulations_are_refused(
     ]
 
 
-def test_a_cache_that_cannot_be_written_is_said(root: Path, cache: Path) -> None:
+def test_a_read_only_cache_is_an_error(root: Path, cache: Path) -> None:
     write(root, "tiny")
     cache.write_text("a file")
     with pytest.raises(InstallError) as raised:
@@ -387,7 +385,7 @@ def test_a_cache_that_cannot_be_written_is_said(root: Path, cache: Path) -> None
     assert hint == "hint: free space there, or set XDG_CACHE_HOME to another folder"
 
 
-def test_a_worker_in_no_virtual_environment_whose_libraries_are_on_its_path(root: Path) -> None:
+def test_a_worker_outside_a_virtual_environment_with_libraries_on_its_path(root: Path) -> None:
     from_wheels(root, "tiny")
     libraries = Path(psutil.__file__).parents[1]
     env = os.environ | {"PYTHONPATH": f"{RUNNER}{os.pathsep}{libraries}"}

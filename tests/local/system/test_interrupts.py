@@ -1,6 +1,6 @@
-"""Ctrl-C in a program that calls mops, as a notebook's kernel does: it is told, and it lives on.
+"""Ctrl-C in a program that calls mops, like a notebook kernel: mops raises an error and the program survives.
 
-It went on to the next line of a cell with a cancelled job, and a third Ctrl-C killed the kernel.
+Regression: the cell continued after the job was cancelled, and a third Ctrl-C killed the kernel.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import mops
 from mops.storage.backends.local import LocalFolder
 
 study, storage, hang, where = sys.argv[1:]
-logging.basicConfig()  # as a notebook has it: warnings to stderr
-signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in a shell's background
+logging.basicConfig()  # warnings to stderr, as in a notebook
+signal.signal(signal.SIGINT, signal.default_int_handler)  # even if the tests run in the background of a shell
 
 
 def say(*words):
@@ -74,7 +74,7 @@ def study(lab: StudyLab) -> StudyLab:
 
 
 def started(study: StudyLab, where: str = "main") -> Runner:
-    """Run the cell until each of its two slots is held in a simulation."""
+    """Run the cell until a simulation is held in each of its two slots."""
     cell = study.folder / "cell.py"
     cell.write_text(CELL)
     given = (str(cell), str(study.project / "study.json"), str(study.storage), str(hang(study)), where)
@@ -97,7 +97,7 @@ def assert_alive_and_resumed(study: StudyLab, runner: Runner, state: str) -> Non
     study.assert_nothing_lives(runner)
 
 
-def test_an_interrupt_is_raised_behind_the_commit(study: StudyLab) -> None:
+def test_an_interrupt_is_raised_after_the_commit(study: StudyLab) -> None:
     runner = started(study)
     runner.signal(signal.SIGINT)
     wait_for(lambda: "SIGINT" in runner.said, of=runner)
@@ -115,20 +115,20 @@ def test_a_second_interrupt_stops_at_once(study: StudyLab) -> None:
     assert_alive_and_resumed(study, runner, "cancelled")
 
 
-def test_a_third_interrupt_gives_the_job_up_and_the_kernel_lives(study: StudyLab) -> None:
+def test_a_third_interrupt_abandons_the_job_and_the_kernel_survives(study: StudyLab) -> None:
     runner = started(study)
     hang(study).touch()
     children = runner.children()
     for said in ("SIGINT: ", "SIGINT again"):
         runner.signal(signal.SIGINT)
         wait_for(lambda said=said: said in runner.said, of=runner)
-    wait_for(lambda: not any(map(psutil.pid_exists, children)), of=runner)  # what is left is to store, and that hangs
+    wait_for(lambda: not any(map(psutil.pid_exists, children)), of=runner)  # only the commit is left, and it hangs
     runner.signal(signal.SIGINT)
     wait_for(lambda: "interrupted: job 'job' was stopped without a last commit" in runner.said, of=runner)
     assert_alive_and_resumed(study, runner, "interrupted")
 
 
-def test_in_another_thread_a_job_runs_on_and_the_interrupt_is_the_programs(study: StudyLab) -> None:
+def test_an_interrupt_does_not_stop_a_job_in_another_thread(study: StudyLab) -> None:
     runner = started(study, "thread")
     runner.signal(signal.SIGINT)
     wait_for(lambda: "interrupted: " in runner.said, of=runner)

@@ -1,4 +1,4 @@
-"""``kill -9`` of ``mops jobs delete`` at any moment: a whole job or none, and another deletion finishes it."""
+"""``kill -9`` of ``mops jobs delete`` at any moment leaves a whole job or none; another deletion removes the rest."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mops.storage.files import Files
 
 KILLS = 3
 N_FILES = 3000
-"""Samples beside the job's own files, so that removing them takes long enough to be killed in it."""
+"""The number of extra sample files, so that the deletion takes long enough for a kill."""
 
 
-def test_a_deletion_killed_in_the_middle_is_no_job_and_is_finished_by_another(lab: StudyLab) -> None:
+def test_a_deletion_finishes_one_that_was_killed(lab: StudyLab) -> None:
     lab.write("counted:simulate", betas(6), n_replicates=1)
     lab.run()
     first = rows_of(lab.job())
@@ -26,7 +26,7 @@ def test_a_deletion_killed_in_the_middle_is_no_job_and_is_finished_by_another(la
             (root / "events" / f"1-{n}.json").write_text("{}")
         deleter = lab.start("delete", "job", "--yes")
         kill_it(lab, deleter, kill)
-        if lab.exists():  # too early: nothing has happened
+        if lab.exists():  # killed before the first change
             assert [job.job for job in list_jobs(files)] == ["job"]
             assert rows_of(lab.job()) == first
             lab.assert_sound()
@@ -48,7 +48,7 @@ def test_a_deletion_killed_in_the_middle_is_no_job_and_is_finished_by_another(la
 
 
 def kill_it(lab: StudyLab, deleter: Runner, kill: int) -> None:
-    """Kill a deletion: once as soon as it has begun, else somewhere in it."""
+    """Kill a deletion: one right after its start, the others at a random moment."""
     root = lab.storage / "jobs" / "job"
     if kill == 0:
         wait_for(lambda: (root / "deleted.json").exists() or not root.exists())

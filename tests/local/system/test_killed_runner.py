@@ -1,4 +1,4 @@
-"""``kill -9`` of a runner costs what was not committed, and nothing else."""
+"""``kill -9`` of a runner loses only uncommitted work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEED = 20260714
 MOST_CALLS = 20
 MOST_COMMITS = 8
 CALLS_AFTER = 15
-"""An attempt makes at most MOST_CALLS + CALLS_AFTER calls of the model, so that none of those killed ends the job."""
+"""An attempt makes at most MOST_CALLS + CALLS_AFTER calls of the model, so no killed attempt completes the job."""
 
 
 @pytest.mark.timeout(240)
@@ -51,12 +51,12 @@ def test_kills_of_a_runner_lose_nothing_and_repeat_nothing(lab: StudyLab) -> Non
 def start(lab: StudyLab, rng: random.Random, moment: str) -> Runner:
     seconds = 0 if moment == "commits" else rng.choice([0, 1])
     settings = {"CHECKPOINT_SECONDS": seconds, "BATCH_SIZE": rng.choice([4, 200]), "hold": MOST_CALLS + CALLS_AFTER}
-    # Taken over: who is killed between its claim and its first sign of life counts as running for some time.
+    # --take-over, because a runner killed between its claim and its first live record counts as running for a while.
     return lab.resume(take_over=True, **settings) if lab.exists() else lab.submit(**settings)
 
 
 def wait_for_the_moment(lab: StudyLab, runner: Runner, rng: random.Random, moment: str, committed: int) -> None:
-    """Wait until the runner is to be killed; of what it then does, nothing is known but that it cannot be done."""
+    """Wait for the moment of the kill. The runner may be anywhere in its work, but it has not finished."""
     if moment == "any time":
         time.sleep(rng.uniform(0, 2.5))
         return
@@ -68,7 +68,7 @@ def wait_for_the_moment(lab: StudyLab, runner: Runner, rng: random.Random, momen
     time.sleep(rng.uniform(0, 0.1))
 
 
-def test_a_submit_killed_before_the_job_stood_can_be_repeated(lab: StudyLab) -> None:
+def test_a_submit_killed_before_the_job_exists_can_be_repeated(lab: StudyLab) -> None:
     lab.write("counted:simulate", betas(3))
     lab.run()
     for path in sorted(lab.storage.joinpath("jobs", "job").rglob("*"), reverse=True):

@@ -1,4 +1,4 @@
-"""A study whose model takes too much memory finishes on what it was given, and says what could not run."""
+"""A study whose model uses too much memory finishes within its memory, and reports the sets that cannot run."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def study(lab: StudyLab) -> StudyLab:
 
 
 @pytest.mark.timeout(180)
-def test_a_greedy_set_is_out_of_memory_and_every_other_is_there(study: StudyLab) -> None:
+def test_a_greedy_set_is_oom_and_every_other_set_succeeds(study: StudyLab) -> None:
     runner = study.run(exit_code=3, SIM_MEMORY=f"{LIMIT}MiB", SLOTS=2)
     job = study.job()
     assert job.status().state == "partial"
     (failure,) = job.failures().to_pylist()
-    # Alone it had the memory of both slots, and that was too little too.
+    # Alone on the worker, the set had the memory of both slots, which was also too little.
     assert (failure["group"], failure["reason"], failure["attempts"]) == (GREEDY, "oom", 2)
     assert (failure["limit_bytes"], failure["peak_at_least"]) == (2 * LIMIT * MIB, True)
     assert 1 < failure["peak_bytes"] / failure["limit_bytes"] <= 1.25
@@ -60,7 +60,7 @@ def test_a_greedy_set_is_out_of_memory_and_every_other_is_there(study: StudyLab)
 
 
 @pytest.mark.timeout(180)
-def test_with_room_it_succeeds_alone(study: StudyLab) -> None:
+def test_a_greedy_set_succeeds_alone_if_there_is_room(study: StudyLab) -> None:
     runner = study.run(SIM_MEMORY=f"{LIMIT}MiB", SLOTS=4)
     job = study.job()
     assert job.status().state == "succeeded"
@@ -71,7 +71,7 @@ def test_with_room_it_succeeds_alone(study: StudyLab) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_without_retries_it_is_not_tried_again(study: StudyLab) -> None:
+def test_without_retries_a_greedy_set_is_not_retried(study: StudyLab) -> None:
     study.run(exit_code=3, SIM_MEMORY=f"{LIMIT}MiB", SLOTS=2, RETRIES=0)
     (failure,) = study.job().failures().to_pylist()
     assert (failure["reason"], failure["attempts"], failure["limit_bytes"]) == ("oom", 1, LIMIT * MIB)
@@ -79,7 +79,7 @@ def test_without_retries_it_is_not_tried_again(study: StudyLab) -> None:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("most", ["5", "10%"])
-def test_a_hopeless_job_ends_early_and_keeps_what_is_there(lab: StudyLab, most: str) -> None:
+def test_a_hopeless_job_ends_early_and_keeps_its_rows(lab: StudyLab, most: str) -> None:
     lab.write("fails:run", [{"i": i} for i in range(2000)])
     code = (
         "import time\n\ndef run(params, seed):\n    time.sleep(0.02)\n    if params['i'] % 2:\n"
@@ -96,7 +96,7 @@ def test_a_hopeless_job_ends_early_and_keeps_what_is_there(lab: StudyLab, most: 
 
 
 @pytest.mark.timeout(180)
-def test_an_attempt_after_one_that_ran_out_of_memory_begins_with_half_the_window(
+def test_an_attempt_after_an_out_of_memory_attempt_starts_with_half_the_window(
     lab: StudyLab, cgroup_of: Callable[[int], Path]
 ) -> None:
     lab.write("fills:run", [{"i": i} for i in range(12)])
@@ -130,8 +130,8 @@ def test_an_attempt_after_one_that_ran_out_of_memory_begins_with_half_the_window
 
 
 @pytest.mark.timeout(180)
-def test_auto_runs_as_much_at_once_as_its_memory_holds(lab: StudyLab, cgroup_of: Callable[[int], Path]) -> None:
-    """Four simulations at once would take 1.6 GiB and there are 1.3: shared by four, each would be too large."""
+def test_auto_runs_as_many_simulations_as_memory_allows(lab: StudyLab, cgroup_of: Callable[[int], Path]) -> None:
+    """Four concurrent simulations would use 1.6 GiB of 1.3 GiB, so each would exceed a quarter of the memory."""
     lab.write("heavy:run", [{"i": i} for i in range(40)])
     code = (
         "import time\n\ndef run(params, seed):\n    held = []\n    for _ in range(35):\n"
@@ -150,14 +150,14 @@ def test_auto_runs_as_much_at_once_as_its_memory_holds(lab: StudyLab, cgroup_of:
     assert live["sizing"] in said
     assert live["window"] == int(re.search(r": (\d+) in flight", live["sizing"])[1])  # type: ignore[index]
     assert live["sizing"] in log_of(runner)
-    # The pilot has its worker for itself, so that nothing is too large but to be run alone.
+    # The pilot runs alone on its worker, so no simulation is postponed as too large.
     assert "out of memory" not in said
     assert "retrying" not in said
     lab.assert_sound()
 
 
 @pytest.mark.timeout(180)
-def test_a_model_that_leaks_runs_to_its_end_in_children_that_leave(lab: StudyLab) -> None:
+def test_a_leaking_model_finishes_in_children_that_are_replaced(lab: StudyLab) -> None:
     lab.write("leaks:run", [{"i": i} for i in range(60)])
     code = (
         "import ctypes, time\nlibc = ctypes.CDLL(None)\nlibc.malloc.restype = ctypes.c_void_p\n\n"
@@ -173,13 +173,13 @@ def test_a_model_that_leaks_runs_to_its_end_in_children_that_leave(lab: StudyLab
     assert {row["reason"] for row in failures} == {"oom"}
     (reason,) = lab.job("kept").reasons()
     assert (reason.n, reason.verdict) == (len(failures), "oom"), "messages that differ in numbers only are one"
-    # What is said to have failed has, and did not run again because its task had no time left.
+    # Every reported failure is real, and no failed simulation ran again after its task had used its time.
     assert log_of(runner, "kept").count("recorded as failed") == len(failures)
     assert max(row["peak_bytes"] for row in failures) < 1.25 * 900 * MIB
 
 
 def test_a_study_is_not_held_while_its_job_runs(tmp_path: Path) -> None:
-    """Neither by a name nor in a cycle that no collection looks at any more; a million sets are 85 MiB."""
+    """No reference and no uncollected cycle keeps the study, whose million sets use 85 MiB."""
     (tmp_path / "mops.toml").touch()
     (tmp_path / "slow.py").write_text("import time\n\ndef run(params, seed):\n    time.sleep(0.2)\n    return seed\n")
     study = tmp_path / "study.json"

@@ -1,4 +1,4 @@
-"""What a runner, workers and a scheduler show to Prometheus, scraped over HTTP while a real job runs."""
+"""The Prometheus metrics of a runner, workers and a scheduler, scraped over HTTP while a real job runs."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from mops.worker import children
 DASHBOARD = Path(__file__).parents[3] / "helm" / "mops" / "dashboards" / "mops.json"
 SICK, REPLICATES = 1, 3
 BAD = {"raises": "error", "segfault": "crashed", "returns_none": "invalid_output"}
-"""What the model does in its sick replicate, and the verdict."""
+"""The misbehaviour of the model in its sick replicate, and the expected verdict."""
 
 Labels = frozenset[tuple[str, str]]
 
 
 def scraped(port: int) -> list[Metric]:
-    """Return what a process shows at a port of this machine."""
+    """Return the metrics of the process that listens at a port of this machine."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         return list(text_string_to_metric_families(answer.read().decode()))
 
 
 def values(families: list[Metric], name: str, **labels: str) -> dict[Labels, float]:
-    """Return a metric's values, by their labels, where they have these."""
+    """Return the values of a metric with these labels, by all their labels."""
     samples = [sample for family in families for sample in family.samples if sample.name == name]
     return {frozenset(s.labels.items()): s.value for s in samples if labels.items() <= s.labels.items()}
 
@@ -57,7 +57,7 @@ def value(families: list[Metric], name: str, **labels: str) -> float:
 
 
 def by(families: list[Metric], name: str, label: str) -> Counter[str]:
-    """Return a metric's values that are not 0, by one label's."""
+    """Return the values of a metric that are not 0, by the value of one label."""
     found: Counter[str] = Counter()
     for labels, n in values(families, name).items():
         found[dict(labels)[label]] += int(n)
@@ -66,7 +66,7 @@ def by(families: list[Metric], name: str, label: str) -> Counter[str]:
 
 @dataclass
 class Watch:
-    """Scrapes a process again and again, and holds every counter of ours against what it was before."""
+    """Scrapes a process repeatedly, and checks that no counter of mops decreases."""
 
     port: int
     seen: list[list[Metric]] = field(default_factory=list)
@@ -92,12 +92,12 @@ class Watch:
 
 @dataclass
 class Runs:
-    """Runs jobs in this process, so that a scrape comes after the last commit and before the runner's end."""
+    """Runs jobs in this process, so that a scrape can come between the last commit and the end of the runner."""
 
     lab: StudyLab
 
     def submit(self, name: str = "job", **settings: Any) -> tuple[Watch, mops.Job]:
-        """Run a study; return what was scraped of its runner, and the job."""
+        """Run a study; return the last scrape of its runner, and the job."""
         watch = Watch(settings.setdefault("metrics_port", free_port()))
         look = settings.pop("look", watch.look)
         study, storage = self.lab.project / "study.json", str(self.lab.storage)
@@ -119,14 +119,14 @@ def runs(lab: StudyLab, monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 def write_ill(lab: StudyLab) -> None:
-    """Write a study of good sets, and of sets that fail in one replicate, each in its own way."""
+    """Write a study with good sets, and with sets that each fail differently in one replicate."""
     good: list[dict[str, Any]] = [{"what": "good", "place": place, "sleep": 0.02} for place in range(12)]
     bad = [{"what": what, "place": 100 + at, "sick": SICK} for at, what in enumerate(BAD)]
     lab.write("sometimes:simulate", [*good, *bad], n_replicates=REPLICATES, targets=["scores:rows"])
 
 
 def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: StudyLab) -> None:
-    """Hold the last scrape of a job's only attempt against what is in its storage."""
+    """Compare the last scrape of a job's only attempt with the storage."""
     status = job.status()
     ended = by(families, "mops_simulations_total", "verdict")
     assert ended.pop("good") == status.counts.simulations_good
@@ -150,7 +150,7 @@ def assert_as_the_status_says(families: list[Metric], job: mops.Job, lab: StudyL
 @pytest.mark.timeout(180)
 def test_an_embedded_runner_shows_its_job_and_its_children(lab: StudyLab, runs: Runs) -> None:
     write_ill(lab)
-    before = Counter(children.counts()[1])  # of other tests in this process
+    before = Counter(children.counts()[1])  # counts of other tests in this process
     watch, job = runs.submit(tasks_per_child=1, slots=2, checkpoint_seconds=1.0, task_seconds=0.1)
     assert_as_the_status_says(watch.last, job, lab)
     assert by(watch.last, "mops_simulations_total", "verdict") == {
@@ -160,7 +160,7 @@ def test_an_embedded_runner_shows_its_job_and_its_children(lab: StudyLab, runs: 
         "crashed": 1,
     }
     replaced = by(watch.last, "mops_children_replaced_total", "reason")
-    # Each simulation has had a process for itself; the one that crashes has had two, which died.
+    # Each simulation had its own process. The simulation that crashes had two, and both died.
     assert replaced - before == {"simulations": 44, "died": 2}
     assert value(watch.last, "mops_children_started_total") >= 46
     assert watch.highest("mops_groups_in_flight") > 0
@@ -172,7 +172,7 @@ def test_an_embedded_runner_shows_its_job_and_its_children(lab: StudyLab, runs: 
     assert value(watch.last, "process_resident_memory_bytes") > 0
 
 
-def test_the_next_attempt_counts_from_nothing_and_its_gauges_tell_of_the_job(lab: StudyLab, runs: Runs) -> None:
+def test_the_next_attempt_counts_from_zero_and_its_gauges_describe_the_job(lab: StudyLab, runs: Runs) -> None:
     lab.write("held:simulate", betas(30), targets=["scores:order"])
     port = free_port()
     lab.more_env = {"MODELOPS_METRICS_PORT": str(port)}
@@ -181,7 +181,7 @@ def test_the_next_attempt_counts_from_nothing_and_its_gauges_tell_of_the_job(lab
     assert wait_for(lambda: value(scraped(port), "mops_groups_committed_total") == 12, of=first)
     first.signal(signal.SIGKILL)
     first.process.wait()
-    watch = runs.resume(metrics_port=port)  # the killed runner's port is free again
+    watch = runs.resume(metrics_port=port)  # the port of the killed runner is free again
     job = lab.job()
     assert job.status().state == "succeeded"
     for families in watch.seen:
@@ -215,7 +215,7 @@ def test_the_server_ends_with_its_runner_and_one_process_runs_several(lab: Study
         assert not [thread for thread in threading.enumerate() if "serve_forever" in thread.name]
 
 
-def test_a_port_that_somebody_has_is_a_warning_in_the_jobs_log(lab: StudyLab, runs: Runs) -> None:
+def test_a_port_in_use_is_a_warning_in_the_log_of_the_job(lab: StudyLab, runs: Runs) -> None:
     lab.write("counted:simulate", betas(3))
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
@@ -230,7 +230,7 @@ def text_log(lab: StudyLab, name: str = "job") -> str:
     return "".join(path.read_text() for path in sorted(lab.storage.glob(f"jobs/{name}/logs/*.txt")))
 
 
-def test_without_a_port_nothing_listens_and_with_0_a_free_one_is_named(
+def test_without_a_port_nothing_listens_and_port_0_chooses_a_free_port(
     lab: StudyLab, runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "mops")
@@ -243,7 +243,7 @@ def test_without_a_port_nothing_listens_and_with_0_a_free_one_is_named(
 
 
 def listening_ports() -> set[tuple[str, int]]:
-    """Return the addresses beyond this machine's own at which this process listens."""
+    """Return the addresses, other than loopback, at which this process listens."""
     found = psutil.Process().net_connections("tcp")
     return {c.laddr for c in found if c.status == psutil.CONN_LISTEN and c.laddr.ip != "127.0.0.1"}
 
@@ -254,7 +254,7 @@ def assert_none_more(before: set[tuple[str, int]]) -> None:
 
 @dataclass
 class Service:
-    """A cluster of real processes, and the ports at which it shows metrics."""
+    """A cluster of real processes, and the ports of its metrics."""
 
     dask: DaskProcesses
     scheduler: int
@@ -276,10 +276,10 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.mark.timeout(180)
-def test_on_a_cluster_the_runner_shows_the_job_and_the_workers_their_children(
+def test_on_a_cluster_the_runner_has_metrics_of_the_job_and_workers_of_their_children(
     lab: StudyLab, runs: Runs, service: Service
 ) -> None:
-    """And everything that the dashboard asks for is shown by one of them."""
+    """One of these processes also exports every metric of the dashboard."""
     write_ill(lab)
     watches = [Watch(port) for port in (service.scheduler, *service.workers)]
     runner = Watch(free_port())
@@ -321,13 +321,13 @@ def mops_of(families: list[Metric]) -> bool:
 
 
 def names(families: list[Metric]) -> set[str]:
-    """Return the names that a query can ask for, those without a value now too."""
+    """Return the names of all metrics, including those without a value."""
     known = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     return known | {sample.name for family in families for sample in family.samples}
 
 
 def asked_for() -> set[str]:
-    """Return the metrics that the dashboard's queries name."""
+    """Return the metrics in the queries of the dashboard."""
     dashboard = json.loads(DASHBOARD.read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     queries += [variable["definition"] for variable in dashboard["templating"]["list"] if "definition" in variable]
@@ -340,7 +340,7 @@ def asked_for() -> set[str]:
 
 
 def assert_well_named(watch: Watch) -> None:
-    """Check ours by the rules of promtool's lint, as far as they concern names, help, units and labels."""
+    """Check the metrics of mops by the rules of promtool's lint for names, help, units and labels."""
     ours = {family.name: family for families in watch.seen for family in families if family.name.startswith("mops_")}
     for name, family in ours.items():
         assert family.documentation.endswith("."), f"{name} says nothing of itself"
@@ -356,8 +356,8 @@ def assert_well_named(watch: Watch) -> None:
         )
 
 
-def test_the_dashboard_is_whole() -> None:
-    """Every panel has its own id and place, a title, a unit and the chosen Prometheus."""
+def test_the_dashboard_is_complete() -> None:
+    """Every panel has a unique id and position, a title, a unit and the selected Prometheus."""
     dashboard = json.loads(DASHBOARD.read_text())
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}
     assert variables == {"datasource", "namespace", "job"}

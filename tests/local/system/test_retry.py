@@ -1,4 +1,4 @@
-"""``mops jobs retry``: what failed runs again in a job that shows the whole study, as if nothing had ever failed."""
+"""``mops jobs retry`` runs failed groups again in a new job, which shows the whole study as if nothing had failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMITS = {"SIM_TIMEOUT": 2, "RETRIES": 0, "CHECKPOINT_SECONDS": 0}
 
 
 def admit(lab: StudyLab, ill: dict[int, str]) -> None:
-    """Let these groups be ill."""
+    """Make these groups fail."""
     lines = [f"{lab.study['parameter_sets'][group]['beta']} {how}\n" for group, how in ill.items()]
     (lab.folder / "ward.txt").write_text("".join(lines))
 
@@ -24,7 +24,7 @@ def write(lab: StudyLab) -> None:
     lab.write("ill:simulate", sets, n_replicates=2, targets=["ill:score"])
 
 
-def test_retries_of_retries_end_with_the_rows_of_a_study_that_never_failed(lab: StudyLab) -> None:
+def test_retries_of_retries_give_the_rows_of_a_study_without_failures(lab: StudyLab) -> None:
     write(lab)
     admit(lab, ILL)
     lab.run("first", exit_code=3, **LIMITS)
@@ -39,7 +39,7 @@ def test_retries_of_retries_end_with_the_rows_of_a_study_that_never_failed(lab: 
     assert (status.counts.simulations_failed, status.counts.targets_failed) == (2 * 3, 4)
 
     admit(lab, {})
-    # One slot, so that a whole group is through before the call that is held; and that one is not to be ended for time.
+    # One slot, so that a whole group finishes before the held call, and no timeout for the held call.
     patient = LIMITS | {"SLOTS": 1, "SIM_TIMEOUT": 60}
     third = lab.start("retry", "second", "--verdict", "all", "--name", "third", hold=4, **patient)
     wait_for(lambda: len(third.calls) >= 5 and len(lab.view("third").committed) >= 1, of=third)

@@ -1,4 +1,4 @@
-"""Whatever the settings are, a study gives the rows that a plain loop over it gives."""
+"""With any settings, a study gives the same rows as a plain loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_batch_size_and_slots_do_not_change_a_row(study: StudyLab) -> None:
     assert {setting: rows == expected for setting, rows in given.items()} == dict.fromkeys(SETTINGS, True)
 
 
-def test_groups_run_in_pieces_give_the_rows_of_whole_ones_and_so_does_a_shuffled_study(lab: StudyLab) -> None:
+def test_split_groups_and_a_shuffled_study_give_the_same_rows(lab: StudyLab) -> None:
     sets = betas(12, sleep=0.02)
     lab.write("counted:simulate", sets, n_replicates=5, targets=["scores:order", "targets:number"], outputs=["daily"])
     expected = lab.serial()
@@ -53,7 +53,7 @@ def test_groups_run_in_pieces_give_the_rows_of_whole_ones_and_so_does_a_shuffled
 
 
 def by_param_id(job: Job) -> list[list[dict[str, Any]]]:
-    """Return a job's rows without their group's number, which is its place in the study."""
+    """Return the rows of a job without the group number, which depends on the order of the study."""
     tables = [job.outputs("daily").to_table(), job.losses()]
     keys = [["param_id", "replicate", "day"], ["param_id", "target", "name"]]
     return [
@@ -64,7 +64,7 @@ def by_param_id(job: Job) -> list[list[dict[str, Any]]]:
     ]
 
 
-def test_failures_in_groups_run_in_pieces_are_those_of_whole_ones(lab: StudyLab) -> None:
+def test_split_groups_have_the_failures_of_whole_groups(lab: StudyLab) -> None:
     whats = ("good", "raises", "system_exit", "os_exit", "segfault", "returns_none", "good")
     sets = [{"what": what, "place": place, "sick": 1, "sleep": 0.02} for place, what in enumerate(whats)]
     lab.write("sometimes:simulate", sets, n_replicates=4, targets=["scores:rows"])

@@ -1,4 +1,4 @@
-"""Several jobs, and their runners, on one Dask cluster of real processes: equal shares, and none in another's way."""
+"""Several jobs on one Dask cluster of real processes have equal shares and do not disturb each other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def dask(tmp_path: Path) -> Iterator[DaskProcesses]:
 
 @pytest.fixture
 def labs(tmp_path: Path, dask: DaskProcesses) -> Iterator[tuple[StudyLab, StudyLab]]:
-    """Two users: each has a project, a storage and a bundle of its own."""
+    """Two users, each with a separate project, storage and bundle."""
     with lab_in(tmp_path / "one") as one, lab_in(tmp_path / "two") as two:
         (two.project / "more.py").write_text("# a bundle of its own\n")
         for lab in (one, two):
@@ -51,7 +51,7 @@ def labs(tmp_path: Path, dask: DaskProcesses) -> Iterator[tuple[StudyLab, StudyL
 
 
 def calls(dask: DaskProcesses) -> Counter[str]:
-    """Count the model's calls by the job that its parameters name."""
+    """Count the model's calls by the job in their parameters."""
     return Counter("one" if json.loads(key)["one"] else "two" for key, _ in dask.tally)
 
 
@@ -60,10 +60,10 @@ def sets(n: int, job: str, **more: Any) -> list[dict[str, Any]]:
 
 
 def lookers() -> tuple[Callable[..., Any], Callable[..., int]]:
-    """Return what looks on the scheduler, and what on a worker; made here, for their processes have no such module."""
+    """Return functions that run on the scheduler and on a worker. Pickle sends local functions by value."""
 
     def on_scheduler(dask_scheduler: Any) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
-        """Return each job's tasks that have not ended, and what jobs say of themselves."""
+        """Return the number of unfinished tasks of each job, and the records that jobs share."""
         of: dict[str, int] = {}
         for key, task in dask_scheduler.tasks.items():
             word, _, rest = str(key).partition("-")
@@ -73,7 +73,7 @@ def lookers() -> tuple[Callable[..., Any], Callable[..., int]]:
         return of, {said["job"]: said for said in dask_scheduler.task_metadata.get(METADATA, {}).values()}
 
     def on_worker() -> int:
-        """Return how many children the worker has, of all pools, without templates."""
+        """Return the number of children of all pools of the worker, without templates."""
         from mops.worker import run_task
 
         return sum(len(pool.pids()) for pool in list(run_task._pools.values()))
@@ -83,7 +83,7 @@ def lookers() -> tuple[Callable[..., Any], Callable[..., int]]:
 
 @dataclass
 class Watch:
-    """Samples of a cluster: tasks in flight by job, what jobs say, children of each worker."""
+    """Samples of a cluster: tasks in flight by job, the records that jobs share, and the children of each worker."""
 
     client: Client
     dask: DaskProcesses
@@ -108,12 +108,12 @@ class Watch:
         wait_for(looked, of=of)
 
     def most(self, job: str, since: int) -> int:
-        """Return the most tasks in flight of a job since a sample."""
+        """Return the largest number of tasks in flight of a job since a sample."""
         return max(seen.get(job, 0) for seen in self.in_flight[since:])
 
 
 def below(pid: int) -> list[int]:
-    """Return the living processes that a worker has for simulations, templates too."""
+    """Return the child and template processes of a worker."""
     found = []
     for process in psutil.Process(pid).children(recursive=True):
         try:
@@ -131,17 +131,17 @@ def watch(dask: DaskProcesses) -> Iterator[Watch]:
 
 
 def meet(watch: Watch, *, of: Runner) -> int:
-    """Wait until both jobs have heard of each other, and what was too much is gone; return the samples so far."""
+    """Wait until both jobs know each other and keep to their shares. Return the number of samples so far."""
     bound = TASKS_PER_SHARED_SLOT * SLOTS // 2
     watch.until(lambda: len(watch.said[-1]) == 2 and watch.in_flight[-1].get("two"), of=of)
     watch.until(lambda: watch.in_flight[-1].get("one", 0) <= bound, of=of)
     return len(watch.in_flight)
 
 
-def test_a_short_job_beside_a_long_one_has_its_share_and_ends_first(
+def test_a_short_job_gets_its_share_and_ends_before_a_long_job(
     labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch
 ) -> None:
-    """The tasks of the long job take ten times as long: first in, first out, they would have all slots."""
+    """The tasks of the long job take ten times as long, so in first-in-first-out order they would use all slots."""
     one, two = labs
     one.write("paced:simulate", sets(600, "one", seconds=1), targets=["scores:order"])
     two.write("paced:simulate", sets(240, "two", seconds=0.1), targets=["scores:order"])
@@ -157,7 +157,7 @@ def test_a_short_job_beside_a_long_one_has_its_share_and_ends_first(
     assert max(watch.most("one", met), watch.most("two", met)) <= bound
     assert short.wait() == 0, short.said
     assert long.process.poll() is None, "the short job came later and ends first"
-    # In the same time on the slots ten simulations of one are one of the other; four of it ran already.
+    # A simulation of the long job takes as long as ten of the short job, and four of the long job ran already.
     assert done["one"] <= 2 * done["two"] / 10 + SLOTS, done
     watch.until(lambda: list(watch.said[-1]) == ["one"], of=long)
     watch.until(lambda: watch.in_flight[-1].get("one", 0) > bound, of=long)
@@ -174,7 +174,7 @@ def test_a_short_job_beside_a_long_one_has_its_share_and_ends_first(
     assert "other jobs on this cluster: 0; share of this job: 4 of 4 slots" in log
 
 
-def test_a_job_of_high_priority_has_most_and_a_normal_one_goes_on(
+def test_a_job_of_high_priority_gets_most_slots_and_a_normal_job_continues(
     labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch
 ) -> None:
     one, two = labs
@@ -197,7 +197,7 @@ def test_a_job_of_high_priority_has_most_and_a_normal_one_goes_on(
 
 
 @pytest.mark.parametrize("way", ["killed", "cancelled"])
-def test_a_job_that_ends_before_its_time_leaves_the_rows_and_the_share_of_another(
+def test_a_job_that_ends_early_does_not_change_the_rows_of_another_and_frees_its_share(
     labs: tuple[StudyLab, StudyLab], dask: DaskProcesses, watch: Watch, way: str
 ) -> None:
     one, two = labs
@@ -226,8 +226,8 @@ def test_a_job_that_ends_before_its_time_leaves_the_rows_and_the_share_of_anothe
 
 
 @pytest.mark.timeout(280)
-def test_a_job_that_kills_its_workers_leaves_the_rows_of_another(tmp_path: Path) -> None:
-    """What another job's poison ended is tried again, and nobody but the poison is quarantined."""
+def test_a_job_that_kills_its_workers_does_not_change_the_rows_of_another(tmp_path: Path) -> None:
+    """mops retries the simulations that the other job killed, and quarantines only those that kill workers."""
     with (
         dask_in(tmp_path / "dask", n_workers=0) as dask,
         lab_in(tmp_path / "one") as one,
@@ -260,7 +260,7 @@ def test_a_job_that_kills_its_workers_leaves_the_rows_of_another(tmp_path: Path)
 
 
 def ending(*, runs: bool) -> Callable[..., None]:
-    """Return what ends its worker, before or after it is said to run there."""
+    """Return a task function that kills its worker, before or after it announces that it runs."""
 
     def end(request: Any) -> None:
         import os
@@ -275,10 +275,10 @@ def ending(*, runs: bool) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_who_waits_to_be_alone_is_not_blamed_for_what_another_job_does(
+def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, runs: bool
 ) -> None:
-    """Two workers end under a task: without a word from where it was, it has not run there."""
+    """Two workers die with the task. If the task did not announce that it runs, it is not to blame."""
     monkeypatch.setattr("mops.attempt.tasks_in_flight.run_task", ending(runs=runs))
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     more = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}

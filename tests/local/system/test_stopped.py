@@ -1,4 +1,4 @@
-"""Ctrl-C and ``mops jobs cancel``: what is finished is kept, and resume goes on from there."""
+"""Ctrl-C and ``mops jobs cancel`` keep finished groups, and resume computes the rest."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def study(lab: StudyLab) -> StudyLab:
 
 
 def started(study: StudyLab) -> Runner:
-    """Start a job of two slots, of which each is held in a simulation; nothing is committed yet."""
+    """Start a job with a held simulation in each of its two slots and without any commit."""
     runner = study.submit(SLOTS=2, CHECKPOINT_SECONDS=3600, hold=HELD)
     wait_for(lambda: len(runner.calls) >= HELD + 2, of=runner)
     return runner
 
 
 def assert_stopped_and_resumable(study: StudyLab, runner: Runner) -> None:
-    """Check that the job was cancelled with all that had finished committed, and that resume completes it."""
+    """Check that the job was cancelled, that all finished groups are committed, and that resume completes it."""
     committed = set(study.view().committed)
     called = study.called(runner)
     assert study.job().status().state == "cancelled"
@@ -45,7 +45,7 @@ def assert_stopped_and_resumable(study: StudyLab, runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("whole_group", [False, True], ids=["runner", "foreground-group"])
-def test_ctrl_c_commits_what_is_finished(study: StudyLab, whole_group: bool) -> None:
+def test_ctrl_c_commits_finished_groups(study: StudyLab, whole_group: bool) -> None:
     runner = started(study)
     children = runner.children()
     assert len(children) == 2
@@ -57,7 +57,7 @@ def test_ctrl_c_commits_what_is_finished(study: StudyLab, whole_group: bool) -> 
     assert_stopped_and_resumable(study, runner)
 
 
-def test_a_second_ctrl_c_ends_at_once(study: StudyLab) -> None:
+def test_a_second_ctrl_c_stops_at_once(study: StudyLab) -> None:
     runner = started(study)
     runner.signal(signal.SIGINT)
     wait_for(lambda: "SIGINT" in runner.said, of=runner)
@@ -65,7 +65,7 @@ def test_a_second_ctrl_c_ends_at_once(study: StudyLab) -> None:
     assert len(children) == 2
     runner.signal(signal.SIGINT)
     since = time.monotonic()
-    wait_for(lambda: not any(map(psutil.pid_exists, children)))  # though they are held for ever
+    wait_for(lambda: not any(map(psutil.pid_exists, children)))  # although the simulations are held
     assert time.monotonic() - since < GRACE_SECONDS - 1, "it waited for the simulations that run"
     assert runner.wait() == 130, runner.said
     study.assert_nothing_lives(runner)
@@ -76,7 +76,7 @@ def test_a_second_ctrl_c_ends_at_once(study: StudyLab) -> None:
     assert rows_of(study.job()) == study.serial()
 
 
-def test_sigterm_commits_what_is_finished_and_leaves_the_job_to_the_next_runner(study: StudyLab) -> None:
+def test_sigterm_commits_finished_groups_and_leaves_the_job_to_the_next_runner(study: StudyLab) -> None:
     runner = started(study)
     runner.signal(signal.SIGTERM)
     wait_for(lambda: "SIGTERM" in runner.said, of=runner)
@@ -88,7 +88,7 @@ def test_sigterm_commits_what_is_finished_and_leaves_the_job_to_the_next_runner(
     assert study.view().end is None
     assert study.job().status().state == "interrupted"
 
-    # Whoever started it starts it again, and nobody has to ask for it: a cancelled job would stay so.
+    # Kubernetes restarts the runner without a request. A cancelled job would stay cancelled.
     in_a_pod = study.start("run", "job", "--grace", "60", hold=2, SLOTS=2, CHECKPOINT_SECONDS=3600)
     wait_for(lambda: len(in_a_pod.calls) >= 4, of=in_a_pod)
     in_a_pod.signal(signal.SIGTERM)
@@ -109,7 +109,9 @@ def test_cancel_from_another_process_stops_the_job(study: StudyLab) -> None:
     cancel = study.start("cancel", "job")
     assert cancel.wait() == 0, cancel.said
     allowed = HELD
-    while runner.process.poll() is None:  # it notices when it next looks at the log; one call at a time until then
+    while (
+        runner.process.poll() is None
+    ):  # the runner reads the request at its next poll of the log; until then, calls run one at a time
         allowed += 1
         runner.hold_after(allowed)
         time.sleep(0.2)
@@ -117,7 +119,7 @@ def test_cancel_from_another_process_stops_the_job(study: StudyLab) -> None:
     assert_stopped_and_resumable(study, runner)
 
 
-def test_cancel_of_a_complete_job_says_so(study: StudyLab) -> None:
+def test_cancel_of_a_complete_job_changes_nothing(study: StudyLab) -> None:
     study.write("counted:simulate", betas(1))
     study.run()
     cancel = study.start("cancel", "job")

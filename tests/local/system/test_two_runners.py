@@ -1,4 +1,4 @@
-"""Two runners on one job: the newer attempt owns it."""
+"""Two runners on one job: the newer attempt owns the job."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mops.storage.files import Files
 from mops.storage.paths import JobPaths
 
 
-def test_a_runner_that_comes_back_after_another_took_over_commits_nothing_more(lab: StudyLab) -> None:
-    """As on a node that did not answer for a while: its runner has finished work, and believes that the job is its."""
+def test_a_runner_that_wakes_up_after_a_take_over_commits_nothing(lab: StudyLab) -> None:
+    """A node did not answer for a while. Its runner has finished groups and still believes that it owns the job."""
     lab.write("held:simulate", betas(60, sleep=0.002), n_replicates=2, targets=["scores:order"])
     older = lab.submit(CHECKPOINT_SECONDS=0, hold=30)
     wait_for(lambda: len(lab.view().committed) >= 5 if lab.exists() else False, of=older)
     older.signal(signal.SIGSTOP)
     newer = lab.resume(take_over=True, CHECKPOINT_SECONDS=0, hold=10)
     wait_for(lambda: lab.view().attempt == 2 and len(newer.calls) >= 10, of=newer)
-    older.let_go()  # what it holds is finished before it learns anything
+    older.let_go()  # the held simulations finish before the older runner reads the log
     older.signal(signal.SIGCONT)
     assert older.wait() == 5, older.said
     assert "superseded by attempt 2" in older.said
@@ -59,7 +59,7 @@ def test_two_runners_at_once_give_one_set_of_rows(lab: StudyLab) -> None:
 def test_a_runner_that_takes_over_while_the_job_is_cleaned_loses_nothing(
     lab: StudyLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cleaner had claimed, and took the runner that came behind its claim for the dead one: its parts went."""
+    """Regression: the cleaner took a runner that claimed after it for the dead runner, and removed its parts."""
     lab.write("held:simulate", betas(40, sleep=0.002), n_replicates=2, targets=["scores:order"])
     killed = lab.submit(CHECKPOINT_SECONDS=0, hold=20)
     wait_for(lambda: len(lab.view().committed) >= 5 if lab.exists() else False, of=killed)

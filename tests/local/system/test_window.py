@@ -1,4 +1,4 @@
-"""Memory is bounded by the window: what the scheduler sees at each of its transitions."""
+"""The window bounds memory. The tests observe each transition of the scheduler."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLOTS, BATCH = 2, 12
 
 
 class Watch(SchedulerPlugin):
-    """Notes, at each transition of the embedded scheduler, which groups have a live key and which tasks are where."""
+    """Records the groups with a live key and the states of tasks at each transition of the embedded scheduler."""
 
     name = "watch"
 
@@ -41,7 +41,7 @@ class Watch(SchedulerPlugin):
         self.entered: dict[str, set[str]] = defaultdict(set)
 
     def live(self) -> dict[str, tuple[int, ...]]:
-        """Return the groups of each key that the scheduler knows: in-process, a task holds its order as it is."""
+        """Return the groups of each key of the scheduler. In-process, a Dask task holds its request unserialized."""
         tasks = list(self.scheduler.tasks.items())
         return {
             key: tuple(group.index for group in task.run_spec.args[0].groups) for key, task in tasks if task.run_spec
@@ -67,14 +67,16 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
     n_groups = 10 * BATCH
     prepared = prepare(lab.write("counted:simulate", betas(n_groups, sleep=0.005), targets=["scores:order"]))
     settings = Settings(batch_size=BATCH, slots=SLOTS, checkpoint_seconds=checkpoint_seconds, task_seconds=0.02)
-    drained = f"job: batch {n_groups // BATCH} is drained"  # a checkpoint may complete several; the look is for all
+    drained = (
+        f"job: batch {n_groups // BATCH} is drained"  # a checkpoint may complete several groups; the check is for all
+    )
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
     record = make_record("job", prepared, NO_OPTIONS, "")
     context = job_context("job", prepared.bundle.digest, files.url, prepared.spec, settings)
     create_job(files, record, prepared.bundle, prepared.text, prepared.study.groups)
     with started_children(context), start_embedded(context.run, SLOTS) as cluster, collecting() as text:
         watch = Watch(cluster.client.cluster.scheduler)
-        cluster.client.cluster.scheduler.add_plugin(watch)  # this very object; register_plugin would send a copy
+        cluster.client.cluster.scheduler.add_plugin(watch)  # this object; register_plugin would send a copy
         log = JobLog(files, paths)
         log.claim(by="person")
         job = ClaimedJob(files, record, load_groups(files, "job"), log, context, settings)
@@ -85,7 +87,7 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
         with following(lab, watch) as durable_but_live:
             assert runner.run() == "succeeded"
     assert durable_but_live == []
-    assert drained_before == [True]  # children are looked at before they are ended
+    assert drained_before == [True]  # checks the children before they end
     assert not [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert BATCH / 2 < watch.most_groups <= BATCH
     assert watch.entered["queued"]
@@ -95,7 +97,7 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
 
 
 class following:  # noqa: N801 - a context manager
-    """Reads the job's log beside its runner; gives the durable batches of which a key lives on."""
+    """Reads the log of a job while its runner runs, and yields the commits that still have a live key."""
 
     def __init__(self, lab: StudyLab, watch: Watch):
         self._lab, self._watch, self._over = lab, watch, threading.Event()
@@ -121,7 +123,7 @@ class following:  # noqa: N801 - a context manager
         return [record for record in self._lab.records("job") if isinstance(record, Commit)]
 
     def _look(self, commit: Commit) -> None:
-        deadline = time.monotonic() + 5.0  # as long as the drain check looks
+        deadline = time.monotonic() + 5.0  # the time limit of the drain check
         while live := [key for key, groups in self._watch.live().items() if set(groups) & set(commit.ranges)]:
             if time.monotonic() > deadline:
                 self._left.append(f"commit {commit.k}: {live}")

@@ -1,7 +1,7 @@
-"""The counted model, which waits where a test holds it, so that tests choose the moment and never wait for luck.
+"""The counted model, which a test can hold, so that the test chooses the moment of an event.
 
 While the file named by MOPS_TEST_HOLD is there and says `n`, only the first `n` calls (lines of the tally in
-MOPS_TEST_CALLS) run to their end; any later call waits until the number rises or the file is gone.
+MOPS_TEST_CALLS) finish. A later call waits until the number rises or the file no longer exists.
 """
 
 import os
@@ -13,7 +13,7 @@ import nasty
 
 
 def simulate(params, seed):
-    """Count the call, wait while the test holds it, run the epidemic."""
+    """Count the call, wait while the test holds the model, and run the epidemic."""
     own = counted.count(params, seed)
     while allowed() < own:
         time.sleep(0.01)
@@ -22,7 +22,7 @@ def simulate(params, seed):
 
 
 def crashes_once(params, seed):
-    """Die by a segmentation fault in the tally's call number `crash_at_call`; the same simulation runs on later."""
+    """Crash with a segmentation fault in the call number `crash_at_call` of the tally; a retry then succeeds."""
     own = counted.count(params, seed)
     time.sleep(params["sleep"])
     if own == params["crash_at_call"]:
@@ -31,7 +31,7 @@ def crashes_once(params, seed):
 
 
 def allowed():
-    """Return how many calls may run to their end."""
+    """Return how many calls may finish."""
     try:
         return int(Path(os.environ["MOPS_TEST_HOLD"]).read_text())
     except (KeyError, FileNotFoundError):

@@ -1,6 +1,6 @@
-"""The held model, ill while a file outside of the project says so: a bundle never changes, what is around it may.
+"""The held model, which fails while a file outside the project says so. A bundle cannot change, this file can.
 
-The parameter `ward` names that file: lines of a beta and its illness (`error`, `crashed`, `timeout`, or `target`).
+The parameter `ward` is the path of the file. Each line has a beta and `error`, `crashed`, `timeout`, or `target`.
 """
 
 import time
@@ -12,7 +12,7 @@ import scores
 
 
 def simulate(params, seed):
-    """Fail in the way that the ward says of this beta; run on otherwise."""
+    """Fail as the ward says for this beta; otherwise run the held model."""
     match illness(params):
         case "error":
             raise ValueError("ill")
@@ -24,14 +24,14 @@ def simulate(params, seed):
 
 
 def score(params, replicates):
-    """Score as `scores.order` does, unless the ward says that the target is ill."""
+    """Score like `scores.order`, unless the ward says that the target fails."""
     if illness(params) == "target":
         raise ValueError("no score")
     return scores.order(params, replicates)
 
 
 def illness(params):
-    """Return what the ward says of a set; None: it is well."""
+    """Return the failure that the ward has for a set, or None."""
     ward = Path(params["ward"])
     lines = [line.split() for line in ward.read_text().splitlines()] if ward.exists() else []
     return dict(lines).get(str(params["beta"]))

@@ -1,4 +1,4 @@
-"""A model of half a megabyte of rows that no compression makes smaller."""
+"""A model with half a megabyte of incompressible rows."""
 
 import os
 import random
@@ -13,5 +13,5 @@ def simulate(params, seed):
     if path := os.environ.get("MOPS_TEST_CALLS"):
         with Path(path).open("a") as tally:
             tally.write(f"large {seed} {os.getpid()}\n")
-    time.sleep(0.3)  # a disk of a few MiB is to be found too small before it is full
+    time.sleep(0.3)  # gives mops time to find that a disk of a few MiB is too small before it is full
     return {"x": np.random.default_rng(random.getrandbits(32)).random(1 << 16)}
