@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def wait_for(what: Callable[[], T], *, patience_s: float = PATIENCE_SECONDS, of: Runner | None = None) -> T:
-    """Poll until ``what()`` is true. On a timeout or the end of the runner ``of``, fail with the runner's output."""
+    """Poll until ``what()`` is true. If the time is up or the runner ``of`` ends, fail with its output."""
 
     def look() -> T:
         ended = of is not None and of.process.poll() is not None

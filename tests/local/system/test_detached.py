@@ -183,7 +183,7 @@ def test_in_a_pod_an_import_error_of_the_model_ends_the_job_and_it_resumes_after
     assert study.job().status().state == "submitted"
 
     pod = study.start("run", "job", "--pod")
-    assert pod.wait() == 2, "Kubernetes would try again what fails again"
+    assert pod.wait() == 2, "Kubernetes would retry a permanent failure"
     assert study.job().status().state == "failed"
     assert study.start("logs", "job").wait() == 0
     log = (study.folder / "stdout-3.txt").read_text()

@@ -347,7 +347,7 @@ def test_a_simulation_that_kills_its_workers_is_found_and_all_other_rows_are_com
 def test_a_result_that_fits_on_no_worker_is_oom_and_halves_the_window(lab: StudyLab, tmp_path: Path, mib: int) -> None:
     """Nannies restart the workers because of their memory. The runner reports this, and all other rows are complete.
 
-    The larger result ends its worker before the task is done, the smaller one while the runner fetches it.
+    The result of 900 MiB ends its worker before the task is done, that of 385 MiB during the fetch.
     """
     with dask_in(tmp_path / "dask", n_workers=0) as dask:
         lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
@@ -476,7 +476,7 @@ def test_an_unusable_cluster_is_reported_before_anything_is_written(
 
 
 def test_a_storage_that_workers_cannot_read_is_named(lab: StudyLab, dask: DaskProcesses) -> None:
-    """Only the runner has the mount of the folder, so the workers cannot see it, as with a folder of a laptop."""
+    """The runner mounts the folder privately, so workers cannot see it, as with a folder of a laptop."""
     lab.write("counted:simulate", betas(4))
     lab.storage.mkdir()
     private = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]

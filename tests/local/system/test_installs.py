@@ -225,7 +225,7 @@ def locked(root: Path) -> None:
     write(root, LOCK.replace("DIGEST", digest), file="uv.lock")
 
 
-@pytest.mark.skipif(shutil.which("uv") is None, reason="there is no uv")
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
 def test_a_lock_is_read_by_uv(root: Path) -> None:
     locked(root)
     made = have(root, context(PIP_NO_INDEX="1"))
@@ -243,10 +243,10 @@ def test_without_uv_pip_installs_it_temporarily(root: Path, monkeypatch: pytest.
     wheel(root / "wheels", "uv", "1.0", scripts={"uv": script})
     locked(root)
     made = have(root, context(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(root / "wheels")))
-    assert made.said.endswith(f" s for uv.lock on {HOST}: tiny 1.0"), "uv is no package of the environment"
+    assert made.said.endswith(f" s for uv.lock on {HOST}: tiny 1.0"), "uv must not be in the environment"
     environment = Path(made.python).parents[1]
     assert not [path for path in environment.rglob("uv*") if not path.is_relative_to(environment / "project")]
-    assert not (root / "seen.txt").exists(), "an installer writes beside the project's files, and not among them"
+    assert not (root / "seen.txt").exists(), "the installer wrote into the folder of the project"
     assert (
         (Path(made.python).parents[1] / "project" / "work" / "seen.txt")
         .read_text()
@@ -412,5 +412,5 @@ def test_a_worker_without_pip_gets_one(root: Path, tmp_path: Path) -> None:
     ran = subprocess.run(run, capture_output=True, text=True, env=env, timeout=120)
     assert ran.returncode == 0, ran.stderr
     python, said = ran.stdout.splitlines()
-    assert said.endswith(": tiny 1.0"), "pip is no package of the model's"
+    assert said.endswith(": tiny 1.0"), "pip must not be in the environment"
     assert ask(python, "import numpy, tiny; print(tiny.VALUE)") == ["installed"]

@@ -89,7 +89,7 @@ def hang(study: StudyLab) -> Path:
 
 def assert_alive_and_resumed(study: StudyLab, runner: Runner, state: str) -> None:
     assert runner.wait() == 0, runner.said
-    assert "the next line" not in runner.said, "a cell went on with a stopped job"
+    assert "the next line" not in runner.said, "the cell continued after its job was stopped"
     assert f"alive: {state}\n" in runner.said
     assert "resumed: succeeded\nover" in runner.said
     assert rows_of(study.job()) == study.serial()

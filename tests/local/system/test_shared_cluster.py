@@ -73,7 +73,7 @@ def lookers() -> tuple[Callable[..., Any], Callable[..., int]]:
         return of, {said["job"]: said for said in dask_scheduler.task_metadata.get(METADATA, {}).values()}
 
     def on_worker() -> int:
-        """Return the number of children of all pools of the worker, without templates."""
+        """Return the number of children in all pools of the worker, without templates."""
         from mops.worker import run_task
 
         return sum(len(pool.pids()) for pool in list(run_task._pools.values()))
@@ -246,7 +246,7 @@ def test_a_job_that_kills_its_workers_does_not_change_the_rows_of_another(tmp_pa
         wait_for(lambda: len(dask.tally) > 4, of=good)
         bad = two.submit("two", START="spawn")
         assert bad.wait(patience_s=200) == 3, bad.said
-        assert good.process.poll() is None, "the good job is to be there as long as workers die"
+        assert good.process.poll() is None, "the good job ended before the last death of a worker"
         dask.let_go()
         assert good.wait(patience_s=200) == 0, good.said
         wait_for(lambda: dask.nanny_restarts() >= 5)
