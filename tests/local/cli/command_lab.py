@@ -1,4 +1,4 @@
-"""What the tests of commands work with: the real command in a real process, as a user runs it, on a project."""
+"""Runs real commands in real processes on a project, as a user does."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CommandLab:
         )
 
     def run(self, *arguments: object, cwd: Path | None = None, **variables: str) -> Ran:
-        """Run a command to its end; what Python reads at its start (``PYTHON*``) needs one that is not warm."""
+        """Run a command to its end. ``PYTHON*`` variables need a fresh interpreter: Python reads them at start."""
         if any(name.startswith("PYTHON") for name in variables):
             return self.run_cold(*arguments, cwd=cwd, **variables)
         where = (self.environment | variables, cwd or self.root)
@@ -101,7 +101,7 @@ class CommandLab:
         return self.run("jobs", "submit", self.study, *arguments, **variables)
 
     def connect(self, profile: Profile) -> None:
-        """Save a profile where the commands look for it."""
+        """Save a profile in the folder that the commands read."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_CONFIG_HOME", self.environment["XDG_CONFIG_HOME"])
             save(profile)
@@ -113,17 +113,17 @@ class CommandLab:
 
 @functools.cache
 def warm() -> Warm:
-    """Return the process that has imported the commands: a start takes 0.03 s of it instead of a second."""
+    """Return a process that has imported the commands. It starts a command in 0.03 s instead of a second."""
     return Warm(environment())
 
 
 def make_lab(root: Path, cache: Path) -> CommandLab:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MODELOPS_", "AZURE_", "MOPS_"))}
-    # A width, so that what is asserted does not depend on the terminal that tests run in.
+    # A fixed width, so that assertions do not depend on the terminal of the test run.
     folders = {
         "XDG_CACHE_HOME": str(cache),
         "XDG_STATE_HOME": str(root / "state"),
-        "XDG_CONFIG_HOME": str(root / "config"),  # whoever runs the tests may be connected to a service
+        "XDG_CONFIG_HOME": str(root / "config"),  # the developer may be connected to a service
     }
     lab = CommandLab(root, clean | folders | {"MODELOPS_STORAGE": str(root / "storage"), "COLUMNS": "100"})
     lab.write("mops.toml", "")

@@ -1,4 +1,4 @@
-"""Projects on which the tests of commands work."""
+"""Projects for the tests of commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lab(tmp_path: Path, cache: Path) -> CommandLab:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[CommandLab, str]:
-    """A job that succeeded, to be read only."""
+    """A succeeded job that tests only read."""
     lab = make_lab(tmp_path_factory.mktemp("finished"), cache)
     lab.write_study(targets=["model:score"])
     ran = lab.submit("--name", "done")

@@ -1,4 +1,4 @@
-"""What the commands print and how they end when all is well, or when a job was killed, stopped or failed in part."""
+"""The output and exit codes of commands for succeeded, partial, killed and cancelled jobs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_submit_prints_the_name_on_stdout_and_talks_on_stderr(lab: CommandLab) -
     assert "a model prints" not in ran.out + ran.err
 
 
-def test_submit_as_json_holds_the_end(lab: CommandLab) -> None:
+def test_submit_as_json_includes_the_final_state(lab: CommandLab) -> None:
     ran = lab.submit("--json", "--name", "as-json")
     end = ran.json
     assert (end["job"], end["state"], end["groups"], end["n_groups"]) == ("as-json", "succeeded", 2, 2)
@@ -57,8 +57,8 @@ def test_submit_as_json_holds_the_end(lab: CommandLab) -> None:
     assert end["reasons"] == []
 
 
-def test_the_command_that_is_named_works_where_it_is_named(lab: CommandLab, tmp_path: Path) -> None:
-    """The results of a project lay in the project, and `mops jobs results JOB` looked in the working directory."""
+def test_suggested_commands_work_in_the_same_folder(lab: CommandLab, tmp_path: Path) -> None:
+    """Regression: the results were in the project's folder, but `mops jobs results JOB` read the working directory."""
     ran = lab.submit(MODELOPS_STORAGE="")
     named = re.search(r"results +mops (jobs results .*)", ran.err)
     assert named
@@ -66,8 +66,8 @@ def test_the_command_that_is_named_works_where_it_is_named(lab: CommandLab, tmp_
     assert (lab.project / "mops-storage").is_dir()
 
 
-def test_two_jobs_at_once_say_nothing_of_ports(lab: CommandLab) -> None:
-    """Dask's HTTP server warned that port 8787 is in use."""
+def test_two_concurrent_jobs_print_no_warning_about_ports(lab: CommandLab) -> None:
+    """Regression: Dask's HTTP server warned that port 8787 is in use."""
     lab.write_study(parameter_sets=[{"x": 1, "sleep": 1}])
     both = [lab.start("jobs", "submit", lab.study) for _ in range(2)]
     said = [process.communicate(timeout=60)[1] for process in both]
@@ -75,7 +75,7 @@ def test_two_jobs_at_once_say_nothing_of_ports(lab: CommandLab) -> None:
     assert not any("arning" in text or "ort " in text for text in said)
 
 
-def test_a_job_with_failures_is_partial_and_says_why(lab: CommandLab) -> None:
+def test_a_job_with_failures_is_partial_and_prints_the_reasons(lab: CommandLab) -> None:
     lab.write_study(parameter_sets=[{"x": 1}, {"x": -1}], targets=["model:score"])
     ran = lab.submit("--name", "partly")
     assert ran.code == 3
@@ -115,7 +115,7 @@ def test_a_killed_job_is_interrupted_and_resumes(lab: CommandLab) -> None:
     assert (end["state"], end["attempt"], end["groups"]) == ("succeeded", 2, 40)
 
 
-def test_ctrl_c_commits_what_is_finished_and_ends_with_130(lab: CommandLab) -> None:
+def test_ctrl_c_commits_finished_groups_and_exits_with_130(lab: CommandLab) -> None:
     lab.write_study(parameter_sets=[{"x": x, "sleep": 0.4} for x in range(4000)], n_replicates=1)
     with lab.start("jobs", "submit", lab.study, "--name", "stopped") as runner:
         wait_for(lab, "stopped", lambda status: status["state"] == "running" and status["live"] is not None)
@@ -129,7 +129,7 @@ def test_ctrl_c_commits_what_is_finished_and_ends_with_130(lab: CommandLab) -> N
     assert lab.run("jobs", "status", "stopped", "--json").json["state"] == "cancelled"
 
 
-def test_cancel_stops_a_job_from_elsewhere(lab: CommandLab) -> None:
+def test_cancel_stops_a_job_from_another_process(lab: CommandLab) -> None:
     lab.write_study(parameter_sets=[{"x": x, "sleep": 0.4} for x in range(4000)], n_replicates=1)
     with lab.start("jobs", "submit", lab.study, "--name", "called-off") as runner:
         wait_for(lab, "called-off", lambda status: status["live"] is not None)
@@ -140,7 +140,7 @@ def test_cancel_stops_a_job_from_elsewhere(lab: CommandLab) -> None:
     assert lab.run("jobs", "status", "called-off", "--json").json["state"] == "cancelled"
 
 
-def test_ctrl_c_while_the_model_is_imported_leaves_nothing(lab: CommandLab) -> None:
+def test_ctrl_c_while_the_model_is_imported_writes_nothing(lab: CommandLab) -> None:
     lab.write("slow.py", "import time\ntime.sleep(600)\ndef run(p, s): return 1\n")
     lab.write_study(model="slow:run")
     with lab.start("jobs", "submit", lab.study) as runner:
@@ -168,7 +168,7 @@ def test_results_are_a_table_for_people(finished: tuple[CommandLab, str]) -> Non
     assert f"mops.open_job('{job}')" in ran.err
 
 
-def test_results_as_json_name_every_part(finished: tuple[CommandLab, str]) -> None:
+def test_results_as_json_list_every_part(finished: tuple[CommandLab, str]) -> None:
     lab, job = finished
     tables = {(table["kind"], table["name"]): table for table in lab.run("jobs", "results", job, "--json").json}
     assert set(tables) == {
@@ -183,7 +183,9 @@ def test_results_as_json_name_every_part(finished: tuple[CommandLab, str]) -> No
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_an_export_holds_what_the_job_holds(finished: tuple[CommandLab, str], tmp_path: Path, file_format: str) -> None:
+def test_an_export_contains_all_rows_of_the_job(
+    finished: tuple[CommandLab, str], tmp_path: Path, file_format: str
+) -> None:
     lab, job = finished
     ran = lab.run("jobs", "results", job, "--to", tmp_path / "new" / "folder", "--format", file_format, "--json")
     files = {file["name"]: file for file in ran.json}
@@ -212,7 +214,7 @@ def read(path: str) -> Iterator[tuple[str, int, int, int, float]]:
 
 
 def test_outputs_may_have_any_name(lab: CommandLab, tmp_path: Path) -> None:
-    """An output named losses replaced the losses."""
+    """Regression: an output named losses replaced the losses."""
     lab.write("odd.py", "def run(p, s):\n    return {'losses': {'a': [1]}, 'b%é': {'a': [2]}, 'a b': {'a': [3]}}\n")
     lab.write_study(model="odd:run")
     job = lab.submit().name
@@ -231,7 +233,7 @@ def test_outputs_may_have_any_name(lab: CommandLab, tmp_path: Path) -> None:
 
 def test_settings_lists_each_with_value_source_and_meaning(lab: CommandLab) -> None:
     lines = {line["name"]: line for line in lab.run("settings", "--json", MODELOPS_JOB_BATCH_SIZE="7").json}
-    lines.pop("MODELOPS_PROFILE")  # a place and no setting: tests/local/cli/test_location.py
+    lines.pop("MODELOPS_PROFILE")  # a location and not a setting: tests/local/cli/test_location.py
     shared = {
         "storage": "MODELOPS_STORAGE",
         "scheduler": "MODELOPS_SCHEDULER",
@@ -244,14 +246,14 @@ def test_settings_lists_each_with_value_source_and_meaning(lab: CommandLab) -> N
     assert all(line["meaning"] for line in lines.values())
 
 
-def test_settings_are_a_line_each_when_piped(lab: CommandLab) -> None:
+def test_piped_settings_are_one_line_each(lab: CommandLab) -> None:
     out = lab.run("settings", MODELOPS_JOB_BATCH_SIZE="7").out.splitlines()
-    assert len(out) == 2 + len(Settings.model_fields)  # the head, and MODELOPS_PROFILE
+    assert len(out) == 2 + len(Settings.model_fields)  # the header and MODELOPS_PROFILE
     assert re.search(r"MODELOPS_JOB_BATCH_SIZE +7 +environment +\w", "\n".join(out))
     assert re.search(r"MODELOPS_JOB_CHECKPOINT_BYTES +64 MiB +default", "\n".join(out))
 
 
-def test_check_says_what_would_run_and_stores_nothing(lab: CommandLab) -> None:
+def test_check_reports_what_would_run_and_stores_nothing(lab: CommandLab) -> None:
     lab.write_study(targets=["model:score"], note="kept")
     ran = lab.run("study", "check", lab.study)
     assert ran.code == 0
@@ -279,12 +281,12 @@ def test_version(lab: CommandLab) -> None:
 
 
 def imported(ran: Ran) -> set[str]:
-    """Return the modules that a command imported; Python wrote them on stderr."""
+    """Return the modules that a command imported, from the list that Python writes to stderr."""
     return set(re.findall(r"^import time:.*\| +(\S+)$", ran.err, re.MULTILINE))
 
 
-def test_a_command_imports_what_it_needs(lab: CommandLab) -> None:
-    """Dask takes a third of a second, and reading results half of one."""
+def test_a_command_imports_only_the_modules_that_it_needs(lab: CommandLab) -> None:
+    """The import of Dask takes a third of a second, and that of the result readers half a second."""
     lab.run("jobs", "submit", lab.study, "--name", "there")
     version = imported(lab.run("--version", PYTHONPROFILEIMPORTTIME="1"))
     status = imported(lab.run("jobs", "status", "there", PYTHONPROFILEIMPORTTIME="1"))
@@ -294,8 +296,8 @@ def test_a_command_imports_what_it_needs(lab: CommandLab) -> None:
     assert "distributed" not in status
 
 
-def test_mops_does_without_pandas_and_models_have_it(lab: CommandLab) -> None:
-    """What pyarrow would import at its first value, in a process that never sees a frame."""
+def test_mops_does_not_import_pandas_and_models_can(lab: CommandLab) -> None:
+    """pyarrow would import pandas at its first value, even in a process that never uses a frame."""
     lab.write("model.py", "import pandas as pd\n\ndef run(params, seed):\n    return pd.DataFrame({'n': [seed]})\n")
     ran = lab.run("jobs", "submit", lab.study, "--name", "framed", PYTHONPROFILEIMPORTTIME="1")
     assert ran.code == 0, ran.err
@@ -305,12 +307,12 @@ def test_mops_does_without_pandas_and_models_have_it(lab: CommandLab) -> None:
 
 
 @pytest.mark.parametrize("group", VERBS)
-def test_every_verb_of_the_table_is_a_command(lab: CommandLab, group: str) -> None:
+def test_every_verb_in_the_table_is_a_command(lab: CommandLab, group: str) -> None:
     for verb in VERBS[group]:
         assert lab.run(*group.split(), verb, "--help").out.startswith(f"Usage: mops {f'{group} {verb}'.strip()} ")
 
 
-def test_progress_on_a_terminal_names_all_figures(lab: CommandLab) -> None:
+def test_progress_on_a_terminal_shows_all_figures(lab: CommandLab) -> None:
     """On a real pseudo-terminal of 80 columns."""
     lab.write_study(parameter_sets=[{"x": x, "sleep": 0.2} for x in range(10)], n_replicates=1)
     shown = on_a_terminal(lab, ["jobs", "submit", str(lab.study)])
@@ -319,7 +321,7 @@ def test_progress_on_a_terminal_names_all_figures(lab: CommandLab) -> None:
 
 
 def on_a_terminal(lab: CommandLab, arguments: list[str]) -> str:
-    """Run a command on a pseudo-terminal; return all that it showed."""
+    """Run a command on a pseudo-terminal; return all its output."""
     ours, theirs = os.openpty()
     environment = lab.environment | {"COLUMNS": "80", "TERM": "xterm"}
     with subprocess.Popen([MOPS, *arguments], stdout=theirs, stderr=theirs, env=environment) as process:
@@ -328,7 +330,7 @@ def on_a_terminal(lab: CommandLab, arguments: list[str]) -> str:
         try:
             while piece := os.read(ours, 4096):
                 shown += piece
-        except OSError:  # Linux says so when the last writer is gone
+        except OSError:  # Linux raises EIO when the last writer has closed
             pass
         process.wait(60)
     os.close(ours)
@@ -336,7 +338,7 @@ def on_a_terminal(lab: CommandLab, arguments: list[str]) -> str:
 
 
 def wait_for(lab: CommandLab, job: str, true: Callable[[dict[str, Any]], bool]) -> None:
-    """Wait until a job's status, read in this process, is as it should be."""
+    """Wait until the status of a job, read in this process, meets a condition."""
     there = lab.storage / "jobs" / job / "job.json"
     until(lambda: there.exists() and true(asdict(mops.open_job(job, str(lab.storage)).status())), PATIENCE_S)
 
@@ -350,14 +352,14 @@ def wait_for_child(pid: int) -> psutil.Process:
 def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback() -> None:
     process = subprocess.Popen([MOPS, "jobs", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and "libarrow" not in Path(f"/proc/{process.pid}/maps").read_text():
-        time.sleep(0.005)  # until the long import has begun
+        time.sleep(0.005)  # until the long import has started
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert "Traceback" not in stderr
     assert process.returncode == -signal.SIGINT
 
 
-def test_a_key_error_while_a_verb_is_imported_is_not_taken_for_a_verb_that_there_is_not(
+def test_a_key_error_during_the_import_of_a_verb_is_not_reported_as_an_unknown_verb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_verb.py").write_text("{}['missing']")

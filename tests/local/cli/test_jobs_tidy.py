@@ -23,8 +23,8 @@ STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
 
 @contextmanager
 def running(lab: CommandLab, name: str = "runs") -> Iterator[subprocess.Popen[str]]:
-    """A job that runs until the body ends, at least one group committed."""
-    sets = [{"x": x, "sleep": 0.3} for x in range(4000)]  # far more than any test waits for
+    """A job that runs until the body ends, with at least one committed group."""
+    sets = [{"x": x, "sleep": 0.3} for x in range(4000)]  # more than any test waits for
     lab.write_study(parameter_sets=sets, n_replicates=1)
     with lab.start("jobs", "submit", lab.study, "--name", name, MODELOPS_JOB_CHECKPOINT_SECONDS="0") as runner:
         try:
@@ -41,7 +41,7 @@ def wait_until(lab: CommandLab, name: str, true) -> None:
 
 
 def leave_a_part(lab: CommandLab, job: str, name: str = "1-99.parquet") -> Path:
-    """Write what a runner leaves that is killed between a part and its commit."""
+    """Write the part that a runner leaves if it is killed before the commit."""
     path = lab.storage / "jobs" / job / "outputs" / "daily" / name
     path.write_bytes(b"left")
     return path
@@ -50,7 +50,7 @@ def leave_a_part(lab: CommandLab, job: str, name: str = "1-99.parquet") -> Path:
 # list
 
 
-def test_a_list_has_a_line_for_each_job_and_the_newest_first(lab: CommandLab) -> None:
+def test_a_list_has_a_line_per_job_and_the_newest_is_first(lab: CommandLab) -> None:
     lab.write_study(parameter_sets=[{"x": 1}, {"x": -1}])
     lab.submit("--name", "a-old")
     lab.write_study()
@@ -66,7 +66,7 @@ def test_a_list_has_a_line_for_each_job_and_the_newest_first(lab: CommandLab) ->
     assert [job["job"] for job in lab.run("jobs", "list", "-n", "1", "--json").json] == ["b-new"]
 
 
-def test_an_empty_list_is_empty_and_says_where_it_looked(lab: CommandLab) -> None:
+def test_an_empty_list_names_the_storage(lab: CommandLab) -> None:
     ran = lab.run("jobs", "list")
     assert (ran.code, ran.out, ran.err) == (0, "", f"no jobs in {lab.storage}\n")
     assert lab.run("jobs", "list", "--json").json == []
@@ -95,14 +95,14 @@ BEGINS = re.compile(
 CHILDREN = re.compile(rf"{STAMP} INFO \S+: child processes fork from a template that has imported the model\n")
 
 
-def test_the_log_is_when_an_attempt_began_and_ended_and_what_the_models_printed(
+def test_the_log_has_the_start_and_end_of_an_attempt_and_the_models_output(
     finished: tuple[CommandLab, str],
 ) -> None:
     lab, job = finished
     ran = lab.run("jobs", "logs", job)
     children, first, *printed, last = ran.out.splitlines(keepends=True)
     assert (ran.code, ran.err, printed) == (0, "", ["a model prints\n"] * 4)
-    assert CHILDREN.fullmatch(children), children  # the model is looked at before anything is claimed
+    assert CHILDREN.fullmatch(children), children  # mops loads the model before it claims the job
     assert BEGINS.fullmatch(first), first
     assert re.fullmatch(rf"{STAMP} INFO {job}: attempt 1 ends: every simulation has run\n", last)
     assert lab.run("jobs", "logs", job, "-n", "1").out == last
@@ -137,7 +137,7 @@ def test_ctrl_c_ends_following_and_not_the_job(lab: CommandLab) -> None:
         assert mops.open_job("runs", str(lab.storage)).status().state == "running"
 
 
-def test_a_reader_of_the_log_may_leave_early(finished: tuple[CommandLab, str]) -> None:
+def test_a_reader_of_the_log_may_close_the_pipe_early(finished: tuple[CommandLab, str]) -> None:
     lab, job = finished
     pieces = lab.storage / "jobs" / job / "logs"
     (pieces / "1-99.txt").write_text("a line of some length\n" * 100_000)
@@ -149,7 +149,7 @@ def test_a_reader_of_the_log_may_leave_early(finished: tuple[CommandLab, str]) -
     assert ran.stderr == ""
 
 
-def test_why_a_job_failed_is_in_its_log_and_status_says_so(lab: CommandLab) -> None:
+def test_the_log_and_the_status_have_the_reason_of_a_failed_job(lab: CommandLab) -> None:
     lab.write_study(outputs=["dayly"])
     assert lab.submit("--name", "bad").code == 2
     assert re.search(r"\nwhy +mops jobs logs bad\n", lab.run("jobs", "status", "bad").out)
@@ -162,7 +162,7 @@ def test_why_a_job_failed_is_in_its_log_and_status_says_so(lab: CommandLab) -> N
 # verify
 
 
-def test_a_sound_job_is_said_to_be_and_a_changed_part_is_named(lab: CommandLab) -> None:
+def test_verify_reports_a_sound_job_and_names_a_changed_part(lab: CommandLab) -> None:
     lab.submit("--name", "job")
     ran = lab.run("jobs", "verify", "job")
     assert (ran.code, ran.out, ran.err) == (0, "", "job job has no problems\n")
@@ -178,7 +178,7 @@ def test_a_sound_job_is_said_to_be_and_a_changed_part_is_named(lab: CommandLab) 
 # clean
 
 
-def test_cleaning_lists_what_it_removes(lab: CommandLab) -> None:
+def test_clean_lists_the_removed_files(lab: CommandLab) -> None:
     lab.submit("--name", "job")
     left = leave_a_part(lab, "job")
     name = left.relative_to(lab.storage).as_posix()
@@ -193,7 +193,7 @@ def test_cleaning_lists_what_it_removes(lab: CommandLab) -> None:
     assert ran.json == {"job": "job", "paths": [], "bytes": 0, "kept": 0, "dry_run": False}
 
 
-def test_cleaning_a_killed_job_keeps_what_may_count_and_says_how_it_goes(lab: CommandLab) -> None:
+def test_cleaning_a_killed_job_keeps_parts_that_may_count_and_hints_at_the_option(lab: CommandLab) -> None:
     with running(lab):
         leave_a_part(lab, "runs", "1-9999.parquet")
         ran = lab.run("jobs", "clean", "runs", "--last-attempt")
@@ -216,7 +216,7 @@ def test_cleaning_a_killed_job_keeps_what_may_count_and_says_how_it_goes(lab: Co
 # delete
 
 
-def test_a_deletion_asks_at_a_terminal_and_no_is_no(lab: CommandLab) -> None:
+def test_a_deletion_asks_at_a_terminal_and_accepts_no(lab: CommandLab) -> None:
     lab.submit("--name", "job")
     before = lab.stored()
     for answer in ("n\n", "\n", "\x04"):
@@ -243,14 +243,14 @@ def at_a_terminal(lab: CommandLab, arguments: list[str], typed: str) -> tuple[in
                 if b"[y/N] " in shown and typed:
                     os.write(ours, typed.encode())
                     typed = ""
-        except OSError:  # Linux says so when the last writer is gone
+        except OSError:  # Linux raises EIO when the last writer has closed
             pass
         process.wait(60)
     os.close(ours)
     return process.returncode, shown.decode()
 
 
-def test_where_nobody_can_answer_nothing_is_deleted(lab: CommandLab) -> None:
+def test_without_a_terminal_or_yes_nothing_is_deleted(lab: CommandLab) -> None:
     lab.submit("--name", "job")
     before = lab.stored()
     with subprocess.Popen(
@@ -270,7 +270,7 @@ def test_where_nobody_can_answer_nothing_is_deleted(lab: CommandLab) -> None:
     assert lab.stored() == before
 
 
-def test_several_jobs_are_deleted_at_once(lab: CommandLab) -> None:
+def test_one_command_deletes_several_jobs(lab: CommandLab) -> None:
     for name in ("one", "two"):
         lab.submit("--name", name)
     ran = lab.run("jobs", "delete", "one", "two", "--yes", "--json")
@@ -293,7 +293,7 @@ def test_a_running_job_is_not_deleted_and_a_killed_one_is(lab: CommandLab) -> No
     assert [name.partition("/")[0] for name in lab.stored()] == ["bundles"]
 
 
-def test_a_parent_is_not_deleted(lab: CommandLab) -> None:
+def test_a_parent_of_another_job_is_not_deleted(lab: CommandLab) -> None:
     for name in ("parent", "child"):
         lab.submit("--name", name)
     record = lab.storage / "jobs" / "child" / "job.json"
@@ -310,7 +310,7 @@ def test_a_parent_is_not_deleted(lab: CommandLab) -> None:
 # resume
 
 
-def test_a_running_job_is_resumed_only_by_taking_it_over(lab: CommandLab) -> None:
+def test_a_running_job_is_resumed_only_with_take_over(lab: CommandLab) -> None:
     with running(lab) as runner:
         ran = lab.run("jobs", "resume", "runs")
         assert ran.code == 2
@@ -360,7 +360,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG)
-def test_wrong_input_is_answered_in_three_lines(
+def test_wrong_input_gives_an_error_of_three_lines(
     finished: tuple[CommandLab, str], arguments: list[str], said: str
 ) -> None:
     lab, _ = finished
@@ -371,7 +371,7 @@ def test_wrong_input_is_answered_in_three_lines(
 
 
 @pytest.mark.parametrize("arguments", [["list", "-n", "0"], ["logs", "done", "--tail", "-1"], ["delete"]])
-def test_arguments_that_cannot_be_read(lab: CommandLab, arguments: list[str]) -> None:
+def test_unreadable_arguments(lab: CommandLab, arguments: list[str]) -> None:
     ran = lab.run("jobs", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert "Error: " in ran.err

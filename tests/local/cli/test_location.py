@@ -1,6 +1,6 @@
-"""Where commands work while a service is connected that this machine's jobs have nothing to do with.
+"""The location of commands while the user is connected to a service and also runs jobs on this machine.
 
-The service's storage is an Azure container without credentials here: a command that asks it by mistake fails.
+The service's storage is an Azure container without credentials here, so a command that reads it by mistake fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def profile(**changes: Any) -> Profile:
 
 @pytest.fixture
 def connected(lab: CommandLab) -> CommandLab:
-    """A person who is connected to a service, and whose jobs on this machine go to the project's own folder."""
+    """A user who is connected to a service, and whose local jobs use the project's folder."""
     lab.connect(profile())
     lab.environment.pop("MODELOPS_STORAGE")
     return lab
@@ -51,11 +51,11 @@ def here(lab: CommandLab, *arguments: object, **variables: str) -> Ran:
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment with nothing of mops in it but the user's folder, in which nothing is saved yet."""
+    """An environment without variables of mops, and with an empty configuration folder."""
     for name in [name for name in os.environ if name.startswith("MODELOPS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "")  # so that it is as before afterwards
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "")  # so that monkeypatch restores the original value
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME")
     return monkeypatch
 
@@ -78,7 +78,7 @@ RULE = {
 
 
 @pytest.mark.parametrize("case", RULE)
-def test_the_rule(saved: pytest.MonkeyPatch, case: str) -> None:
+def test_the_rule_that_chooses_the_location(saved: pytest.MonkeyPatch, case: str) -> None:
     given, variables, on_service, storage, source = RULE[case]
     for name, value in variables.items():
         saved.setenv(name, value)
@@ -87,15 +87,15 @@ def test_the_rule(saved: pytest.MonkeyPatch, case: str) -> None:
 
 
 @pytest.mark.usefixtures("saved")
-def test_the_settings_of_a_call_count_as_the_environment_does() -> None:
-    """`mops.submit` with the address of a scheduler in its settings went to the connected service."""
+def test_settings_of_a_call_count_like_the_environment() -> None:
+    """Regression: `mops.submit` with a scheduler address in its settings used the connected service."""
     found = locate(settings=Settings(scheduler="tcp://h:1"))
     assert (found.profile, found.local_by) == (None, "MODELOPS_SCHEDULER")
     assert locate(settings=Settings(storage="/there")).storage == "/there"
 
 
 @pytest.mark.usefixtures("environ")
-def test_the_variables_of_the_service_are_set_for_its_own_storage_only(tmp_path: Path) -> None:
+def test_the_variables_of_the_service_are_set_only_for_its_storage(tmp_path: Path) -> None:
     save(profile(storage=str(tmp_path / "service"), storageEnv={"AZURE_STORAGE_ACCOUNT_NAME": "studies"}))
     locate(str(tmp_path / "mine")).open()
     assert "AZURE_STORAGE_ACCOUNT_NAME" not in os.environ
@@ -108,19 +108,19 @@ def test_the_variables_of_the_service_are_set_for_its_own_storage_only(tmp_path:
     [(STORAGE, True), ("abfs://other/place", True), ("/srv/folder", False), ("memory://trial", False)],
 )
 @pytest.mark.usefixtures("saved")
-def test_what_pods_see(url: str, seen: bool) -> None:
+def test_storages_that_pods_can_reach(url: str, seen: bool) -> None:
     assert locate().reached_from_pods(url) is seen
     assert not locate(local=True).reached_from_pods(url)
 
 
 @pytest.mark.parametrize("url", ["/a/b/", "relative", "file:///a%20b", "memory://name/", "memory://", "~/x"])
-def test_a_url_has_one_name(url: str) -> None:
-    """Commands compare it, and leave --storage out of what they print where it is the default."""
+def test_equal_urls_have_one_canonical_form(url: str) -> None:
+    """Commands compare URLs, and omit --storage from suggested commands if it is the default."""
     assert Files.open(url).url == canonical_url(url) == canonical_url(canonical_url(url))
 
 
 @pytest.mark.parametrize("url", ["abfs://", "az:///", "s3://bucket", "abfs://c/p?sig=1", "http://host"])
-def test_a_url_that_is_no_storage(url: str) -> None:
+def test_a_url_that_is_not_a_storage(url: str) -> None:
     with pytest.raises(UsageError):
         canonical_url(url)
 
@@ -132,7 +132,7 @@ COMMANDS = ("status", "results", "logs", "verify", "watch", "clean")
 
 
 def test_a_local_job_is_run_and_read_on_this_machine(connected: CommandLab) -> None:
-    """It ran, said `succeeded`, and then failed with exit code 2, because it asked the service's storage."""
+    """Regression: a local job succeeded, and then the command read the service's storage and exited with 2."""
     ran = here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local")
     assert (ran.code, ran.out) == (0, "mine\n"), ran.err
     assert "mops jobs results mine --local\n" in ran.err
@@ -153,28 +153,28 @@ def test_a_local_job_is_retried_and_cancelled_on_this_machine(connected: Command
     assert "nothing to resume" in here(connected, "jobs", "resume", "again", "--local").err
 
 
-def test_a_detached_local_job_ends_as_it_should(connected: CommandLab) -> None:
-    """Its runner ended with exit code 2 after the job had succeeded."""
+def test_a_detached_local_job_ends_with_exit_code_0(connected: CommandLab) -> None:
+    """Regression: its runner ended with exit code 2 after the job had succeeded."""
     ran = here(connected, "jobs", "submit", connected.study, "--name", "mine", "--detach")
     assert ran.code == 0, ran.err
     assert "mops jobs watch mine --local\n" in ran.err
     assert here(connected, "jobs", "watch", "mine", "--local").code == 0
     log = Path(connected.environment["XDG_STATE_HOME"], "mops", "mine.log")
-    deadline = time.monotonic() + 30  # the runner's last words come after the end of the job
+    deadline = time.monotonic() + 30  # the runner writes its last lines after the end of the job
     while "results" not in log.read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert "error" not in log.read_text()
     assert "mops jobs results mine --local" in log.read_text()
 
 
-def test_a_folder_that_is_named_is_part_of_the_command(connected: CommandLab) -> None:
+def test_suggested_commands_include_a_named_folder(connected: CommandLab) -> None:
     ran = here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local", "--storage", "other")
     assert "mops jobs results mine --storage other --local\n" in ran.err
     said = here(connected, "jobs", "results", "mine", "--storage", "other", "--local").err
     assert "in Python: mops.open_job('mine', 'other', local=True)\n" in said
 
 
-def test_a_job_of_this_machine_that_is_looked_for_on_the_service(connected: CommandLab) -> None:
+def test_a_local_job_that_is_not_on_the_service_gives_a_hint(connected: CommandLab) -> None:
     connected.connect(profile(storage=str(connected.root / "service")))
     assert here(connected, "jobs", "submit", connected.study, "--name", "mine", "--local").code == 0
     ran = here(connected, "jobs", "status", "mine")
@@ -185,8 +185,8 @@ def test_a_job_of_this_machine_that_is_looked_for_on_the_service(connected: Comm
 # Python
 
 
-def test_python_and_the_command_line_look_in_the_same_place(connected: CommandLab) -> None:
-    """`mops.submit` wrote to the project's folder, and `mops.open_job` looked in the service's storage."""
+def test_python_and_the_command_line_use_the_same_location(connected: CommandLab) -> None:
+    """Regression: `mops.submit` wrote to the project's folder, and `mops.open_job` read the service's storage."""
     program = """
 import mops
 job = mops.submit("study.json", name="mine", local=True)
@@ -207,7 +207,7 @@ def lines(ran: Ran) -> dict[str, tuple[Any, str]]:
     return {line["name"]: (line["value"], line["source"]) for line in ran.json}
 
 
-def test_settings_show_the_service_that_commands_work_on(connected: CommandLab) -> None:
+def test_settings_show_the_service_of_commands(connected: CommandLab) -> None:
     shown = lines(here(connected, "settings", "--json"))
     saved = str(Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json"))
     assert shown["MODELOPS_PROFILE"] == ("mops in namespace studies", saved)
@@ -223,7 +223,7 @@ def test_settings_show_the_service_that_commands_work_on(connected: CommandLab) 
         (None, {"MODELOPS_SCHEDULER": "tcp://h:1"}, None, "MODELOPS_SCHEDULER"),
     ],
 )
-def test_settings_show_what_keeps_commands_on_this_machine(
+def test_settings_show_the_reason_that_commands_are_local(
     connected: CommandLab, option: str | None, variables: dict[str, str], value: str | None, source: str
 ) -> None:
     shown = lines(here(connected, "settings", "--json", *([option] if option else []), **variables))
@@ -238,5 +238,5 @@ def test_settings_without_a_service(lab: CommandLab) -> None:
     assert shown["MODELOPS_STORAGE"] == (str(lab.storage), "environment")
 
 
-def test_a_location_of_this_machine_sees_no_pods() -> None:
+def test_a_local_location_has_no_pods() -> None:
     assert not Location(None, "", None, "default").reached_from_pods(STORAGE)

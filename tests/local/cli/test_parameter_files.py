@@ -1,4 +1,4 @@
-"""Sets in a CSV or Parquet file, by the real command: what is read, and what is said of a file that is wrong."""
+"""Parameter sets in CSV and Parquet files, with the real command: the values of good files, and errors for bad ones."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def message(lab: CommandLab, *problems: str) -> str:
     return f"error: the study is not valid\n{listed}  at: {lab.study}\n"
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------------
+# --- invalid files ----------------------------------------------------------------------------------------------------
 
-# The content of sets.csv, and every problem that is said of it.
+# The content of sets.csv, and every reported problem.
 BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
     "empty": ("", ["sets.csv: is empty; its first line must name the parameters"]),
     "no rows": ("a,b\n", ["sets.csv: has a header and no rows"]),
@@ -112,7 +112,7 @@ BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize(("content", "problems"), BAD_CSV.values(), ids=BAD_CSV)
-def test_a_csv_that_is_wrong(lab: CommandLab, content: str | bytes, problems: list[str]) -> None:
+def test_an_invalid_csv_file(lab: CommandLab, content: str | bytes, problems: list[str]) -> None:
     (lab.project / "sets.csv").write_bytes(content.encode() if isinstance(content, str) else content)
     lab.write_study(parameter_sets="sets.csv")
     ran = lab.submit()
@@ -121,7 +121,7 @@ def test_a_csv_that_is_wrong(lab: CommandLab, content: str | bytes, problems: li
 
 
 DAY = datetime.date(2026, 1, 1)
-# A table, and every problem that is said of it as sets.parquet.
+# A table, and every reported problem if sets.parquet contains it.
 BAD_PARQUET: dict[str, tuple[pa.Table, list[str]]] = {
     "no rows": (pa.table({"a": pa.array([], pa.int64())}), ["sets.parquet: has no rows"]),
     "no columns": (pa.table({}), ["sets.parquet: has no columns"]),
@@ -183,7 +183,7 @@ BAD_PARQUET: dict[str, tuple[pa.Table, list[str]]] = {
 
 
 @pytest.mark.parametrize(("table", "problems"), BAD_PARQUET.values(), ids=BAD_PARQUET)
-def test_a_parquet_file_that_is_wrong(lab: CommandLab, table: pa.Table, problems: list[str]) -> None:
+def test_an_invalid_parquet_file(lab: CommandLab, table: pa.Table, problems: list[str]) -> None:
     pq.write_table(table, lab.project / "sets.parquet")
     lab.write_study(parameter_sets="sets.parquet")
     ran = lab.submit()
@@ -191,7 +191,7 @@ def test_a_parquet_file_that_is_wrong(lab: CommandLab, table: pa.Table, problems
     assert lab.stored() == []
 
 
-def test_what_is_no_parquet_file(lab: CommandLab) -> None:
+def test_a_file_that_is_not_parquet(lab: CommandLab) -> None:
     lab.write("sets.parquet", "a,b\n1,2\n")
     lab.write_study(parameter_sets="sets.parquet")
     ran = lab.submit()
@@ -201,7 +201,7 @@ def test_what_is_no_parquet_file(lab: CommandLab) -> None:
     assert ran.err.count("\n") == 3
 
 
-def test_a_parquet_file_that_was_cut_off_in_the_middle(lab: CommandLab) -> None:
+def test_a_truncated_parquet_file(lab: CommandLab) -> None:
     pq.write_table(pa.table({"a": [i / 7 for i in range(1000)]}), lab.project / "sets.parquet")
     content = (lab.project / "sets.parquet").read_bytes()
     (lab.project / "sets.parquet").write_bytes(content[:8] + bytes(4000) + content[4008:])
@@ -232,7 +232,7 @@ def no_name(_lab: CommandLab) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("case", [no_file, a_folder, a_workbook, no_name])
-def test_a_name_that_leads_to_no_file_of_sets(lab: CommandLab, case: Callable[[CommandLab], tuple[str, str]]) -> None:
+def test_a_name_that_is_not_a_parameter_file(lab: CommandLab, case: Callable[[CommandLab], tuple[str, str]]) -> None:
     name, said = case(lab)
     lab.write_study(parameter_sets=name)
     ran = lab.submit()
@@ -240,7 +240,7 @@ def test_a_name_that_leads_to_no_file_of_sets(lab: CommandLab, case: Callable[[C
     assert lab.stored() == []
 
 
-def test_problems_of_the_study_and_of_its_file_are_said_at_once(lab: CommandLab) -> None:
+def test_problems_of_the_study_and_of_its_file_are_reported_together(lab: CommandLab) -> None:
     lab.write("sets.csv", "a\nnan\n")
     lab.write_study(parameter_sets="sets.csv", n_replicates=0)
     assert lab.submit().err == message(
@@ -250,7 +250,7 @@ def test_problems_of_the_study_and_of_its_file_are_said_at_once(lab: CommandLab)
     )
 
 
-# --- what is right ----------------------------------------------------------------------------------------------------
+# --- valid files ------------------------------------------------------------------------------------------------------
 
 
 def read(folder: Path, name: str, **fields: Any) -> tuple[list[Any], tuple[str, ...]]:
@@ -275,13 +275,13 @@ def sets_of(path: Path, text: str) -> list[dict[str, Any]]:
         *(("True", "True"), (".5", ".5"), ("1.", "1."), ("01", "01"), ("+1", "+1"), ("nano", "nano")),
     ],
 )
-def test_a_cell_is_read_by_itself_as_json_reads_it(tmp_path: Path, cell: str, value: object) -> None:
+def test_each_cell_is_parsed_separately_as_json(tmp_path: Path, cell: str, value: object) -> None:
     (got,) = sets_of(tmp_path / "sets.csv", f"a\n{cell}\n")
     assert (repr(got["a"]), type(got["a"])) == (repr(value), type(value))
 
 
 def test_values_of_one_column_keep_their_own_types(tmp_path: Path) -> None:
-    """A reader that infers a column's type gave 1 and 1.0 the same identity."""
+    """Regression: a reader that inferred the type of a column gave 1 and 1.0 the same identity."""
     got = sets_of(tmp_path / "sets.csv", "a\n1\n1.0\ntrue\nx\n")
     assert [repr(params["a"]) for params in got] == ["1", "1.0", "True", "'x'"]
 
@@ -292,13 +292,13 @@ def test_an_empty_cell_and_null_leave_the_parameter_out(tmp_path: Path) -> None:
     assert [params for params, _ in read(tmp_path, "sets.parquet")[0]] == [{"a": 1}, {"b": "x"}]
 
 
-def test_text_that_was_meant_as_a_value_is_mentioned(tmp_path: Path) -> None:
+def test_text_that_looks_like_a_value_gives_a_warning(tmp_path: Path) -> None:
     (tmp_path / "sets.csv").write_text("a,b\nTrue,.5\n1.5,x\n")
     _, warnings = read(tmp_path, "sets.csv")
     assert warnings == (f"sets.csv, line 2, column 'a', sets.csv, line 2, column 'b': {AS_TEXT}",)
 
 
-def test_a_row_without_values_is_a_set_and_mentioned(tmp_path: Path) -> None:
+def test_a_row_without_values_is_a_set_and_gives_a_warning(tmp_path: Path) -> None:
     (tmp_path / "sets.csv").write_text("a,b\n1,2\n,\n")
     groups, warnings = read(tmp_path, "sets.csv")
     assert [params for params, _ in groups] == [{"a": 1, "b": 2}, {}]
@@ -322,7 +322,7 @@ def test_seeds_have_a_column(tmp_path: Path) -> None:
         assert warnings == ()
 
 
-def test_the_same_row_twice_is_mentioned_with_its_place(tmp_path: Path) -> None:
+def test_duplicate_rows_give_a_warning_with_their_positions(tmp_path: Path) -> None:
     (tmp_path / "sets.csv").write_text('a,b\n1,"x\ny"\n\n1,"x\ny"\n')
     groups, warnings = read(tmp_path, "sets.csv")
     assert len(groups) == 1
@@ -347,8 +347,8 @@ def test_in_parquet_the_type_of_the_column_counts(tmp_path: Path, column: pa.Arr
     assert repr(params) == repr({"a%": value})
 
 
-def test_csv_parquet_and_a_list_of_the_same_sets_are_the_same_study(tmp_path: Path) -> None:
-    """40,000 sets: more than are read at once."""
+def test_the_same_sets_as_csv_parquet_or_list_are_the_same_study(tmp_path: Path) -> None:
+    """The 40,000 sets are more than one read returns."""
     sets = [{"beta": i / 7, "n": i, "on": i % 2 == 0, "name": f"é{i % 5}"} for i in range(40_000)]
     pl.DataFrame(sets).write_parquet(tmp_path / "polars.parquet")
     pd.DataFrame(sets).to_parquet(tmp_path / "pandas.parquet", index=False)
@@ -359,7 +359,7 @@ def test_csv_parquet_and_a_list_of_the_same_sets_are_the_same_study(tmp_path: Pa
         assert read(tmp_path, name, n_replicates=2) == (wanted, ()), name
 
 
-def test_a_study_of_a_file_runs_as_one_of_a_list_does(lab: CommandLab) -> None:
+def test_a_study_with_a_file_gives_the_rows_of_one_with_a_list(lab: CommandLab) -> None:
     lab.write("deep/sets.csv", "x,seed\n1,\n2.5,7\n")
     lab.write_study(parameter_sets="deep/sets.csv")
     ran = lab.submit("--name", "file", "--json")
@@ -371,19 +371,21 @@ def test_a_study_of_a_file_runs_as_one_of_a_list_does(lab: CommandLab) -> None:
     assert params["seeds"].to_pylist()[1] == [7]
 
 
-def test_check_counts_what_a_file_holds(lab: CommandLab) -> None:
+def test_check_counts_the_sets_of_a_file(lab: CommandLab) -> None:
     lab.write("sets.csv", "x\n" + "".join(f"{i}\n" for i in range(50)))
     lab.write_study(parameter_sets="sets.csv")
     ran = lab.run("study", "check", lab.study, "--json")
     assert (ran.code, ran.json["parameter_sets"], ran.json["simulations"]) == (0, 50, 100)
 
 
-def test_a_killed_submit_does_not_lend_its_sets_to_another_file(lab: CommandLab) -> None:
-    """The study's text is the same; what its file holds is not."""
+def test_a_submit_does_not_use_the_sets_of_a_killed_submit(lab: CommandLab) -> None:
+    """The text of the study is the same, but the content of its file differs."""
     lab.write("sets.csv", "x\n1\n")
     lab.write_study(parameter_sets="sets.csv")
     assert lab.submit("--name", "job").code == 0
-    (lab.storage / "jobs" / "job" / "job.json").unlink()  # as a submit that was killed before its last write leaves it
+    (
+        lab.storage / "jobs" / "job" / "job.json"
+    ).unlink()  # the state after a submit that was killed before its last write
     lab.write("sets.csv", "x\n2\n")
     ran = lab.submit("--name", "job")
     assert ran.code == 2

@@ -1,4 +1,4 @@
-"""``mops jobs retry``: what it prints, what its job's readers show, and whole messages for what cannot be."""
+"""``mops jobs retry``: its output, the results of the derived job, and the full text of its errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def score(params, replicates):
 
 @pytest.fixture(scope="module")
 def partly(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> CommandLab:
-    """A job ``partly`` of five sets in one commit: one ended with an error, one crashed; both are well by now."""
+    """A job ``partly`` of five sets in one commit. One set failed, one crashed; now both would succeed."""
     lab = make_lab(tmp_path_factory.mktemp("partly"), cache)
     ward = lab.root / "ward"
     ward.touch()
@@ -48,19 +48,19 @@ def partly(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> CommandLab:
 
 @pytest.fixture(scope="module")
 def mended(partly: CommandLab) -> CommandLab:
-    """The same, and a job ``mended`` derived from it in which nothing failed."""
+    """The job ``partly``, and a job ``mended`` that is derived from it and has no failures."""
     assert partly.run("jobs", "retry", "partly", "--verdict", "all", "--name", "mended").code == 0
     return partly
 
 
 @pytest.fixture
 def copied(mended: CommandLab, tmp_path: Path) -> CommandLab:
-    """A copy of their storage, to be harmed."""
+    """A copy of the storage of both jobs that a test may damage."""
     shutil.copytree(mended.storage, tmp_path / "storage")
     return CommandLab(tmp_path, mended.environment | {"MODELOPS_STORAGE": str(tmp_path / "storage")})
 
 
-def test_retry_says_what_runs_again_and_a_retry_of_it_completes_the_study(partly: CommandLab) -> None:
+def test_retry_prints_what_runs_again_and_a_second_retry_completes_the_study(partly: CommandLab) -> None:
     ran = partly.run("jobs", "retry", "partly", "--verdict", "error", MODELOPS_JOB_BATCH_SIZE="9")
     assert ran.code == 3
     assert re.fullmatch(r"partly-retry-\d{6}-[0-9a-f]{4}", ran.name)
@@ -90,7 +90,7 @@ def test_retry_says_what_runs_again_and_a_retry_of_it_completes_the_study(partly
     assert re.search(r"simulations +10 good, 0 failed, of 10\n", status)
 
 
-def test_results_of_a_derived_job_are_those_of_the_whole_study(mended: CommandLab, tmp_path: Path) -> None:
+def test_results_of_a_derived_job_cover_the_whole_study(mended: CommandLab, tmp_path: Path) -> None:
     assert mended.submit("--name", "whole").code == 0
     listed = mended.run("jobs", "results", "mended")
     assert re.search(r"daily +20 +4 ", listed.out), "each attempt commits its first group by itself"
@@ -103,7 +103,7 @@ def test_results_of_a_derived_job_are_those_of_the_whole_study(mended: CommandLa
         assert one == other
 
 
-def test_json_names_the_parts_and_the_groups_in_them_that_do_not_count(mended: CommandLab) -> None:
+def test_json_lists_the_parts_and_their_groups_that_do_not_count(mended: CommandLab) -> None:
     daily, _losses, failures = mended.run("jobs", "results", "mended", "--json").json
     assert sorted(span for part in daily["filtered"] for span in part["without"]) == [[1, 2], [3, 4]]
     assert "/jobs/partly/outputs/daily/" in daily["filtered"][0]["path"]
@@ -113,7 +113,7 @@ def test_json_names_the_parts_and_the_groups_in_them_that_do_not_count(mended: C
     assert failures["filtered"]
 
 
-def test_in_python_verdicts_are_names_and_the_job_comes_back(
+def test_in_python_verdicts_are_names_and_retry_returns_the_job(
     partly: CommandLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in partly.environment.items():
@@ -123,7 +123,7 @@ def test_in_python_verdicts_are_names_and_the_job_comes_back(
     assert sorted(job.losses()["loss"].to_pylist()) == [-4.0, -2.0, 2.0, 4.0, 6.0]
 
 
-# what cannot be
+# Errors
 
 
 def assert_says(lab: CommandLab, *arguments: object, error: str, at: object, hint: str) -> None:
@@ -136,7 +136,7 @@ def assert_says(lab: CommandLab, *arguments: object, error: str, at: object, hin
 
 @pytest.fixture(scope="module")
 def read_only(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> CommandLab:
-    """A job ``partly`` with an error and one ``done`` without, from which nothing may be derived."""
+    """A job ``partly`` with an error and a job ``done`` without failures. Tests derive no job from them."""
     lab = make_lab(tmp_path_factory.mktemp("retry"), cache)
     assert lab.submit("--name", "done").code == 0
     lab.write_study(parameter_sets=[{"x": 1}, {"x": -1}])
@@ -153,7 +153,7 @@ def read_only(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> CommandL
         ("", "no verdict is named"),
     ],
 )
-def test_a_verdict_that_does_not_exist(read_only: CommandLab, verdict: str, error: str) -> None:
+def test_an_unknown_verdict(read_only: CommandLab, verdict: str, error: str) -> None:
     hint = "use oom, crashed, timeout, error, invalid_output, lost, or all"
     assert_says(read_only, "partly", "--verdict", verdict, error=error, at="the verdicts to retry", hint=hint)
 
@@ -194,7 +194,7 @@ def test_a_name_that_is_taken(read_only: CommandLab) -> None:
     )
 
 
-def test_a_name_that_no_job_can_have(read_only: CommandLab) -> None:
+def test_an_invalid_name(read_only: CommandLab) -> None:
     assert_says(
         read_only,
         *("partly", "--verdict", "all", "--name", "My Job"),
@@ -216,7 +216,7 @@ def test_a_job_that_does_not_exist(read_only: CommandLab) -> None:
 
 def test_a_job_that_is_not_complete(copied: CommandLab) -> None:
     log = copied.storage / "jobs" / "partly" / "log"
-    max(log.iterdir()).unlink()  # as if its runner had been killed before the end
+    max(log.iterdir()).unlink()  # the state after a kill of its runner before the end
     assert_says(
         copied,
         *("partly", "--verdict", "all"),
@@ -226,7 +226,7 @@ def test_a_job_that_is_not_complete(copied: CommandLab) -> None:
     )
 
 
-def test_a_setting_that_cannot_be_is_said_before_anything_is_written(read_only: CommandLab) -> None:
+def test_an_invalid_setting_is_reported_before_anything_is_written(read_only: CommandLab) -> None:
     ran = read_only.run("jobs", "retry", "partly", "--verdict", "all", MODELOPS_JOB_RETIRES="2")
     assert ran.code == 2
     assert "MODELOPS_JOB_RETIRES: unknown setting; did you mean MODELOPS_JOB_RETRIES?" in ran.err

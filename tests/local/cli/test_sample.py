@@ -1,4 +1,4 @@
-"""`mops study sample`, by the real command: what it writes runs as a study; a mistake is answered shortly."""
+"""`mops study sample` with the real command: its files run as studies, and its errors are short."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sets_of(path: Path, **fields: Any) -> list[dict[str, Any]]:
     return [group.params for group in groups.groups(range(len(groups)))]
 
 
-def test_every_file_holds_the_same_sets(lab: CommandLab, space: Path) -> None:
+def test_every_file_format_contains_the_same_sets(lab: CommandLab, space: Path) -> None:
     """Text that looks like a number stays text in CSV."""
     for name, more in (("s.json", ["--model", "model:run"]), ("s.parquet", []), ("s.csv", [])):
         out = lab.project / name
@@ -59,7 +59,7 @@ def test_a_sampled_study_runs(lab: CommandLab, space: Path) -> None:
     assert (ran.code, ran.json["n_groups"], ran.json["n_simulations"]) == (0, 8, 16), ran.err
 
 
-def test_a_study_is_sampled_anew_and_keeps_its_other_fields(lab: CommandLab, space: Path) -> None:
+def test_a_study_is_sampled_again_and_keeps_its_other_fields(lab: CommandLab, space: Path) -> None:
     lab.write_study(metadata={"author": "x"}, outputs=["daily"], n_replicates=4)
     ran = lab.run("study", "sample", space, "--method", "grid", "--study", lab.study, "--out", lab.study, "--overwrite")
     assert ran.code == 0, ran.err
@@ -84,7 +84,7 @@ def test_json_is_printed_on_request(lab: CommandLab, space: Path) -> None:
 
 
 NAMES = "end it with .json, .parquet or .csv"
-# Arguments after the space, and the whole of what is said; {} is the file to write.
+# Arguments after the space, and the full error; {} is the file to write.
 WRONG: dict[str, tuple[list[object], str]] = {
     "no number": (["--out", "s.csv"], "how many sets should 'sobol' draw?\n  at: -n\nhint: add -n, like -n 1024"),
     "zero": (
@@ -127,14 +127,14 @@ WRONG: dict[str, tuple[list[object], str]] = {
 
 
 @pytest.mark.parametrize(("arguments", "said"), WRONG.values(), ids=WRONG)
-def test_arguments_that_cannot_be(lab: CommandLab, space: Path, arguments: list[object], said: str) -> None:
+def test_invalid_arguments(lab: CommandLab, space: Path, arguments: list[object], said: str) -> None:
     before = sorted(lab.root.rglob("*"))
     ran = lab.run("study", "sample", space, *arguments)
     assert (ran.code, ran.out, ran.err) == (4 if "nowhere" in said else 2, "", f"error: {said}\n")
     assert sorted(lab.root.rglob("*")) == before
 
 
-def test_a_space_that_is_wrong_is_answered_with_every_problem(lab: CommandLab) -> None:
+def test_an_invalid_space_is_an_error_that_lists_every_problem(lab: CommandLab) -> None:
     space = lab.write("space.json", '{"a": {"min": 2, "max": 1}, "b": {"mim": 0, "max": 1}, "c": [1]}')
     ran = lab.run("study", "sample", space, "-n", 3, "--out", "s.csv")
     forms = 'write a value, {"values": [...]} or {"min": ..., "max": ...}'
@@ -149,7 +149,7 @@ def test_a_space_that_is_wrong_is_answered_with_every_problem(lab: CommandLab) -
     )
 
 
-def test_a_space_file_that_is_not_there_or_not_json(lab: CommandLab) -> None:
+def test_a_space_file_that_is_missing_or_not_json(lab: CommandLab) -> None:
     ran = lab.run("study", "sample", "space.json", "-n", 3, "--out", "s.csv")
     assert ran.err == "error: there is no such space file\n  at: space.json\nhint: name a space file, like space.json\n"
     space = lab.write("space.json", '{"a": 1, "a": 2}')
@@ -157,7 +157,7 @@ def test_a_space_file_that_is_not_there_or_not_json(lab: CommandLab) -> None:
     assert ran.err == f"error: the space file is not JSON\n  $: the key 'a' appears twice; keep one\n  at: {space}\n"
 
 
-def test_nothing_is_replaced_unasked(lab: CommandLab, space: Path) -> None:
+def test_files_are_replaced_only_on_request(lab: CommandLab, space: Path) -> None:
     out = lab.write("s.csv", "mine")
     ran = lab.run("study", "sample", space, "-n", 4, "--out", out)
     assert (ran.code, ran.err) == (

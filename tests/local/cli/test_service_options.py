@@ -1,6 +1,6 @@
-"""What can be asked of a service and what of this machine: whole messages, and nothing is written.
+"""Options that only a service or only this machine accepts: the full text of errors, and nothing is written.
 
-The API server here says yes to everything and has nothing; what a real one does is in tests/cluster.
+The API server here allows everything and has no objects. The tests in tests/cluster use a real one.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SERVICE = {
 
 
 class Yes(BaseHTTPRequestHandler):
-    """Answers as an API server that allows everything, and has no objects but the service's description."""
+    """An API server that allows everything and has only the description of the service."""
 
     posted: list[str]
     described: dict[str, str]
-    """What the ConfigMap of a namespace's service says."""
+    """The content of the service's ConfigMap by namespace."""
 
     def do_GET(self) -> None:
         if self.path.startswith("/version"):
@@ -66,7 +66,7 @@ class Yes(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def kubeconfig(folder: Path, server: str) -> Path:
@@ -83,13 +83,13 @@ def kubeconfig(folder: Path, server: str) -> Path:
 
 @pytest.fixture
 def described() -> dict[str, str]:
-    """What the charts say now of the services, by namespace."""
+    """The current descriptions of the services, by namespace."""
     return {"studies": json.dumps(SERVICE)}
 
 
 @pytest.fixture
 def server(lab: CommandLab, described: dict[str, str]) -> Iterator[str]:
-    """Run the API server that allows everything; the lab's person has a kubeconfig for it."""
+    """Run the API server that allows everything, and give the lab's user a kubeconfig for it."""
     handler = type("Handler", (Yes,), {"posted": [], "described": described})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
@@ -102,14 +102,14 @@ def server(lab: CommandLab, described: dict[str, str]) -> Iterator[str]:
 
 @pytest.fixture
 def connected(lab: CommandLab, server: str) -> CommandLab:
-    """A person who is connected to a service."""
+    """A user who is connected to a service."""
     lab.connect(Profile(namespace="studies", service=ServiceConfig.parse(json.dumps(SERVICE), "here")))
     lab.environment.pop("MODELOPS_STORAGE")
     return lab
 
 
 def refused(lab: CommandLab, ran: Ran, *lines: str, code: int = 2) -> None:
-    """Assert the whole of what is said, and that nothing was written."""
+    """Assert the full error, and that nothing was written."""
     assert ran.err.splitlines() == [f"error: {lines[0]}", f"  at: {lines[1]}", f"hint: {lines[2]}"]
     assert (ran.code, ran.out) == (code, "")
     assert lab.stored() == []
@@ -125,7 +125,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_this_machine_has_no_such_option(lab: CommandLab, option: str) -> None:
+def test_a_local_job_does_not_accept_a_service_option(lab: CommandLab, option: str) -> None:
     refused(
         lab,
         lab.submit(option, OPTIONS[option]),
@@ -135,7 +135,7 @@ def test_this_machine_has_no_such_option(lab: CommandLab, option: str) -> None:
     )
 
 
-def test_all_such_options_are_named_at_once(lab: CommandLab) -> None:
+def test_the_error_names_all_service_options(lab: CommandLab) -> None:
     refused(
         lab,
         lab.submit(*(part for option in OPTIONS.items() for part in option)),
@@ -146,7 +146,7 @@ def test_all_such_options_are_named_at_once(lab: CommandLab) -> None:
 
 
 @pytest.mark.parametrize("here", ["--local", "--detach"])
-def test_what_keeps_the_job_on_this_machine_is_named(connected: CommandLab, here: str) -> None:
+def test_the_error_names_the_setting_that_makes_the_job_local(connected: CommandLab, here: str) -> None:
     refused(
         connected,
         connected.submit(here, "--queue", "small"),
@@ -156,7 +156,7 @@ def test_what_keeps_the_job_on_this_machine_is_named(connected: CommandLab, here
     )
 
 
-def test_a_scheduler_of_ones_own_keeps_it_too(connected: CommandLab) -> None:
+def test_a_scheduler_address_makes_the_job_local(connected: CommandLab) -> None:
     ran = connected.submit("--queue", "small", MODELOPS_SCHEDULER="tcp://127.0.0.1:1")
     note, *rest = ran.err.splitlines()
     assert note.startswith("note: MODELOPS_SCHEDULER is set")
@@ -165,13 +165,13 @@ def test_a_scheduler_of_ones_own_keeps_it_too(connected: CommandLab) -> None:
     refused(connected, Ran(ran.code, ran.out, "\n".join(rest)), what, "the command line", hint)
 
 
-def test_local_runs_here_also_if_a_service_is_connected(connected: CommandLab) -> None:
+def test_local_runs_on_this_machine_even_when_connected_to_a_service(connected: CommandLab) -> None:
     assert connected.submit("--local", "--storage", connected.storage).code == 0
 
 
 @pytest.mark.parametrize("here", [[], ["--local"]])
-def test_a_profile_that_is_broken_is_said_before_anything_is_written(connected: CommandLab, here: list[str]) -> None:
-    """With --local it was said when the job was there, which did not run."""
+def test_a_broken_profile_is_reported_before_anything_is_written(connected: CommandLab, here: list[str]) -> None:
+    """Regression: with --local, the error came after the job was created, and the job did not run."""
     profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json")
     profile.write_text("{}")
     refused(
@@ -192,15 +192,17 @@ WRONG = {
 
 
 @pytest.mark.parametrize("option", WRONG)
-def test_what_kubernetes_would_refuse_is_refused_before_anything_is_written(connected: CommandLab, option: str) -> None:
-    """The API server refused the Job when the study was in the storage already."""
+def test_options_that_kubernetes_would_refuse_are_refused_before_anything_is_written(
+    connected: CommandLab, option: str
+) -> None:
+    """Regression: the API server refused the Job after the study was in the storage."""
     value, right = WRONG[option]
     refused(
         connected, connected.submit(option, value), f"{value!r} is not valid for {option}", "the command line", right
     )
 
 
-def test_a_folder_of_this_machine_is_no_storage_for_a_service(connected: CommandLab) -> None:
+def test_a_service_refuses_a_local_folder_as_storage(connected: CommandLab) -> None:
     refused(
         connected,
         connected.submit("--storage", connected.storage),
@@ -210,7 +212,7 @@ def test_a_folder_of_this_machine_is_no_storage_for_a_service(connected: Command
     )
 
 
-def test_an_interpreter_of_this_machine_is_none_for_a_service(connected: CommandLab) -> None:
+def test_a_service_refuses_a_local_interpreter(connected: CommandLab) -> None:
     ran = connected.submit("--python", "/usr/bin/python3")
     assert ran.err.splitlines() == [
         "error: these options cannot start simulations",
@@ -220,7 +222,7 @@ def test_an_interpreter_of_this_machine_is_none_for_a_service(connected: Command
     assert (ran.code, ran.out, connected.stored()) == (2, "", [])
 
 
-def test_a_service_that_is_out_of_reach(connected: CommandLab) -> None:
+def test_a_service_that_cannot_be_reached(connected: CommandLab) -> None:
     path = kubeconfig(connected.root, "https://127.0.0.1:1")
     refused(
         connected,
@@ -232,12 +234,12 @@ def test_a_service_that_is_out_of_reach(connected: CommandLab) -> None:
     )
 
 
-# The service since it was connected
+# A service that has changed since mops connect
 
 
-def test_a_submit_begins_with_what_the_chart_says_now(connected: CommandLab, described: dict[str, str]) -> None:
-    """The profile was that of the day of 'mops connect': after an upgrade jobs went to the old storage, with the old
-    image, until somebody connected again."""
+def test_a_submit_uses_the_current_values_of_the_chart(connected: CommandLab, described: dict[str, str]) -> None:
+    """Regression: the profile was as old as the last 'mops connect', so after an upgrade jobs used the old storage and
+    image."""
     described["studies"] = json.dumps(SERVICE | {"storage": "/elsewhere"})
     ran = connected.submit("--storage", connected.storage)
     assert "hint: leave out --storage to use the service's storage (/elsewhere)" in ran.err
@@ -246,8 +248,8 @@ def test_a_submit_begins_with_what_the_chart_says_now(connected: CommandLab, des
     assert "warning:" not in connected.submit("--storage", connected.storage).err
 
 
-def test_a_profile_that_cannot_be_written_stops_no_job(connected: CommandLab, described: dict[str, str]) -> None:
-    """It may be mounted read-only. Here a folder has the name of the file that would replace it."""
+def test_a_read_only_profile_does_not_stop_a_job(connected: CommandLab, described: dict[str, str]) -> None:
+    """A profile may be on a read-only mount. Here a folder has the name of the temporary file."""
     described["studies"] = json.dumps(SERVICE | {"storage": "/elsewhere"})
     profile = Path(connected.environment["XDG_CONFIG_HOME"], "mops", "profile.json")
     kept = profile.read_text()
@@ -269,7 +271,7 @@ def test_a_profile_that_cannot_be_written_stops_no_job(connected: CommandLab, de
     assert profile.read_text() == kept
 
 
-def test_a_service_that_was_removed_is_said_so(connected: CommandLab, server: str, described: dict[str, str]) -> None:
+def test_a_removed_service_is_an_error(connected: CommandLab, server: str, described: dict[str, str]) -> None:
     described.clear()
     refused(
         connected,
@@ -281,7 +283,7 @@ def test_a_service_that_was_removed_is_said_so(connected: CommandLab, server: st
     )
 
 
-def test_a_description_of_a_newer_mops_is_said_so(
+def test_a_description_of_a_newer_mops_is_an_error(
     connected: CommandLab, server: str, described: dict[str, str]
 ) -> None:
     described["studies"] = json.dumps(SERVICE | {"format": 2, "version": "9.0"})
@@ -331,8 +333,10 @@ def test_connect_to_a_namespace_without_a_service(lab: CommandLab, server: str) 
     assert not_connected(lab)
 
 
-def test_connect_looks_in_the_namespace_of_the_context(lab: CommandLab, server: str, described: dict[str, str]) -> None:
-    """Of the one that is named: kr8s takes that of the current one."""
+def test_connect_uses_the_namespace_of_the_named_context(
+    lab: CommandLab, server: str, described: dict[str, str]
+) -> None:
+    """kr8s uses the namespace of the current context instead of that of the named one."""
     described.clear()
     path = Path(lab.environment["KUBECONFIG"])
     content = yaml.safe_load(path.read_text())
@@ -342,7 +346,7 @@ def test_connect_looks_in_the_namespace_of_the_context(lab: CommandLab, server: 
     assert f"at: {server}, namespace theirs\n" in lab.run("connect", "--context", "other").err
 
 
-def test_to_forget_a_service(connected: CommandLab) -> None:
+def test_forgetting_a_service(connected: CommandLab) -> None:
     assert connected.run("connect", "--off").err == "jobs run on this machine again\n"
     assert connected.run("connect", "--off").err == "no service was connected\n"
     assert not_connected(connected)

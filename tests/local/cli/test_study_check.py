@@ -1,4 +1,4 @@
-"""`mops study check` runs a simulation three times and says whether it is the same, how long it takes, what fails."""
+"""`mops study check` runs a simulation three times and reports differences, durations and failures."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_seeded_model_is_reproducible(check: Any, lab: CommandLab) -> None:
     assert lab.stored() == []
 
 
-def test_json_holds_all_of_the_trial(check: Any) -> None:
+def test_json_contains_the_whole_trial(check: Any) -> None:
     trial = check("seeded", "--json", fields={"targets": ["model:draws"]}).json["trial"]
     assert trial["reproducible"] is True
     assert (trial["varying"], trial["varying_losses"], trial["failures"], trial["other_failure"]) == (
@@ -130,7 +130,7 @@ def test_json_holds_all_of_the_trial(check: Any) -> None:
     assert [loss["name"] for loss in trial["losses"]] == ["loss", "n"]
 
 
-# The model, when it differs, what differs first, and the advice.
+# The model, when its results differ, the first difference, and the hint.
 VARYING = {
     "unseeded": ("again in the same process", r"output 'daily', column 'y', row 1: 0\.\d+ the .*, 0\.\d+ the", "seed"),
     "of_the_import": ("in another process", r"output 'daily', column 'when', row 0: \d+ the .*, \d+ the", "seed"),
@@ -141,7 +141,7 @@ VARYING = {
 
 
 @pytest.mark.parametrize("model", VARYING)
-def test_what_is_not_the_same_each_time_is_a_warning_with_its_cause(check: Any, model: str) -> None:
+def test_a_model_that_is_not_reproducible_gives_a_warning_with_its_cause(check: Any, model: str) -> None:
     when, differs, advice = VARYING[model]
     ran = check(model)
     assert ran.code == 0
@@ -153,8 +153,8 @@ def test_what_is_not_the_same_each_time_is_a_warning_with_its_cause(check: Any, 
     assert re.search(r"^reproducible +no$", ran.out, re.MULTILINE)
 
 
-def test_the_files_are_named_that_a_model_reads_because_it_wrote_them(check: Any) -> None:
-    """A counter in a file went on from one simulation to the next, and from one job to the next."""
+def test_check_names_files_that_the_model_reads_after_it_wrote_them(check: Any) -> None:
+    """Regression: a counter in a file continued from one simulation to the next, and from one job to the next."""
     ran = check("counts_in_a_file")
     assert ran.code == 0
     assert "warning: the model reads files that it wrote before: out/count.txt" in ran.err
@@ -162,21 +162,21 @@ def test_the_files_are_named_that_a_model_reads_because_it_wrote_them(check: Any
     assert re.search(r"^reproducible +yes$", ran.out, re.MULTILINE)
 
 
-def test_a_model_that_only_writes_is_as_good_as_any(check: Any) -> None:
-    """It fails where its folder is there already, which is so in no simulation of a job."""
+def test_a_model_that_only_writes_files_gives_no_warning(check: Any) -> None:
+    """The model fails if its folder exists, but in a job each simulation has a new working folder."""
     ran = check("makes_a_folder", "--json")
     assert (ran.code, "warning" in ran.err) == (0, False), ran.err
     assert (ran.json["trial"]["reproducible"], ran.json["trial"]["reads_written"]) == (True, [])
 
 
-def test_a_simulation_that_fails_when_it_runs_again_is_a_failure_and_not_reproducible(check: Any) -> None:
+def test_a_simulation_that_fails_in_its_second_run_is_a_failure_and_not_reproducible(check: Any) -> None:
     ran = check("fails_later")
     assert ran.code == 1
     assert "  the simulation: good the first time, error (RuntimeError: the file is there already) the sec" in ran.err
     assert "error: the trial failed: the simulation with seed " in ran.err
 
 
-def test_json_names_the_cause_and_each_difference(check: Any) -> None:
+def test_json_contains_the_cause_and_each_difference(check: Any) -> None:
     trial = check("counts", "--json").json["trial"]
     assert trial["reproducible"] is False
     assert trial["varying"] == {
@@ -186,13 +186,13 @@ def test_json_names_the_cause_and_each_difference(check: Any) -> None:
     }
 
 
-def test_a_study_of_one_simulation_has_another_seed_in_between(check: Any) -> None:
+def test_in_a_study_of_one_simulation_the_run_in_between_has_another_seed(check: Any) -> None:
     ran = check("remembers_others", fields={"parameter_sets": [{"x": 1}], "n_replicates": 1})
     assert "differs after another simulation" in ran.err
 
 
 def test_a_target_that_scores_the_same_tables_differently_is_named(check: Any) -> None:
-    """Also where the model itself is not reproducible: each target gets the same tables twice."""
+    """Each target gets the same tables twice, so this works even if the model is not reproducible."""
     ran = check("unseeded", fields={"targets": ["model:draws", "model:draws_unseeded"]})
     assert ran.code == 0
     assert "warning: a target is not reproducible: it scores the same tables differently" in ran.err
@@ -202,7 +202,7 @@ def test_a_target_that_scores_the_same_tables_differently_is_named(check: Any) -
     assert "target 'model:draws'," not in ran.err
 
 
-def test_a_simulation_that_fails_is_said_as_it_will_be_recorded(check: Any, lab: CommandLab) -> None:
+def test_a_failed_simulation_is_reported_as_a_job_would_record_it(check: Any, lab: CommandLab) -> None:
     ran = check("fails", "--json")
     assert ran.code == 1
     trial = ran.json["trial"]
@@ -232,7 +232,7 @@ def test_a_crash_and_a_hang_have_their_verdicts_and_lines(check: Any, model: str
     assert ran.err.count("Fatal Python error") == 1
 
 
-def test_a_target_that_fails_is_as_bad_as_a_simulation(check: Any) -> None:
+def test_a_failed_target_fails_the_trial(check: Any) -> None:
     ran = check("seeded", fields={"targets": ["model:cannot_score"]})
     assert ran.code == 1
     assert "error: the trial failed: target model:cannot_score: error: KeyError: 'nothing'" in ran.err
@@ -270,7 +270,7 @@ def test_the_simulation_runs_twice_in_one_fresh_process_and_once_in_another(chec
     assert (first[0], other[0]) == ("1", "2")
 
 
-def test_no_run_imports_the_model_only(check: Any, lab: CommandLab) -> None:
+def test_no_run_only_imports_the_model(check: Any, lab: CommandLab) -> None:
     notes = lab.root / "notes"
     ran = check("noted", "--no-run", "--json", "--env", f"NOTES={notes}")
     assert (ran.code, ran.json["trial"]) == (0, None)

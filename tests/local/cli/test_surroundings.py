@@ -1,4 +1,4 @@
-"""What reaches the simulations' processes: variables by --env, and another interpreter by --python."""
+"""The environment of child processes: variables from --env, and the interpreter from --python."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def table(lab: CommandLab, job: str) -> pyarrow.Table:
 
 
 def row(lab: CommandLab, job: str) -> dict[str, Any]:
-    """Return one row of a job, which are all the same but for the seed."""
+    """Return one row of a job. The rows differ only in the seed."""
     return table(lab, job).to_pylist()[0]
 
 
@@ -78,7 +78,7 @@ def options_of(lab: CommandLab, job: str = "j") -> dict[str, Any]:
 
 
 def killed_half_way(lab: CommandLab, *arguments: object, **variables: str) -> None:
-    """Submit a job 'j' of two sets, and kill it when the first is committed; without the sign the second waits."""
+    """Submit a job 'j' of two sets, and kill it after the first commit. The second set waits for the file GO."""
     one_by_one = {"MODELOPS_JOB_CHECKPOINT_SECONDS": "0", "MODELOPS_JOB_SLOTS": "1"}
     submit = ("jobs", "submit", lab.study, "--name", "j", "--env", f"GO={lab.root / 'go'}", *arguments)
     with lab.start(*submit, **one_by_one, **variables) as runner:
@@ -90,19 +90,19 @@ def killed_half_way(lab: CommandLab, *arguments: object, **variables: str) -> No
 # --env
 
 
-def test_variables_reach_the_model_and_their_values_are_kept_or_not(model: CommandLab) -> None:
+def test_variables_reach_the_model_and_values_are_kept_only_if_given(model: CommandLab) -> None:
     ran = model.submit("--name", "j", "--env", "MODE=a=b c", "--env", "API_TOKEN", "--env", "EMPTY=", API_TOKEN=SECRET)
     assert ran.code == 0, ran.err
     found = row(model, "j")
     assert (found["MODE"], found["API_TOKEN"], found["EMPTY"]) == ("a=b c", SECRET, "")
     assert options_of(model)["env"] == {"MODE": "a=b c", "API_TOKEN": None, "EMPTY": ""}
-    outputs = model.storage / "jobs" / "j" / "outputs"  # where the model itself has written it
+    outputs = model.storage / "jobs" / "j" / "outputs"  # only where the model has written it
     written = [path for path in model.storage.rglob("*") if path.is_file() and not path.is_relative_to(outputs)]
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
     assert SECRET not in ran.out + ran.err
 
 
-def test_a_resume_has_kept_values_and_takes_the_others_from_its_own_environment(model: CommandLab) -> None:
+def test_a_resume_uses_kept_values_and_reads_the_others_from_its_environment(model: CommandLab) -> None:
     model.write_study(parameter_sets=[{"x": 0}, {"x": 1}])
     killed_half_way(model, "--env", "MODE=slow", "--env", "API_TOKEN", API_TOKEN=SECRET)
     committed = model.stored()
@@ -120,8 +120,8 @@ def test_a_resume_has_kept_values_and_takes_the_others_from_its_own_environment(
     assert set(table(model, "j")["MODE"].to_pylist()) == {"slow"}
 
 
-def test_a_resume_changes_a_variable_from_then_on_and_a_retry_has_it(model: CommandLab) -> None:
-    """resume and retry had no --env: a wrong value, once submitted, was the job's for ever."""
+def test_a_resume_changes_a_variable_for_later_resumes_and_retries(model: CommandLab) -> None:
+    """Regression: resume and retry had no --env, so a user could not correct a wrong value."""
     model.write_study(parameter_sets=[{"x": 0}, {"x": 1}])
     killed_half_way(model, "--env", "MODE=slow", API_TOKEN=SECRET)
     ran = model.run("jobs", "resume", "j", "--env", "MODE=fast", "--env", "API_TOKEN", API_TOKEN=SECRET)
@@ -158,7 +158,7 @@ def of_a_secret(name: str) -> str:
     return f"the name looks like a secret, and jobs do not store secrets; write --env {name}, and set it here"
 
 
-# What is given, and the lines that say what is wrong.
+# The options, and the lines of the error.
 BAD_ENV: dict[str, tuple[list[str], list[str]]] = {
     "not set": (["MODE"], ["--env MODE: not set in this environment; set it, or write NAME=VALUE"]),
     "no name": (["=x"], [f"--env: {NO_NAME}"]),
@@ -190,7 +190,7 @@ BAD_ENV: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize(("given", "said"), BAD_ENV.values(), ids=BAD_ENV)
-def test_a_variable_that_cannot_be(lab: CommandLab, given: list[str], said: list[str]) -> None:
+def test_an_invalid_variable(lab: CommandLab, given: list[str], said: list[str]) -> None:
     ran = lab.submit(*(part for text in given for part in ("--env", text)))
     refused_and_nothing_written(lab, ran, where="hint: ")
     assert ran.err.splitlines() == [NO_OPTIONS, *(f"  {line}" for line in said), ENV_HINT]
@@ -217,7 +217,7 @@ def test_values_in_python_are_strings(lab: CommandLab) -> None:
 
 @pytest.fixture(scope="session")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with nothing in it."""
+    """An empty virtual environment."""
     folder = tmp_path_factory.mktemp("bare") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, capture_output=True)
     return folder / "bin" / "python"
@@ -225,7 +225,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with numpy, pyarrow and a library of the model's, and nothing of mops's."""
+    """A virtual environment with numpy, pyarrow and a library of the model, but without mops."""
     folder = tmp_path_factory.mktemp("other") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, capture_output=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -244,7 +244,7 @@ def elsewhere(lab: CommandLab) -> CommandLab:
     return lab
 
 
-def test_simulations_run_in_another_interpreter_without_our_libraries(
+def test_simulations_run_in_another_interpreter_without_the_libraries_of_mops(
     elsewhere: CommandLab, other_python: Path
 ) -> None:
     ran = elsewhere.submit("--name", "j", "--python", other_python, PYTHONPATH=os.pathsep.join(sys.path))
@@ -269,7 +269,7 @@ def test_the_interpreter_is_kept_for_a_resume_as_an_absolute_path(elsewhere: Com
     assert table(elsewhere, "j")["value"].to_pylist() == ["from the other environment"] * 2
 
 
-def test_variables_that_tell_one_python_its_libraries_reach_another_when_named(
+def test_pythonpath_reaches_another_interpreter_only_if_named(
     elsewhere: CommandLab, other_python: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "lib").mkdir()
@@ -287,7 +287,7 @@ def test_check_runs_in_the_other_interpreter(elsewhere: CommandLab, other_python
     assert ran.json["trial"]["reproducible"] is True
 
 
-def test_an_interpreter_that_is_gone_is_said_at_resume(elsewhere: CommandLab, other_python: Path) -> None:
+def test_resume_reports_a_missing_interpreter(elsewhere: CommandLab, other_python: Path) -> None:
     elsewhere.write_study(parameter_sets=[{"ours": "/nowhere", "x": x} for x in range(2)], n_replicates=1)
     environment = elsewhere.root / "venv"
     environment.symlink_to(other_python.parents[1])
@@ -327,7 +327,7 @@ def no_python(root: Path) -> tuple[Path, str]:
 
 
 def answering(root: Path, **versions: object) -> Path:
-    """Make a program that answers as an interpreter of these versions: not every one is on every machine."""
+    """Make a program that answers like an interpreter with these versions, which this machine may not have."""
     answer = json.dumps({"python": "3.12.1", "numpy": "2.4.6", "pyarrow": "26.0.1"} | versions)
     return script(root, f"#!/bin/sh\necho 'mops-interpreter:{answer}'\n")
 
@@ -376,7 +376,7 @@ BAD_PYTHONS = [
 
 
 @pytest.mark.parametrize("bad", BAD_PYTHONS, ids=[case.__name__ for case in BAD_PYTHONS])
-def test_an_interpreter_that_cannot_be(lab: CommandLab, tmp_path: Path, bad: Any) -> None:
+def test_an_invalid_interpreter(lab: CommandLab, tmp_path: Path, bad: Any) -> None:
     folder = tmp_path / "pythons"
     folder.mkdir()
     path, said = bad(folder)
@@ -394,19 +394,19 @@ def test_an_interpreter_without_numpy_and_pyarrow(lab: CommandLab, bare_python: 
     ]
 
 
-def test_a_folder_of_an_environment_names_its_interpreter(lab: CommandLab, bare_python: Path) -> None:
+def test_for_a_folder_the_error_names_the_interpreter_in_it(lab: CommandLab, bare_python: Path) -> None:
     ran = lab.submit("--python", bare_python.parents[1])
     assert ran.err.splitlines()[1].endswith(f"it is a folder; name the interpreter in it: {bare_python}")
 
 
-def test_a_near_name_and_a_commands_name_are_advised(lab: CommandLab, bare_python: Path) -> None:
+def test_the_error_suggests_a_similar_path_or_a_command(lab: CommandLab, bare_python: Path) -> None:
     misspelled = bare_python.with_name("pyhton")
     assert lab.submit("--python", misspelled).err.splitlines()[1].endswith(f"; did you mean {bare_python}?")
     named = lab.submit("--python", "sh").err.splitlines()[1]
     assert named.startswith(f"  --python {lab.root / 'sh'}: there is no such file; did you mean /")
 
 
-def test_an_interpreter_and_an_environment_that_is_made_exclude_each_other(lab: CommandLab) -> None:
+def test_an_interpreter_and_an_installed_environment_exclude_each_other(lab: CommandLab) -> None:
     for command in ("jobs", "submit"), ("study", "check"):
         ran = lab.run(*command, lab.study, "--python", sys.executable, MODELOPS_JOB_INSTALL="always")
         refused_and_nothing_written(lab, ran, where="MODELOPS_JOB_INSTALL=always")
@@ -419,7 +419,7 @@ def test_an_interpreter_and_an_environment_that_is_made_exclude_each_other(lab: 
         ]
 
 
-def test_problems_of_variables_and_interpreter_are_said_at_once(lab: CommandLab, tmp_path: Path) -> None:
+def test_problems_of_variables_and_interpreter_are_reported_together(lab: CommandLab, tmp_path: Path) -> None:
     ran = lab.submit("--env", "MODE", "--python", tmp_path / "nothing")
     assert ran.err.splitlines() == [
         NO_OPTIONS,

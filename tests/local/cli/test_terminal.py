@@ -1,4 +1,4 @@
-"""What of a log is shown above the live progress."""
+"""The log lines above the live progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def logger() -> Iterator[logging.Logger]:
 
 
 @pytest.mark.parametrize(("verbose", "shown"), [(0, 6), (1, 9)])
-def test_of_many_deaths_alike_the_first_five_are_shown(
+def test_of_many_similar_deaths_only_the_first_five_are_shown(
     logger: logging.Logger, capsys: pytest.CaptureFixture[str], verbose: int, shown: int
 ) -> None:
     terminal.set_up_logging(verbose)

@@ -1,4 +1,4 @@
-"""``mops jobs watch``: real jobs in processes of their own, watched on a real pseudo-terminal and through pipes."""
+"""``mops jobs watch`` on a real pseudo-terminal and through pipes, with real jobs in other processes."""
 
 from __future__ import annotations
 
@@ -62,23 +62,23 @@ class Terminal:
             cwd=lab.root,
             env=env,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that ^C reaches it
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that the terminal sends it SIGINT
         )
         os.close(slave)
         self.raw = ""
 
     @property
     def text(self) -> str:
-        """All that was shown, without what steers the terminal."""
+        """All output so far, without control sequences."""
         return ANSI.sub("", self.raw)
 
     def read(self) -> bool:
-        """Read what is there; False at the end."""
+        """Read the available output; return False at the end."""
         if not readable(self._master, 0.05):
             return True
         try:
             got = os.read(self._master, 65536)
-        except OSError:  # EIO: the other end is closed
+        except OSError:  # EIO: the other end has closed
             return False
         self.raw += got.decode()
         return bool(got)
@@ -93,7 +93,7 @@ class Terminal:
         os.write(self._master, keys)
 
     def end(self) -> int:
-        """Wait for the end; return the exit code."""
+        """Wait for the end of the command; return the exit code."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self.read():
             assert time.monotonic() < deadline, f"it does not end:\n{self.text}"
@@ -107,7 +107,7 @@ class Terminal:
 
 @pytest.fixture
 def gated(lab: CommandLab) -> Iterator[CommandLab]:
-    """A study of three sets, of which two wait while the file ``gate`` is there."""
+    """A study of three sets. Two of them wait while the file ``gate`` exists."""
     gate = lab.root / "gate"
     gate.touch()
     lab.environment |= {"MOPS_TEST_GATE": str(gate), "MODELOPS_JOB_SLOTS": "2", "MODELOPS_JOB_CHECKPOINT_SECONDS": "1"}
@@ -132,7 +132,7 @@ def terminals() -> Iterator[Callable[..., Terminal]]:
 
 @pytest.fixture
 def running(gated: CommandLab) -> Iterator[subprocess.Popen[str]]:
-    """A job named ``job``, of which one set is committed and two wait."""
+    """A job named ``job`` with one committed set and two that wait."""
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
         until(lambda: exists(gated) and open_job("job", str(gated.storage)).status().groups >= 1)
         yield process
@@ -148,13 +148,13 @@ def open_gate(lab: CommandLab) -> None:
 
 
 def submit_only(lab: CommandLab) -> None:
-    """Write the job's records; nobody runs it."""
+    """Write the records of a job without a runner."""
     prepared = prepare(lab.study)
     record = make_record("job", prepared, NO_OPTIONS, "")
     create_job(Files.open(str(lab.storage)), record, prepared.bundle, prepared.text, prepared.study.groups)
 
 
-def test_a_job_that_waits_is_watched_until_it_starts_and_ends(
+def test_a_waiting_job_is_watched_until_it_starts_and_ends(
     gated: CommandLab, terminals: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", gated.environment["XDG_CACHE_HOME"])
@@ -173,7 +173,9 @@ def test_a_job_that_waits_is_watched_until_it_starts_and_ends(
 
 
 @pytest.mark.usefixtures("running")
-def test_what_a_model_prints_is_shown_and_steers_nothing(gated: CommandLab, terminals: Callable[..., Terminal]) -> None:
+def test_output_of_a_model_is_shown_without_its_control_sequences(
+    gated: CommandLab, terminals: Callable[..., Terminal]
+) -> None:
     screen = terminals(gated, "jobs", "watch", "job")
     screen.wait_for("the model says 1")
     assert "\x1b[2J" not in screen.raw
@@ -181,7 +183,7 @@ def test_what_a_model_prints_is_shown_and_steers_nothing(gated: CommandLab, term
     screen.wait_for("durable")
 
 
-def test_ctrl_c_ends_the_watching_and_not_the_job(
+def test_ctrl_c_stops_watch_and_not_the_job(
     gated: CommandLab, running: subprocess.Popen[str], terminals: Callable[..., Terminal]
 ) -> None:
     screen = terminals(gated, "jobs", "watch", "job")
@@ -194,7 +196,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_job(
     assert running.wait(PATIENCE_SECONDS) == 0
 
 
-def test_a_job_whose_runner_was_killed_is_interrupted_and_named_with_what_to_do(
+def test_a_job_with_a_killed_runner_is_interrupted_and_gets_a_hint(
     gated: CommandLab, running: subprocess.Popen[str]
 ) -> None:
     running.send_signal(signal.SIGKILL)
@@ -207,10 +209,10 @@ def test_a_job_whose_runner_was_killed_is_interrupted_and_named_with_what_to_do(
     assert ran.err == ""
 
 
-def test_a_runner_that_ended_before_its_first_sign_of_life_is_not_waited_for(
+def test_watch_does_not_wait_for_a_runner_that_ended_before_its_first_live_record(
     gated: CommandLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a disk that was full behind the claim: the job counted as running for ever."""
+    """Regression: if the disk was full right after the claim, the job counted as running without end."""
     monkeypatch.setenv("XDG_CACHE_HOME", gated.environment["XDG_CACHE_HOME"])
     submit_only(gated)
     job = open_job("job", str(gated.storage))
@@ -220,7 +222,7 @@ def test_a_runner_that_ended_before_its_first_sign_of_life_is_not_waited_for(
     assert job.status().state == "running"
 
 
-def test_through_a_pipe_each_line_is_a_change(gated: CommandLab, running: subprocess.Popen[str]) -> None:
+def test_through_a_pipe_each_change_is_one_line(gated: CommandLab, running: subprocess.Popen[str]) -> None:
     with gated.start("jobs", "watch", "job") as watching:
         assert watching.stdout is not None
         assert watching.stdout.readline().startswith("running: 1 of 3 simulations, 0 failed, 1 durable")
@@ -232,7 +234,7 @@ def test_through_a_pipe_each_line_is_a_change(gated: CommandLab, running: subpro
     assert running.wait(PATIENCE_SECONDS) == 0
 
 
-def test_as_json_each_line_is_an_object_and_the_last_one_says_how_it_ended(gated: CommandLab) -> None:
+def test_as_json_each_line_is_an_object_and_the_last_one_has_the_final_state(gated: CommandLab) -> None:
     gated.write_study(parameter_sets=[{"x": x, "fails": True} for x in (1, 2, 3)], n_replicates=1)
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
         until(lambda: exists(gated) and open_job("job", str(gated.storage)).status().groups >= 1)
@@ -250,7 +252,7 @@ def test_as_json_each_line_is_an_object_and_the_last_one_says_how_it_ended(gated
     assert last["peak_bytes"] > 0
 
 
-def test_a_job_that_has_ended_is_summed_up_at_once(finished: tuple[CommandLab, str]) -> None:
+def test_for_an_ended_job_watch_prints_the_summary_at_once(finished: tuple[CommandLab, str]) -> None:
     lab, name = finished
     ran = lab.run("jobs", "watch", name)
     assert ran.code == 0
@@ -258,7 +260,7 @@ def test_a_job_that_has_ended_is_summed_up_at_once(finished: tuple[CommandLab, s
     assert f"mops jobs results {name}" in ran.out
 
 
-def test_an_unknown_job_is_an_error_that_names_the_nearest(finished: tuple[CommandLab, str]) -> None:
+def test_an_unknown_job_is_an_error_with_the_nearest_name(finished: tuple[CommandLab, str]) -> None:
     lab, name = finished
     ran = lab.run("jobs", "watch", name + "e")
     assert ran.code == 2
@@ -266,7 +268,7 @@ def test_an_unknown_job_is_an_error_that_names_the_nearest(finished: tuple[Comma
     assert name in ran.err
 
 
-def test_status_of_a_running_job_shows_slots_memory_and_what_is_not_durable(gated: CommandLab) -> None:
+def test_status_of_a_running_job_shows_slots_memory_and_undurable_results(gated: CommandLab) -> None:
     with gated.start("jobs", "submit", gated.study, "--name", "job") as process:
         until(
             lambda: (
@@ -287,24 +289,24 @@ def status(n: int) -> Status:
     return Status("job", "running", 1, n, 9, 9, Counts(n), "2026-01-01", None)
 
 
-def test_nothing_is_printed_where_nothing_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_printed_without_a_change(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines(lambda now: f"{now.groups} groups")
     lines._at = float("-inf")
     for n in (1, 1, 2):
-        lines._at = float("-inf")  # as if the 10 s were over
+        lines._at = float("-inf")  # as if 10 s had passed
         lines.show(status(n))
-    lines.show(status(3))  # they are not over
+    lines.show(status(3))  # before 10 s have passed
     assert capsys.readouterr().out == "1 groups\n2 groups\n"
 
 
-def test_a_sparkline_goes_from_nothing_to_the_highest() -> None:
+def test_a_sparkline_goes_from_zero_to_the_highest_value() -> None:
     assert sparkline([0, 1, 2]).strip() == "▁▅█"
     assert sparkline([0, 0]).strip() == "▁▁"
     assert sparkline([]).strip() == ""
     assert len(sparkline([1])) == len(sparkline(range(24))) == 24
 
 
-def test_a_line_is_shown_without_what_steers_a_terminal() -> None:
+def test_a_line_is_shown_without_control_sequences() -> None:
     assert plain("\x1b[31mred\x1b[0m\tand\x07 bell\r\n") == "red and bell"
     assert plain("10 %\r100 %") == "100 %"
     assert plain("\x1b]0;title\x07 x \x1b[2J").isprintable()

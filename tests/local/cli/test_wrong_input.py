@@ -1,4 +1,4 @@
-"""Whatever a user can do wrong is answered in a few lines: what, where, what to do; and nothing is written."""
+"""Every wrong input gives an error of a few lines (what, where, hint), and nothing is written."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SETS = [{"x": 1}]
 
 
 def refused(ran: Ran, *said: object, code: int = 2, where: object = "at: ") -> None:
-    """Assert that a command ended as wrong input is to end."""
+    """Assert that a command failed with a short error, as it must for wrong input."""
     assert ran.code == code, ran.err
     assert ran.out == ""
     assert ran.err.startswith("error: "), ran.err
     assert str(where) in ran.err
     for text in said:
         assert str(text) in ran.err
-    assert "runner/mops" not in ran.err.partition("Fatal Python error")[0], "a frame of ours is no use to the user"
+    assert "runner/mops" not in ran.err.partition("Fatal Python error")[0], "the traceback shows frames of mops"
     assert "pydantic" not in ran.err
 
 
@@ -36,7 +36,7 @@ def refused_and_nothing_written(
     assert lab.stored() == []
 
 
-# The text of the study file, and what is said of it.
+# The text of the study file, and parts of the error.
 BAD_FILES = {
     "not JSON": ('{"model": "model:run",\n "parameter_sets": [}', ["not JSON", "line 2, column 21"]),
     "empty": ("", ["not JSON", "line 1, column 1"]),
@@ -48,12 +48,12 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize(("text", "said"), BAD_FILES.values(), ids=BAD_FILES)
-def test_a_study_file_that_is_no_study(lab: CommandLab, text: str, said: list[str]) -> None:
+def test_an_invalid_study_file(lab: CommandLab, text: str, said: list[str]) -> None:
     lab.write("study.json", text)
     refused_and_nothing_written(lab, lab.submit(), *said, where=f"at: {lab.study}")
 
 
-# Fields of the study, and what is said of them: the path, and what would be right.
+# Fields of the study, and parts of the error: the path, and the valid values.
 BAD_FIELDS = {
     "misspelled key": ({"n_replicate": 3}, ["$.n_replicate", "did you mean 'n_replicates'?"]),
     "no model": ({"model": ...}, ["$.model: missing", "module:name"]),
@@ -70,17 +70,17 @@ BAD_FIELDS = {
 
 
 @pytest.mark.parametrize(("fields", "said"), BAD_FIELDS.values(), ids=BAD_FIELDS)
-def test_a_field_of_the_study_that_cannot_be(lab: CommandLab, fields: dict[str, object], said: list[str]) -> None:
+def test_an_invalid_field_of_the_study(lab: CommandLab, fields: dict[str, object], said: list[str]) -> None:
     lab.write_study(**fields)
     refused_and_nothing_written(lab, lab.submit(), *said, where=f"at: {lab.study}")
 
 
-def test_all_problems_of_a_study_are_said_at_once(lab: CommandLab) -> None:
+def test_all_problems_of_a_study_are_reported_together(lab: CommandLab) -> None:
     lab.write_study(n_replicates=0, scenario=3, parameter_sets=[{"x": None}])
     refused_and_nothing_written(lab, lab.submit(), "$.n_replicates", "$.scenario", "$.parameter_sets[0].x")
 
 
-# Files of the project, fields of the study, and what is said of the model.
+# Files of the project, fields of the study, and parts of the error about the model.
 BAD_MODELS = {
     "unknown module": ({}, {"model": "nowhere:run"}, ["No module named 'nowhere'"]),
     "unknown file": ({}, {"model": "nowhere.py:run"}, ["no file 'nowhere.py'", ".mopsignore"]),
@@ -121,13 +121,13 @@ def test_a_model_that_cannot_be_loaded(
     refused_and_nothing_written(lab, lab.submit(), *said)
 
 
-def test_check_finds_what_submit_finds(lab: CommandLab) -> None:
+def test_check_finds_the_same_errors_as_submit(lab: CommandLab) -> None:
     lab.write_study(model="nowhere:run")
     refused_and_nothing_written(lab, lab.run("study", "check", lab.study), "No module named 'nowhere'")
 
 
-def test_an_unknown_output_is_known_with_the_first_result(lab: CommandLab) -> None:
-    """Before it no one knows the names; the job exists then, and says that it failed."""
+def test_an_unknown_output_is_found_with_the_first_result(lab: CommandLab) -> None:
+    """Only the first result has the names of outputs, so the job exists by then and fails."""
     lab.write_study(outputs=["dayly"])
     ran = lab.submit("--name", "outputs")
     assert (ran.code, ran.out) == (2, "")
@@ -137,7 +137,7 @@ def test_an_unknown_output_is_known_with_the_first_result(lab: CommandLab) -> No
     assert lab.run("jobs", "status", "outputs", "--json").json["state"] == "failed"
 
 
-# Arguments of submit, and what is said of them.
+# Arguments of submit, and parts of the error.
 def missing_file(lab: CommandLab) -> list[object]:
     return ["jobs", "submit", lab.project / "nothing.json"]
 
@@ -173,14 +173,12 @@ BAD_ARGUMENTS: dict[Callable[[CommandLab], list[object]], list[str]] = {
 
 
 @pytest.mark.parametrize(("arguments", "said"), BAD_ARGUMENTS.items(), ids=[case.__name__ for case in BAD_ARGUMENTS])
-def test_an_argument_that_cannot_be(
-    lab: CommandLab, arguments: Callable[[CommandLab], list[object]], said: list[str]
-) -> None:
+def test_an_invalid_argument(lab: CommandLab, arguments: Callable[[CommandLab], list[object]], said: list[str]) -> None:
     refused_and_nothing_written(lab, lab.run(*arguments(lab)), *said)
 
 
 @pytest.mark.parametrize("arguments", [["jobs", "submit"], ["jobs", "nothing"], ["settings", "--nothing"]])
-def test_a_command_that_cannot_be_read(lab: CommandLab, arguments: list[str]) -> None:
+def test_an_unreadable_command(lab: CommandLab, arguments: list[str]) -> None:
     ran = lab.run(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert "Error: " in ran.err
@@ -200,7 +198,7 @@ BAD_SETTINGS = {
 
 
 @pytest.mark.parametrize(("variables", "said"), BAD_SETTINGS.values(), ids=BAD_SETTINGS)
-def test_a_setting_that_cannot_be(lab: CommandLab, variables: dict[str, str], said: list[str]) -> None:
+def test_an_invalid_setting(lab: CommandLab, variables: dict[str, str], said: list[str]) -> None:
     ran = lab.submit(**variables)
     refused_and_nothing_written(lab, ran, *said, where="hint: ")
 
@@ -214,7 +212,7 @@ BAD_STORAGES = {
 
 
 @pytest.mark.parametrize(("url", "said"), BAD_STORAGES.items(), ids=BAD_STORAGES)
-def test_a_storage_that_cannot_be(lab: CommandLab, url: str, said: list[str]) -> None:
+def test_an_invalid_storage(lab: CommandLab, url: str, said: list[str]) -> None:
     ran = lab.submit("--storage", url)
     refused_and_nothing_written(lab, ran, *said)
     assert "SECRET" not in ran.err
@@ -228,7 +226,7 @@ def test_a_storage_that_is_a_file(lab: CommandLab) -> None:
 
 
 def test_a_storage_that_cannot_be_written(lab: CommandLab) -> None:
-    """In /proc nobody makes folders, not even root."""
+    """Not even root can create folders in /proc."""
     refused(lab.submit("--storage", "/proc/mops"), "hint: ", code=4, where="at: /proc/mops")
 
 
@@ -239,7 +237,7 @@ def test_a_storage_folder_of_another_user(lab: CommandLab) -> None:
 
 
 def test_a_storage_that_is_full(lab: CommandLab) -> None:
-    """A file system of 64 KiB that only this process sees."""
+    """The storage is a file system of 64 KiB that only this process sees."""
     script = (
         "mount -t tmpfs -o size=64k tmpfs {storage} && head -c 60000 /dev/zero > {storage}/filler && exec {command}"
     )
@@ -249,7 +247,7 @@ def test_a_storage_that_is_full(lab: CommandLab) -> None:
 
 
 def in_own_mounts(lab: CommandLab, script: str) -> Ran:
-    """Run a shell script where it may mount; skip where nobody may."""
+    """Run a shell script that may mount; skip the test on a machine that does not allow a mount."""
     unshare = [shutil.which("unshare") or "unshare", "--mount", "--map-root-user"]
     try:
         subprocess.run([*unshare, "mount", "-t", "tmpfs", "tmpfs", lab.storage], check=True, capture_output=True)
@@ -260,10 +258,10 @@ def in_own_mounts(lab: CommandLab, script: str) -> Ran:
     return Ran(ran.returncode, ran.stdout, ran.stderr)
 
 
-def test_azure_out_of_reach(lab: CommandLab) -> None:
-    """An answer to who waits at a terminal before the lab's patience ends, not after the minutes of a running job."""
+def test_azure_cannot_be_reached(lab: CommandLab) -> None:
+    """At a terminal, the error comes within the lab's time limit, not after the minutes of retries of a running job."""
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound and not listening: every connection is refused
+        closed.bind(("127.0.0.1", 0))  # bound but not listening, so the kernel refuses every connection
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}/devstoreaccount1"
         connection = f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey=c2VjcmV0;BlobEndpoint={endpoint};"
         ran = lab.submit("--storage", "abfs://box/studies", AZURE_STORAGE_CONNECTION_STRING=connection)
@@ -271,13 +269,13 @@ def test_azure_out_of_reach(lab: CommandLab) -> None:
     assert "c2VjcmV0" not in ran.err
 
 
-def test_a_symlink_out_of_the_project(lab: CommandLab) -> None:
+def test_a_symlink_that_leads_out_of_the_project(lab: CommandLab) -> None:
     (lab.root / "secret.txt").write_text("")
     (lab.project / "link.txt").symlink_to(lab.root / "secret.txt")
     refused_and_nothing_written(lab, lab.submit(), "link.txt", "out of the project", ".mopsignore")
 
 
-def test_a_file_too_big_to_be_sent(lab: CommandLab) -> None:
+def test_a_file_that_is_too_large_for_the_bundle(lab: CommandLab) -> None:
     with (lab.project / "big.bin").open("wb") as sparse:
         sparse.truncate(300 << 20)
     refused_and_nothing_written(lab, lab.submit(), "big.bin", "300.0 MiB", "200.0 MiB", ".mopsignore")
@@ -290,7 +288,7 @@ def test_a_name_that_is_taken(finished: tuple[CommandLab, str]) -> None:
     assert lab.stored() == before
 
 
-def test_a_job_that_is_not_there_names_the_nearest(finished: tuple[CommandLab, str]) -> None:
+def test_for_an_unknown_job_the_error_suggests_the_nearest_name(finished: tuple[CommandLab, str]) -> None:
     lab, _ = finished
     refused(lab.run("jobs", "results", "dome"), "no job 'dome'", "there are: done", where=f"at: {lab.storage}")
 
@@ -303,7 +301,7 @@ def test_resume_of_a_complete_job(finished: tuple[CommandLab, str]) -> None:
     assert lab.stored() == before
 
 
-def test_an_export_replaces_nothing_unasked(finished: tuple[CommandLab, str], tmp_path: Path) -> None:
+def test_an_export_replaces_files_only_on_request(finished: tuple[CommandLab, str], tmp_path: Path) -> None:
     lab, job = finished
     (tmp_path / "daily.csv").write_text("mine")
     ran = lab.run("jobs", "results", job, "--to", tmp_path, "--format", "csv")
@@ -316,14 +314,14 @@ def test_an_export_replaces_nothing_unasked(finished: tuple[CommandLab, str], tm
 
 
 @pytest.mark.parametrize(("to", "code"), [("file", 2), ("file/inner", 2), ("/proc/mops", 4)])
-def test_an_export_into_what_is_no_folder(finished: tuple[CommandLab, str], tmp_path: Path, to: str, code: int) -> None:
-    """A file where the folder should be gave a traceback."""
+def test_an_export_into_a_file(finished: tuple[CommandLab, str], tmp_path: Path, to: str, code: int) -> None:
+    """Regression: a file in place of the folder gave a traceback."""
     lab, job = finished
     (tmp_path / "file").write_text("mine")
     refused(lab.run("jobs", "results", job, "--to", tmp_path / to), "hint: ", code=code)
 
 
-def test_a_table_that_no_csv_can_hold(lab: CommandLab, tmp_path: Path) -> None:
+def test_a_table_that_csv_cannot_represent(lab: CommandLab, tmp_path: Path) -> None:
     lab.write("lists.py", "import pyarrow as pa\ndef run(p, s):\n    return pa.table({'v': [[1, 2]]})\n")
     lab.write_study(model="lists:run")
     job = lab.submit().name
@@ -333,7 +331,7 @@ def test_a_table_that_no_csv_can_hold(lab: CommandLab, tmp_path: Path) -> None:
 
 
 def test_a_record_of_a_newer_mops(lab: CommandLab) -> None:
-    """Refused with the version to install, before anything is read in a wrong way."""
+    """mops refuses the record with the version to install, so that it misreads nothing."""
     job = lab.submit().name
     record = lab.storage / "jobs" / job / "job.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 2, "mops": "9.1.0"}))

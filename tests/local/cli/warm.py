@@ -1,7 +1,7 @@
-"""Runs commands in real processes without the second that each takes to import: forked from one that has imported all.
+"""Runs commands in processes forked from a process that has imported mops, which saves the second of each import.
 
-A forked command has its own descriptors, environment, working folder and end, as one that a shell started. It differs
-in what Python reads at its start only (``PYTHON*`` variables, warnings): tests of these start a real one.
+A forked command has its own descriptors, environment, working folder and exit code, like a command from a shell. The
+only difference is what Python reads at its start (``PYTHON*`` variables, warnings); tests of these start Python.
 
     tests                                           this program
       argv, environment, folder, three pipes ──►   fork ──► fork ──► mops.cli.main, on two of the pipes
@@ -25,7 +25,7 @@ HEADER_BYTES = 8
 
 
 class Warm:
-    """The process that has imported the commands, as tests see it."""
+    """The tests' handle of the process that has imported the commands."""
 
     def __init__(self, environment: dict[str, str]):
         self._lock = threading.Lock()
@@ -42,12 +42,12 @@ class Warm:
     def run(
         self, arguments: list[str], environment: dict[str, str], cwd: Path, timeout_s: float
     ) -> tuple[int, str, str]:
-        """Run a command to its end; return its exit code, negative for a signal, and what it wrote.
+        """Run a command to its end; return its exit code (negative for a signal), stdout and stderr.
 
         Raises
         ------
         TimeoutError
-            It has not ended in time.
+            The command has not ended in time.
         """
         pipes = [os.pipe() for _ in range(3)]
         body = json.dumps([arguments, environment, str(cwd)]).encode()
@@ -65,7 +65,7 @@ class Warm:
 
 
 def read_all(fds: list[int], timeout_s: float) -> list[str]:
-    """Read pipes to their ends, side by side, and close them."""
+    """Read pipes concurrently to their ends, and close them."""
     found: dict[int, bytes] = dict.fromkeys(fds, b"")
     open_fds = set(fds)
     try:
@@ -85,8 +85,8 @@ def read_all(fds: list[int], timeout_s: float) -> list[str]:
 
 
 def serve(requests: socket.socket) -> list[str]:
-    """Fork a process for each command, and one that waits for its end; return its arguments in the forked one."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    """Fork two processes per command: one runs it, the other waits for it. Return the arguments in the first."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the waiting processes
     while True:
         head, fds, _, _ = socket.recv_fds(requests, HEADER_BYTES, 3)
         if not head:
@@ -120,7 +120,7 @@ def serve(requests: socket.socket) -> list[str]:
 def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(requests.fileno(), False)
-    sys.path.remove(str(Path(__file__).parent))  # a command has no folder of tests on its path
+    sys.path.remove(str(Path(__file__).parent))  # a real command does not have the folder of tests on its path
     from mops.cli.start import WithoutPandas
 
     sys.meta_path.insert(0, WithoutPandas)
