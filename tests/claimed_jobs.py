@@ -1,4 +1,4 @@
-"""Jobs that are claimed, without a project: for tests of what a runner does with its job."""
+"""Claimed jobs without a project, for tests of a runner."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep tests off the service to which the developer may be connected."""
+    """Keep tests away from a service to which the developer is connected."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield

@@ -1,4 +1,4 @@
-"""Kubernetes in memory, for tests of what mops asks of it; what a real one answers is in the tests with a cluster."""
+"""Kubernetes in memory, for tests of the requests of mops. The tests in tests/cluster use a real Kubernetes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Object = dict[str, Any]
 
 
 class Kubernetes:
-    """Objects of a namespace in memory, as mops.k8s.client has them; the operator takes what is created."""
+    """Objects of a namespace in memory, with the interface of mops.k8s.client and a simulated operator."""
 
     where = "https://here, namespace studies"
 
@@ -18,7 +18,7 @@ class Kubernetes:
         self.objects: dict[tuple[str, str], Object] = {}
         self.n_created = 0
         self.config: Object | None = None
-        """The release's ConfigMap."""
+        """The ConfigMap of the release."""
         self.all_pods: list[Object] = []
 
     def may(self, *_: str) -> bool:
@@ -44,7 +44,7 @@ class Kubernetes:
         self.objects.pop(("Job", name), None)
 
     def end_jobs(self) -> None:
-        """Let every Job end, as Kubernetes does when its pod has exited with 0."""
+        """End every Job, as Kubernetes does when its pod exits with 0."""
         for job in self.jobs({}):
             job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
 
@@ -53,7 +53,7 @@ class Kubernetes:
         made = json.loads(json.dumps(manifest))
         made["metadata"]["uid"] = f"uid-{self.n_created}"
         if self._takes:
-            made["status"] = {"phase": "Pending"}  # for ever: the operator's race
+            made["status"] = {"phase": "Pending"}  # without end: the race of the operator
         return self.objects.setdefault((made["kind"], made["metadata"]["name"]), made)
 
     def present(self, manifest: Object) -> Object | None:

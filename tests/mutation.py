@@ -1,8 +1,8 @@
-"""Changes the pure modules in small ways, one at a time, and looks whether their tests notice: ``make soak``.
+"""Runs mutation tests of the pure modules: ``make soak``.
 
-mutmut takes sources from ``src``, so that it works on a copy, in ``build/mutation``. There is the state of a run too: a
-second run goes on from it. Add ``--fresh`` after a change. Texts for people do not count: a test of their wording would
-only repeat them.
+mutmut changes a copy of the sources in ``build/mutation``, one small change at a time, and runs the tests for each.
+That folder also holds the state of a run, and a second run continues from it. Add ``--fresh`` after a change of the
+sources. Changes of texts for people do not count, because a test of their wording would only repeat them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MODULES = {
     "worker/deaths.py": ["tests/local/worker/test_verdicts_of_deaths.py"],
     "worker/task_progress.py": ["tests/pure/worker/test_task_progress.py"],
 }
-"""Each module, and the tests that are to notice; those of the others run for it too, where they call it."""
+"""Each module and its tests. Tests of other modules also run for it if they call it."""
 
 EQUIVALENT: dict[str, dict[str, str]] = {
     "mops.attempt.planning.plan": {
@@ -55,7 +55,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "mops.attempt.planning.window": {"self._halved = None": "as false as False"},
 }
-"""Changed lines that nobody can tell from the original, by module, and why. They do not count."""
+"""Equivalent changes by module, with the reason. They do not count."""
 
 NOTICED = ("killed", "timeout")
 
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def lay(modules: list[str]) -> None:
-    """Copy sources and tests to where mutmut looks for them."""
+    """Copy sources and tests to the folders that mutmut expects."""
     for source, target in ((ROOT / "runner" / "mops", WORK / "src" / "mops"), (ROOT / "tests", WORK / "tests")):
         shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     for module in modules:
@@ -97,7 +97,7 @@ def lay(modules: list[str]) -> None:
 
 
 def with_errors_kept(source: str) -> str:
-    """Mark each line of a raise statement: mutmut leaves it as it is."""
+    """Mark each line of a raise statement, so that mutmut does not change it."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Raise):
@@ -107,7 +107,7 @@ def with_errors_kept(source: str) -> str:
 
 
 def run() -> None:
-    """Let mutmut run the tests for each change; what it prints, a line for each, is in a file."""
+    """Run mutmut, and write its output, a line per change, to a file."""
     log = WORK / "mutmut.log"
     env = os.environ | {"HYPOTHESIS_PROFILE": "mutation"}
     with log.open("w") as out:
@@ -124,7 +124,7 @@ def mutmut(*arguments: str) -> str:
 
 
 def report(results: str) -> float:
-    """Print what survived, and the share of changes that tests noticed, by module; return that of all."""
+    """Print the surviving changes and the share of noticed changes by module; return the total share."""
     found = re.findall(r"^\s*(\S+): (.+)$", results, re.MULTILINE)
     by_module: dict[str, Counter[str]] = {}
     for name, how in found:
@@ -139,7 +139,7 @@ def report(results: str) -> float:
 
 
 def unnoticed(module: str, name: str, how: str) -> str:
-    """Print a change that no test noticed, unless it does not count; return what it is."""
+    """Print a change that no test noticed, unless it does not count; return its kind."""
     diff = mutmut("show", name)
     before = re.findall(r"^-(?!--)(.*)", diff, re.MULTILINE)
     after = re.findall(r"^\+(?!\+\+)(.*)", diff, re.MULTILINE)
@@ -151,7 +151,7 @@ def unnoticed(module: str, name: str, how: str) -> str:
 
 
 def without_words(lines: list[str]) -> list[str]:
-    """Return the lines without the texts for people in them: literals with a space."""
+    """Return the lines without texts for people, which are literals with a space."""
     return [re.sub(r'"[^"]*"', lambda literal: '""' if " " in literal[0] else literal[0], line) for line in lines]
 
 

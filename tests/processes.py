@@ -1,4 +1,4 @@
-"""Processes and file descriptors, as the kernel sees them."""
+"""Processes and file descriptors, as the kernel reports them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import psutil
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process exists and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -16,7 +16,7 @@ def alive(pid: int) -> bool:
 
 
 def descendants() -> set[int]:
-    """Return the living descendants of this process."""
+    """Return the descendants of this process that are alive."""
     return {process.pid for process in psutil.Process().children(recursive=True) if alive(process.pid)}
 
 

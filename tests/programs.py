@@ -1,4 +1,4 @@
-"""Environment, port and result of a program that a test runs."""
+"""The environment, a free port, and the result of a program that a test runs."""
 
 from __future__ import annotations
 

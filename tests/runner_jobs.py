@@ -1,4 +1,4 @@
-"""A runner's Job, as the chart's default values and a person's submit make it."""
+"""A runner's Job, as mops creates it for a submit with the default values of the chart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mops.k8s import names
 from mops.k8s.chart import RunnerPod
 from mops.k8s.runner_job import Request
 
-# What the chart says of a runner's pod, with its default values and a workload identity.
+# The runner's pod in the chart's description, with default values and a workload identity.
 POD = RunnerPod.model_validate(
     {
         "image": "registry.example.org/mops:0.1.0",

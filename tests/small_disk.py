@@ -1,4 +1,4 @@
-"""A disk of a few MiB that a test can fill, and empty again: a tmpfs of its own."""
+"""A separate tmpfs of a few MiB that a test can fill and empty."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class SmallDisk:
         return found.f_bavail * found.f_frsize
 
     def fill(self) -> None:
-        """Leave no room at all."""
+        """Leave no free space."""
         with self._ballast.open("ab", buffering=0) as file:
             while self.free:
-                with suppress(OSError):  # others write at the same time
+                with suppress(OSError):  # other processes write at the same time
                     file.write(bytes(min(self.free, 1 << 20)))
 
     def make_room(self) -> None:
@@ -43,7 +43,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
-    """Mount a disk for the body; skip the test where that is not allowed."""
+    """Mount a disk for the body; skip the test on a machine that does not allow a mount."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         mounted = subprocess.run(
