@@ -1,4 +1,4 @@
-"""Fixtures of the tests of children."""
+"""Fixtures for the tests of child processes."""
 
 from __future__ import annotations
 

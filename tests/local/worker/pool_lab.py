@@ -1,4 +1,4 @@
-"""Pools on small models, for the tests of the worker."""
+"""Pools with small models, for the tests of the worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mops.worker.pool import Pool
 WILD = Path(__file__).parents[2] / "models" / "wild"
 PATIENCE_S = 30.0
 SEEN = "from pathlib import Path; HERE = Path(__file__).parent\n"
-"""Stands before a small model: what it leaves in HERE, its tests and later simulations see; bundles are read-only."""
+"""The first line of a small model. Tests and later simulations can read files in HERE, but bundles are read-only."""
 
 
 def groups_of(sets: list[dict[str, Any]], n_replicates: int) -> tuple[Group, ...]:
@@ -30,12 +30,12 @@ def request_for(context: JobContext, groups: tuple[Group, ...], **budget: Any) -
 
 
 def limit_bytes(pool: Pool, *, alone: bool) -> int:
-    """Return what one simulation of the pool may take now."""
+    """Return the current memory limit of one simulation of the pool."""
     return pool._memory.simulation_bytes(pool.slots, pool.context.memory_bytes, alone=alone)
 
 
 def n_waiting(children: ChildRegistry) -> int:
-    """Return how many tasks wait for a slot; under the lock, so that none shows here that gets its slot just now."""
+    """Return how many tasks wait for a slot. The lock excludes a task that is just getting its slot."""
     with children.slots.changed:
         return len(children.slots._waiting)
 
@@ -53,7 +53,7 @@ def values(result: TaskResult, column: str) -> dict[tuple[int, int], list[Any]]:
 
 
 class PoolLab:
-    """Makes pools on small models, and closes them."""
+    """Makes pools with small models, and closes them."""
 
     def __init__(self, folder: Path):
         self.folder = folder

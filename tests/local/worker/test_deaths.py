@@ -1,4 +1,4 @@
-"""Models that fail and models that kill their process: what the outcome says of them, and what the others lose."""
+"""Models that fail or kill their process: the recorded failure, and the effect on other simulations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE_S = 30.0
 
 
 class Bench:
-    """Makes pools, and closes them."""
+    """Makes pools and closes them."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -90,7 +90,7 @@ def rows(result: TaskResult, column: str, output: str = "output") -> dict[tuple[
 
 
 class TestExceptions:
-    """A model's exception is a failure of its own simulation; the process goes on."""
+    """An exception fails only its simulation, and the process continues."""
 
     SAYS: ClassVar = {
         "raises": "ValueError: the model does not like this: beta must be below 1",
@@ -117,21 +117,25 @@ class TestExceptions:
         yield result, dict(zip(cls.SAYS, result.failures, strict=True))
         bench.pools[0].close()
 
-    def test_none_of_them_costs_another_simulation(self, found: tuple[TaskResult, dict[str, Failure]]) -> None:
+    def test_no_exception_affects_another_simulation(self, found: tuple[TaskResult, dict[str, Failure]]) -> None:
         result, failures = found
         assert result.done == set(range(len(self.SAYS) + 1))
         assert set(rows(result, "day")) == {(len(self.SAYS), 0)}
         assert [failure.group for failure in failures.values()] == list(range(len(self.SAYS)))
 
     @pytest.mark.parametrize("way", SAYS)
-    def test_it_is_told_by_type_and_message(self, found: tuple[TaskResult, dict[str, Failure]], way: str) -> None:
+    def test_the_message_has_the_type_and_text_of_the_exception(
+        self, found: tuple[TaskResult, dict[str, Failure]], way: str
+    ) -> None:
         failure = found[1][way]
         assert (failure.reason, failure.attempts, failure.replicate, failure.target) == ("error", 1, 0, None)
         assert self.SAYS[way] in failure.message
         assert len(failure.message) <= 2_000
 
     @pytest.mark.parametrize("way", SAYS)
-    def test_its_traceback_is_the_users_part_only(self, found: tuple[TaskResult, dict[str, Failure]], way: str) -> None:
+    def test_the_traceback_has_only_frames_of_the_user(
+        self, found: tuple[TaskResult, dict[str, Failure]], way: str
+    ) -> None:
         trace = found[1][way].traceback
         assert f"in {way}" in trace
         assert trace.splitlines()[0].endswith("Traceback (most recent call last):")
@@ -142,7 +146,7 @@ class TestExceptions:
     def test_causes_notes_and_members_of_a_group_are_in_the_traceback(
         self, found: tuple[TaskResult, dict[str, Failure]]
     ) -> None:
-        """Only the last exception's own frames were kept: what had gone wrong at first was lost."""
+        """Regression: the traceback had only the frames of the last exception, so the first cause was lost."""
         chained = found[1]["raises_chained"].traceback
         assert "KeyError: 'missing'" in chained
         assert "The above exception was the direct cause of the following exception:" in chained
@@ -154,7 +158,7 @@ class TestExceptions:
 
 
 class TestNonsense:
-    """A result that is no table is a failure `invalid_output`; good results of odd shapes are good."""
+    """A result that is not a table fails as `invalid_output`; valid results of unusual shapes succeed."""
 
     SAYS: ClassVar = {
         "returns_none": "NoneType",
@@ -169,7 +173,7 @@ class TestNonsense:
     }
     GOOD = ("returns_integers", "returns_nan", "returns_nothing_in_rows", "prints_bytes", "leaves_thread")
 
-    def test_each_is_named_and_the_good_ones_are_kept(self, bench: Bench) -> None:
+    def test_each_invalid_result_is_reported_and_valid_ones_are_kept(self, bench: Bench) -> None:
         result = nasty(bench, *self.SAYS, *self.GOOD)
         assert {failure.reason for failure in result.failures} == {"invalid_output"}
         for failure, says in zip(result.failures, self.SAYS.values(), strict=True):
@@ -180,7 +184,7 @@ class TestNonsense:
 
 
 class TestDeaths:
-    """A process that ends costs the simulation that it ran, and no other."""
+    """The death of a process affects only the simulation that it ran."""
 
     @pytest.mark.parametrize(
         ("way", "message", "trace"),
@@ -190,7 +194,7 @@ class TestDeaths:
             ("abort", "SIGABRT", "in abort"),
         ],
     )
-    def test_it_is_tried_again_and_told_with_its_line(
+    def test_a_crash_is_retried_and_reported_with_its_line(
         self, bench: Bench, way: str, message: str, trace: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.WARNING, "mops")
@@ -206,7 +210,7 @@ class TestDeaths:
         assert first.endswith("; retrying in a new process (try 2 of 2)")
         assert second.endswith("; recorded as failed after 2 tries")
 
-    def test_one_that_dies_once_is_a_good_simulation(self, bench: Bench) -> None:
+    def test_a_simulation_that_dies_only_once_succeeds(self, bench: Bench) -> None:
         code = (
             "import os\nfrom pathlib import Path\n\ndef run(p, s):\n    if not (HERE / 'died').exists():\n"
             "        (HERE / 'died').touch()\n        os.abort()\n    return {'x': s}\n"
@@ -220,15 +224,15 @@ class TestDeaths:
         assert failure.reason == "timeout"
         assert "in endless_regex" in failure.traceback
 
-    def test_a_target_that_never_ends_is_a_timeout_of_its_own(self, bench: Bench) -> None:
+    def test_a_target_that_never_ends_is_a_timeout_of_the_target(self, bench: Bench) -> None:
         code = "import time\n\ndef run(p, s):\n    return {'x': s}\n\ndef score(p, r):\n    time.sleep(600)\n"
         result = run(bench.written(code, targets=("model:score",), timeout_s=0.5), {"a": 1})
         (failure,) = result.failures
         assert (failure.target, failure.replicate, failure.reason) == ("model:score", None, "timeout")
         assert set(rows(result, "x")) == {(0, 0)}
 
-    def test_children_that_die_between_simulations_are_the_clusters_error(self, bench: Bench) -> None:
-        """No parameter set is blamed for it, and it does not go on for ever."""
+    def test_children_that_die_between_simulations_are_an_error_of_the_cluster(self, bench: Bench) -> None:
+        """mops does not blame a parameter set, and does not retry without end."""
         code = (
             "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), os._exit(5))).start()\n"
             "time.sleep(600)\n"
@@ -237,7 +241,7 @@ class TestDeaths:
             run(bench.written(code), {"a": 1})
 
 
-# Counts its calls in a file; kills its process at a seed for which there is a file deadly-<seed>.
+# Counts its calls in a file, and kills its process at a seed with a file deadly-<seed>.
 COUNTED = """
 import os, signal, time
 from pathlib import Path
@@ -263,7 +267,7 @@ def deadly(p, replicates):
 
 
 class TestHandedOver:
-    """What a child handed over before its death is neither lost nor run again."""
+    """Simulations that a child handed over before its death are not lost and do not run again."""
 
     SEEDS = tuple(replicate_seed(param_id({"a": 1}), n) for n in range(4))
 
@@ -301,7 +305,7 @@ class TestHandedOver:
 
 
 class TestWatching:
-    """The worker notices the end of a child whatever the model has done to hide it."""
+    """The worker notices the end of a child even if the model hides it."""
 
     @pytest.mark.parametrize("leave", ["", "os.setsid()"], ids=["same session", "own session"])
     def test_a_death_is_noticed_while_a_forked_process_keeps_the_socket(self, bench: Bench, leave: str) -> None:
@@ -312,14 +316,14 @@ class TestWatching:
             "    os._exit(3)\n"
         )
         result = run(bench.written(code, retries=0), {"a": 1})
-        with pytest.raises(ProcessLookupError):  # it has ended too, whatever session it was in
+        with pytest.raises(ProcessLookupError):  # it has ended too, although it was in another session
             os.kill(int((bench.folder / "forked").read_text()), 0)
         assert [failure.message.split(" after")[0] for failure in result.failures] == [
             "ended with exit code 3 (os._exit?)"
         ]
 
     def test_a_child_that_died_when_its_time_was_up_is_still_ours_to_wait_for(self, bench: Bench) -> None:
-        """Asking it to write where it hangs took its exit status, so that its processes lived on."""
+        """Regression: the request for a stack trace took the exit status, so the child's subprocesses survived."""
         pool = bench.written("def run(p, s):\n    pass\n", timeout_s=0.01)
         child = ChildProcess(pool.context, str(bench.folder), pool._starter.scratch)
         try:
@@ -336,7 +340,7 @@ class TestWatching:
     @pytest.mark.parametrize(
         "after", ["raise ValueError", "time.sleep(600)", "return {'x': 1}"], ids=["raises", "hangs", "returns"]
     )
-    def test_closing_our_descriptors_is_blamed_on_who_did_it(
+    def test_a_simulation_that_closes_the_descriptors_of_mops_is_blamed(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch, after: str
     ) -> None:
         monkeypatch.setattr("mops.worker.child_process.LEAVE_SECONDS", 0.5)
@@ -350,7 +354,7 @@ class TestWatching:
         assert "out of memory" not in failure.message
         assert "closed the socket to its worker" in failure.message + failure.traceback
 
-    def test_a_target_that_closes_our_descriptors_is_blamed_itself(self, bench: Bench) -> None:
+    def test_a_target_that_closes_the_descriptors_of_mops_is_blamed(self, bench: Bench) -> None:
         code = (
             "import os\n\ndef run(p, s):\n    return {'x': 1}\n\n"
             "def score(p, r):\n    if p['a'] == 0:\n        os.closerange(3, 256)\n    return 1.0\n"
@@ -359,8 +363,8 @@ class TestWatching:
         assert [(row.group, row.target, row.reason) for row in result.failures] == [(0, "model:score", "crashed")]
         assert [(loss.group, loss.loss) for loss in result.losses] == [(1, 1.0)]
 
-    def test_the_line_of_a_crash_is_told_whatever_was_imported_and_runs_beside_it(self, bench: Bench) -> None:
-        """Other threads, and the names of all extension modules, are longer than what is kept."""
+    def test_the_line_of_a_crash_is_reported_despite_many_imports_and_threads(self, bench: Bench) -> None:
+        """The stacks of other threads and the list of extension modules are longer than the kept text."""
         code = (
             "import ctypes, threading\nimport pandas, polars, duckdb\n\n"
             "for _ in range(20):\n    threading.Thread(target=threading.Event().wait, daemon=True).start()\n\n"
@@ -373,8 +377,8 @@ class TestWatching:
         assert "ctypes/__init__.py" in failure.traceback
         assert len(failure.traceback) <= 4096
 
-    def test_time_that_dead_children_took_counts_in_the_budget(self, bench: Bench) -> None:
-        """A task of simulations that all hang came back only after the last one."""
+    def test_time_of_dead_children_counts_in_the_budget(self, bench: Bench) -> None:
+        """Regression: a task whose simulations all hang returned only after the last one."""
         pool = bench.pool("nasty:simulate", timeout_s=0.3)
         sets = [{"what": "endless_asleep", "n": n} for n in range(3)]
         result = run(pool, *sets, reference=REFERENCE, seconds=0.2)
@@ -383,19 +387,19 @@ class TestWatching:
 
 
 class TestPrints:
-    """What is printed is kept in bounds, and all of it up to there."""
+    """mops keeps the whole output of models up to a limit."""
 
-    def test_a_last_line_without_its_end_arrives(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_last_line_without_a_newline_is_kept(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
         pool = bench.written("def run(p, s):\n    print('no end of line', end='')\n    return {'x': 1}\n")
         assert run(pool, {"a": 1}).prints == "no end of line"
 
-    def test_a_process_that_never_stops_printing_does_not_hold_up_the_others(self, bench: Bench) -> None:
+    def test_a_process_that_never_stops_printing_does_not_delay_others(self, bench: Bench) -> None:
         code = "import subprocess\n\ndef run(p, s):\n    subprocess.Popen(['yes'])\n    return {'x': 1}\n"
         pool = bench.written(code)
         assert [run(pool, {"a": n}).done for n in range(2)] == [{0}, {0}]
 
-    def test_of_much_printing_only_the_end_is_in_memory(self, bench: Bench) -> None:
+    def test_only_the_end_of_a_long_output_is_in_memory(self, bench: Bench) -> None:
         pool = bench.written("def run(p, s):\n    print('x' * 5_000_000)\n    return {'x': 1}\n")
         child = ChildProcess(pool.context, str(bench.folder), pool._starter.scratch)
         try:
@@ -406,16 +410,16 @@ class TestPrints:
         finally:
             child.close()
 
-    def test_text_that_is_no_unicode_can_be_stored(self, bench: Bench) -> None:
-        """Names of files come as such text; no column of strings takes it."""
+    def test_text_with_surrogates_can_be_stored(self, bench: Bench) -> None:
+        """File names may contain surrogates, which a string column cannot store."""
         code = "def run(p, s):\n    raise ValueError('no file caf\\udce9')\n"
         (failure,) = run(bench.written(code), {"a": 1}).failures
         assert failure.message == "ValueError: no file caf\\udce9"
         failure.message.encode()
 
 
-def test_what_a_failed_simulation_held_is_given_back_at_once(bench: Bench) -> None:
-    """An exception kept in a local name is a cycle: its tables would wait for the garbage collector."""
+def test_memory_of_a_failed_simulation_is_freed_at_once(bench: Bench) -> None:
+    """An exception in a local variable is a reference cycle, so its tables would wait for the garbage collector."""
     code = (
         "import gc, weakref\ngc.disable()\nkept = []\n\nclass Big:\n    pass\n\ndef run(p, s):\n"
         "    alive = sum(one() is not None for one in kept)\n    big = Big()\n    kept.append(weakref.ref(big))\n"
@@ -426,7 +430,7 @@ def test_what_a_failed_simulation_held_is_given_back_at_once(bench: Bench) -> No
     assert [failure.message for failure in result.failures] == ["ValueError: 0 are alive"] * 3
 
 
-def test_a_model_may_use_processes_of_its_own(bench: Bench) -> None:
+def test_a_model_may_use_subprocesses(bench: Bench) -> None:
     code = (
         "import math, multiprocessing\n\ndef run(p, s):\n"
         "    with multiprocessing.get_context(p['start']).Pool(2) as pool:\n"
@@ -437,7 +441,7 @@ def test_a_model_may_use_processes_of_its_own(bench: Bench) -> None:
 
 
 class TestPool:
-    """A pool runs each child for one task at a time, and no child outlives the pool."""
+    """A child runs one task at a time, and no child outlives its pool."""
 
     def test_tasks_share_at_most_as_many_children_as_there_are_slots(self, bench: Bench) -> None:
         pool = bench.written("import os\n\ndef run(p, s):\n    return {'pid': os.getpid()}\n", slots=2)
@@ -457,7 +461,7 @@ class TestPool:
                 run(pool, {"a": 1})
         assert pool.pids() == []
 
-    def test_a_model_that_kills_its_process_when_imported_is_told(self, bench: Bench) -> None:
+    def test_a_model_that_kills_its_process_during_import_is_reported(self, bench: Bench) -> None:
         with pytest.raises(ModelError, match="SIGSEGV") as refused:
             bench.written("import ctypes\nctypes.string_at(0)\n").check()
         assert "Segmentation fault" in str(refused.value.hint)

@@ -1,4 +1,4 @@
-"""What failures take on their way out of a child: they count as results do, and their texts are bounded."""
+"""Failures count in the bytes of a task like results, and their texts are bounded."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def run(params, seed):
 """
 
 
-def test_a_model_that_always_raises_gives_each_traceback_once(lab: PoolLab) -> None:
-    """Failures with their tracebacks counted for nothing: 10 KB for each of 1,000 replicates of each group."""
+def test_a_repeated_traceback_is_sent_once(lab: PoolLab) -> None:
+    """Regression: tracebacks did not count, although each of 1,000 replicates of each group had one of 10 KB."""
     result = lab.run(lab.pool(RAISES.format(message=10)), [{"a": 1}], n_replicates=1000)
     assert result.done == {0}
     assert len(result.failures) == 1000
@@ -31,16 +31,16 @@ def test_a_model_that_always_raises_gives_each_traceback_once(lab: PoolLab) -> N
     assert result.nbytes == failures_bytes(result.failures) < 1_000_000
 
 
-def test_a_task_of_failures_ends_by_its_bytes(lab: PoolLab) -> None:
-    """A task that gave only failures had no bound in bytes."""
+def test_a_task_of_failures_ends_at_its_limit_of_bytes(lab: PoolLab) -> None:
+    """Regression: a task with only failures had no limit of bytes."""
     sets = [{"a": i} for i in range(50)]
     result = lab.run(lab.pool(RAISES.format(message=1500)), sets, n_replicates=10, bytes=100_000)
     assert 1 <= len(result.done) < 50
     assert result.nbytes < 200_000
 
 
-def test_a_message_of_any_length_is_cut_in_the_child(lab: PoolLab) -> None:
-    """A model may raise an exception with a message of 100 MB."""
+def test_a_long_message_is_cut_in_the_child(lab: PoolLab) -> None:
+    """A model can raise an exception with a message of 100 MB."""
     result = lab.run(lab.pool(RAISES.format(message=20_000_000)), [{"a": 1}])
     (failure,) = result.failures
     assert failure.message.startswith("ValueError: xxx")
@@ -49,7 +49,7 @@ def test_a_message_of_any_length_is_cut_in_the_child(lab: PoolLab) -> None:
 
 
 def test_results_of_a_group_without_targets_are_not_held_until_it_is_done(lab: PoolLab) -> None:
-    """A child kept every replicate of a group that it ran a piece of, or that nothing was to score."""
+    """Regression: a child kept every replicate of a split group, and of a group without targets."""
     code = (
         "import numpy as np\n\n"
         "def run(params, seed):\n"

@@ -1,4 +1,4 @@
-"""Children in an interpreter and an environment that a job names."""
+"""Children with the interpreter and the variables of a job."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def refusal(context: JobContext, project: Path) -> ModelError:
     return raised.value
 
 
-def test_an_interpreter_that_went_away_is_said_and_leaves_nothing(context: JobContext, tmp_path: Path) -> None:
-    """On another machine than the one that submitted, the path may lead nowhere."""
+def test_a_missing_interpreter_is_reported_and_leaves_nothing(context: JobContext, tmp_path: Path) -> None:
+    """The path may not exist on a machine other than that of the submit."""
     given = child_environment(None, sys.executable).of(context)
     refused = refusal(JobContext(**{**vars(given), "python": "/nowhere/python"}), tmp_path)
     assert str(refused) == (
@@ -41,20 +41,20 @@ def test_an_interpreter_that_went_away_is_said_and_leaves_nothing(context: JobCo
     )
 
 
-def test_an_environment_that_somebody_has_removed_is_said(context: JobContext, tmp_path: Path) -> None:
+def test_a_removed_environment_is_reported(context: JobContext, tmp_path: Path) -> None:
     refused = refusal(JobContext(**{**vars(context), "python": "/nowhere/python", "install_s": 1.0}), tmp_path)
     assert refused.hint == "the environment that mops made was removed; mops jobs resume makes a new one"
 
 
-def test_a_child_runs_our_mops_also_where_there_is_another(context: JobContext, tmp_path: Path) -> None:
-    """The worker and its child speak one protocol; an environment may have an older mops in it."""
+def test_a_child_runs_the_workers_mops_even_if_its_environment_has_another(context: JobContext, tmp_path: Path) -> None:
+    """The worker and the child must use the same protocol, but the environment may contain an older mops."""
     (tmp_path / "other" / "mops").mkdir(parents=True)
     (tmp_path / "other" / "mops" / "__init__.py").write_text("raise RuntimeError('the wrong one')\n")
     given = child_environment({"PYTHONPATH": str(tmp_path / "other")}, sys.executable)
     assert f"RuntimeError: {mops.__file__}" in str(refusal(given.of(context), tmp_path))
 
 
-def test_values_of_variables_are_in_no_representation(context: JobContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_repr_contains_values_of_variables(context: JobContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dask logs the arguments of a task that raises."""
     monkeypatch.setenv("API_TOKEN", "c2VjcmV0")
     given = child_environment({"API_TOKEN": None}, None)

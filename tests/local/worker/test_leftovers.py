@@ -1,4 +1,4 @@
-"""What one simulation or target leaves in its process does not reach the next where mops can help it."""
+"""mops removes the state that a simulation or target leaves in its process, as far as possible."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def losses(result: TaskResult, target: str) -> dict[int, tuple[float, float]]:
     return {group: (named["random"], named["numpy"]) for group, named in found.items()}
 
 
-def test_a_target_draws_the_same_whatever_ran_before_it(run: Any) -> None:
-    """A target that bootstraps with numpy.random gave another loss in another order of the study."""
+def test_a_target_draws_the_same_numbers_after_any_other_target(run: Any) -> None:
+    """Regression: a target that uses numpy.random gave another loss in another order of the study."""
     sets = [{"a": 1}, {"a": 2}]
     there = run(DRAWS, sets, targets=("model:first", "model:second"))
     back = run(DRAWS, sets[::-1], n_replicates=3, targets=("model:second", "model:first"))
@@ -74,7 +74,7 @@ def test_a_target_draws_the_same_whatever_ran_before_it(run: Any) -> None:
         assert losses(there, target) == dict(zip((0, 1), (losses(back, target)[i] for i in (1, 0)), strict=True))
 
 
-def test_targets_and_sets_draw_apart(run: Any) -> None:
+def test_targets_and_sets_draw_different_numbers(run: Any) -> None:
     result = run(DRAWS, [{"a": 1}, {"a": 2}], targets=("model:first", "model:second"))
     drawn = {*losses(result, "model:first").values(), *losses(result, "model:second").values()}
     assert len(drawn) == 4
@@ -88,6 +88,6 @@ def test_the_seed_of_a_target_is_fixed() -> None:
     "start", ["signal.setitimer(signal.ITIMER_REAL, 2)", "signal.setitimer(signal.ITIMER_REAL, 2, 0.1)"]
 )
 def test_a_timer_that_a_simulation_left_does_not_end_the_next(run: Any, start: str) -> None:
-    """The kernel ended the process in the next simulation, and that one was recorded as crashed."""
+    """Regression: the timer killed the process in the next simulation, which mops recorded as crashed."""
     result = run(ALARMS.format(start=start), [{"a": 0}, {"a": 1}])
     assert (result.done, result.failures) == ({0, 1}, [])

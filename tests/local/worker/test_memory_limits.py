@@ -1,4 +1,4 @@
-"""Simulations that take too much: ended before the kernel strikes, or by the kernel itself, and named for it."""
+"""Simulations over their memory limit: mops or the kernel kills them, and mops records them as `oom`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from waiting import until
 
 MIB = 1 << 20
 LIMIT = 400 * MIB
-# Takes p["mib"] in steps of 8 MiB, at about 1 GiB a second, and gives it back at the end, p["holds"] seconds later.
+# Allocates p["mib"] in steps of 8 MiB, at about 1 GiB a second, and frees all after another p["holds"] seconds.
 TAKES = """
 import time
 
@@ -36,7 +36,7 @@ def run(p, s):
 """
 
 
-def test_a_simulation_over_its_limit_is_ended_and_the_others_are_there(
+def test_a_simulation_over_its_limit_is_killed_and_the_others_succeed(
     lab: PoolLab, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = lab.pool(TAKES, memory_bytes=LIMIT, retries=0)
@@ -55,7 +55,7 @@ def test_a_simulation_over_its_limit_is_ended_and_the_others_are_there(
     assert caplog.text.rstrip().endswith("; recorded as failed after 1 try")
 
 
-def test_what_a_simulation_starts_counts(lab: PoolLab) -> None:
+def test_memory_of_subprocesses_counts(lab: PoolLab) -> None:
     code = (
         "import subprocess, sys\n\ndef run(p, s):\n"
         "    take = \"import time; x = b'x' * (500 << 20); time.sleep(60)\"\n"
@@ -65,7 +65,7 @@ def test_what_a_simulation_starts_counts(lab: PoolLab) -> None:
     assert [failure.reason for failure in result.failures] == ["oom"]
 
 
-def test_one_that_does_not_end_by_itself_is_killed(lab: PoolLab) -> None:
+def test_a_simulation_that_ignores_sigterm_is_killed(lab: PoolLab) -> None:
     code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + TAKES
     result = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"mib": 2000}])
     (failure,) = result.failures
@@ -80,7 +80,7 @@ def test_a_target_over_the_limit_fails_as_a_target(lab: PoolLab) -> None:
     assert sorted(values(result, "x")) == [(0, 0)]
 
 
-def test_other_deaths_say_what_they_took_too(lab: PoolLab) -> None:
+def test_other_deaths_also_report_peak_memory(lab: PoolLab) -> None:
     code = "import os, time\n\ndef run(p, s):\n    held = b'x' * (100 << 20)\n    time.sleep(3)\n    os.abort()\n"
     result = lab.run(lab.pool(code, memory_bytes=LIMIT, retries=0), [{"a": 1}])
     (failure,) = result.failures
@@ -89,7 +89,9 @@ def test_other_deaths_say_what_they_took_too(lab: PoolLab) -> None:
     assert 100 * MIB < failure.peak_bytes < LIMIT
 
 
-def test_with_retries_it_is_left_to_another_task(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
+def test_with_retries_an_oom_simulation_is_postponed_to_another_task(
+    lab: PoolLab, caplog: pytest.LogCaptureFixture
+) -> None:
     pool = lab.pool(TAKES, memory_bytes=LIMIT, retries=1, slots=2)
     sets = [{"mib": 8}, {"mib": 600, "holds": 2}, {"mib": 16}]
     result = lab.run(pool, sets)
@@ -117,16 +119,16 @@ def run(p, s):
 """
 
 
-def test_what_earlier_simulations_left_is_not_blamed_on_the_next(
+def test_leaks_of_earlier_simulations_are_not_blamed_on_the_next(
     lab: PoolLab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process grows by less than CHILD_GROWTH in each, and the limit leaves no room for two."""
+    """Each simulation leaks less than CHILD_GROWTH, but two leaks exceed the limit."""
     caplog.set_level("INFO", "mops")
     pool = lab.pool(LEAKS, memory_bytes=250 * MIB, growth_bytes=300 * MIB, retries=0)
     for _ in range(3):
         result = lab.run(pool, [{"mib": 110, "i": i} for i in range(8)])
         assert (result.done, result.postponed, result.failures) == ({*range(8)}, frozenset(), [])
-    # On a busy machine a second leak may pass unseen: then the first lesson is a size that is too large still.
+    # On a busy machine mops may miss the second leak. Then its first replacement size is still too large.
     n_lessons = caplog.text.count("retrying in a fresh process (")
     assert 1 <= n_lessons <= 3, "a few are enough to know when to leave"
     assert "were left over from earlier simulations)" in caplog.text
@@ -134,13 +136,13 @@ def test_what_earlier_simulations_left_is_not_blamed_on_the_next(
     assert "which leaves a simulation too little memory" in caplog.text
 
 
-def test_without_recycling_it_is_blamed_on_the_next(lab: PoolLab) -> None:
+def test_without_recycling_a_leak_is_blamed_on_the_next(lab: PoolLab) -> None:
     result = lab.run(lab.pool(LEAKS, memory_bytes=250 * MIB, retries=0), [{"mib": 110, "i": i} for i in range(8)])
     assert result.done == {*range(8)}
     assert {failure.reason for failure in result.failures} == {"oom"}
 
 
-def test_a_greedy_simulation_gets_a_fresh_process_once_and_no_other_one_has_to_leave_for_it(
+def test_a_greedy_simulation_gets_one_fresh_process_and_no_other_child_is_replaced(
     lab: PoolLab, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "mops")
@@ -153,7 +155,7 @@ def test_a_greedy_simulation_gets_a_fresh_process_once_and_no_other_one_has_to_l
     assert "from now on replacing" not in caplog.text
 
 
-def test_alone_its_peak_is_that_of_the_kernels_own_count(lab: PoolLab) -> None:
+def test_the_peak_of_a_simulation_alone_is_the_kernels_count(lab: PoolLab) -> None:
     code = TAKES.replace(
         'return {"x": s}', "import resource\n    return {'x': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}"
     )
@@ -163,7 +165,7 @@ def test_alone_its_peak_is_that_of_the_kernels_own_count(lab: PoolLab) -> None:
     assert result.peak_bytes == pytest.approx(600 * MIB, rel=0.1), "without what it shares with its template"
 
 
-def test_a_replicate_of_a_group_in_pieces_is_postponed_by_itself(lab: PoolLab) -> None:
+def test_a_replicate_of_a_split_group_is_postponed_alone(lab: PoolLab) -> None:
     code = TAKES + "\nsmall = run\n\ndef run(p, s):\n    return small({'mib': p['mib'] if s == p['ill'] else 8}, s)\n"
     params = {"mib": 1200, "ill": 0}
     pool = lab.pool(code, memory_bytes=LIMIT, retries=1)
@@ -173,7 +175,7 @@ def test_a_replicate_of_a_group_in_pieces_is_postponed_by_itself(lab: PoolLab) -
     assert (result.replicates, result.postponed, result.failures) == ({0, 2}, {1}, [])
 
 
-def test_while_one_runs_alone_no_other_does(lab: PoolLab) -> None:
+def test_no_other_simulation_runs_while_one_runs_alone(lab: PoolLab) -> None:
     code = (
         "import time\n\ndef run(p, s):\n    began = time.monotonic()\n    time.sleep(0.5)\n"
         "    return {'x': [began, time.monotonic()]}\n"
@@ -195,7 +197,7 @@ def test_while_one_runs_alone_no_other_does(lab: PoolLab) -> None:
     assert len(overlaps) <= 1, "only the two that do not run alone may run at once"
 
 
-# A model whose import takes 300 MiB, which every process that is forked from it shows as its own.
+# The import of this model allocates 300 MiB, which count in the resident memory of every forked process.
 LARGE_IMPORT = """
 import time
 from pathlib import Path
@@ -212,8 +214,8 @@ def run(p, s):
 """
 
 
-def test_pages_that_forked_processes_share_with_their_template_are_not_counted_in_each(lab: PoolLab) -> None:
-    """Four slots in 1.5 GiB ended every simulation of a model whose import takes 300 MiB as `oom`."""
+def test_pages_shared_with_the_template_do_not_count_in_each_child(lab: PoolLab) -> None:
+    """Regression: with four slots in 1.5 GiB, every simulation of a model with an import of 300 MiB was `oom`."""
     pool = lab.pool(LARGE_IMPORT, slots=4, worker_limit=resident_bytes() + 1200 * MIB, retries=0)
     pool.check()
     assert limit_bytes(pool, alone=False) < 300 * MIB
@@ -227,8 +229,8 @@ def test_pages_that_forked_processes_share_with_their_template_are_not_counted_i
     assert "shared pages are not counted" in failure.message
 
 
-def test_what_is_shared_keeps_no_simulation_waiting(lab: PoolLab) -> None:
-    """The sum of resident memory counts the import once for each process, and only one at a time was started."""
+def test_shared_memory_does_not_delay_simulations(lab: PoolLab) -> None:
+    """Regression: the sum of resident memory counts the import in each process, so simulations ran one at a time."""
     pool = lab.pool(LARGE_IMPORT, slots=3, worker_limit=resident_bytes() + 1200 * MIB)
     pool.check()
     sets = [{"a": i, "meets": 3} for i in range(3)]
@@ -239,12 +241,12 @@ def test_what_is_shared_keeps_no_simulation_waiting(lab: PoolLab) -> None:
     for request in requests:
         request.join(30)
     assert [result.done for result in got] == [{0}] * 3
-    assert max(result.peak_bytes for result in got) < 200 * MIB, "what BATCH_SIZE=auto reckons with"
+    assert max(result.peak_bytes for result in got) < 200 * MIB, "the size that BATCH_SIZE=auto uses"
     assert min(result.own_bytes for result in got) > resident_bytes() + 300 * MIB, "the template's are there once"
 
 
-def test_memory_that_a_process_and_what_it_starts_share_counts_once_and_whole(lab: PoolLab) -> None:
-    """Private pages alone would hide what a model allocates before it forks workers of its own."""
+def test_memory_shared_with_subprocesses_counts_once_and_fully(lab: PoolLab) -> None:
+    """Private pages alone would not include memory that a model allocates before it forks subprocesses."""
     code = (
         "import os, time\n\ndef run(p, s):\n    held = b'x' * (600 << 20)\n    if not os.fork():\n"
         "        time.sleep(60)\n        os._exit(0)\n    time.sleep(60)\n"
@@ -257,7 +259,7 @@ def test_memory_that_a_process_and_what_it_starts_share_counts_once_and_whole(la
 
 
 def test_pages_that_are_no_longer_shared_count(lab: PoolLab) -> None:
-    """Resident memory stays as it is while a forked process makes the template's pages its own."""
+    """Resident memory does not change when a forked process copies pages of its template."""
     code = (
         "import time\nballast = bytearray(500 << 20)\n\ndef run(p, s):\n    time.sleep(p['early'])\n"
         "    for i in range(0, len(ballast), 4096):\n        ballast[i] = 1\n    time.sleep(60)\n"
@@ -266,10 +268,10 @@ def test_pages_that_are_no_longer_shared_count(lab: PoolLab) -> None:
     assert [failure.reason for failure in result.failures] == ["oom"]
 
 
-def test_memory_is_looked_at_by_the_clock_and_not_for_each_line_that_is_printed(
+def test_memory_is_measured_by_the_clock_and_not_for_each_line_of_output(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look takes 20 us or more: at 20 lines each simulation of a microsecond took 75."""
+    """Regression: a measurement takes at least 20 us, so a simulation of 1 us with 20 lines of output took 75 us."""
     n_looks = 0
     tree_bytes = process_memory.tree_bytes
 
@@ -309,14 +311,14 @@ def test_nothing_more_starts_while_the_worker_is_full(
     monkeypatch.setattr("mops.waiting.LOG_SECONDS", 0.0)
     used = resident_bytes()
     pool = lab.pool(HOLDS, slots=2, worker_limit=used + 400 * MIB, memory_bytes=2 << 30)
-    lab.run(pool, [{"mib": 1}])  # its child stays, and what it takes is given up for the others
+    lab.run(pool, [{"mib": 1}])  # its child stays until another simulation needs its memory
     got: list[TaskResult] = []
     requests = [threading.Thread(target=lambda mib=mib: got.append(lab.run(pool, [{"mib": mib}]))) for mib in (500, 2)]
     requests[0].start()
     until(lambda: pool.children_bytes() > 500 * MIB)
     assert pool.children_bytes() < 800 * MIB, "a forked process is one of the template's, too: it counts once"
     requests[1].start()
-    until(lambda: caplog.text.count("waiting to start simulations") > 1)  # it has looked more than once
+    until(lambda: caplog.text.count("waiting to start simulations") > 1)  # it has measured more than once
     assert not (lab.folder / "started-2").exists()
     (lab.folder / "go").touch()
     for request in requests:
@@ -325,10 +327,10 @@ def test_nothing_more_starts_while_the_worker_is_full(
     assert (lab.folder / "started-2").exists()
 
 
-def test_pausing_follows_what_others_leave(
+def test_pausing_depends_on_the_memory_that_other_programs_leave(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two jobs on a laptop each took what was there when they began, and the kernel chose among both."""
+    """Regression: two jobs on a laptop each claimed all memory free at its start, and the kernel killed one."""
     monkeypatch.setattr("mops.waiting.LOG_SECONDS", 0.0)
     pool = lab.pool(HOLDS, slots=2, memory_bytes=2 << 30)
     got: list[TaskResult] = []
@@ -348,7 +350,7 @@ def test_pausing_follows_what_others_leave(
     assert [result.done for result in got] == [{0}, {0}]
 
 
-def test_one_may_always_run(lab: PoolLab) -> None:
+def test_one_simulation_may_always_run(lab: PoolLab) -> None:
     pool = lab.pool(HOLDS, slots=2, worker_limit=1, memory_bytes=2 << 30)
     assert lab.run(pool, [{"mib": 1}, {"mib": 2}]).done == {0, 1}
 
@@ -383,12 +385,12 @@ def run(p, s):
 
 
 @pytest.mark.parametrize("template_too", [False, True])
-def test_what_the_kernel_kills_is_out_of_memory_and_not_crashed(
+def test_a_kill_by_the_kernel_is_oom_and_not_crashed(
     cgroup_of: Callable[[int], Path], tmp_path: Path, *, template_too: bool
 ) -> None:
-    """With its template a process loses who could tell how it ended: that was `crashed`, and no slot fewer."""
+    """Regression: if its template died too, mops recorded a process as `crashed` and kept the number of slots."""
     cgroup = cgroup_of(500 * MIB)
-    # Under its own limit, which is larger than the container: what a limit set too high comes to.
+    # The limit of the simulation is larger than the container, as with a SIM_MEMORY that is too high.
     (tmp_path / "model.py").write_text(GREEDY)
     sets = json.dumps([{"mib": 8}, {"mib": 2000, "template": template_too}, {"mib": 16}])
     line = [sys.executable, "-c", IN_A_CGROUP, str(cgroup), str(tmp_path), str(Path(__file__).parent), sets]
@@ -404,10 +406,10 @@ def test_what_the_kernel_kills_is_out_of_memory_and_not_crashed(
     assert failure["limit_bytes"] == 8 << 30
 
 
-def test_a_template_that_the_kernel_kills_costs_a_slot_too(
+def test_a_template_that_the_kernel_kills_also_reduces_the_slots(
     lab: PoolLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ran no simulation, so that nothing was said, and as many as before ran at once."""
+    """Regression: the template ran no simulation, so mops reported nothing and kept the number of slots."""
     counter = tmp_path / "vmstat"
     counter.write_text("oom_kill 3\n")
     monkeypatch.setattr(cgroup, "_own_kill_counter", lambda: counter)

@@ -1,4 +1,4 @@
-"""Where limits of memory come from, and what one simulation's share is."""
+"""The sources of memory limits, and the share of one simulation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mops.system.heap import resident_bytes
 MIB = 1 << 20
 
 
-def test_version_2_has_the_least_limit_up_to_the_root(tmp_path: Path) -> None:
+def test_version_2_uses_the_lowest_limit_up_to_the_root(tmp_path: Path) -> None:
     proc, mounted = tmp_path / "cgroup", tmp_path / "sys"
     proc.write_text("0::/pods/one\n")
     for path, text in {
@@ -33,7 +33,7 @@ def test_version_2_has_the_least_limit_up_to_the_root(tmp_path: Path) -> None:
     assert (found.limit_bytes(), found.kills()) == (300 * MIB, 2)
 
 
-def test_version_1_beside_an_empty_version_2(tmp_path: Path) -> None:
+def test_version_1_with_an_empty_version_2(tmp_path: Path) -> None:
     proc, mounted = tmp_path / "cgroup", tmp_path / "sys"
     proc.write_text("4:memory:/a\n0::/\n")
     own = mounted / "memory" / "a"
@@ -58,14 +58,14 @@ def test_a_container_sees_its_own_cgroup_as_the_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "3:cpu:/\n"])
-def test_where_nothing_is_to_be_seen_nothing_is_known(tmp_path: Path, text: str | None) -> None:
+def test_without_cgroup_files_nothing_is_known(tmp_path: Path, text: str | None) -> None:
     proc = tmp_path / "cgroup"
     if text is not None:
         proc.write_text(text)
     assert cgroup.own_cgroup(proc, tmp_path) is None
 
 
-def test_the_least_limit_counts() -> None:
+def test_the_lowest_limit_counts() -> None:
     assert memory_limits.allowed_bytes(100 * MIB) == 100 * MIB
     assert memory_limits.allowed_bytes() <= psutil.virtual_memory().total
     assert memory_limits.allowed_bytes(0) == memory_limits.allowed_bytes()
@@ -76,7 +76,7 @@ def test_the_least_limit_counts() -> None:
     [
         (24 << 30, 200 * MIB, 2, ((24 << 30) - 200 * MIB) // 2 - 256 * MIB),
         (4 << 30, 1 << 30, 4, 768 * MIB - 256 * MIB),
-        (1 << 30, 900 * MIB, 4, 64 * MIB),  # there is no room: the least that anything can run in
+        (1 << 30, 900 * MIB, 4, 64 * MIB),  # not enough memory: the minimum for a simulation
     ],
 )
 def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
@@ -86,10 +86,10 @@ def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_is_free_in_a_container_is_its_limit_less_what_it_uses_without_files_that_can_go(
+def test_free_memory_of_a_container_is_its_limit_minus_its_usage_without_file_cache(
     tmp_path: Path, version: int
 ) -> None:
-    """The limit of a simulation came from all memory, also from what others had."""
+    """Regression: mops computed the limit of a simulation from all memory, including that of other programs."""
     proc, mounted = tmp_path / "cgroup", tmp_path / "sys"
     own = mounted / "memory" / "pod" / "one" if version == 1 else mounted / "pod" / "one"
     own.mkdir(parents=True)
@@ -109,11 +109,11 @@ def test_what_is_free_in_a_container_is_its_limit_less_what_it_uses_without_file
 
     assert of(own, None, 300, 100) is None
     assert of(own, 1000, 700, 300) == 600 * MIB
-    assert of(own.parent, 2000, 1900, 100) == 200 * MIB, "the least of those that it is in"
+    assert of(own.parent, 2000, 1900, 100) == 200 * MIB, "the lowest of its cgroups"
     assert of(own.parent, 1000, 1100, 0) == 0
 
 
-def test_what_others_hold_is_nobodys_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_other_programs_is_not_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < memory_limits.available_bytes() <= memory_limits.allowed_bytes()
     monkeypatch.setattr(memory_limits, "available_bytes", lambda: 300 * MIB)
     assert memory_limits.usable_bytes(None, 50 * MIB) == 350 * MIB
@@ -125,8 +125,8 @@ def counts(proc: Path, mounted: Path) -> str | None:
     return None if found is None else found.name
 
 
-def test_what_the_kernel_killed_is_counted_by_a_container_with_a_limit_and_else_by_the_machine(tmp_path: Path) -> None:
-    """On a laptop no cgroup's count need rise where the machine runs out of memory."""
+def test_kernel_kills_are_counted_in_a_container_with_a_limit_or_else_in_the_machine(tmp_path: Path) -> None:
+    """On a laptop that runs out of memory, the counter of a cgroup may not rise."""
     proc, mounted = tmp_path / "proc", tmp_path / "sys"
     (proc / "self").mkdir(parents=True)
     own = mounted / "memory" / "a"
@@ -146,7 +146,7 @@ def look(usage: process_memory.Usage, limit: int, resident: int, exact: int | No
     return usage.look(limit, lambda: resident, lambda: exact)
 
 
-def test_usage_is_told_exactly_only_where_it_seems_to_be_above_the_limit() -> None:
+def test_exact_usage_is_measured_only_above_the_limit() -> None:
     usage = process_memory.Usage()
 
     def never() -> int:
@@ -155,22 +155,22 @@ def test_usage_is_told_exactly_only_where_it_seems_to_be_above_the_limit() -> No
     assert usage.look(100, lambda: 100, never) == 100
     assert look(usage, 100, 150, 60) == 60
     assert usage.is_exact
-    assert usage.look(100, lambda: 155, never) == 65, "what was shared still is, for some time"
-    assert look(usage, 100, 200, 105) == 105, "at once where it seems to be above the limit again"
+    assert usage.look(100, lambda: 155, never) == 65, "the shared size stays valid for a while"
+    assert look(usage, 100, 200, 105) == 105, "measured at once if the estimate is above the limit again"
     assert look(process_memory.Usage(), 100, 150, None) == 150
 
 
-def test_what_was_shared_is_looked_at_again_while_resident_memory_is_above_the_limit() -> None:
+def test_the_shared_size_is_measured_again_while_resident_memory_is_above_the_limit() -> None:
     usage = process_memory.Usage()
     assert look(usage, 100, 150, 60) == 60
     deadline = time.monotonic() + 30
-    while look(usage, 100, 150, 150) != 150:  # nothing is shared any more, and resident memory stays as it was
+    while look(usage, 100, 150, 150) != 150:  # no page is shared now, but resident memory has not changed
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("named", [True, False])  # False: systems whose kernel does not name a process's children
-def test_a_tree_has_all_that_a_process_started(monkeypatch: pytest.MonkeyPatch, *, named: bool) -> None:
+@pytest.mark.parametrize("named", [True, False])  # False: systems whose kernel does not list the children of a process
+def test_a_tree_contains_all_descendants(monkeypatch: pytest.MonkeyPatch, *, named: bool) -> None:
     monkeypatch.setattr(process_memory, "NAMES_CHILDREN", named)
     child = "import time; x = bytearray(60 << 20); print('there', flush=True); time.sleep(60)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"

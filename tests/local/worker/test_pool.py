@@ -1,4 +1,4 @@
-"""Children as a pool drives them: real processes and real signals, with the models of tests/models/wild."""
+"""Children of a pool: real processes and real signals, with the models of tests/models/wild."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_each_simulation_starts_in_its_working_folder(lab: PoolLab) -> None:
     assert values(result, "n") == {(0, i): [1] for i in range(3)}
 
 
-def test_a_model_that_closes_every_descriptor_is_blamed_itself(lab: PoolLab) -> None:
+def test_a_model_that_closes_every_descriptor_is_blamed(lab: PoolLab) -> None:
     result = nasty(lab, "good", "closes_descriptors", "good", retries=0)
     assert result.done == {0, 1, 2}
     (failure,) = result.failures
     assert (failure.group, failure.reason) == (1, "crashed")
 
 
-def test_prints_of_every_kind_reach_the_outcome(lab: PoolLab) -> None:
+def test_output_of_every_kind_reaches_the_result(lab: PoolLab) -> None:
     code = (
         "import os, subprocess, sys\n\ndef run(p, s):\n    print('by print')\n    os.write(1, b'by write\\n')\n"
         "    subprocess.run(['echo', 'by another'], check=True)\n    print('an error', file=sys.stderr)\n"
@@ -60,7 +60,7 @@ def test_prints_of_every_kind_reach_the_outcome(lab: PoolLab) -> None:
     ]
 
 
-def test_of_much_printing_the_last_part_is_kept_with_a_note(lab: PoolLab) -> None:
+def test_the_end_of_a_long_output_is_kept_with_a_note(lab: PoolLab) -> None:
     code = "def run(p, s):\n    print('x' * 500_000)\n    print('the end')\n    return {'x': 1}\n"
     prints = lab.run(lab.pool(code), [{"a": 1}]).prints
     assert "bytes of output left out" in prints.split("\n")[0]
@@ -74,7 +74,7 @@ def test_standard_input_is_empty(lab: PoolLab) -> None:
 
 
 @pytest.mark.parametrize("way", ["endless", "endless_holding_gil", "endless_ignoring_sigterm"])
-def test_a_simulation_over_its_time_is_ended_and_its_line_named(lab: PoolLab, way: str) -> None:
+def test_a_simulation_over_its_time_is_killed_and_its_line_reported(lab: PoolLab, way: str) -> None:
     result = nasty(lab, way, "good", timeout_s=3.0)
     (failure,) = result.failures
     assert (failure.group, failure.reason, failure.attempts) == (0, "timeout", 1)
@@ -98,7 +98,7 @@ def test_each_simulation_has_its_own_seeded_generators(lab: PoolLab) -> None:
     assert len({tuple(drawn) for drawn in there.values()}) == 3
 
 
-def test_a_child_has_its_thread_limits_and_is_the_first_to_go(lab: PoolLab) -> None:
+def test_a_child_has_thread_limits_and_the_kernel_kills_it_first(lab: PoolLab) -> None:
     names = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS", "PYTHONHASHSEED"
     code = (
         f"import os\n\ndef run(p, s):\n    found = [os.environ[name] for name in {names!r}]\n"
@@ -108,7 +108,7 @@ def test_a_child_has_its_thread_limits_and_is_the_first_to_go(lab: PoolLab) -> N
     assert values(result, "found") == {(0, 0): ["3", "3", "3", "3", "0", "1000"]}
 
 
-def test_a_models_processes_inherit_no_descriptor_of_ours(lab: PoolLab) -> None:
+def test_subprocesses_of_a_model_inherit_no_descriptor_of_mops(lab: PoolLab) -> None:
     code = (
         "import os, subprocess\n\ndef run(p, s):\n"
         "    listed = subprocess.run(['ls', '-l', '/proc/self/fd'], capture_output=True, text=True, close_fds=False)\n"
@@ -157,18 +157,18 @@ def stopped(lab: PoolLab, grace_s: float, *, go: bool) -> TaskResult:
     return got[0]
 
 
-def test_a_stop_lets_the_running_simulation_end_and_starts_no_other(lab: PoolLab) -> None:
+def test_a_stop_lets_the_running_simulation_finish_and_starts_no_other(lab: PoolLab) -> None:
     assert stopped(lab, 600.0, go=True).done == {0, 1}
     assert not (lab.folder / "started-2").exists()
 
 
-def test_a_stop_without_grace_blames_nobody_and_loses_no_group_that_was_done(lab: PoolLab) -> None:
+def test_a_stop_without_grace_records_no_failure_and_loses_no_finished_group(lab: PoolLab) -> None:
     result = stopped(lab, 0.0, go=False)
     assert (result.done, result.failures) == ({0}, [])
     assert values(result, "x") == {(0, 0): [0]}
 
 
-def test_a_stop_ends_a_simulation_deep_in_c_when_its_grace_is_over(lab: PoolLab) -> None:
+def test_a_stop_kills_a_simulation_in_c_code_after_the_grace_period(lab: PoolLab) -> None:
     code = (
         "import ctypes\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / 'started').touch()\n"
         "    while True:\n        ctypes.PyDLL(None).pause()\n"
@@ -182,13 +182,13 @@ def test_a_stop_ends_a_simulation_deep_in_c_when_its_grace_is_over(lab: PoolLab)
 
 
 def started(lab: PoolLab, pool: Pool, sets: list[dict[str, Any]]) -> list[TaskResult]:
-    """Run a task in a thread; its result will be in the list."""
+    """Run a task in a thread, which appends the result to the returned list."""
     got: list[TaskResult] = []
     threading.Thread(target=lambda: got.append(lab.run(pool, sets)), daemon=True).start()
     return got
 
 
-def test_a_task_waits_while_buffers_take_too_much_and_runs_when_they_are_freed(
+def test_a_task_waits_until_buffers_are_freed(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mops.waiting.LOG_SECONDS", 0.0)
@@ -197,14 +197,14 @@ def test_a_task_waits_while_buffers_take_too_much_and_runs_when_they_are_freed(
     first = lab.run(pool, [{"a": 1}])
     assert held_bytes() > pool.context.held_bytes
     got = started(lab, pool, [{"a": 2}])
-    until(lambda: "results are not fetched yet" in caplog.text)  # it waits
+    until(lambda: "results are not fetched yet" in caplog.text)  # the task waits
     assert not (lab.folder / "ran-2").exists()
     del first
     until(lambda: bool(got))
     assert got[0].done == {0}
 
 
-def test_a_task_that_waits_for_room_comes_back_empty_when_stopped(lab: PoolLab) -> None:
+def test_a_task_that_waits_for_buffers_returns_empty_on_a_stop(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", held_bytes=held_bytes())
     first = lab.run(pool, [{"a": 1}])
     got = started(lab, pool, [{"a": 2}])
@@ -213,7 +213,7 @@ def test_a_task_that_waits_for_room_comes_back_empty_when_stopped(lab: PoolLab) 
     assert (first.done, got[0].done) == ({0}, set())
 
 
-def test_a_simulation_over_its_time_takes_its_processes_along(lab: PoolLab) -> None:
+def test_subprocesses_of_a_simulation_over_its_time_end_too(lab: PoolLab) -> None:
     code = (
         "import subprocess, time\nfrom pathlib import Path\n\ndef run(p, s):\n"
         "    (HERE / 'sleeper').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n    time.sleep(600)\n"
@@ -223,7 +223,7 @@ def test_a_simulation_over_its_time_takes_its_processes_along(lab: PoolLab) -> N
     until(lambda: not alive(int((lab.folder / "sleeper").read_text())))
 
 
-def test_a_child_killed_from_outside_is_replaced_and_explained(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_killed_child_is_replaced_and_reported(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     code = (
         "import os, signal\nfrom pathlib import Path\n\ndef run(p, s):\n    if not (HERE / 'killed').exists():\n"
         "        (HERE / 'killed').touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n    return {'x': 1}\n"
@@ -245,11 +245,11 @@ def test_closing_leaves_no_process_and_no_descriptor(lab: PoolLab) -> None:
     pool.close()
     until(lambda: not psutil.pid_exists(child))
     until(lambda: not alive(sleeper))
-    pool.close()  # twice does no harm
+    pool.close()  # a second close is allowed
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_closing_while_children_start_leaves_none_and_no_descriptor(lab: PoolLab) -> None:
+def test_closing_while_children_start_leaves_no_process_and_no_descriptor(lab: PoolLab) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=3, start="spawn")
     pool.warm()
@@ -268,8 +268,8 @@ def test_a_closed_pool_starts_no_child(lab: PoolLab) -> None:
     assert pool.pids() == []
 
 
-def test_who_starts_a_child_too_late_makes_nothing_that_nobody_closes(lab: PoolLab) -> None:
-    """One held up for longer than a closing waits made a new reaper, and a new folder to work in."""
+def test_a_late_start_of_a_child_creates_nothing_in_a_closed_pool(lab: PoolLab) -> None:
+    """Regression: a start that outlasted the close made a new reaper and a new scratch folder."""
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn")
     assert lab.run(pool, [{"a": 1}]).done == {0}
     reaper = pool._starter._reaper
@@ -280,7 +280,7 @@ def test_who_starts_a_child_too_late_makes_nothing_that_nobody_closes(lab: PoolL
         _ = pool._starter.scratch.path
 
 
-def test_who_closes_a_pool_that_another_closes_waits_until_no_child_is_left(lab: PoolLab) -> None:
+def test_a_second_close_waits_until_no_child_is_left(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", slots=4, start="spawn")
     pool.warm()
     children = pool.pids()
@@ -300,18 +300,20 @@ def test_who_closes_a_pool_that_another_closes_waits_until_no_child_is_left(lab:
     assert left == [[], []]
 
 
-def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab: PoolLab) -> None:
+def test_a_child_that_cannot_start_for_lack_of_descriptors_leaves_nothing(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': s}\n", start="spawn")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    pool._starter._living_reaper()  # which stays, whatever it is asked to start
-    others = set(psutil.Process().children(recursive=True))  # with the test run's own: Azurite, its event forwarder
+    pool._starter._living_reaper()  # the reaper survives every failed start
+    others = set(
+        psutil.Process().children(recursive=True)
+    )  # including other processes of the test run, such as Azurite
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
     first = max(opened) + 1
-    assert pool._starter.scratch.path.is_dir()  # which is locked by a descriptor as long as there is the pool
+    assert pool._starter.scratch.path.is_dir()  # the lock of this folder is a descriptor that the pool keeps
     before = len(list(Path("/proc/self/fd").iterdir()))
     n_refused = 0
     try:
-        for more in range(3, 20):  # from where there are enough for the selector and the page
+        for more in range(3, 20):  # three are enough for the selector and the page
             resource.setrlimit(resource.RLIMIT_NOFILE, (first + more, hard))
             try:
                 pool.warm()
@@ -331,8 +333,8 @@ def test_a_child_that_finds_no_descriptor_left_to_start_with_leaves_nothing(lab:
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_children_work_where_more_than_a_thousand_files_are_open(lab: PoolLab, start: str) -> None:
-    """select(2) takes no descriptor above 1,023: with 1,100 open files every child died."""
+def test_children_work_with_more_than_a_thousand_open_files(lab: PoolLab, start: str) -> None:
+    """Regression: select(2) accepts no descriptor above 1,023, so with 1,100 open files every child died."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     opened: list[int] = []
@@ -348,7 +350,7 @@ def test_children_work_where_more_than_a_thousand_files_are_open(lab: PoolLab, s
     assert (result.done, result.failures) == ({0, 1}, [])
 
 
-def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: PoolLab) -> None:
+def test_a_child_keeps_no_buffer_and_the_worker_frees_unused_buffers(lab: PoolLab) -> None:
     pool = lab.pool("def run(p, s):\n    return {'x': list(range(1000))}\n")
     before = held_bytes()
     result = lab.run(pool, [{"a": i} for i in range(5)])
@@ -360,7 +362,7 @@ def test_a_child_keeps_no_part_and_the_worker_none_that_nobody_reads(lab: PoolLa
     assert held_bytes() == before
 
 
-def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: PoolLab) -> None:
+def test_a_child_keeps_no_buffer_that_it_got_for_targets(lab: PoolLab) -> None:
     code = (
         "import os, time\nfrom pathlib import Path\nfrom mops.child.task_run import HANDOVER_SECONDS\n\n"
         "def run(p, s):\n    first = not (HERE / 'first').exists()\n"
@@ -372,14 +374,14 @@ def test_a_child_keeps_no_part_that_it_was_given_for_the_targets(lab: PoolLab) -
     )
     pool = lab.pool(code, targets=("model:score",))
     assert len(lab.run(pool, [{"a": 1}], n_replicates=2).losses) == 1
-    assert "mops-part" in (lab.folder / "maps").read_text()  # the target did see what an earlier child had made
+    assert "mops-part" in (lab.folder / "maps").read_text()  # the target has read the buffer of an earlier child
     (pid,) = pool.pids()
-    until(lambda: "mops-part" not in Path(f"/proc/{pid}/maps").read_text())  # it says first that it has ended
+    until(lambda: "mops-part" not in Path(f"/proc/{pid}/maps").read_text())  # the child reports its end first
     assert not any("mops-part" in str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir())
 
 
 @pytest.mark.parametrize("fails", ["raise ValueError", "os._exit(1)"])
-def test_the_first_good_simulation_in_order_makes_the_reference(lab: PoolLab, fails: str) -> None:
+def test_the_first_good_simulation_in_order_sets_the_reference(lab: PoolLab, fails: str) -> None:
     code = f"import os\n\ndef run(p, s):\n    if p['a'] == 0:\n        {fails}\n    return {{'x': 1, 'y': 'text'}}\n"
     result = lab.run(lab.pool(code), [{"a": 0}, {"a": 1}])
     assert result.reference == {"output": {"x": "number", "y": "string"}}
@@ -400,7 +402,7 @@ pool.run(TaskRequest(context, 1, (Group(0, "a", {"a": 1}, (1,)),), None, 600.0, 
 """
 
 
-def test_a_child_deep_in_c_ends_with_its_killed_parent_and_so_do_its_processes(lab: PoolLab) -> None:
+def test_a_child_in_c_code_and_its_subprocesses_end_with_the_killed_parent(lab: PoolLab) -> None:
     (lab.folder / "model.py").write_text(
         SEEN + "import ctypes, subprocess\nfrom pathlib import Path\n\ndef run(p, s):\n"
         "    (HERE / 'sleeper').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n"

@@ -1,4 +1,4 @@
-"""What a model starts and leaves running, in sessions of its own too, ends with the process that ran its simulation."""
+"""Subprocesses that a model leaves, even in new sessions, end with the process that ran the simulation."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from mops.worker.reaper.client import Reaper
 from mops.worker.reaper.main import _Reaper
 from waiting import until
 
-# Starts a program in a session of its own and without its environment, and a daemon by the double fork that only forks:
-# neither is in the group of its simulation, nor is the daemon its child.
+# Starts a program in a new session and with an empty environment, and a daemon by a double fork without exec. Neither
+# is in the process group of the simulation, and the daemon is not its child.
 STARTS = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -83,15 +83,15 @@ def alive(pids: list[int]) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _leave_none(tmp_path: Path) -> Iterator[None]:
-    """End what a failed test leaves: its daemons would sleep on for ten minutes."""
+    """Kill the daemons of a failed test, which would sleep for ten minutes."""
     yield
     for pid in alive(noted(tmp_path)):
         os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_what_a_simulation_started_ends_with_its_process_however_that_ends(lab: PoolLab, start: str) -> None:
-    """Processes in sessions of their own went on after a timeout, an `oom` and a crash, until the machine was full."""
+def test_subprocesses_of_a_simulation_end_with_its_process_however_it_ends(lab: PoolLab, start: str) -> None:
+    """Regression: processes in new sessions survived a timeout, an `oom` and a crash, until the machine was full."""
     pool = lab.pool(STARTS + WAYS, start=start, retries=0, timeout_s=5.0, memory_bytes=500 << 20)
     result = lab.run(pool, [{"then": then} for then in ("dies", "takes", "hangs", "returns")])
     assert [failure.reason for failure in result.failures] == ["crashed", "oom", "timeout"]
@@ -103,7 +103,7 @@ def test_what_a_simulation_started_ends_with_its_process_however_that_ends(lab: 
     assert alive(pids) == []
 
 
-def test_a_process_that_leaves_after_its_simulations_leaves_nothing(lab: PoolLab) -> None:
+def test_a_replaced_child_leaves_no_process(lab: PoolLab) -> None:
     lab.run(lab.pool(STARTS + WAYS, tasks_per_child=1), [{"then": "returns"}])
     assert len(noted(lab.folder)) == 2
     assert alive(noted(lab.folder)) == []
@@ -131,7 +131,7 @@ def test_after_kill_9_of_the_runner_no_process_is_alive(lab: PoolLab) -> None:
     until(lambda: not alive(below))
 
 
-def test_what_the_import_of_a_model_left_running_stays_for_its_simulations(lab: PoolLab) -> None:
+def test_processes_of_the_models_import_stay_for_its_simulations(lab: PoolLab) -> None:
     code = (
         STARTS + "\nstart()\n\ndef run(p, s):\n    if p['dies']:\n        os.abort()\n"
         "    return {'x': [int(line) for line in (HERE / 'pids').read_text().split()]}\n"
@@ -145,8 +145,8 @@ def test_what_the_import_of_a_model_left_running_stays_for_its_simulations(lab: 
     assert alive(pids) == []
 
 
-def test_processes_whose_template_was_killed_run_to_their_end_and_are_told_how(lab: PoolLab) -> None:
-    """The reaper ends what a dead process has left: a template has left the processes that run simulations."""
+def test_processes_whose_template_was_killed_finish_with_a_known_exit_code(lab: PoolLab) -> None:
+    """The reaper kills the orphans of a dead process, but the orphans of a template are the child processes."""
     code = (
         "import os, time\nfrom pathlib import Path\n\ndef run(p, s):\n    (HERE / f'in-{p[\"a\"]}').touch()\n"
         "    while not (HERE / f'go-{p[\"a\"]}').exists():\n        time.sleep(0.01)\n"
@@ -165,7 +165,7 @@ def test_processes_whose_template_was_killed_run_to_their_end_and_are_told_how(l
     threads = {what: run(what) for what in ("lives", "dies")}
     assert pool._starter.template is not None
     os.kill(pool._starter.template.pid, signal.SIGKILL)
-    threads["other"] = run("other")  # with a template of its own
+    threads["other"] = run("other")  # with a separate template
     for what in ("dies", "other", "lives"):
         (lab.folder / f"go-{what}").touch()
         threads[what].join(60)
@@ -189,8 +189,8 @@ def test_a_reaper_says_why_a_program_cannot_be_started() -> None:
     reaper.close()
 
 
-def test_a_reaper_that_cannot_start_a_program_leaves_the_others_alone() -> None:
-    """It ended by an error that was no OSError, and killed what ran in the pool's other slots."""
+def test_a_reaper_that_cannot_start_a_program_keeps_the_others() -> None:
+    """Regression: an error that was not an OSError ended the reaper, which killed the children in all other slots."""
     reaper = Reaper()
     try:
         with Path(os.devnull).open("wb") as null:
@@ -217,8 +217,8 @@ def spawn(reaper: Reaper, *argv: str) -> int:
 
 
 @pytest.mark.parametrize("n_free", range(6))
-def test_a_reaper_without_room_for_descriptors_says_so_and_leaves_the_others_alone(reaper: Reaper, n_free: int) -> None:
-    """It ended by the error, and killed what ran in the pool's other slots."""
+def test_a_reaper_without_free_descriptors_says_so_and_keeps_the_others(reaper: Reaper, n_free: int) -> None:
+    """Regression: the error ended the reaper, which killed the children in all other slots."""
     pid = spawn(reaper, "sleep", "600")
     limits = resource.prlimit(reaper.pid, resource.RLIMIT_NOFILE)
     taken = {int(fd.name) for fd in Path(f"/proc/{reaper.pid}/fd").iterdir()}
@@ -234,8 +234,8 @@ def test_a_reaper_without_room_for_descriptors_says_so_and_leaves_the_others_alo
     assert reaper.wait(other) == 7, "every message was taken for what it was"
 
 
-def test_a_reaper_learns_how_processes_end_where_its_worker_ignores_that() -> None:
-    """The kernel freed their numbers at once: a signal could have reached another process."""
+def test_a_reaper_learns_exit_codes_even_if_its_worker_ignores_sigchld() -> None:
+    """Regression: the kernel freed their pids at once, so a signal could have reached another process."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         reaper = Reaper()
@@ -250,14 +250,14 @@ def test_a_reaper_learns_how_processes_end_where_its_worker_ignores_that() -> No
 
 
 def orphan(reaper: Reaper, folder: Path, then: str) -> int:
-    """Return a process whose parent has ended, so that it is the reaper's."""
+    """Return a process whose parent has ended, so that the reaper is its new parent."""
     pid = spawn(reaper, "sh", "-c", f"({then}) & echo $! > {folder}/pid")
     until(lambda: not alive([pid]))
     return int((folder / "pid").read_text())
 
 
-def test_an_ended_process_that_an_import_has_left_is_waited_for(reaper: Reaper, tmp_path: Path) -> None:
-    """Each stayed in the system's table until the pool was closed."""
+def test_an_ended_process_of_an_import_is_reaped(reaper: Reaper, tmp_path: Path) -> None:
+    """Regression: each ended process stayed a zombie until the close of the pool."""
     left = orphan(reaper, tmp_path, "sleep 600")
     reaper.keep()
     other = spawn(reaper, "true")
@@ -270,7 +270,7 @@ def test_an_ended_process_that_an_import_has_left_is_waited_for(reaper: Reaper, 
 def test_no_other_wait_takes_the_return_code_of_a_forked_process(
     reaper: Reaper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two that ended after their template, the second one had none."""
+    """Regression: of two processes that ended after their template, the second had no return code."""
     forked = orphan(reaper, tmp_path, "exit 7")
     reaper.forked(forked)
     other = spawn(reaper, "true")
@@ -279,26 +279,26 @@ def test_no_other_wait_takes_the_return_code_of_a_forked_process(
 
     def ask_later(question: Message) -> Message:
         monkeypatch.undo()
-        reaper.wait(other)  # another thread's, which comes first
+        reaper.wait(other)  # as another thread does first
         return ask(question)
 
     monkeypatch.setattr(reaper, "_ask", ask_later)
     assert reaper.wait(forked) == 7
 
 
-def test_a_process_that_has_ended_and_was_waited_for_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its number may be another's."""
+def test_a_reaped_process_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may have its pid."""
     with subprocess.Popen(["true"]) as ended:
         pass
     asked: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: pytest.fail(f"signal {number} to {pid}"))
     with Path(os.devnull).open("rb", buffering=0) as output, pytest.raises(ProcessLookupError):
         Grandchild(ended.pid, output, lambda pid: asked.append(pid))
-    assert asked == [ended.pid], "nobody is to count it as living"
+    assert asked == [ended.pid], "the process counts as alive"
 
 
 class Sweeps:
-    """A reaper in this process, and two processes that are left, of which no signal reaches the first."""
+    """A reaper in this process and two leftover processes. No signal reaches the first one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, refusal: type[OSError] | None):
         ours, self._theirs = socket.socketpair()
@@ -322,17 +322,17 @@ class Sweeps:
         return not psutil.pid_exists(self.lasting.pid)
 
 
-def test_a_process_of_another_user_is_left_alone_and_all_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PermissionError ended the reaper, and with it what ran in the pool's other slots."""
+def test_a_process_of_another_user_is_kept_and_all_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: PermissionError ended the reaper, and with it the children in all other slots."""
     sweeps = Sweeps(monkeypatch, PermissionError)
     sweeps.sweep(within_s=600)
     monkeypatch.undo()
     assert alive([sweeps.lasting.pid, sweeps.leftover.pid]) == [sweeps.lasting.pid]
-    until(sweeps.takes_all)  # when it can be ended after all
+    until(sweeps.takes_all)  # as soon as a signal reaches the process
 
 
 def test_only_one_sweep_waits_for_a_process_that_the_kernel_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each process that ended took the pool two seconds more, one after the other."""
+    """Regression: the pool waited two more seconds for each ended process in turn."""
     sweeps = Sweeps(monkeypatch, None)
     sweeps.sweep(within_s=0.5)
     sweeps.sweep(within_s=600)
@@ -341,8 +341,8 @@ def test_only_one_sweep_waits_for_a_process_that_the_kernel_cannot_end(monkeypat
     until(sweeps.takes_all)
 
 
-def test_a_reaper_outlives_the_signals_of_who_stops_a_whole_service() -> None:
-    """`systemctl stop` and `scancel` ended it before it had ended what the simulations had left."""
+def test_a_reaper_survives_the_signals_that_stop_a_service() -> None:
+    """Regression: `systemctl stop` and `scancel` ended the reaper before it had killed leftover processes."""
     reaper = Reaper()
     try:
         with Path(os.devnull).open("wb") as null:
@@ -369,8 +369,8 @@ def run(p, s):
 
 
 @pytest.mark.parametrize("growth_bytes", [0, 1 << 30])
-def test_a_process_with_many_orphans_that_have_ended_is_replaced(lab: PoolLab, growth_bytes: int) -> None:
-    """Nobody waited for them while it lived, until the system had no number for another process."""
+def test_a_process_with_many_zombies_is_replaced(lab: PoolLab, growth_bytes: int) -> None:
+    """Regression: the zombies stayed while the process was alive, until the system had no free pid."""
     pool = lab.pool(ORPHANS, growth_bytes=growth_bytes)
     result = lab.run(pool, [{"a": a} for a in range(3)])
     assert len({pid for (pid,) in values(result, "x").values()}) == 3

@@ -1,4 +1,4 @@
-"""Children that are started and replaced are counted, by how and by why."""
+"""Metrics count started children by method and replaced children by reason."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_each_replacement_has_its_reason(
     assert Counter(children.counts()[1]) - before == expected
 
 
-def test_a_child_that_grows_is_counted_so(lab: PoolLab) -> None:
+def test_a_child_that_grows_is_counted_as_grown(lab: PoolLab) -> None:
     before = Counter(children.counts()[1])
     lab.run(lab.pool(LEAKS, growth_bytes=100 << 20), [{"a": i} for i in range(20)])
     more = Counter(children.counts()[1]) - before
@@ -50,14 +50,14 @@ def test_a_child_that_grows_is_counted_so(lab: PoolLab) -> None:
 
 @pytest.mark.parametrize(("start", "expected"), [("fork", {"spawned": 1, "forked": 3}), ("spawn", {"spawned": 3})])
 def test_processes_are_counted_by_how_they_start(lab: PoolLab, start: str, expected: dict[str, int]) -> None:
-    """The one that forks the others is a process that is spawned, too."""
+    """The template process counts as spawned."""
     before = Counter(children.counts()[0])
     lab.run(lab.pool(GOOD, start=start, tasks_per_child=1), [{"a": i} for i in range(3)])
     assert Counter(children.counts()[0]) - before == expected
 
 
 def test_every_way_to_end_a_child_has_a_reason() -> None:
-    """A way without a reason would end its task with a KeyError. mypy checks that no child ends in another way."""
+    """An ending without a reason would fail its task with a KeyError. mypy checks that the list is complete."""
     ways = {way for literal in get_args(EndedBy) for way in get_args(literal)}
     assert {"itself", "timeout", "memory", "stop"} < ways
     assert set(children.REPLACED_DEATHS) == ways - {"stop"}, "a child that mops stops is not replaced"

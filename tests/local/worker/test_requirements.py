@@ -1,4 +1,4 @@
-"""Which file of a project says what its model needs, and which projects share an environment."""
+"""The file of a project that lists the requirements of its model, and the projects that share an environment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ source = { registry = "https://pypi.org/simple" }
 
 
 def project(root: Path, **files: str) -> Path:
-    """Write files into a folder; a name's underscore stands for its dot."""
+    """Write files into a folder. An underscore in a keyword stands for a dot."""
     for name, text in files.items():
         (root / name.replace("_", ".")).write_text(text)
     return root
@@ -56,7 +56,7 @@ def test_the_first_of_three_files_counts(tmp_path: Path) -> None:
     assert read_dependencies(tmp_path) == Dependencies("requirements.txt", ("polars\n",))
 
 
-def test_a_file_in_a_folder_below_the_root_counts_for_nothing(tmp_path: Path) -> None:
+def test_a_file_below_the_root_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     project(tmp_path / "docs", requirements_txt="sphinx\n")
     assert read_dependencies(tmp_path) is None
@@ -76,7 +76,7 @@ def test_a_file_in_a_folder_below_the_root_counts_for_nothing(tmp_path: Path) ->
     ],
     ids=str,
 )
-def test_nothing_is_asked_for(tmp_path: Path, files: dict[str, str]) -> None:
+def test_no_requirements(tmp_path: Path, files: dict[str, str]) -> None:
     assert read_dependencies(project(tmp_path, **files)) is None
 
 
@@ -94,7 +94,7 @@ def test_nothing_is_asked_for(tmp_path: Path, files: dict[str, str]) -> None:
         "--pre\n--no-index\n--only-binary :all:\n--require-hashes\npolars",
     ],
 )
-def test_lines_that_name_nothing_in_the_bundle(tmp_path: Path, text: str) -> None:
+def test_lines_that_name_no_file_of_the_bundle(tmp_path: Path, text: str) -> None:
     assert not of_requirements(tmp_path, text).of_bundle
 
 
@@ -123,7 +123,7 @@ def test_lines_that_name_nothing_in_the_bundle(tmp_path: Path, text: str) -> Non
     ],
 )
 def test_lines_that_may_name_a_file_of_the_bundle(tmp_path: Path, text: str) -> None:
-    """Else two bundles with other wheels under the same names would share one environment."""
+    """Otherwise two bundles with different wheels of the same names would share an environment."""
     assert of_requirements(tmp_path, text).of_bundle
 
 
@@ -140,14 +140,14 @@ def test_lines_that_may_name_a_file_of_the_bundle(tmp_path: Path, text: str) -> 
     ],
 )
 def test_sources_of_a_lock(tmp_path: Path, source: str, of_bundle: bool, hashed: bool) -> None:
-    """pip takes no hashes for folders and repositories, and with hashes for some it wants them for all."""
+    """pip requires hashes for all packages or none, and accepts no hashes for folders and repositories."""
     other = f'[[package]]\nname = "model"\nversion = "1"\nsource = {source}\n'
     found = read_dependencies(project(tmp_path, pyproject_toml=PROJECT, uv_lock=LOCK + other))
     assert found is not None
     assert (found.of_bundle, found.hashed) == (of_bundle, hashed)
 
 
-def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InstallError) as raised:
         read_dependencies(project(tmp_path, pyproject_toml="[project]\nname =\n"))
     assert str(raised.value) == (
@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 def test_sources_that_only_uv_reads_are_refused_without_a_lock(tmp_path: Path) -> None:
-    """pip would install what somebody else has published under that name."""
+    """pip would install a foreign package of that name from the index."""
     sources = '[tool.uv.sources]\nstarsim = { path = "starsim" }\n'
     with pytest.raises(InstallError) as raised:
         read_dependencies(project(tmp_path, pyproject_toml=PROJECT + sources))
@@ -172,7 +172,7 @@ def test_sources_that_only_uv_reads_are_refused_without_a_lock(tmp_path: Path) -
 MACHINE = ["3.12.1", "linux-x86_64", "numpy-2.4.6.dist-info"]
 
 
-def test_what_decides_which_environment_it_is(tmp_path: Path) -> None:
+def test_the_requirements_choose_the_environment(tmp_path: Path) -> None:
     plain = of_requirements(tmp_path, "polars\n")
     key = plain.key("bundle", MACHINE, {})
     assert len(key) == 32
@@ -187,13 +187,13 @@ def test_what_decides_which_environment_it_is(tmp_path: Path) -> None:
     assert len({key, *others}) == 6
 
 
-def test_variables_that_the_file_names_decide_too(tmp_path: Path) -> None:
+def test_variables_in_the_file_also_choose_the_environment(tmp_path: Path) -> None:
     found = of_requirements(tmp_path, "--index-url https://${USER_NAME}:${TOKEN}@host/simple\nmodel\n")
     keys = {found.key("bundle", MACHINE, {"TOKEN": value, "OTHER": value}) for value in ("a", "b")}
     assert len(keys) == 2
 
 
-def test_a_bundle_whose_own_files_are_installed_has_an_environment_of_its_own(tmp_path: Path) -> None:
+def test_a_bundle_whose_files_are_installed_has_a_separate_environment(tmp_path: Path) -> None:
     found = of_requirements(tmp_path, "./wheels/model-1.0-py3-none-any.whl\n")
     assert found.key("a", MACHINE, {}) != found.key("b", MACHINE, {})
 
@@ -209,7 +209,7 @@ def test_a_bundle_whose_own_files_are_installed_has_an_environment_of_its_own(tm
         ("polars @ https://host/x.whl", "polars @ https://host/x.whl"),
     ],
 )
-def test_passwords_of_addresses_are_not_shown(said: str, shown: str) -> None:
+def test_passwords_in_urls_are_not_shown(said: str, shown: str) -> None:
     assert masked(said) == shown
 
 

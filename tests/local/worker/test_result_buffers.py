@@ -39,7 +39,7 @@ def test_a_buffer_counts_under_its_name_until_it_is_freed(size: int) -> None:
     assert "mine" not in result_buffers.held_names()
 
 
-def test_an_empty_buffer_is_none_and_its_descriptor_is_closed() -> None:
+def test_an_empty_buffer_becomes_none_and_its_descriptor_is_closed() -> None:
     before = n_descriptors()
     assert result_buffers.take(part(0), "mine") is None
     assert n_descriptors() == before

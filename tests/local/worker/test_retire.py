@@ -1,4 +1,4 @@
-"""The preStop hook of a worker's pod, on real schedulers and workers in processes of their own."""
+"""The preStop hook of a worker's pod, with real schedulers and workers in separate processes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Cluster:
         return started
 
     def retire(self, name: str, *options: str, seconds: float = 30) -> str:
-        """Run the hook as a pod does; return what it says. It never fails."""
+        """Run the hook as a pod does, check that it succeeds, and return its output."""
         env = os.environ | {"DASK_SCHEDULER_ADDRESS": self.address, "DASK_WORKER_NAME": name}
         command = [sys.executable, "-m", "mops.worker.retire", f"--http-port={self.http_port}", f"--seconds={seconds}"]
         ran = subprocess.run([*command, *options], env=env, capture_output=True, text=True, timeout=60, check=True)
@@ -63,7 +63,7 @@ class Cluster:
 
     def end(self) -> None:
         for process in self.processes:
-            with contextlib.suppress(ProcessLookupError):  # it and all its own have ended
+            with contextlib.suppress(ProcessLookupError):  # the worker and its subprocesses have ended
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
@@ -91,12 +91,12 @@ def addresses(client: Client) -> dict[str, str]:
 
 
 def counted(calls: Path, seconds: float = 0) -> Callable[[], str]:
-    """Make a task that notes its call and gives a result that only one worker holds; made here, it is sent by value.
+    """Return a task that records its call and returns a result on one worker. Pickle sends a local function by value.
 
     Parameters
     ----------
     seconds
-        What its first call takes.
+        The duration of its first call.
     """
 
     def task() -> str:
@@ -111,8 +111,8 @@ def counted(calls: Path, seconds: float = 0) -> Callable[[], str]:
     return task
 
 
-def test_what_a_retired_worker_holds_is_kept(cluster: Cluster, client: Client, tmp_path: Path) -> None:
-    """Without the hook the result goes with the pod, and is computed again."""
+def test_results_on_a_retired_worker_are_kept(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    """Without the hook, the result is lost with the pod, and Dask computes it again."""
     calls = tmp_path / "calls"
     on_a = addresses(client)["a"]
     future = client.submit(counted(calls), workers=[on_a], allow_other_workers=True, pure=False)
@@ -125,8 +125,8 @@ def test_what_a_retired_worker_holds_is_kept(cluster: Cluster, client: Client, t
     assert calls.read_text() == "x"
 
 
-def test_what_a_retired_worker_runs_is_run_elsewhere(cluster: Cluster, client: Client, tmp_path: Path) -> None:
-    """And the task is not under suspicion: its worker did not die of it."""
+def test_tasks_of_a_retired_worker_run_on_another(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    """The task does not become a suspect, because the worker did not die of it."""
     calls = tmp_path / "calls"
     on_a = addresses(client)["a"]
     future = client.submit(counted(calls, 600), workers=[on_a], allow_other_workers=True, pure=False)
@@ -137,12 +137,14 @@ def test_what_a_retired_worker_runs_is_run_elsewhere(cluster: Cluster, client: C
     assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.tasks[future.key].suspicious) == 0
 
 
-def test_a_retired_worker_ends_by_itself(cluster: Cluster, client: Client) -> None:
+def test_a_retired_worker_stops_by_itself(cluster: Cluster, client: Client) -> None:
     cluster.retire("a")
     cluster.processes[1].wait(30)
 
 
-def test_the_last_worker_says_that_nobody_takes_what_it_holds(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+def test_the_last_worker_reports_that_no_worker_takes_its_results(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
     client.retire_workers([addresses(client)["b"]])
     future = client.submit(counted(tmp_path / "calls"), pure=False)
     future.result(30)
@@ -150,14 +152,14 @@ def test_the_last_worker_says_that_nobody_takes_what_it_holds(cluster: Cluster, 
     assert set(addresses(client)) == {"a"}
 
 
-def test_a_name_that_the_scheduler_does_not_know_is_nothing_to_retire(cluster: Cluster, client: Client) -> None:
-    """The worker has ended before, or was never connected."""
+def test_an_unknown_worker_is_not_retired(cluster: Cluster, client: Client) -> None:
+    """The worker has already ended, or has never connected."""
     assert "c is not among the scheduler's 2 workers" in cluster.retire("c")
     assert set(addresses(client)) == {"a", "b"}
 
 
 def test_a_name_that_is_a_number_is_found(cluster: Cluster) -> None:
-    """Dask makes a number of a name that looks like one."""
+    """Dask converts a name of digits to a number."""
     cluster.start_scheduler()
     cluster.start_worker("7")
     with Client(cluster.address, timeout=120, set_as_default=False) as connected:
@@ -172,7 +174,7 @@ def test_a_scheduler_without_the_route_is_named(cluster: Cluster) -> None:
     assert "404 Not Found; it lacks the route distributed.http.scheduler.api" in said
 
 
-def test_no_scheduler_does_not_fail_the_stop(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_missing_scheduler_does_not_fail_the_stop(cluster: Cluster, tmp_path: Path) -> None:
     said_to = tmp_path / "log"
     said = cluster.retire("a", f"--say-to={said_to}")
     assert "not retired, what it holds is computed again: ConnectionRefusedError" in said
@@ -200,8 +202,8 @@ with socket.create_server(("127.0.0.1", {cluster.http_port})) as server:
         assert "not retired, what it holds is computed again" in cluster.retire("a")
 
 
-def test_a_scheduler_that_hangs_is_waited_for_no_longer_than_allowed(cluster: Cluster, client: Client) -> None:
-    """Stopped, it accepts connections and answers nothing, like one whose loop is blocked."""
+def test_the_hook_waits_for_a_hanging_scheduler_only_until_its_timeout(cluster: Cluster, client: Client) -> None:
+    """A process stopped by SIGSTOP accepts connections and answers nothing, like a scheduler with a blocked loop."""
     scheduler = cluster.processes[0]
     scheduler.send_signal(signal.SIGSTOP)
     try:
@@ -212,7 +214,7 @@ def test_a_scheduler_that_hangs_is_waited_for_no_longer_than_allowed(cluster: Cl
         scheduler.send_signal(signal.SIGCONT)
 
 
-def test_without_its_variables_it_says_which_is_missing() -> None:
+def test_without_its_variables_the_hook_names_the_missing_one() -> None:
     env = {key: value for key, value in os.environ.items() if not key.startswith("DASK_")}
     command = [sys.executable, "-m", "mops.worker.retire"]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""Values that models return go through real child processes and a whole job: they arrive unchanged or are refused."""
+"""Return values of models go through real child processes and a whole job, and arrive unchanged or are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pool_lab import PoolLab, values
 import mops
 from mops.settings import Settings
 
-# Overwrites one array in each simulation, and returns it in the form that the parameter names.
+# Overwrites one array in each simulation, and returns it in the form of the parameter.
 REUSED = """
     import numpy as np
     import pyarrow as pa
@@ -36,7 +36,7 @@ REUSED = """
 
 
 def test_a_model_may_overwrite_one_array_in_all_its_simulations(lab: PoolLab) -> None:
-    """Every row, and every replicate of a target, had the values of the last simulation."""
+    """Regression: every row, and every replicate of a target, had the values of the last simulation."""
     sets = [{"form": form} for form in ("numpy", "table", "slice", "array", "reader")]
     pool = lab.pool(textwrap.dedent(REUSED), targets=("model:seen",))
     result = lab.run(pool, sets, n_replicates=3)
@@ -46,10 +46,10 @@ def test_a_model_may_overwrite_one_array_in_all_its_simulations(lab: PoolLab) ->
     losses = {(loss.group, int(loss.name)): loss.loss for loss in result.losses}
     for simulation, column in found.items():
         assert column == [losses[simulation]] * 3
-    assert len(set(losses.values())) == 15  # seeds differ
+    assert len(set(losses.values())) == 15  # the seeds differ
 
 
-# Values that used to kill the runner: a type that Parquet cannot hold, data that crash their reader, a time too large.
+# Regression: these values killed the runner. Parquet cannot store the type or the time, or the data crash the reader.
 ODD = """
     import numpy as np
     import pyarrow as pa
@@ -71,7 +71,7 @@ ODD_SETS, GOOD_SETS = ["empty struct", "offsets", "seconds"], ["runs", "anything
 
 @pytest.mark.timeout(120)
 def test_no_value_kills_the_runner(tmp_path: Path) -> None:
-    """One parameter set of 60 interrupted the job, in every attempt."""
+    """Regression: one parameter set of 60 interrupted the job in every attempt."""
     (tmp_path / "mops.toml").touch()
     (tmp_path / "model.py").write_text(textwrap.dedent(ODD))
     sets = [{"what": what} for what in ("plain", *ODD_SETS, *GOOD_SETS)]

@@ -1,4 +1,4 @@
-"""Pools of several jobs on one worker: its slots, its memory and its children are bounded for all of them together."""
+"""Pools of several jobs on one worker share one limit each for slots, memory and children."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def children() -> ChildRegistry:
 
 
 def begun(lab: PoolLab, pool: Pool, **params: Any) -> tuple[threading.Thread, list[TaskResult]]:
-    """Run one simulation in a thread; its result will be in the list."""
+    """Run one simulation in a thread, which appends the result to the returned list."""
     got: list[TaskResult] = []
     thread = threading.Thread(target=lambda: got.append(lab.run(pool, [params])), daemon=True)
     thread.start()
@@ -46,7 +46,7 @@ def begun(lab: PoolLab, pool: Pool, **params: Any) -> tuple[threading.Thread, li
 
 
 def held(lab: PoolLab, pool: Pool, name: str) -> tuple[threading.Thread, list[TaskResult]]:
-    """Have a simulation run that ends when it is let go."""
+    """Run a simulation until the body ends."""
     found = begun(lab, pool, a=name, holds=True)
     until((lab.folder / f"started-{name}").exists)
     return found
@@ -63,18 +63,18 @@ def pid(result: TaskResult) -> int:
 
 
 def processes() -> set[int]:
-    """Return the living descendants of this process, as the kernel has them."""
+    """Return the descendants of this process that the kernel lists as alive."""
     return {process.pid for process in psutil.Process().children(recursive=True) if living(process)}
 
 
 @contextmanager
 def most_processes(pools: list[Pool], others: set[int]) -> Iterator[list[int]]:
-    """Yield a list that will hold the most processes there were at once that run simulations, by the kernel's count.
+    """Yield a list that gets the largest number of concurrent child processes, as the kernel counts them.
 
     Parameters
     ----------
     others
-        Descendants that are not of the pools: servers of other tests.
+        Descendants that do not belong to the pools, such as servers of other tests.
     """
     seen, over = [0], threading.Event()
 
@@ -101,15 +101,15 @@ def living(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_there_are_never_more_children_than_slots_whatever_the_number_of_pools(
+def test_there_are_never_more_children_than_slots_with_any_number_of_pools(
     lab: PoolLab, children: ChildRegistry, start: str
 ) -> None:
     others = processes()
     pools = [lab.pool(HOLDS, slots=2, children=children, start=start, job=f"job-{i}") for i in range(3)]
     for pool in pools:
-        pool._starter._living_reaper()  # nor is a reaper
+        pool._starter._living_reaper()  # a reaper is not a child either
     for pool in pools if start == "fork" else ():
-        pool.check()  # a template is no child, and this test tells them apart when they are there
+        pool.check()  # start the template first, so that this test can tell it from children
     results: list[tuple[threading.Thread, list[TaskResult]]] = []
     with most_processes(pools, others) as most:
         for turn in range(3):
@@ -120,7 +120,7 @@ def test_there_are_never_more_children_than_slots_whatever_the_number_of_pools(
     assert most == [2]
 
 
-def test_the_child_that_has_idled_longest_makes_room(lab: PoolLab, children: ChildRegistry) -> None:
+def test_the_child_that_has_idled_longest_is_ended_first(lab: PoolLab, children: ChildRegistry) -> None:
     one, two, three = (lab.pool(HOLDS, slots=2, children=children, job=f"job-{i}") for i in range(3))
     for pool in (one, two, three):
         pool.check()
@@ -133,8 +133,8 @@ def test_the_child_that_has_idled_longest_makes_room(lab: PoolLab, children: Chi
     assert not psutil.pid_exists(second)
 
 
-def test_a_job_of_more_threads_takes_more_of_the_worker(lab: PoolLab, children: ChildRegistry) -> None:
-    """On a worker of four threads, one simulation of two threads leaves room for two of one, and for no third."""
+def test_a_job_with_more_threads_per_simulation_uses_more_of_the_worker(lab: PoolLab, children: ChildRegistry) -> None:
+    """On a worker with four threads, one simulation with two threads leaves room for exactly two with one thread."""
     wide = lab.pool(HOLDS, slots=2, threads=2, children=children, job="wide")
     narrow = lab.pool(HOLDS, slots=4, children=children, job="narrow")
     running = {name: held(lab, pool, name) for name, pool in {"w": wide, "a": narrow, "b": narrow}.items()}
@@ -147,7 +147,7 @@ def test_a_job_of_more_threads_takes_more_of_the_worker(lab: PoolLab, children: 
         let_go(lab, name, thread)
 
 
-def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: PoolLab, children: ChildRegistry) -> None:
+def test_a_task_that_runs_alone_waits_for_all_pools_and_gets_all_memory(lab: PoolLab, children: ChildRegistry) -> None:
     other = lab.pool(HOLDS, slots=2, children=children, job="other")
     pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=8 << 30)
     runs, _ = held(lab, other, "o")
@@ -174,7 +174,7 @@ def test_who_is_to_be_alone_waits_for_all_pools_and_has_all_memory(lab: PoolLab,
 
 
 def test_a_pool_that_warms_up_on_a_full_worker_keeps_no_child(lab: PoolLab, children: ChildRegistry) -> None:
-    """It counted as busy for good, though it ran nothing: no other task could wait for memory to be free."""
+    """Regression: an idle child counted as busy without end, so other tasks could not wait for free memory."""
     other, pool = (lab.pool(HOLDS, children=children, start="spawn", job=job) for job in ("other", "job"))
     runs, _ = held(lab, other, "o")
     pool.warm()
@@ -197,7 +197,7 @@ def test_a_stopped_pool_does_not_wait_for_the_simulations_of_another(
     let_go(lab, "o", runs)
 
 
-def test_a_job_whose_results_are_not_fetched_keeps_no_other_waiting(lab: PoolLab, children: ChildRegistry) -> None:
+def test_a_job_whose_results_are_not_fetched_does_not_delay_others(lab: PoolLab, children: ChildRegistry) -> None:
     idle = lab.pool(HOLDS, children=children, job="idle")
     unfetched = lab.run(idle, [{"a": 1}])
     pool = lab.pool(HOLDS, children=children, job="busy", held_bytes=0)
@@ -206,7 +206,7 @@ def test_a_job_whose_results_are_not_fetched_keeps_no_other_waiting(lab: PoolLab
     del unfetched
 
 
-def test_templates_of_jobs_that_run_nothing_make_room_and_come_again(lab: PoolLab, children: ChildRegistry) -> None:
+def test_templates_of_idle_jobs_are_ended_and_started_again(lab: PoolLab, children: ChildRegistry) -> None:
     pools = [lab.pool(HOLDS, slots=1, children=children, start="fork", job=f"job-{i}") for i in range(4)]
     for pool in pools:
         lab.run(pool, [{"a": 1}])
@@ -215,7 +215,7 @@ def test_templates_of_jobs_that_run_nothing_make_room_and_come_again(lab: PoolLa
     assert pools[0]._starter.template is not None
 
 
-def test_memory_of_another_pools_template_is_not_given_to_simulations(lab: PoolLab, children: ChildRegistry) -> None:
+def test_memory_of_another_pools_template_is_not_shared_out(lab: PoolLab, children: ChildRegistry) -> None:
     large = "ballast = bytes(range(256)) * (200 << 12)\n" + HOLDS
     (lab.folder / "large.py").write_text(large)
     pool = lab.pool(HOLDS, slots=2, children=children, worker_limit=8 << 30, start="fork")
@@ -233,7 +233,7 @@ def test_a_full_worker_ends_idle_children_of_every_pool(lab: PoolLab, children: 
     assert len(idle.pids()) == 1
     waits, _ = begun(lab, pool, a="w")
     until(lambda: not idle.pids())
-    assert not (lab.folder / "started-w").exists(), "another simulation runs, and there is no memory for a second"
+    assert not (lab.folder / "started-w").exists(), "a second simulation started without free memory"
     let_go(lab, "r", runs)
     waits.join(30)
     assert (lab.folder / "started-w").exists()

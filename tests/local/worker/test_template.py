@@ -1,4 +1,4 @@
-"""Children forked from a process that has imported the model; and spawned ones, where that is not safe."""
+"""Children forked from a template process, and children spawned if a fork is not safe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mops.worker.processes import UNSAFE, fork_refusal
 from waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "sir"
-# Writes a line for each import, and returns the process and its parent.
+# Writes a character for each import, and returns the pids of the process and its parent.
 COUNTS = """
 import os
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_the_model_is_imported_once_and_children_are_forked(lab: PoolLab) -> Non
     assert (lab.folder / "imports").read_text() == "x"
 
 
-def test_spawned_children_import_each_by_itself(lab: PoolLab) -> None:
+def test_each_spawned_child_imports_the_model(lab: PoolLab) -> None:
     pool = lab.pool(COUNTS, tasks_per_child=1, start="spawn")
     found = processes(lab.run(pool, [{"a": i} for i in range(3)]))
     assert {parent for _, parent in found} == {reaper_of(pool)}
@@ -77,7 +77,7 @@ def test_the_example_forks(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> No
         ("os.killpg(0, signal.SIGKILL)", "ended with SIGKILL"),
     ],
 )
-def test_how_a_forked_process_ended_is_known(lab: PoolLab, ends: str, how: str) -> None:
+def test_the_end_of_a_forked_process_is_known(lab: PoolLab, ends: str, how: str) -> None:
     code = f"import os, signal\n\ndef run(p, s):\n    if p['a'] == 1:\n        {ends}\n    return {{'x': s}}\n"
     result = lab.run(lab.pool(code, retries=0), [{"a": i} for i in range(3)])
     assert sorted(values(result, "x")) == [(0, 0), (2, 0)]
@@ -86,33 +86,33 @@ def test_how_a_forked_process_ended_is_known(lab: PoolLab, ends: str, how: str) 
     assert how in failure.message
 
 
-def test_a_model_that_cannot_be_imported_is_said_once(lab: PoolLab) -> None:
+def test_an_import_error_of_the_model_is_reported_once(lab: PoolLab) -> None:
     pool = lab.pool("raise ValueError('not today')\n")
     pool.warm()
     with pytest.raises(ModelError, match="not today"):
         pool.check()
 
 
-def test_a_model_whose_import_ends_the_process_is_said(lab: PoolLab) -> None:
+def test_a_model_whose_import_ends_the_process_is_reported(lab: PoolLab) -> None:
     pool = lab.pool("import os\nos._exit(3)\n")
     pool.warm()
     with pytest.raises(ModelError, match="exit code 3"):
         pool.check()
 
 
-def test_threads_of_the_models_import_are_not_forked(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_whose_import_starts_threads_is_not_forked(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     start = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     pool = lab.pool(f"import threading, time\n{start}{COUNTS}")
     result = lab.run(pool, [{"a": 1}])
     assert [parent for _, parent in processes(result)] == [reaper_of(pool)]
     assert "importing the model starts threads" in caplog.text
-    assert (lab.folder / "imports").read_text() == "x", "the process that was to be the template is the first child"
+    assert (lab.folder / "imports").read_text() == "x", "the intended template becomes the first child"
 
 
 def test_a_library_that_does_not_survive_a_fork_is_not_forked(lab: PoolLab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    (lab.folder / "torch.py").write_text("")  # stands for the library, which is 2 GB: only its name counts
+    (lab.folder / "torch.py").write_text("")  # in place of the library of 2 GB, because only its name counts
     pool = lab.pool(f"import torch\n{COUNTS}")
     result = lab.run(pool, [{"a": 1}])
     assert [parent for _, parent in processes(result)] == [reaper_of(pool)]
@@ -135,7 +135,7 @@ def test_a_forked_process_that_hangs_at_once_is_replaced_by_a_spawned_one(
     monkeypatch.setattr("mops.worker.limits.START_SECONDS", 1.0)
     code = (
         "import os, threading\nlock, importer = threading.Lock(), os.getpid()\nlock.acquire()\n\ndef run(p, s):\n"
-        "    if os.getpid() != importer:\n        lock.acquire()  # as of a thread that is not here any more\n"
+        "    if os.getpid() != importer:\n        lock.acquire()  # its owner did not survive the fork\n"
         "    return {'x': s}\n"
     )
     result = lab.run(lab.pool(code), [{"a": 1}, {"a": 2}])
@@ -154,7 +154,7 @@ def test_closing_leaves_no_process_and_no_descriptor(lab: PoolLab) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_prints_of_forked_processes_are_their_own(lab: PoolLab) -> None:
+def test_output_of_forked_processes_is_separate(lab: PoolLab) -> None:
     code = "print('imported', end='')\n\ndef run(p, s):\n    print('ran', p['a'])\n    return {'x': s}\n"
     result = lab.run(lab.pool(code, tasks_per_child=1), [{"a": 1}, {"a": 2}])
     assert result.prints.count("ran 1") == result.prints.count("ran 2") == 1
@@ -170,7 +170,9 @@ def test_prints_of_forked_processes_are_their_own(lab: PoolLab) -> None:
         ([], ["jax"], "the model imports jax"),
     ],
 )
-def test_what_is_forked(threads: list[str], modules: list[str], why: str | None) -> None:
+def test_fork_is_refused_for_unsafe_threads_and_modules(
+    threads: list[str], modules: list[str], why: str | None
+) -> None:
     found = fork_refusal(threads, modules)
     assert found is None if why is None else why in (found or "")
 
@@ -179,7 +181,7 @@ def test_what_is_forked(threads: list[str], modules: list[str], why: str | None)
 def test_simulations_run_where_the_kernel_refuses_pidfd_open(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
-    """Python has the function there: each process was started, killed again, and no simulation began."""
+    """Regression: Python has the function even so; mops started and killed each process, and no simulation ran."""
 
     def refuse(_: int) -> int:
         raise OSError(refusal, os.strerror(refusal))
@@ -195,24 +197,24 @@ def test_simulations_run_where_the_kernel_refuses_pidfd_open(
     assert pool._starter._reaper is None
 
 
-def test_whoever_asks_a_template_that_is_closed_meanwhile_learns_that_it_has_ended(lab: PoolLab) -> None:
-    """ValueError, of a closed epoll descriptor, was not expected; the process's own descriptor stayed open."""
+def test_a_request_to_a_template_that_closes_gets_the_error_that_it_has_ended(lab: PoolLab) -> None:
+    """Regression: a closed epoll descriptor raised an unexpected ValueError, and a descriptor was not closed."""
     pool = lab.pool(COUNTS)
     pool.check()
     template = pool._starter.template
     assert template is not None
     before = len(list(Path("/proc/self/fd").iterdir()))
     child = ChildProcess(pool.context, str(lab.folder), pool._starter.scratch, template)
-    template._selector.close()  # what a closing does first, and a thread that asks may come between
+    template._selector.close()  # close() does this first, and another thread may send a request before the rest
     with pytest.raises(ConnectionError):
         template._ask({"kind": "wait", "pid": 1})
     child.close()
-    del child  # which has its page
-    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1  # without the selector's
+    del child  # frees its memory page
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1  # without that of the selector
 
 
-def test_a_process_that_was_just_forked_can_be_ended_at_once(lab: PoolLab) -> None:
-    """A signal to its group, before it had one, reached nobody, and closing waited for ever."""
+def test_a_new_forked_process_can_be_killed_at_once(lab: PoolLab) -> None:
+    """Regression: before the process had a group, a signal to the group was lost, and close() hung."""
     pool = lab.pool(COUNTS)
     pool.check()
     for _ in range(60):
@@ -239,10 +241,10 @@ def run(p, s):
 """
 
 
-def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
+def test_after_a_hang_the_template_still_reports_its_other_processes(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an ordinary child it would run a task and answer for a status in two threads at once."""
+    """A template used as an ordinary child would run a task and answer requests in two threads at the same time."""
     monkeypatch.setattr("mops.worker.limits.START_SECONDS", 1.0)
     pool = lab.pool(ENDS, slots=2, retries=0)
     got: dict[str, TaskResult] = {}
@@ -266,7 +268,7 @@ def test_after_a_hang_the_template_still_tells_how_its_other_processes_end(
     assert "ended with exit code 7" in failure.message
 
 
-def test_a_model_that_is_refused_is_refused_again(lab: PoolLab) -> None:
+def test_a_refused_model_is_refused_in_the_next_task_too(lab: PoolLab) -> None:
     pool = lab.pool("raise ValueError('not today')\n")
     for _ in range(3):
         with pytest.raises(ModelError, match="not today"):
@@ -274,7 +276,7 @@ def test_a_model_that_is_refused_is_refused_again(lab: PoolLab) -> None:
 
 
 @pytest.mark.parametrize(("start", "level"), [("auto", "INFO"), ("fork", "WARNING")])
-def test_each_outcome_says_how_children_start_and_a_refused_wish_is_a_warning(
+def test_each_result_has_the_start_method_and_an_unsafe_fork_gives_a_warning(
     lab: PoolLab, caplog: pytest.LogCaptureFixture, start: str, level: str
 ) -> None:
     caplog.set_level("INFO", "mops")
@@ -286,12 +288,12 @@ def test_each_outcome_says_how_children_start_and_a_refused_wish_is_a_warning(
     assert lab.run(lab.pool(COUNTS, start="spawn"), [{"a": 1}]).children.endswith("(MODELOPS_JOB_START=spawn)")
 
 
-def test_what_a_model_prints_when_it_is_imported_comes_with_the_first_task(lab: PoolLab) -> None:
+def test_output_of_the_models_import_comes_with_the_first_task(lab: PoolLab) -> None:
     pool = lab.pool(f"print('imported here')\n{COUNTS}")
     assert [lab.run(pool, [{"a": 1}]).prints for _ in range(2)] == ["imported here\n", ""]
 
 
-def test_a_model_may_put_anything_in_the_place_of_stdout(lab: PoolLab) -> None:
+def test_a_model_may_replace_stdout(lab: PoolLab) -> None:
     pool = lab.pool(f"import sys\nsys.stdout = None\n{COUNTS}")
     ((_, parent),) = processes(lab.run(pool, [{"a": 1}]))
     assert parent != reaper_of(pool)
@@ -323,8 +325,8 @@ def run(p, s):
     "handler",
     ["before=prints", "after_in_parent=prints", "after_in_child=prints", "before=raises", "after_in_child=raises"],
 )
-def test_what_a_model_prints_or_raises_when_it_is_forked_stops_nothing(lab: PoolLab, handler: str) -> None:
-    """Nobody read it: the pipe was full after 64 KiB, and every slot waited for ever for the process that forks."""
+def test_output_or_errors_of_fork_handlers_stop_nothing(lab: PoolLab, handler: str) -> None:
+    """Regression: mops did not read the pipe, which was full after 64 KiB, and every slot waited for the template."""
     pool = lab.pool(AT_FORK.format(handler=handler), tasks_per_child=1)
     result = lab.run(pool, [{"a": 1}, {"a": 2}])
     assert values(result, "forked") == {(0, 0): [True], (1, 0): [True]}
@@ -333,10 +335,10 @@ def test_what_a_model_prints_or_raises_when_it_is_forked_stops_nothing(lab: Pool
 
 
 @pytest.mark.parametrize("handler", ["before=sleeps", "after_in_parent=lock.acquire", "after_in_child=lock.acquire"])
-def test_a_model_that_hangs_when_it_is_forked_is_spawned(
+def test_a_model_that_hangs_in_a_fork_handler_is_spawned(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, handler: str
 ) -> None:
-    """The worker waited for ever for the process that forks."""
+    """Regression: the worker waited without end for the template."""
     monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 1.0)
     others = set(psutil.Process().children(recursive=True))
     pool = lab.pool(AT_FORK.format(handler=handler))
@@ -351,7 +353,7 @@ def test_a_model_that_hangs_when_it_is_forked_is_spawned(
 def test_a_pool_stops_while_its_template_hangs_in_a_fork(
     lab: PoolLab, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """The fork was made under the pool's lock, for which a stop waited."""
+    """Regression: the pool held its lock during the fork, and a stop waited for the lock."""
     monkeypatch.setattr("mops.worker.child_process.ANSWER_SECONDS", 600.0)
     others = set(psutil.Process().children(recursive=True))
     pool = lab.pool(AT_FORK.format(handler="before=sleeps"))

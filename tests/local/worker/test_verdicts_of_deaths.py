@@ -1,4 +1,4 @@
-"""What the signals of a death come to, case by case; and how bytes are shown."""
+"""The verdict for each kind of death, and the text of byte counts."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def death(
         (death(KILLED, kernel_kills=1), "oom", True),
         (death(KILLED, kernel_kills=0), "crashed", False),
         (death(KILLED, kernel_kills=None), "crashed", False),
-        (death(None, kernel_kills=1), "oom", True),  # its template went with it, and nobody can tell how it ended
+        (death(None, kernel_kills=1), "oom", True),  # its template died too, so its exit code is unknown
         (death(None, kernel_kills=0), "crashed", False),
-        (death(-signal.SIGSEGV, kernel_kills=1), "crashed", False),  # the kernel killed another one
+        (death(-signal.SIGSEGV, kernel_kills=1), "crashed", False),  # the kernel killed another process
         (death(0, kernel_kills=1), "crashed", False),
         (death(KILLED, "memory", 1), "oom", False),
         (death(KILLED, "timeout", 1), "timeout", False),
         (death(KILLED, "silence", 1), "crashed", False),
     ],
 )
-def test_a_death_by_the_kernel_is_told_from_all_others(found: Death, reason: str, *, by_kernel: bool) -> None:
+def test_a_kill_by_the_kernel_is_distinguished_from_other_deaths(found: Death, reason: str, *, by_kernel: bool) -> None:
     assert (verdict_of(found, 5.0).reason, found.by_kernel) == (reason, by_kernel)
 
 
@@ -49,12 +49,12 @@ def test_a_death_by_the_kernel_is_told_from_all_others(found: Death, reason: str
         (death(0, "silence"), "ended by the worker (silence); return code 0"),
     ],
 )
-def test_the_signals_say_who_ended_it_and_what_the_kernel_counts(found: Death, signals: str) -> None:
+def test_the_signals_name_the_killer_and_the_kernels_count(found: Death, signals: str) -> None:
     assert verdict_of(found, 5.0).signals == signals
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
-def test_a_breach_says_whether_shared_pages_are_in_what_was_taken(*, is_exact: bool) -> None:
+def test_a_breach_says_whether_shared_pages_count(*, is_exact: bool) -> None:
     message = verdict_of(death(KILLED, "memory", is_exact=is_exact), None).message
     assert message.startswith("used 300 MiB of its 200 MiB limit; ")
     assert ("shared pages are not counted" in message) is is_exact
@@ -72,29 +72,29 @@ def test_a_breach_says_whether_shared_pages_are_in_what_was_taken(*, is_exact: b
         (death(-100), "ended with signal 100"),
     ],
 )
-def test_what_happened_names_who_or_what_ended_it(found: Death, cause: str) -> None:
+def test_the_text_names_the_cause_of_the_death(found: Death, cause: str) -> None:
     assert cause in verdict_of(found, 5.0).happened
 
 
 @pytest.mark.parametrize(
     ("returncode", "by_memory"), [(KILLED, True), (-signal.SIGSEGV, False), (signal.SIGKILL, False), (None, False)]
 )
-def test_only_a_kill_by_somebody_else_is_put_down_to_memory(returncode: int | None, *, by_memory: bool) -> None:
+def test_only_a_foreign_sigkill_is_attributed_to_memory(returncode: int | None, *, by_memory: bool) -> None:
     assert ("out of memory" in verdict_of(death(returncode), None).message) is by_memory
 
 
-def test_a_verdict_brings_what_was_printed_and_measured() -> None:
+def test_a_verdict_includes_the_output_and_the_measured_memory() -> None:
     verdict = verdict_of(Death(-6, Step(0, 0), "itself", 1.0, "the last line", 300 << 20, 200 << 20), None)
     assert (verdict.traceback, verdict.peak_bytes, verdict.limit_bytes) == ("the last line", 300 << 20, 200 << 20)
     assert verdict.peak_at_least is True, "it is looked at now and then: the peak may have been higher"
 
 
-def test_what_was_not_measured_is_not_said() -> None:
+def test_a_verdict_has_no_value_that_was_not_measured() -> None:
     verdict = verdict_of(Death(-6, Step(0, 0), "itself", 1.0, ""), None)
     assert (verdict.peak_bytes, verdict.peak_at_least, verdict.limit_bytes) == (None, None, None)
 
 
-def test_the_message_of_a_death_is_what_happened_and_a_hint() -> None:
+def test_the_message_of_a_death_has_the_cause_and_a_hint() -> None:
     verdict = verdict_of(death(-6), None)
     assert verdict.happened
     assert verdict.hint
@@ -120,5 +120,5 @@ def test_a_report_is_one_line() -> None:
         (1500 << 30, "1,500.0 GiB"),
     ],
 )
-def test_bytes_are_shown_in_the_largest_unit_that_they_fill(n_bytes: int, text: str) -> None:
+def test_bytes_are_shown_in_the_largest_unit_that_fits(n_bytes: int, text: str) -> None:
     assert bytes_text(n_bytes) == text

@@ -1,4 +1,4 @@
-"""A simulation's working folder: the project can be read, anything new can be written, nothing written is kept."""
+"""A simulation's working folder: the project is readable, new files are allowed, and mops removes them afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mops.worker.pool import Pool
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with data in a folder, made read-only as a bundle is."""
+    """A project with a folder of data, read-only like a bundle."""
     root = tmp_path / "bundle"
     (root / "data").mkdir(parents=True)
     (root / "data" / "rates.csv").write_text("0.5\n")
@@ -65,8 +65,8 @@ def run(params, seed):
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_a_simulation_does_not_see_what_another_wrote(lab: PoolLab, project: Path, start: str) -> None:
-    """A counter in a file gave 1 to 8 in one job and 9 to 16 in the next: the folder was the bundle cache."""
+def test_a_simulation_does_not_see_files_of_another(lab: PoolLab, project: Path, start: str) -> None:
+    """Regression: simulations ran in the bundle cache, so a counter in a file continued from one job to the next."""
     pool = pool_of(lab, project, COUNTS, start=start)
     before = content(project)
     for _ in range(2):
@@ -77,8 +77,8 @@ def test_a_simulation_does_not_see_what_another_wrote(lab: PoolLab, project: Pat
     assert content(project) == before
 
 
-def test_two_slots_do_not_share(lab: PoolLab, project: Path) -> None:
-    """Two long simulations at once wrote into one file."""
+def test_two_slots_do_not_share_a_folder(lab: PoolLab, project: Path) -> None:
+    """Regression: two concurrent simulations wrote into the same file."""
     code = """
 import time
 from pathlib import Path
@@ -103,7 +103,7 @@ def run(params, seed):
     assert [values(result, "x") for result in results] == [{(0, 0): [0]}, {(1, 0): [1]}]
 
 
-def test_targets_do_not_see_what_simulations_wrote(lab: PoolLab, project: Path) -> None:
+def test_targets_do_not_see_files_of_simulations(lab: PoolLab, project: Path) -> None:
     code = """
 from pathlib import Path
 
@@ -188,8 +188,8 @@ REFUSED = {
 ALLOWED = ("by_replacing", "by_removing", "by_moving", "by_content", "by_closing")
 
 
-def test_project_files_stay_as_they_are_also_for_root(lab: PoolLab, project: Path) -> None:
-    """Modes do not keep root from writing into the files of the bundle, which links lead to."""
+def test_project_files_cannot_change_even_as_root(lab: PoolLab, project: Path) -> None:
+    """File modes do not prevent root from writing through links into the files of the bundle."""
     pool = pool_of(lab, project, CHANGES)
     before = content(project)
     result = lab.run(pool, [{"way": way, "n": n} for n, way in enumerate(flatten([*REFUSED, *ALLOWED]))])
@@ -203,7 +203,7 @@ def test_project_files_stay_as_they_are_also_for_root(lab: PoolLab, project: Pat
 
 
 def flatten(ways: list[str]) -> list[str]:
-    """Return each way with a simulation behind it that changes nothing."""
+    """Return each way, followed by a simulation that changes nothing."""
     return [way for name in ways for way in (name, "")]
 
 
@@ -246,8 +246,8 @@ def run(params, seed):
 
 
 @pytest.mark.parametrize("way", ["by_link", "by_link_for_all", "by_copied_time", "by_kept_time", "by_mode"])
-def test_the_folder_is_made_again_whatever_time_or_link_is_left(lab: PoolLab, project: Path, way: str) -> None:
-    """A link in place of a folder had files outside the job removed; a copied time hid a file from mops."""
+def test_the_folder_is_restored_after_any_change_of_times_or_links(lab: PoolLab, project: Path, way: str) -> None:
+    """Regression: mops followed a link and removed files outside the job, and missed a file with a copied time."""
     elsewhere = project.parent / "elsewhere"
     (elsewhere / "data" / "deep").mkdir(parents=True)
     (elsewhere / "data" / "deep" / "precious.txt").write_text("years of work")
@@ -260,7 +260,7 @@ def test_the_folder_is_made_again_whatever_time_or_link_is_left(lab: PoolLab, pr
     assert content(elsewhere) == before
 
 
-def test_the_names_that_were_written_are_not_looked_for_behind_a_link(tmp_path: Path) -> None:
+def test_written_files_are_not_searched_behind_a_link(tmp_path: Path) -> None:
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     for root in (project, elsewhere):
         (root / "data" / "deep").mkdir(parents=True)
@@ -273,9 +273,7 @@ def test_the_names_that_were_written_are_not_looked_for_behind_a_link(tmp_path: 
     assert folder.written() == ["data"]
 
 
-def test_what_the_import_writes_is_there_for_every_simulation_and_for_none_to_change(
-    lab: PoolLab, project: Path
-) -> None:
+def test_files_of_the_import_are_readable_and_unchanged_in_every_simulation(lab: PoolLab, project: Path) -> None:
     code = """
 import os
 from pathlib import Path
@@ -308,8 +306,8 @@ def test_an_import_leaves_no_compiled_files_in_the_bundle(lab: PoolLab, project:
     assert not list(project.rglob("__pycache__"))
 
 
-def test_the_command_line_is_that_of_a_script_without_arguments(lab: PoolLab, project: Path) -> None:
-    """The numbers of mops's descriptors were there: a model that reads its arguments on import could not be loaded."""
+def test_a_model_sees_the_command_line_of_a_script_without_arguments(lab: PoolLab, project: Path) -> None:
+    """Regression: sys.argv had descriptor numbers of mops, so a model that parses arguments on import failed."""
     code = """
 import argparse, sys
 
@@ -327,7 +325,7 @@ def run(params, seed):
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of temporary files, which nobody else uses."""
+    """A temporary folder that no other test uses."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -337,7 +335,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 WRITES = "from pathlib import Path\n\ndef run(p, s):\n    Path('out').mkdir()\n    return {'x': 1}\n"
 
 
-def test_nothing_is_left_of_a_child_or_of_a_pool(lab: PoolLab, project: Path, temporary: Path) -> None:
+def test_a_child_and_a_pool_leave_no_folder(lab: PoolLab, project: Path, temporary: Path) -> None:
     dies = WRITES.replace("    return", "    if p['x'] == 1: import os; os._exit(3)\n    return")
     pool = pool_of(lab, project, dies, tasks_per_child=1, start="spawn", retries=0)
     assert [failure.reason for failure in lab.run(pool, SETS[:3]).failures] == ["crashed"]
@@ -346,8 +344,8 @@ def test_nothing_is_left_of_a_child_or_of_a_pool(lab: PoolLab, project: Path, te
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_worker_left_is_removed_by_the_next_start(lab: PoolLab, project: Path, temporary: Path) -> None:
-    """Also where it made its folders read-only; and never what a worker has that lives."""
+def test_the_next_start_removes_folders_of_a_killed_worker(lab: PoolLab, project: Path, temporary: Path) -> None:
+    """This includes read-only folders, and excludes folders of a worker that is alive."""
     program = "import sys; from mops.worker.scratch import Scratch; print(Scratch().path, flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", program],
@@ -372,8 +370,8 @@ def test_what_a_killed_worker_left_is_removed_by_the_next_start(lab: PoolLab, pr
     assert not left.exists()
 
 
-def test_a_machine_without_a_usable_temporary_folder_is_named_with_a_hint() -> None:
-    """The handler of the error looked for that folder again, and a bare FileNotFoundError came out."""
+def test_without_a_usable_temporary_folder_the_error_has_a_hint() -> None:
+    """Regression: the error handler used the temporary folder again, and a bare FileNotFoundError was raised."""
     program = """
 import resource
 from mops.worker.scratch import Scratch
