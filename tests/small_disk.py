@@ -50,7 +50,7 @@ def small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
             ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", folder], capture_output=True, text=True
         )
     except FileNotFoundError:
-        pytest.skip("there is no mount command")
+        pytest.skip("the mount command is missing")
     if mounted.returncode:
         pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
     try:

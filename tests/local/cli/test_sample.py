@@ -115,11 +115,11 @@ WRONG: dict[str, tuple[list[object], str]] = {
             "'path/file.py:name', relative to the project root\n  at: s.json"
         ),
     ),
-    "no such study": (
+    "a study that does not exist": (
         ["-n", 3, "--out", "s.json", "--study", "nothing.json"],
         "there is no such study file\n  at: nothing.json\nhint: name a study file, like study.json",
     ),
-    "a folder that is not there": (
+    "a folder that does not exist": (
         ["-n", 4, "--out", "nowhere/s.csv"],
         "this cannot be written (No such file or directory)\n  at: nowhere/s.csv\nhint: name another file with --out",
     ),

@@ -87,7 +87,7 @@ class Terminal:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while text not in self.text:
             assert self.read(), f"it ended without {text!r}:\n{self.text}"
-            assert time.monotonic() < deadline, f"waited for {text!r} in vain:\n{self.text}"
+            assert time.monotonic() < deadline, f"timed out waiting for {text!r}:\n{self.text}"
 
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)

@@ -65,7 +65,7 @@ BAD_FIELDS = {
     "calibration": ({"kind": "CalibrationSpec"}, ["$.kind", "calibration", "given parameter_sets"]),
     "an algorithm": ({"algorithm": "optuna"}, ["$.algorithm", "calibration"]),
     "a target without a function": ({"targets": ["model"]}, ["$.targets[0]", "'model:function'"]),
-    "a model that is no entry point": ({"model": "../model.py:run"}, ["$.model", "leads out of the project"]),
+    "a model that is not an entry point": ({"model": "../model.py:run"}, ["$.model", "leads out of the project"]),
 }
 
 
@@ -106,7 +106,7 @@ BAD_MODELS = {
         ["SIGSEGV", "bad.py"],
     ),
     "unknown target": ({}, {"targets": ["model:nothing"]}, ["no 'nothing'", "it has:"]),
-    "a target that is no function": ({}, {"targets": ["model:NOT_A_FUNCTION"]}, ["is a int, not a function"]),
+    "a target that is not a function": ({}, {"targets": ["model:NOT_A_FUNCTION"]}, ["is a int, not a function"]),
     "no scenarios": ({}, {"scenario": "masks"}, ["knows no scenarios", "'baseline'", "'masks'"]),
 }
 

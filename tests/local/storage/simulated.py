@@ -179,14 +179,14 @@ def runner(by: By, asked: Asked | None = None) -> Callable[[Actor], None]:
 
 
 def resume(actor: Actor) -> None:
-    """As ``mops jobs resume``: somebody looks at the log, and later a runner claims for what they have seen."""
+    """Like ``mops jobs resume``: a person reads the log, and later a runner claims the job for the state in it."""
     view = actor.job_log.read()
     if not view.complete:
         drive(actor, "person", Asked(view.k, actor.name))
 
 
 def drive(actor: Actor, by: By, asked: Asked | None) -> None:
-    """Claim, run what is not committed, commit and end, as attempt/main_loop.py does."""
+    """Claim, run uncommitted groups, commit and end, like attempt/main_loop.py."""
     log, world = actor.job_log, actor.world
     view = log.claim(by, asked=asked)
     todo, c = list(view.committed.complement(world.groups)), 0

@@ -1,6 +1,6 @@
 """A damaged live record, sample, text log or copy of the end is ignored with one warning.
 
-A damaged live record made `resume` impossible, and one that could not be overwritten killed its runner.
+Regression: a damaged live record made `resume` impossible, and a read-only live record killed its runner.
 """
 
 from __future__ import annotations

@@ -323,7 +323,7 @@ def test_without_a_schema_of_the_parent_the_pilot_makes_it() -> None:
 
 
 def test_a_killed_retry_can_be_repeated(world: World) -> None:
-    """`job.json` is written last, so the files of a killed retry are no job and do not block its name."""
+    """A retry writes `job.json` last, so the files of a killed retry are not a job and do not block its name."""
     job = Job(world.files, "first")
     world.derive(job, "second", "all")
     world.files.remove([JobPaths("second").record])

@@ -22,7 +22,7 @@ def table(number: int) -> pa.Table:
 
 
 def test_columns_that_get_their_types_one_by_one_hold_few_files() -> None:
-    """Each change of type held a file until the checkpoint closed: an output with many columns failed with EMFILE."""
+    """Regression: each change of type kept a file open until the checkpoint, so many columns failed with EMFILE."""
     types, file, before, most = StoredTypes(), OutputFile(Spool), n_descriptors(), 0
     for number in range(N_COLUMNS):
         file.write(types.stored("out", table(number)))
@@ -37,7 +37,7 @@ def test_columns_that_get_their_types_one_by_one_hold_few_files() -> None:
 
 
 def test_a_column_without_values_is_stored_with_the_type_of_its_family() -> None:
-    """A resumed attempt changed the type of each column again."""
+    """Regression: a resumed attempt changed the type of each column again."""
     whole = pa.table({"f": [1.5], "b": [True], "s": ["x"], "i": [1]})
     empty = pa.table({name: pa.nulls(1) for name in whole.column_names})
     types = StoredTypes(lambda _: families_in(whole))

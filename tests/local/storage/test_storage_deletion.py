@@ -1,4 +1,4 @@
-"""Deleting jobs. A deletion that breaks off at any point leaves a whole job, or one that another deletion removes."""
+"""Deleting jobs. An interrupted deletion leaves a whole job, or files that another deletion removes."""
 
 from __future__ import annotations
 

@@ -319,7 +319,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(local):
     done = subprocess.run([sys.executable, "-c", FULL, local.url], capture_output=True, text=True, timeout=30)
     assert done.stdout.count("the storage is full") == 2, done.stderr
     assert Files.open(local.url).list("") == []
-    # There is no temporary file either, which listings do not show.
+    # Listings do not show temporary files, so check the disk too.
     assert not any(path.is_file() for path in Path(local.url).rglob("*"))
 
 

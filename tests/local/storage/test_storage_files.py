@@ -184,7 +184,7 @@ def test_pruning_leaves_no_empty_folder_on_a_disk(local):
 
 
 def test_a_file_can_be_put_while_its_empty_folder_is_pruned(local, monkeypatch):
-    """A submit failed when a deletion of the same name removed the folder in between."""
+    """Regression: a submit failed if a deletion of the same name removed the folder in between."""
     files, make, pruned = Files.open(local.url), _make_folder, []
 
     def make_and_prune(folder: Path) -> None:

@@ -162,7 +162,7 @@ def test_the_search_finds_requests_that_undo_later_records():
 
 
 def test_the_search_finds_a_cleaner_that_removes_parts_of_another_attempt(monkeypatch):
-    """Cleaning took the log after its claim to see which attempts were over."""
+    """Regression: cleaning read the log after its claim to find ended attempts."""
     monkeypatch.setattr("mops.jobs.clean.last_attempt_over", lambda view: view.attempt)
     for seed in range(3 * RUNS):
         world = World(3, faults=0, kills=0)

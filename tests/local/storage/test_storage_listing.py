@@ -133,7 +133,7 @@ def test_a_limited_list_reads_only_the_ends_of_the_jobs_in_it(memory):
 
 
 def test_a_claim_without_a_live_record_counts_as_running_only_for_a_while(files):
-    """A runner that was killed between its claim and its first live record counted as running without end."""
+    """Regression: a runner killed between its claim and its first live record counted as running without end."""
     created(files, "job")
     claimed(files, "job", host=os.uname().nodename, at=None)
     assert list_jobs(files)[0].state == "interrupted"

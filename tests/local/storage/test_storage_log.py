@@ -368,7 +368,7 @@ def test_cancelling_a_job_with_a_long_log_takes_one_write(files):
 
 
 def test_the_memory_of_a_log_does_not_grow_with_its_commits(memory):
-    """The names of parts took 2.8 KB for each commit: 2.8 GB in a job of a million commits."""
+    """Regression: the names of parts took 2.8 KB per commit, or 2.8 GB in a job of a million commits."""
     log = owner(Files.open(memory.url))
     parts = [Part(PATHS.part("outputs", name, 1, 7), 1, 1, "ab" * 32) for name in ("daily", "final", "sums")]
 

@@ -138,7 +138,7 @@ def test_a_resume_just_before_the_claim_of_a_cleaning_wins(files, monkeypatch):
 
 @pytest.mark.parametrize("has_run", [True, False])
 def test_a_resume_at_any_step_of_a_cleaning_loses_no_part(has_run):
-    """Cleaning took the log after its claim to see which attempts were over, and removed parts of a live runner."""
+    """Regression: cleaning read the log after its claim to find ended attempts, and removed parts of a live runner."""
     refused = cleaned = 0
     for at in range(1, 60):
         files = Files.open(f"memory://clean-{has_run}-{at}")

@@ -246,7 +246,7 @@ def test_without_uv_pip_installs_it_temporarily(root: Path, monkeypatch: pytest.
     assert made.said.endswith(f" s for uv.lock on {HOST}: tiny 1.0"), "uv must not be in the environment"
     environment = Path(made.python).parents[1]
     assert not [path for path in environment.rglob("uv*") if not path.is_relative_to(environment / "project")]
-    assert not (root / "seen.txt").exists(), "the installer wrote into the folder of the project"
+    assert not (root / "seen.txt").exists(), "the installer wrote into the project"
     assert (
         (Path(made.python).parents[1] / "project" / "work" / "seen.txt")
         .read_text()

@@ -44,7 +44,7 @@ def dask(tmp_path: Path) -> Iterator[DaskProcesses]:
 def labs(tmp_path: Path, dask: DaskProcesses) -> Iterator[tuple[StudyLab, StudyLab]]:
     """Two users, each with a separate project, storage and bundle."""
     with lab_in(tmp_path / "one") as one, lab_in(tmp_path / "two") as two:
-        (two.project / "more.py").write_text("# a bundle of its own\n")
+        (two.project / "more.py").write_text("# makes a separate bundle\n")
         for lab in (one, two):
             lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
         yield one, two
@@ -73,7 +73,7 @@ def lookers() -> tuple[Callable[..., Any], Callable[..., int]]:
         return of, {said["job"]: said for said in dask_scheduler.task_metadata.get(METADATA, {}).values()}
 
     def on_worker() -> int:
-        """Return the number of children in all pools of the worker, without templates."""
+        """Return the number of children in all pools of this process, without templates."""
         from mops.worker import run_task
 
         return sum(len(pool.pids()) for pool in list(run_task._pools.values()))
