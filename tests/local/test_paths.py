@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mops.errors import UsageError
-from mops.jobs.export import _faults
+from mops.jobs.export import _translated
 from mops.jobs.prepare import prepare
 from mops.storage.files import Files
 from mops.study.sampling.draw import Method
@@ -47,7 +47,7 @@ def parameter_sets(name: str) -> None:
 
 
 def to(path: str) -> None:
-    with _faults(Path(path)):
+    with _translated(Path(path)):
         (Path(path) / "daily.csv").exists()
         Path(path).mkdir(parents=True)
 

@@ -235,8 +235,8 @@ def storage_type(types: Iterable[pa.DataType], family: Family = NULL) -> pa.Data
         return pa.null()
     whole = reduce(joined, map(least_of, kinds), family)
     if whole == MIXED:
-        beside = "" if family == NULL else f" in a column that holds {said(family)} values"
-        raise ValueError(f"no type holds {' and '.join(map(str, kinds))}{beside}")
+        known = "" if family == NULL else f" in a column that holds {said(family)} values"
+        raise ValueError(f"no type holds {' and '.join(map(str, kinds))}{known}")
     return _nested_storage(kinds, whole) if isinstance(whole, list) else _plain_storage(kinds, whole)
 
 

@@ -110,7 +110,7 @@ def test_a_killed_job_is_interrupted_and_resumes(lab: CommandLab) -> None:
         "warning: the project has changed since the submit; the job runs the submitted files, which differ in: "
         "model.py (changed), notes.txt (added)\n"
     ) in resumed.err
-    assert f"goes on: {committed} of 40 parameter sets" in resumed.err
+    assert f"continues: {committed} of 40 parameter sets" in resumed.err
     end = lab.run("jobs", "status", "killed", "--json").json
     assert (end["state"], end["attempt"], end["groups"]) == ("succeeded", 2, 40)
 

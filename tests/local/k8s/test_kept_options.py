@@ -221,7 +221,7 @@ def test_a_kept_interpreter_does_not_prevent_a_job_on_a_service(service: Service
     assert set_aside in resume(retried, service)
     assert resume(retried, service) == []
     assert read_options(retried.files, retried.record).options.python is None, "the pod's runner reads this"
-    with pytest.raises(OptionsError, match="is of this machine"):
+    with pytest.raises(OptionsError, match="is on this machine"):
         resume(retried, service, python=sys.executable)
 
 

@@ -55,7 +55,7 @@ def printed(lab: StudyLab) -> str:
 def test_the_command_returns_when_the_runner_has_claimed(study: StudyLab) -> None:
     task, pid = detached(study, hold=0)
     assert (study.folder / "stdout-1.txt").read_text() == "job\n"
-    for said in ("60 parameter sets", f"process {pid} runs it", "mops jobs watch job", "mops jobs cancel job"):
+    for said in ("60 parameter sets", f"process {pid} runs the job", "mops jobs watch job", "mops jobs cancel job"):
         assert said in task.said
     claims = [record.by for record in study.records() if isinstance(record, Claim)]
     assert claims == ["person"]
@@ -88,7 +88,7 @@ def test_neither_ctrl_c_nor_the_terminals_end_reaches_the_runner(study: StudyLab
     said = b""
     while b"RETURNED" not in said:
         said += os.read(terminal, 4096)
-    assert b"runs it and outlives this terminal" in said
+    assert b"runs the job, and keeps running after this terminal closes" in said
     wait_for(lambda: psutil.Process(shell).name() == "sleep")  # a signal in the shell's last moments would be lost
     pids = [pid for pid, line in lab.alive().items() if "jobs run job" in line]
     if how == "typed":
@@ -124,7 +124,7 @@ def test_cancel_stops_a_detached_runner_and_a_detached_resume_completes_the_job(
     assert "job job has ended (cancelled): there is nothing to run" in by_itself.said
     resumed = study.start("resume", "job", "--detach")
     assert resumed.wait() == 0, resumed.said
-    assert f"goes on: {len(committed)} of 60 parameter sets are committed" in resumed.said
+    assert f"continues: {len(committed)} of 60 parameter sets are committed" in resumed.said
     wait_for(lambda: study.job().status().state == "succeeded")
     assert not {group for group, _ in study.called(resumed)} & committed
     assert rows_of(study.job()) == study.serial()
@@ -187,7 +187,7 @@ def test_in_a_pod_an_import_error_of_the_model_ends_the_job_and_it_resumes_after
     assert study.job().status().state == "failed"
     assert study.start("logs", "job").wait() == 0
     log = (study.folder / "stdout-3.txt").read_text()
-    assert "attempt 1 ends before anything has run: " in log
+    assert "attempt 1 ends before any simulation: " in log
     assert "the licence server is gone" in log
 
     flag.unlink()

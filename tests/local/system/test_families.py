@@ -152,7 +152,10 @@ APART = [
     (["negative", "huge"], "column 'x' holds an integer beyond 2^63-1 in a column that also holds negative numbers"),
     (["day", "moment"], "column 'x' is timestamp[us], not a date"),
     (["moment", "utc"], "column 'x' is timestamp[us, tz=UTC], not a timestamp without a time zone"),
-    (["nanos", "year 3000"], "column 'x' holds a timestamp without a time zone in ms beside others"),
+    (
+        ["nanos", "year 3000"],
+        "column 'x' holds a timestamp without a time zone in ms, and no unit holds all values",
+    ),
     (["seconds", "day"], "column 'x' is date32[day], not a duration"),
     (["list", "struct"], "column 'x' is struct<a: int64>, not a list of number"),
     (["list", "list of text"], "column 'x' is list<item: string>, not a list of number"),
