@@ -40,10 +40,11 @@ RUNNER = BENCH.parent / "runner"
 MIB = 1 << 20
 ROUNDS = 5
 
-TIMES = ("seconds", "start-up", "CPU", "runner's CPU")
+UNITS = dict.fromkeys(("seconds", "start-up", "CPU", "runner's CPU"), "s") | {"child's CPU": "us"}
+"""Of figures; those of all others are MiB of memory."""
 
 Figures = dict[str, float]
-"""The figures of one run: seconds (s), CPU time of all processes (s), and peaks of memory (MiB)."""
+"""What one run took, by name."""
 
 
 def main() -> None:
@@ -140,6 +141,14 @@ def of_job(figures: dict, cpu_s: float) -> Figures:
     return found
 
 
+def one_child(model: str) -> Figures:
+    """Run bench/one_child.py; its CPU time is told in microseconds for each simulation."""
+    line = [sys.executable, str(BENCH / "one_child.py"), "--model", model]
+    ran = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=throughput.environment())
+    figures = json.loads(ran.stdout)
+    return {"seconds": figures["seconds"], "child's CPU": figures["cpu_us"]}
+
+
 def form(name: str, sets: int = 4_000) -> Figures:
     """Run the model of bench/models/forms.py that returns its results in this form, five replicates of each set."""
     with lab() as place:
@@ -222,6 +231,13 @@ def as_csv(folder: Path, n: int) -> str:
     return "sets.csv"
 
 
+def as_csv_of_a_grid(folder: Path, n: int) -> str:
+    """Write a grid of sets, whose columns have few values, as a CSV file beside the study."""
+    grid = {name: np.arange(n) // 20**power % 20 / 20 for power, name in enumerate(("beta", "gamma", "sigma"))}
+    pa.csv.write_csv(pa.table(grid | {"n": np.arange(n) // 20**3}), folder / "sets.csv")
+    return "sets.csv"
+
+
 def as_parquet(folder: Path, n: int) -> str:
     """Write the sets as a Parquet file next to the study."""
     pq.write_table(pa.table(columns(n)), folder / "sets.parquet")
@@ -231,6 +247,9 @@ def as_parquet(folder: Path, n: int) -> str:
 CASES: dict[str, Callable[[], Figures]] = {
     **{name: lambda load=load: job(load) for name, load in LOADS.items()},
     **{f"0 ms, {name}": lambda name=name: form(name) for name in ("arrow", "lists", "changing")},
+    "one child": lambda: one_child("sir:simulate"),
+    "one child, arrow": lambda: one_child("forms:arrow"),
+    "one child, lists": lambda: one_child("forms:lists"),
     "memory, 2,000 sets of 64 KiB": lambda: memory(["--sets", "2000", "--ms", "0", "--rows", "2048"]),
     "memory, 20,000 sets of 1 KiB": lambda: memory(
         ["--sets", "20000", "--ms", "0", "--rows", "32", "--replicates", "1"]
@@ -241,6 +260,7 @@ CASES: dict[str, Callable[[], Figures]] = {
     "mops --version": lambda: command("--version"),
     "check of a list": lambda: check(as_list),
     "check of CSV": lambda: check(as_csv),
+    "check of a grid in CSV": lambda: check(as_csv_of_a_grid),
     "check of Parquet": lambda: check(as_parquet),
 }
 
@@ -248,7 +268,7 @@ CASES: dict[str, Callable[[], Figures]] = {
 def table(case: str, found: dict[str, list[Figures]]) -> str:
     """Return the medians, and the gain of the code over each patched copy, as a Markdown table."""
     base = found.pop("as it is")
-    units = {name: "s" if name in TIMES else "MiB" for name in base[0]}
+    units = {name: UNITS.get(name, "MiB") for name in base[0]}
     lines = [f"{case}, {len(base)} rounds", "", "| without | figure | without | with | gain | least to most |"]
     lines.append("|---" * 6 + "|")
     for patch, runs in found.items():
