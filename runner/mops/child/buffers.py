@@ -176,12 +176,8 @@ def _segments(file: pa.NativeFile, simulations: list[tuple[int, int, pa.Table]])
 def _by_schema(simulations: list[tuple[int, int, pa.Table]]) -> Iterable[tuple[pa.Schema, list[Any]]]:
     """Return the simulations of each schema: types that change back and forth make only a few segments."""
     found: dict[pa.Schema, list[Any]] = {}
-    last, rows = None, []
     for simulation in simulations:
-        schema = simulation[2].schema
-        if schema != last:  # a comparison takes a tenth of the time of a lookup
-            last, rows = schema, found.setdefault(schema, [])
-        rows.append(simulation)
+        found.setdefault(simulation[2].schema, []).append(simulation)
     return found.items()
 
 
