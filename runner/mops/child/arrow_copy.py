@@ -42,6 +42,7 @@ class BadColumn(ValueError):
 
 
 # Schemas and what they become. To compare a schema costs 0.1 us, its hash 7 us.
+# bench/tricks.py, one child, arrow: -12 % of its CPU time.
 _known: list[tuple[pa.Schema, pa.Schema]] = []
 
 

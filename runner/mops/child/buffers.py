@@ -120,7 +120,7 @@ class BufferWriter:
 class _Sizes:
     """Tells how many bytes tables have; quickly, where their columns have a fixed width.
 
-    ``nbytes`` looks into every buffer: 7 us for four columns.
+    ``nbytes`` looks into every buffer. bench/tricks.py, one child: -10 % of its CPU time.
     """
 
     def __init__(self) -> None:

