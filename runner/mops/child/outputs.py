@@ -28,7 +28,7 @@ _good_schemas: dict[str, pa.Schema] = {}
 
 _Layout = tuple[tuple[str, np.dtype[Any]], ...]
 
-# For each output the names and types of the numpy arrays that its last such table was made of, and that table's schema.
+# For each output, the names and types of the numpy arrays of its last table of arrays, and the schema of that table.
 # bench/tricks.py, one child: -7 % of its CPU time.
 _arrays_known: dict[str, tuple[_Layout, pa.Schema]] = {}
 
