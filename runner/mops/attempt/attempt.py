@@ -261,10 +261,10 @@ def frozen_heap() -> Iterator[None]:
     """Exclude all present objects, which are mostly modules, from garbage collection.
 
     A full collection reads every object and stops all threads. With Dask imported, it takes 60 to 120 ms and happens
-    several times a minute if simulations are short: 14 % of the runner's CPU time at 0 ms (bench/tricks.py). By default, the youngest
-    generation is collected every 700 new objects, and one task creates more than that. With a threshold of 20,000
-    objects, the tracebacks of Dask's timeouts (several a task, 4 KiB each) used another 2 MiB. Objects in flight at
-    one collection are garbage a few collections later, so the next generation is collected after three and not ten.
+    several times a minute if simulations are short. bench/tricks.py, 0 ms: -14 % of the runner's CPU time. By default,
+    the youngest generation is collected every 700 new objects, and one task creates more than that. With a threshold of
+    20,000 objects, the tracebacks of Dask's timeouts (several a task, 4 KiB each) used another 2 MiB. Objects in flight
+    at one collection are garbage a few collections later, so the next generation is collected after three and not ten.
     """
     before = gc.get_threshold()
     gc.freeze()

@@ -158,8 +158,8 @@ def _load(load: Message, channel: Channel) -> UserCode | None:
     except BaseException as error:  # noqa: BLE001 - the user's import may raise anything, SystemExit too
         channel.send({"kind": "refused"} | describe(error))
     else:
-        # No collection touches the present objects, so forked processes keep sharing their pages: -10 % of a job's memory
-        # at 0 ms (bench/tricks.py).
+        # No collection touches the present objects, so forked processes keep sharing their pages. bench/tricks.py, 0
+        # ms: -10 % of the memory of the job.
         gc.freeze()
         channel.send({"kind": "loaded", "threads": code.threads, "modules": code.modules})
         return code
