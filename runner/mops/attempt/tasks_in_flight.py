@@ -214,8 +214,7 @@ class TasksInFlight:
         request, client = flight.request, flight.client
         try:
             with annotate(**self._cluster.annotations(flight.task, flight.avoid)):
-                argument = self._cluster.to_dask(request)
-                future = client.submit(run_task, argument, *flight.futures, key=request.key, pure=False)
+                future = client.submit(run_task, request, *flight.futures, key=request.key, pure=False)
             flight.futures.insert(0, future)
             self._fetch_when_done(flight)
         except Exception as error:  # noqa: BLE001 - sorted there

@@ -10,7 +10,7 @@ from distributed.client import ClosedClientError
 
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import LossCause, WorkerLoss
-from mops.task import Task, TaskRequest, TaskResult
+from mops.task import Task, TaskResult
 
 FETCH_SECONDS = 300.0
 """How long a runner waits for a worker to hand a result over, or to accept data."""
@@ -62,12 +62,6 @@ class Cluster(Protocol):
         ----------
         avoid
             Addresses of workers that must not run the task while other workers are there.
-        """
-
-    def to_dask(self, request: TaskRequest) -> Any:
-        """Return the argument of a task in the form that Dask sends.
-
-        The caller must keep ``request`` alive until the task has come back.
         """
 
     def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
-from weakref import WeakValueDictionary
 
 import dask.config
 from dask.system import cpu_count
@@ -17,7 +16,7 @@ from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
 from mops.errors import ClusterError
 from mops.settings import Settings
-from mops.task import Task, TaskRequest, TaskResult
+from mops.task import Task, TaskResult
 from mops.worker.run_task import leave_pool, stop_pool
 
 # One process and no memory limit: child processes isolate the simulations, and Dask's limits would measure the
@@ -58,27 +57,6 @@ def embedded_slots(settings: Settings) -> int:
     return settings.slots or max(cpu_count() // settings.sim_threads, 1)
 
 
-_requests: WeakValueDictionary[str, TaskRequest] = WeakValueDictionary()
-
-
-class _Here:
-    """A request for the worker in this process: it is pickled as its key, and unpickled as the request itself.
-
-    Dask pickles the arguments of a task even if they stay in the process.
-    """
-
-    def __init__(self, request: TaskRequest):
-        self._key = request.key
-        _requests[request.key] = request
-
-    def __reduce__(self) -> tuple[Callable[[str], TaskRequest], tuple[str]]:
-        return _request_here, (self._key,)
-
-
-def _request_here(key: str) -> TaskRequest:
-    return _requests[key]
-
-
 class EmbeddedCluster:
     """A scheduler and one worker in the runner's process."""
 
@@ -96,10 +74,6 @@ class EmbeddedCluster:
     def annotations(self, task: Task, avoid: frozenset[str]) -> dict[str, Any]:
         """As :meth:`mops.cluster.base.Cluster.annotations`: the embedded scheduler reads none."""
         return {}
-
-    def to_dask(self, request: TaskRequest) -> Any:
-        """As :meth:`mops.cluster.base.Cluster.to_dask`: the request stays in this process."""
-        return _Here(request)
 
     def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
         """As :meth:`mops.cluster.base.Cluster.result`: taken from the worker, because Dask takes 2 ms to fetch it."""

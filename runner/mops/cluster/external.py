@@ -33,7 +33,7 @@ from mops.cluster.worker_losses import (
 from mops.errors import ClusterError
 from mops.settings import Settings
 from mops.system.cgroup import OomKills, container_kills
-from mops.task import Task, TaskRequest, TaskResult
+from mops.task import Task, TaskResult
 from mops.waiting import polls
 from mops.worker.run_task import stop_pool
 
@@ -114,10 +114,6 @@ class ExternalCluster:
         if is_first:
             self._exchange_requests()
         return self._other_requests
-
-    def to_dask(self, request: TaskRequest) -> Any:
-        """As :meth:`mops.cluster.base.Cluster.to_dask`."""
-        return request
 
     def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
         """As :meth:`mops.cluster.base.Cluster.result`."""

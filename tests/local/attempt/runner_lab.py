@@ -183,9 +183,6 @@ class SimCluster:
         self.notes_taken.append(avoid)
         return {}
 
-    def to_dask(self, request: TaskRequest) -> TaskRequest:
-        return request
-
     def result(self, future: SimFuture, given_up: Callable[[], bool]) -> TaskResult:
         if future.status == "pending":
             raise RunsAgain

@@ -287,7 +287,7 @@ def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
         Client(dask.address, set_as_default=False) as client,
     ):
         dask.add_worker("--nanny")
-        given = {"annotations": lambda *_: {}, "loss_cause": lambda *_: UNKNOWN, "to_dask": lambda request: request}
+        given = {"annotations": lambda *_: {}, "loss_cause": lambda *_: UNKNOWN}
         cluster: Any = SimpleNamespace(
             client=client, is_connected=True, result=lambda future, _: future.result(), **given
         )
