@@ -23,7 +23,6 @@ from mops.worker.run_task import leave_pool, stop_pool
 # worker's process, which here is the whole runner.
 _CONFIG = {
     "distributed.scheduler.worker-saturation": 1.0,  # tasks wait on the scheduler, not on the worker
-    "distributed.scheduler.work-stealing": False,  # there is one worker
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
