@@ -314,7 +314,7 @@ def test_creating_an_existing_object_and_reading_a_missing_one_are_errors(
 
 
 def test_an_invalid_object_is_an_error(service: Service, kubernetes: Kubernetes) -> None:
-    with pytest.raises(ServiceError, match=r"Kubernetes refuses: .*restartPolicy"):
+    with pytest.raises(ServiceError, match=r"Kubernetes refused this: .*restartPolicy"):
         kubernetes.create(suspended(service, "x") | {"spec": {"template": {"spec": {}}}})
 
 
