@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,16 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mops.attempt.main_loop._STOP_SECONDS", 0.0)
 
 
+def stop_during_delivery(lab: RunnerLab, deliver: Callable[..., None], delivering: threading.Event) -> None:
+    """Stop the runner while ``deliver`` has the result of its only task."""
+    lab.runner._tasks_in_flight._deliver = deliver
+    lab.turn()
+    (future,) = lab.cluster.running
+    lab.answer(future)
+    delivering.wait()
+    lab.runner.stop(0.0)
+
+
 @pytest.mark.parametrize(
     ("error", "state"), [(ZeroDivisionError("a defect"), None), (UsageError("no output"), "failed")]
 )
@@ -36,12 +47,7 @@ def test_a_fault_of_a_delivery_is_raised_even_if_it_comes_after_a_stop(
         may_fail.wait()
         raise error
 
-    lab.runner._tasks_in_flight._deliver = broken
-    lab.turn()
-    (future,) = lab.cluster.running
-    lab.answer(future)
-    delivering.wait()
-    lab.runner.stop(0.0)
+    stop_during_delivery(lab, broken, delivering)
     timer = threading.Timer(0.5, may_fail.set)
     timer.start()
     with pytest.raises(type(error)):
@@ -62,12 +68,7 @@ def test_a_delivery_that_hangs_does_not_prevent_the_last_commit(
         delivering.set()
         may_end.wait()
 
-    lab.runner._tasks_in_flight._deliver = hang
-    lab.turn()
-    (future,) = lab.cluster.running
-    lab.answer(future)
-    delivering.wait()
-    lab.runner.stop(0.0)
+    stop_during_delivery(lab, hang, delivering)
     ended = threading.Event()
     monkeypatch.setattr(lab.runner._committer, "finish", lambda: (ended.set(), may_end.set()))
     assert lab.runner.run() == "cancelled"
