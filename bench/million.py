@@ -104,7 +104,7 @@ def measure(folder: Path, sets: int, run_s: float) -> list[Step]:
     steps = [
         *lab.run_and_kill("submit", ["jobs", "submit", "study.json", "--name", "large"], "results go to", run_s),
         lab.status(),
-        *lab.run_and_kill("resume", ["jobs", "resume", "large"], "goes on", run_s),
+        *lab.run_and_kill("resume", ["jobs", "resume", "large"], "resumes", run_s),
         lab.status(),
     ]
     return [step for step in steps if step is not None]

@@ -24,20 +24,21 @@ def main() -> None:
         print(json.dumps(results(arguments.read, arguments.storage)))
         return
     began = time.perf_counter()
-    marks: list[tuple[float, str]] = []
+    marks: list[tuple[float, float, str]] = []
     error = ""
     try:
         mops.submit(
             arguments.study,
             project=PROJECT,
             storage=arguments.storage,
-            on_start=lambda _, job: marks.append((time.perf_counter(), job.name)),
+            on_start=lambda _, job: marks.append((time.perf_counter(), time.process_time(), job.name)),
         )
     except MopsError as raised:
         error = str(raised)
-    ended = time.perf_counter()
-    ready, name = marks[0] if marks else (ended, "")
+    ended, ended_cpu_s = time.perf_counter(), time.process_time()
+    ready, ready_cpu_s, name = marks[0] if marks else (ended, ended_cpu_s, "")
     figures = {"seconds": ended - ready, "start_up_seconds": ready - began, "error": error, "shm_bytes": shm_bytes()}
+    figures["runner_cpu_seconds"] = ended_cpu_s - ready_cpu_s
     print(json.dumps(figures | (read_elsewhere(arguments, name) if name else {})), flush=True)
 
 

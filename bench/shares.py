@@ -79,7 +79,7 @@ def succeeded(place: Lab, path, sets: int, **settings: object) -> float:
 def table(rounds: list[dict], short_sets: int, long_sets: int) -> str:
     """Return the figures as Markdown: medians, least and most."""
     head = (
-        f"| the short job ({short_sets} sets) has | its share | alone, s | beside one of {long_sets} sets, s | "
+        f"| the short job ({short_sets} sets) has | its share | alone, s | with a job of {long_sets} sets, s | "
         "times as long | by its share | least and most | peak alone, MiB | of both, MiB | killed by the kernel |"
     )
     return "\n".join(

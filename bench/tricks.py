@@ -142,7 +142,7 @@ def of_job(figures: dict, cpu_s: float) -> Figures:
 
 
 def one_child(model: str) -> Figures:
-    """Run bench/one_child.py; its CPU time is told in microseconds for each simulation."""
+    """Run bench/one_child.py; the CPU time is in microseconds for each simulation."""
     line = [sys.executable, str(BENCH / "one_child.py"), "--model", model]
     ran = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=throughput.environment())
     figures = json.loads(ran.stdout)
@@ -232,7 +232,7 @@ def as_csv(folder: Path, n: int) -> str:
 
 
 def as_csv_of_a_grid(folder: Path, n: int) -> str:
-    """Write a grid of sets, whose columns have few values, as a CSV file beside the study."""
+    """Write a grid of sets, whose columns have few values, as a CSV file next to the study."""
     grid = {name: np.arange(n) // 20**power % 20 / 20 for power, name in enumerate(("beta", "gamma", "sigma"))}
     pa.csv.write_csv(pa.table(grid | {"n": np.arange(n) // 20**3}), folder / "sets.csv")
     return "sets.csv"

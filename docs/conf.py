@@ -21,7 +21,7 @@ nitpicky = False  # docstrings name types of other libraries, whose inventories 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 smartquotes = False  # "--local" is an option, not a dash
-suppress_warnings = ["myst.header"]  # CHANGELOG.md is included below a heading of its own
+suppress_warnings = ["myst.header"]  # CHANGELOG.md is included below another heading
 
 autodoc_typehints = "none"  # numpydoc's sections name the types
 numpydoc_show_class_members = False

@@ -91,7 +91,7 @@ def parse_arguments(description: str) -> tuple[Case, argparse.Namespace]:
 def report(case: Case, rows: int, seconds: float, start_up: float, **more: float) -> None:
     """Print the one line that the benchmark reads, if all `rows` of the outputs are on disk."""
     if rows != case.simulations * case.rows:
-        raise SystemExit(f"{rows} rows are on disk, {case.simulations * case.rows} were to be")
+        raise SystemExit(f"{rows} rows are on disk, expected {case.simulations * case.rows}")
     line = {"seconds": seconds, "start_up_seconds": start_up, "simulations": case.simulations, **more}
     print(json.dumps(line), flush=True)
 

@@ -136,7 +136,7 @@ def command_text(name: str, command: TyperCommand | TyperGroup, level: str = "##
 
 
 def help_blocks(text: str) -> Iterator[str]:
-    """Yield a help text's paragraphs; one that is indented, or marked as kept by ``\\b``, is code."""
+    """Yield a help text's paragraphs; an indented paragraph, or one marked with ``\\b``, is code."""
     for block in inspect.cleandoc(text).split("\n\n"):
         kept = block.startswith(("\b\n", "    "))
         yield f"```text\n{inspect.cleandoc(block.removeprefix(chr(8)))}\n```" if kept else prose(block)

@@ -1,6 +1,6 @@
 """Draws the floors of the code as they are: ``python docs/internals/draw.py`` writes architecture.svg.
 
-What a package is for is the first sentence of its docstring; arrows and processes are read from the imports.
+The purpose of a package is the first sentence of its docstring; arrows and processes are read from the imports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Draws the pictures of the documentation: ``python docs/pictures/draw.py`` writes the SVG files beside it.
+"""Draws the pictures of the documentation: ``python docs/pictures/draw.py`` writes the SVG files into its folder.
 
 The curves come from bench/results, the words of the life of a group from the journey (docs/internals/journey.md).
 """

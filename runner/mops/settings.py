@@ -183,7 +183,7 @@ def _variable(field: str) -> str:
 def _unknown(name: str) -> Problem:
     # Without the prefix, which would make any two names similar.
     near = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), Settings.model_fields, 1, cutoff=0.75)
-    advice = f"; did you mean {_variable(near[0])}?" if near else "; this version has no such setting"
+    advice = f"; did you mean {_variable(near[0])}?" if near else "; this version does not have this setting"
     return Problem(name, f"unknown setting{advice}")
 
 

@@ -30,7 +30,7 @@ def helm_program() -> str:
     if found is None and os.environ.get("MOPS_REQUIRE_K8S") == "1":
         pytest.fail(f"helm is neither in the PATH nor {built}: k8s/testcluster/build makes it")
     if found is None:
-        pytest.skip("there is no helm: k8s/testcluster/build makes it")
+        pytest.skip("helm is missing: run k8s/testcluster/build")
     return found
 
 

@@ -118,7 +118,7 @@ def leaves(values: Any, path: str = "") -> Iterator[str]:
 
 
 def test_everything_values_has_every_value() -> None:
-    """The tests render a new value only if everything-values.yaml has it."""
+    """The tests render a new value only if everything-values.yaml sets it."""
     known = set(leaves(yaml.safe_load((CHART / "values.yaml").read_text())))
     on = set(leaves(yaml.safe_load(EVERYTHING.read_text())))
     assert not {path for path in known if not any(f"{one}.".startswith(f"{path}.") for one in on)}
@@ -334,7 +334,7 @@ def test_there_is_no_autoscaler_of_workers(all_of: Rendered) -> None:
 
 
 def config_folder(found: Rendered, folder: Path) -> Path:
-    """Write the configuration of Dask as a pod has it."""
+    """Write the configuration of Dask that a pod gets."""
     written = folder / "dask"
     written.mkdir()
     for name, text in found.of("ConfigMap")["mops-dask"]["data"].items():

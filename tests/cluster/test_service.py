@@ -194,7 +194,7 @@ def test_an_unavailable_storage_is_reported(service: Service) -> None:
 
         def restarted() -> dict[str, Any] | None:
             now: dict[str, Any] = service.status("adrift")["kubernetes"]
-            return now if now["restarts"] and now["reason"] else None  # while it runs again there is no reason
+            return now if now["restarts"] and now["reason"] else None  # once it runs again, the reason is empty
 
         found = wait_for(restarted, patience_s=300)
         assert found is not None

@@ -307,7 +307,7 @@ def test_creating_an_existing_object_and_reading_a_missing_one_are_errors(
     finally:
         kubernetes.delete_job("views-1")
     wait_for(lambda: not [one for one in kubernetes.jobs({}) if one["metadata"]["name"] == "views-1"])
-    kubernetes.delete_job("views-1")  # deleting it twice is no error
+    kubernetes.delete_job("views-1")  # deleting it twice raises nothing
     assert kubernetes.config_map("nothing") is None
     with pytest.raises(ServiceError, match='pods "nothing" not found'):
         list(kubernetes.log_lines("nothing"))

@@ -10,7 +10,7 @@ in the line before a block, or by itself, says what else to do:
 - ``<!-- not run: REASON -->``: leave the block alone.
 
 In a ``console`` block, the lines below a ``$`` line are what the command prints. Numbers, units and spaces may differ;
-``...`` stands for any text, on a line of its own for any lines. A command has to succeed, unless ``$ echo $?`` follows.
+``...`` stands for any text, alone on a line for any lines. A command has to succeed, unless ``$ echo $?`` follows.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_commands_that_are_named_exist(page: Path) -> None:
     code = re.findall(r"`[^`\n]+`|^(?:    |\$ ).*$", page.read_text(), re.MULTILINE)
     for line in code:
         for words in COMMAND.findall(line.partition(" #")[0]):
-            assert exists(words.split()), f"there is no command in: {line.strip()}"
+            assert exists(words.split()), f"found no command in: {line.strip()}"
 
 
 def exists(words: list[str]) -> bool:
@@ -245,7 +245,7 @@ def steps(block: Block) -> Iterator[Step]:
 
 
 def typed_and_printed(part: str) -> tuple[str, str]:
-    """Return a command, which may go on behind a backslash at a line's end, and what follows it."""
+    """Return a command, which may continue after a backslash at the end of a line, and the lines after it."""
     lines = part.splitlines(keepends=True)
     n = 1 + next(i for i, line in enumerate(lines) if not line.endswith("\\\n"))
     return "".join(lines[:n]).rstrip("\n"), "".join(lines[n:])

@@ -155,7 +155,7 @@ def test_variables_of_other_tools_are_ignored() -> None:
     ],
 )
 def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, near: str | None) -> None:
-    advice = f"did you mean {near}?" if near else "this version has no such setting"
+    advice = f"did you mean {near}?" if near else "this version does not have this setting"
     assert problems(**{name: "1"}) == [(name, f"unknown setting; {advice}")]
 
 

@@ -72,7 +72,7 @@ class Batches:
         return Batch(self._n, keys)
 
     def last(self) -> Batch | None:
-        """Return the last batch, which may be short; None if there is no commit after the batch before."""
+        """Return the last batch, which may be short; None without a commit after the previous batch."""
         keys, self._keys = self._keys, []
         return Batch(self._n + 1, keys) if keys else None
 

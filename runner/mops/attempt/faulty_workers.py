@@ -6,7 +6,7 @@ no more tasks. Errors of a task that has raised elsewhere before, or runs alone,
 
 A task that has raised :data:`FAULTS` times is cut into smaller ones, like a task whose workers died
 (:mod:`mops.attempt.lost_tasks`). At the end, the runner records it as failed if workers on which it raised have
-succeeded with other tasks since. If all workers are faulty, the attempt ends. If there are no workers, the attempt
+succeeded with other tasks since. If all workers are faulty, the attempt ends. Without workers, the attempt
 waits for one.
 """
 

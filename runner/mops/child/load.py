@@ -83,7 +83,7 @@ def load_target(text: str, root: Path, parameters: Collection[str] = ()) -> Targ
     Raises
     ------
     CannotLoad
-        The name does not exist, or is neither a function of replicates nor one that returns an evaluator.
+        The name does not exist, or is neither a function of replicates nor a function that returns an evaluator.
     """
     entry = EntryPoint.parse(text)
     if entry.name is None:
@@ -109,7 +109,7 @@ def _module(entry: EntryPoint, root: Path) -> ModuleType:
         return importlib.import_module(str(entry.module))
     path = root / entry.path
     if not path.is_file():
-        raise CannotLoad(f"there is no file {entry.path!r} in the bundle (is it ignored by .mopsignore?)")
+        raise CannotLoad(f"the bundle has no file {entry.path!r} (does .mopsignore exclude it?)")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise CannotLoad(f"{entry.path!r} is not a Python file")

@@ -198,6 +198,6 @@ def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
         raise InvalidOutput(f"output {output!r} has no column but 'seed', which is stored anyway")
     clash = taken[0] if taken else "seed"
     raise InvalidOutput(
-        f"output {output!r} has a column {clash!r}, the name of one that mops stores "
+        f"output {output!r} has a column {clash!r}, the name of a column that mops adds "
         f"({', '.join(IDENTITY)}); a column 'seed' may only hold the simulation's own seed, {seed}"
     )

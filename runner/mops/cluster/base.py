@@ -28,7 +28,7 @@ class Cluster(Protocol):
 
     @property
     def slots(self) -> int:
-        """Simulations that can run at once, as last counted; 0 if there is no worker."""
+        """Simulations that can run at once, as last counted; 0 without workers."""
 
     @property
     def workers(self) -> int:

@@ -86,7 +86,7 @@ class EmbeddedCluster:
         return self._worker.address
 
     def avoid(self, workers: frozenset[str]) -> None:
-        """As :meth:`mops.cluster.base.Cluster.avoid`: there is no other worker."""
+        """As :meth:`mops.cluster.base.Cluster.avoid`: the cluster has only one worker."""
 
     def worker_losses(self) -> list[WorkerLoss]:
         """As :meth:`mops.cluster.base.Cluster.worker_losses`: the worker ends with this process only."""

@@ -70,7 +70,7 @@ def open_log(job: str) -> BinaryIO:
         path = USER_FOLDERS.user_state_path / f"{job}.log"
     except RuntimeError as bad:
         raise UsageError(
-            "there is no home folder for the detached runner's output",
+            "the detached runner has no home folder for its output",
             where="HOME",
             hint="set XDG_STATE_HOME to an absolute path",
         ) from bad

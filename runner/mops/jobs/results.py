@@ -83,7 +83,7 @@ def dataset_of(
     Parameters
     ----------
     empty
-        The schema if there are no rows.
+        The schema of an empty result.
     families
         The type families of the columns.
     dictionaries

@@ -202,7 +202,7 @@ class Kubernetes:
     ) -> AbstractContextManager[str]:
         """Forward a port of a Service to this machine while the body runs; yield host and port.
 
-        Each connection looks for a pod, so that connections fail only while there is no pod.
+        Each connection looks for a pod, so that connections fail only while no pod exists.
 
         Parameters
         ----------
@@ -216,7 +216,7 @@ class Kubernetes:
         UsageError
             The local port is not available.
         ServiceError
-            There is no pod, this person may not forward ports, or Kubernetes is out of reach.
+            No pod exists, this person may not forward ports, or Kubernetes is out of reach.
         """
         return Forward(_Door(self, service, port).open, on_fault).serve(local or 0)
 
@@ -224,7 +224,7 @@ class Kubernetes:
 class _Door:
     """Opens connections to a port of a Service, in the event loop of the caller.
 
-    The PortForward of kr8s retries endlessly and without a pause if Kubernetes refuses or there is no pod.
+    The PortForward of kr8s retries endlessly and without a pause if Kubernetes refuses or no pod exists.
     """
 
     def __init__(self, of: Kubernetes, service: str, port: int):
@@ -239,7 +239,7 @@ class _Door:
         Raises
         ------
         ServiceError
-            There is no pod, this person may not forward ports, or Kubernetes is out of reach.
+            No pod exists, this person may not forward ports, or Kubernetes is out of reach.
         """
         with translated(self._where):
             api = await self._connected()

@@ -86,7 +86,7 @@ def pack(root: Path, results: Path | None = None) -> Bundle:
     """
     real = Path(os.path.realpath(root))
     if not real.is_dir():
-        raise BundleError("there is no such project folder", where=str(root))
+        raise BundleError("this project folder does not exist", where=str(root))
     survey = _Survey(real, results and Path(os.path.realpath(results)))
     survey.ignored = _ignored(survey)
     survey.walk()

@@ -47,13 +47,13 @@ def cache_folder() -> Path:
     Raises
     ------
     BundleError
-        There is no home folder.
+        The user has no home folder.
     """
     try:
         return USER_FOLDERS.user_cache_path / "bundles"
     except RuntimeError as bad:
         raise BundleError(
-            "there is no home folder to unpack bundles in", hint="set XDG_CACHE_HOME to a folder that may be written"
+            "mops has no home folder to unpack bundles in", hint="set XDG_CACHE_HOME to a folder that may be written"
         ) from bad
 
 

@@ -370,7 +370,7 @@ class Service:
         self._delete_jobs(job)
 
     def runner_log(self, job: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Yield the lines that the newest pod of a job's runner printed; nothing if there is no pod."""
+        """Yield the lines that the newest pod of a job's runner printed; nothing if no pod exists."""
         pod = self.phase(job).pod
         return self.kubernetes.log_lines(pod, follow=follow, tail=tail) if pod else iter(())
 
@@ -394,7 +394,7 @@ class Service:
         Raises
         ------
         ServiceError
-            There is no scheduler, or this person may not reach it.
+            No scheduler exists, or this person may not reach it.
         """
         inside = urlsplit(self.profile.service.scheduler)
         service, port = (inside.hostname or "").partition(".")[0], inside.port or 8786
@@ -417,7 +417,7 @@ class Service:
         UsageError
             The port is not available.
         ServiceError
-            There is no scheduler, or this person may not reach it.
+            No scheduler exists, or this person may not reach it.
         """
         pages = self.profile.service.dashboard
         with self.kubernetes.forwarded(pages.service, pages.port, port, on_fault) as here:

@@ -105,4 +105,4 @@ class Writer:
         except StorageError as refused:
             if what not in self._refused:
                 self._refused.add(what)
-                logger.warning("%s cannot be written, and the job goes on without it: %s", what, refused)
+                logger.warning("%s cannot be written, and the job continues without it: %s", what, refused)

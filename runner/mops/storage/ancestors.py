@@ -87,7 +87,7 @@ def _record(files: Files, parent: Parent, child: str) -> JobRecord:
 
 def _lost(files: Files, parent: Parent, child: str) -> CorruptRecord:
     return CorruptRecord(
-        f"job {child!r} takes rows over from job {parent.job!r}, which is gone or has been replaced",
+        f"job {child!r} takes rows over from job {parent.job!r}, which was deleted or replaced",
         where=f"{files.url}/{JobPaths(parent.job).root}",
         hint="restore that folder from a backup or the storage's own history, or submit the study again",
     )

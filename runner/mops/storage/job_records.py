@@ -330,7 +330,7 @@ def _no_job(files: Files, job: str) -> JobError:
         hint = "what there is: mops jobs list"
     else:
         hint = "this storage holds no jobs: name another by MODELOPS_STORAGE"
-    return JobError(f"there is no job {job!r}", where=files.url, hint=hint)
+    return JobError(f"job {job!r} does not exist", where=files.url, hint=hint)
 
 
 def job_names(files: Files) -> list[str]:

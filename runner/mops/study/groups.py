@@ -200,7 +200,7 @@ class GroupTable:
 
     def _piece_of(self, index: int) -> GroupChunk:
         if not 0 <= index < len(self):
-            raise IndexError(f"there is no group {index} among {len(self)}")
+            raise IndexError(f"group {index} is not among the {len(self)} groups")
         number = bisect_right(self._bounds, index) - 1
         with self._lock:
             if number not in self._kept:

@@ -35,7 +35,7 @@ def read_text(path: Path, what: str) -> str:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UsageError(
-            f"there is no such {what} file", where=str(path), hint=f"name a {what} file, like {what}.json"
+            f"this {what} file does not exist", where=str(path), hint=f"name a {what} file, like {what}.json"
         ) from None
     except IsADirectoryError:
         raise UsageError(

@@ -29,7 +29,8 @@ Place = Callable[[int], str]
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _ABSENT = "leave the cell empty if the parameter is absent"
 _READ_AS_TEXT = (
-    "is read as text, because JSON has no such number or boolean; write 0.5 and not .5, true and not True "
+    "is read as text, because JSON does not write numbers and booleans like this; "
+    "write 0.5 and not .5, true and not True "
     '(where text is meant: """True""")'
 )
 _RIGHT_TYPES = "a parameter is a boolean, a number or a string; convert the column before writing it"

@@ -59,11 +59,11 @@ class SteppedThreads:
             self.step(thread)
 
     def close(self) -> None:
-        """Do nothing: there are no threads to end."""
+        """Do nothing, because this lab has no threads to end."""
 
 
 class SimFuture:
-    """A task as the client of Dask has it."""
+    """A task as seen by Dask's client."""
 
     def __init__(self, client: SimClient, key: str, request: TaskRequest | None = None, avoid: tuple[str, ...] = ()):
         self.client, self.key, self.request, self.avoid = client, key, request, avoid
@@ -220,7 +220,7 @@ class SimCluster:
         self.graces.append(grace_s)
 
     def finish(self) -> None:
-        """Do nothing: there are no threads to end."""
+        """Do nothing, because this lab has no threads to end."""
 
     @property
     def running(self) -> list[SimFuture]:

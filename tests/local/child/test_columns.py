@@ -173,7 +173,7 @@ KEPT: dict[str, tuple[Any, list[Any]]] = {
     "periods in a list": ([pd.Period("2024-01", "M"), pd.NaT], ["2024-01", None]),
     "times of pandas": (pd.Series([NANO, pd.NaT]), [NANO, None]),
     "times of pandas in a list": ([NANO, None, pd.NaT], [NANO, None, None]),
-    "times of pandas beside Python's": ([NOON, NANO], [pd.Timestamp(NOON), NANO]),
+    "times of pandas next to Python's": ([NOON, NANO], [pd.Timestamp(NOON), NANO]),
     "times of pandas in lists": ([[NANO], [], None], [[NANO], [], None]),
     "times of pandas with a zone": (
         pd.Series([NANO.tz_localize("Europe/Zurich")]),

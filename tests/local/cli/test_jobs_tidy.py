@@ -170,7 +170,7 @@ def test_verify_reports_a_sound_job_and_names_a_changed_part(lab: CommandLab) ->
     part = next((lab.storage / "jobs" / "job" / "outputs" / "daily").iterdir())
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     ran = lab.run("jobs", "verify", "job")
-    problem = f"jobs/job/outputs/daily/{part.name}: its SHA-256 is not the one that was committed"
+    problem = f"jobs/job/outputs/daily/{part.name}: its SHA-256 differs from the committed one"
     assert (ran.code, ran.out, ran.err) == (1, problem + "\n", "job job has 1 problem\n")
     ran = lab.run("jobs", "verify", "job", "--json")
     assert (ran.code, ran.json) == (1, {"job": "job", "problems": [problem]})
@@ -346,14 +346,14 @@ WRONG = {
     **{
         f"{verb} of no job": (
             [verb, "dome", *more],
-            "error: there is no job 'dome'\n  at: {storage}\nhint: there are: done\n",
+            "error: job 'dome' does not exist\n  at: {storage}\nhint: there are: done\n",
         )
         for verb, more in {"logs": [], "verify": [], "clean": [], "delete": ["--yes"]}.items()
     },
     "several at once": (
         ["delete", "dome", "../x", "done", "--yes"],
         (
-            "error: 2 jobs cannot be deleted:\n  there is no job 'dome'\n  no job can be named '../x'\n"
+            "error: 2 jobs cannot be deleted:\n  job 'dome' does not exist\n  no job can be named '../x'\n"
             "  at: {storage}\nhint: 'mops jobs list' shows the jobs and their states\n"
         ),
     ),

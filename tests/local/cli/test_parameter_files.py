@@ -25,7 +25,8 @@ SEED = "is not an integer from 0 to 2^64 - 1"
 CONVERT = "a parameter is a boolean, a number or a string; convert the column before writing it"
 UTF_8 = "save it as 'CSV UTF-8'"
 AS_TEXT = (
-    "is read as text, because JSON has no such number or boolean; write 0.5 and not .5, true and not True "
+    "is read as text, because JSON does not write numbers and booleans like this; "
+    "write 0.5 and not .5, true and not True "
     '(where text is meant: """True""")'
 )
 
@@ -213,7 +214,7 @@ def test_a_truncated_parquet_file(lab: CommandLab) -> None:
 
 
 def no_file(lab: CommandLab) -> tuple[str, str]:
-    return "sets.csv", f"there is no file 'sets.csv' in the study's folder: {lab.project}/sets.csv"
+    return "sets.csv", f"the study's folder has no file 'sets.csv': {lab.project}/sets.csv"
 
 
 def a_folder(lab: CommandLab) -> tuple[str, str]:

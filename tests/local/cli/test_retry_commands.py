@@ -208,7 +208,7 @@ def test_a_job_that_does_not_exist(read_only: CommandLab) -> None:
     assert_says(
         read_only,
         *("party", "--verdict", "all"),
-        error="there is no job 'party'",
+        error="job 'party' does not exist",
         at=read_only.storage,
         hint="there are: partly",
     )
@@ -237,7 +237,7 @@ def test_a_derived_job_whose_parent_was_removed_by_hand(copied: CommandLab) -> N
     ran = copied.run("jobs", "results", "mended")
     assert (ran.code, ran.out) == (4, "")
     assert ran.err == (
-        "error: job 'mended' takes rows over from job 'partly', which is gone or has been replaced\n"
+        "error: job 'mended' takes rows over from job 'partly', which was deleted or replaced\n"
         f"  at: {copied.storage}/jobs/partly\n"
         "hint: restore that folder from a backup or the storage's own history, or submit the study again\n"
     )

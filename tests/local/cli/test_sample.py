@@ -117,7 +117,7 @@ WRONG: dict[str, tuple[list[object], str]] = {
     ),
     "a study that does not exist": (
         ["-n", 3, "--out", "s.json", "--study", "nothing.json"],
-        "there is no such study file\n  at: nothing.json\nhint: name a study file, like study.json",
+        "this study file does not exist\n  at: nothing.json\nhint: name a study file, like study.json",
     ),
     "a folder that does not exist": (
         ["-n", 4, "--out", "nowhere/s.csv"],
@@ -151,7 +151,8 @@ def test_an_invalid_space_is_an_error_that_lists_every_problem(lab: CommandLab) 
 
 def test_a_space_file_that_is_missing_or_not_json(lab: CommandLab) -> None:
     ran = lab.run("study", "sample", "space.json", "-n", 3, "--out", "s.csv")
-    assert ran.err == "error: there is no such space file\n  at: space.json\nhint: name a space file, like space.json\n"
+    hint = "name a space file, like space.json"
+    assert ran.err == f"error: this space file does not exist\n  at: space.json\nhint: {hint}\n"
     space = lab.write("space.json", '{"a": 1, "a": 2}')
     ran = lab.run("study", "sample", space, "-n", 3, "--out", "s.csv")
     assert ran.err == f"error: the space file is not JSON\n  $: the key 'a' appears twice; keep one\n  at: {space}\n"

@@ -298,7 +298,7 @@ def test_resume_reports_a_missing_interpreter(elsewhere: CommandLab, other_pytho
     assert ran.code == 2
     assert ran.err.splitlines() == [
         NO_OPTIONS,
-        f"  --python {python}: there is no such file; name an interpreter, like .venv/bin/python",
+        f"  --python {python}: this file does not exist; name an interpreter, like .venv/bin/python",
         "  at: job j",
     ]
 
@@ -308,7 +308,7 @@ def a_folder(root: Path) -> tuple[Path, str]:
 
 
 def nothing(root: Path) -> tuple[Path, str]:
-    return root / "nothing", "there is no such file; name an interpreter, like .venv/bin/python"
+    return root / "nothing", "this file does not exist; name an interpreter, like .venv/bin/python"
 
 
 def not_executable(root: Path) -> tuple[Path, str]:
@@ -403,7 +403,7 @@ def test_the_error_suggests_a_similar_path_or_a_command(lab: CommandLab, bare_py
     misspelled = bare_python.with_name("pyhton")
     assert lab.submit("--python", misspelled).err.splitlines()[1].endswith(f"; did you mean {bare_python}?")
     named = lab.submit("--python", "sh").err.splitlines()[1]
-    assert named.startswith(f"  --python {lab.root / 'sh'}: there is no such file; did you mean /")
+    assert named.startswith(f"  --python {lab.root / 'sh'}: this file does not exist; did you mean /")
 
 
 def test_an_interpreter_and_an_installed_environment_exclude_each_other(lab: CommandLab) -> None:
@@ -424,6 +424,6 @@ def test_problems_of_variables_and_interpreter_are_reported_together(lab: Comman
     assert ran.err.splitlines() == [
         NO_OPTIONS,
         "  --env MODE: not set in this environment; set it, or write NAME=VALUE",
-        f"  --python {tmp_path / 'nothing'}: there is no such file; name an interpreter, like .venv/bin/python",
+        f"  --python {tmp_path / 'nothing'}: this file does not exist; name an interpreter, like .venv/bin/python",
         ENV_HINT,
     ]

@@ -264,7 +264,7 @@ def test_an_unknown_job_is_an_error_with_the_nearest_name(finished: tuple[Comman
     lab, name = finished
     ran = lab.run("jobs", "watch", name + "e")
     assert ran.code == 2
-    assert "there is no job" in ran.err
+    assert "does not exist" in ran.err
     assert name in ran.err
 
 

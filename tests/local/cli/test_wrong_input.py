@@ -163,7 +163,7 @@ def invalid_job(_lab: CommandLab) -> list[object]:
 
 
 BAD_ARGUMENTS: dict[Callable[[CommandLab], list[object]], list[str]] = {
-    missing_file: ["no such study file", "nothing.json", "hint: "],
+    missing_file: ["this study file does not exist", "nothing.json", "hint: "],
     a_folder: ["a folder, not a study file", "study.json in it"],
     no_such_project: ["project folder does not exist", "hint: "],
     bad_name: ["'My job'", "lower-case letters"],

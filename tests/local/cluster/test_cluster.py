@@ -30,7 +30,7 @@ def test_the_embedded_cluster_queues_on_the_scheduler_and_bounds_no_memory() -> 
         ).values()
     assert saturation == 1.0
     assert threads == 2
-    assert not limit  # Dask would measure the whole runner and pause its only worker for ever
+    assert not limit  # Dask would measure the whole runner and pause its only worker until the end
 
 
 def test_a_result_of_the_embedded_cluster_is_taken_where_it_lies() -> None:

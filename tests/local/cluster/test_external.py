@@ -50,7 +50,7 @@ def test_the_thread_that_watches_outlives_a_look_that_fails(
         nonlocal n_looks
         n_looks += 1
         if n_looks == 1:
-            raise ZeroDivisionError("nobody expected that")
+            raise ZeroDivisionError("an unexpected error")
         seen.set()
 
     monkeypatch.setattr(ExternalCluster, "_look", looks)
@@ -93,7 +93,7 @@ def test_a_defect_while_it_connects_is_none_of_the_cluster(
 
 
 def test_a_result_that_is_being_computed_again_is_not_waited_for(cluster: ExternalCluster) -> None:
-    """Dask's own gathering waits, with everybody else's results behind it."""
+    """Dask's own gathering waits, and holds up the results of all other tasks."""
     go = threading.Event()
     _held["go"] = go
     future = cluster.client.submit(_waits, key="sim-job-1-1", pure=False)

@@ -46,7 +46,7 @@ FOREIGN = [
 
 def an(kind: type[Exception]) -> Exception:
     """Create an error in the same way as the library."""
-    response = httpx.Response(503, request=REQUEST, text="try again later")
+    response = httpx.Response(503, request=REQUEST, text="overloaded")
     if kind is kr8s.ServerError:
         return kr8s.ServerError("down", response=response)
     if kind is httpx.HTTPStatusError:

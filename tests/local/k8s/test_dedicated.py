@@ -355,7 +355,7 @@ def test_a_cluster_is_removed_with_its_job_and_kept_for_the_next_pod(
 def test_the_next_pod_finds_the_cluster(pod_files: Path, kubernetes: Kubernetes) -> None:
     for _ in range(2):
         with pytest.raises(ClusterError), dedicated_lifecycle.dedicated_cluster(pod_files):
-            raise ClusterError("the scheduler is gone")
+            raise ClusterError("the scheduler has ended")
     assert kubernetes.n_created == 2
 
 

@@ -33,7 +33,7 @@ class Echo:
     async def receive(self) -> bytes:
         data = await self._kept.get()
         if data == b"break":
-            raise ServiceError("the pod is gone", where="there", hint="look")
+            raise ServiceError("the pod has ended", where="there", hint="look")
         return data
 
 
@@ -115,7 +115,7 @@ def test_a_stream_error_is_reported(address: tuple[str, int], elsewhere: Elsewhe
         connection.sendall(b"break")
         assert closed(connection)
     until(lambda: elsewhere.faults)
-    assert [fault.what for fault in elsewhere.faults] == ["the pod is gone"]
+    assert [fault.what for fault in elsewhere.faults] == ["the pod has ended"]
 
 
 def test_a_new_connection_works_after_the_pod_returns(address: tuple[str, int], elsewhere: Elsewhere) -> None:

@@ -140,7 +140,7 @@ def test_a_root_reached_by_a_link_or_a_relative_path_packs_alike(
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="no such project folder"):
+    with pytest.raises(BundleError, match="this project folder does not exist"):
         pack(tmp_path / "gone")
 
 
@@ -221,7 +221,7 @@ def test_tracked_files_are_in_though_ignored(root: Path) -> None:
 
 
 def test_ignored_folders_are_not_entered(root: Path) -> None:
-    """A link in an environment leads out of every project; one that is walked into would refuse them all."""
+    """If mops followed a link of a virtual environment out of the project, mops would refuse every project."""
     lay(root, {"sir.py": "", ".venv/lib/x.py": ""})
     (root / ".venv/python").symlink_to("/usr/bin/env")
     (root / "venv").symlink_to("/usr")
@@ -350,7 +350,7 @@ def test_a_long_list_of_problems_is_cut_with_their_number(root: Path) -> None:
 
 @contextmanager
 def plain_user() -> Iterator[None]:
-    """Be nobody for a while if the tests run as root, who may read everything."""
+    """Run the body as the user `nobody` if the tests run as root, because root may read everything."""
     if os.getuid() != 0:
         yield
         return
@@ -549,7 +549,7 @@ def test_a_cache_that_cannot_be_written_says_where(root: Path, tmp_path: Path) -
 
 
 def start_unpacking(bundle: Bundle, cache: Path) -> subprocess.Popen[str]:
-    """Start a process that unpacks when it is told to."""
+    """Start a process that unpacks on request."""
     data = cache.parent / "data.zip"
     data.parent.mkdir(parents=True, exist_ok=True)
     data.write_bytes(bundle.data)

@@ -230,7 +230,7 @@ def reader(actor: Actor) -> None:
         actor.world.claim(set(seen) <= set(now), "I2")
         actor.world.claim(
             len(now) == sum(len(r.ranges) for r in actor.world.log()[: actor.job_log.view.k] if isinstance(r, Commit)),
-            "I2: a view that is no prefix",
+            "I2: a view that is not a prefix",
         )
         seen = now
 

@@ -226,7 +226,7 @@ def test_a_job_succeeds_even_if_no_advisory_record_can_be_written(tmp_path, loca
     assert job.status().state == "succeeded"
     assert sorted(job.outputs("out").to_table()["x"].to_pylist()) == list(range(6))
     assert job.verify() == []
-    refused = [said for said in warnings if "the job goes on without it" in said]
+    refused = [said for said in warnings if "the job continues without it" in said]
     kinds = [said.split(" cannot be written")[0] for said in refused]
     assert kinds.count("the copy of the job's end, for quick listing,") == 1
     assert 1 <= kinds.count("the sign of life") <= 2, "once in each attempt"

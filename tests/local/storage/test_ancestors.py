@@ -340,9 +340,9 @@ def test_a_missing_parent_is_an_error_and_never_fewer_rows(world: World, derived
     job = Job(world.files, "second")
     assert job.status().counts == Counts(12, 0, 12, 0)
     for read in (lambda: job.outputs(OUTPUT), job.losses, job.failures, job.tables):
-        with pytest.raises(CorruptRecord, match="takes rows over from job 'first', which is gone or has been replaced"):
+        with pytest.raises(CorruptRecord, match="takes rows over from job 'first', which was deleted or replaced"):
             read()
-    assert "which is gone or has been replaced" in verify_job(world.files, "second")[0]
+    assert "which was deleted or replaced" in verify_job(world.files, "second")[0]
 
 
 def test_another_job_with_the_name_of_the_parent_is_an_error(world: World, derived: Job) -> None:
@@ -350,7 +350,7 @@ def test_another_job_with_the_name_of_the_parent_is_an_error(world: World, deriv
     World(world.files, 6).first([HEALTHY] * 6, [2, 2])
     with pytest.raises(CorruptRecord, match="gone or has been replaced"):
         Job(world.files, "second").losses()
-    assert "which is gone or has been replaced" in verify_job(world.files, "second")[0]
+    assert "which was deleted or replaced" in verify_job(world.files, "second")[0]
 
 
 def test_verify_finds_a_commit_of_an_inherited_group(world: World) -> None:

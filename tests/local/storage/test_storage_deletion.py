@@ -117,7 +117,7 @@ def test_all_jobs_that_cannot_be_deleted_are_listed_and_none_is_deleted(files):
     assert timeless(caught.value) == (
         "3 jobs cannot be deleted:\n"
         "  job 'runs' is running: process 1 on elsewhere, last seen (some) s ago\n"
-        "  there is no job 'nothing'\n"
+        "  job 'nothing' does not exist\n"
         "  no job can be named '../x'\n"
         f"  at: {files.url}\n"
         "hint: 'mops jobs list' shows the jobs and their states"

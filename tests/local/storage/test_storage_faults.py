@@ -127,8 +127,8 @@ def test_the_status_decides_before_the_class_of_the_error(status):
         (403, "AuthorizationPermissionMismatch", "refuses"),
         (403, "AuthorizationFailure", "refuses"),
         (401, "InvalidAuthenticationInfo", "refuses"),
-        (404, "ContainerNotFound", "no such container"),
-        (409, "ContainerBeingDeleted", "no such container"),
+        (404, "ContainerNotFound", "the container or account does not exist"),
+        (409, "ContainerBeingDeleted", "the container or account does not exist"),
         (409, "BlobImmutableDueToPolicy", "answered with an error"),
         (400, "InvalidHeaderValue", "answered with an error"),
     ],
@@ -237,7 +237,7 @@ def test_a_server_that_does_not_answer_is_unavailable(clock, monkeypatch):
 
 @pytest.mark.parametrize(
     ("status", "code", "what"),
-    [(403, "AuthenticationFailed", "refuses"), (404, "ContainerNotFound", "no such container")],
+    [(403, "AuthenticationFailed", "refuses"), (404, "ContainerNotFound", "the container or account does not exist")],
 )
 def test_a_permanent_error_is_not_retried(status, code, what, clock, monkeypatch):
     script = Scripted((status, {"x-ms-error-code": code}, b""))
@@ -255,7 +255,7 @@ def test_a_permanent_error_is_not_retried(status, code, what, clock, monkeypatch
 def test_a_missing_container_is_an_error_for_every_request(azure):
     files = Files.open("abfs://never-created/prefix")
     for ask in (files.get, files.size, files.list, lambda path: files.put(path, b"")):
-        with pytest.raises(StorageError, match="no such container"):
+        with pytest.raises(StorageError, match="the container or account does not exist"):
             ask("a")
 
 

@@ -341,7 +341,7 @@ def test_a_request_is_stored_with_its_claim(files):
     assert Asked.parse(str(asked)) == asked
     assert Asked.behind(7) != asked
     for text in ("", "7", "7-", "-ab", "x-ab", "-1-ab"):
-        with pytest.raises(ValueError, match="is no request"):
+        with pytest.raises(ValueError, match="is not a request"):
             Asked.parse(text)
     log = opened(files)
     log.claim("person", asked=Asked(0, "ab"))
@@ -505,7 +505,7 @@ def test_a_record_that_is_never_seen_is_an_error(faulty):
     backend, log, files = faulty
     owner(files)
     backend.stale = 10**9
-    with pytest.raises(StorageUnavailable, match="nobody knows whether the claim was written"):
+    with pytest.raises(StorageUnavailable, match="it is unknown whether the claim was written"):
         log.claim("person")
 
 
@@ -555,7 +555,7 @@ def test_verify_finds_missing_and_changed_parts(storage, files):
     problems = verify(files, PATHS, 3)
     assert [problem.rsplit("/", 1)[1] for problem in problems] == [
         "1-0.parquet: missing",
-        "1-1.parquet: its SHA-256 is not the one that was committed",
+        "1-1.parquet: its SHA-256 differs from the committed one",
         "1-2.parquet: 11 bytes instead of 4",
     ]
 

@@ -157,14 +157,14 @@ def test_json_output_has_the_name_the_process_and_the_log_file(study: StudyLab) 
 def test_a_runner_that_dies_before_its_claim_is_reported_with_its_exit_code(study: StudyLab) -> None:
     """The command can import the model and the runner cannot. The job exists and resumes after a repair."""
     flag = str(study.folder / "flag")
-    text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="raise OSError('the licence server is gone')")
+    text = FAILS_AT_SECOND_IMPORT.format(flag=flag, what="raise OSError('the licence server is down')")
     (study.project / "fickle.py").write_text(text)
     study.write("fickle:simulate", betas(2))
     task = study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach", SLOTS=1)
     assert task.wait() == 2
     assert (study.folder / "stdout-1.txt").read_text() == ""
     assert "error: the runner ended with exit code 2 before it claimed the job; its output: error: " in task.said
-    assert "the licence server is gone" in task.said
+    assert "the licence server is down" in task.said
     assert f"at: {study.folder}/state/mops/job.log" in task.said
     assert "hint: correct that, then continue the job: mops jobs resume job" in task.said
     assert not task.alive()
@@ -176,7 +176,7 @@ def test_a_runner_that_dies_before_its_claim_is_reported_with_its_exit_code(stud
 def test_in_a_pod_an_import_error_of_the_model_ends_the_job_and_it_resumes_after_a_repair(study: StudyLab) -> None:
     """No job log has the output of a pod before its claim, and Kubernetes removes its records of the pod."""
     flag = study.folder / "flag"
-    text = FAILS_AT_SECOND_IMPORT.format(flag=str(flag), what="raise OSError('the licence server is gone')")
+    text = FAILS_AT_SECOND_IMPORT.format(flag=str(flag), what="raise OSError('the licence server is down')")
     (study.project / "fickle.py").write_text(text)
     study.write("fickle:simulate", betas(2))
     assert study.start("submit", str(study.project / "study.json"), "--name", "job", "--detach").wait() == 2
@@ -188,7 +188,7 @@ def test_in_a_pod_an_import_error_of_the_model_ends_the_job_and_it_resumes_after
     assert study.start("logs", "job").wait() == 0
     log = (study.folder / "stdout-3.txt").read_text()
     assert "attempt 1 ends before any simulation: " in log
-    assert "the licence server is gone" in log
+    assert "the licence server is down" in log
 
     flag.unlink()
     assert study.resume().wait() == 0

@@ -99,7 +99,7 @@ def test_a_failed_target_loses_only_its_losses(lab: StudyLab) -> None:
         ("targets:mapping", "highest"),
     }
     failed = {row["target"]: (row["replicate"], row["reason"], row["message"]) for row in job.failures().to_pylist()}
-    assert failed["targets:raising"] == (None, "error", "ZeroDivisionError: nobody was tested")
+    assert failed["targets:raising"] == (None, "error", "ZeroDivisionError: no one was tested")
     assert failed["targets:exiting"] == (None, "error", "SystemExit: 3")
     assert failed["targets:loss_nan"][:2] == (None, "invalid_output")
     assert len(failed) == 3

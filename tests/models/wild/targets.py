@@ -22,7 +22,7 @@ def loss_nan(params, replicates):
 
 def raising(params, replicates):
     """Fail."""
-    raise ZeroDivisionError("nobody was tested")
+    raise ZeroDivisionError("no one was tested")
 
 
 def exiting(params, replicates):

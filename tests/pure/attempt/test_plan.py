@@ -268,7 +268,7 @@ def test_a_task_that_killed_its_workers_is_cut_down_to_one_simulation_alone() ->
     (last,) = send(p)
     assert (last.groups, last.replicates, last.alone) == ((0,), None, True)
     p.task_lost(last.number)
-    assert send(p)[0].alone, "a lost connection is no reason to run it beside others"
+    assert send(p)[0].alone, "after a lost connection it must still run alone"
 
 
 def all_replicates_are_back() -> Plan:

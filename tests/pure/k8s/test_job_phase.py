@@ -105,7 +105,7 @@ TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
     "over quota": (job(), [], [event("FailedCreate", OVER_QUOTA, "Job", "study-1")], "stuck", OVER_QUOTA),
     "not admitted": (job(), [], [event("FailedCreate", NOT_RESTRICTED, "Job", "study-1")], "stuck", NOT_RESTRICTED),
     "running": (job(active=1), [RUNS], [], "running", ""),
-    "its pod is gone, the next to come": (job(failed=1), [], [], "pending", ""),
+    "its pod has ended, and the next one is not there yet": (job(failed=1), [], [], "pending", ""),
     "out of memory": (job(failed=1), [OOM], [], "retrying", "OOMKilled, exit code 137"),
     "storage out of reach": (
         job(failed=1),

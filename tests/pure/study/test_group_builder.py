@@ -128,7 +128,7 @@ def test_groups_come_in_the_requested_order(table: GroupTable) -> None:
 
 @pytest.mark.parametrize("index", [-1, 1000])
 def test_a_missing_group_is_an_index_error(table: GroupTable, index: int) -> None:
-    with pytest.raises(IndexError, match="among 1000"):
+    with pytest.raises(IndexError, match="not among the 1000 groups"):
         table.group(index)
 
 

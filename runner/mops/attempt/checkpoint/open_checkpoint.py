@@ -143,7 +143,7 @@ class _Rows(Generic[_Row]):
             self._encode()
 
     def take(self) -> Encoded | None:
-        """Return the file, and forget it; None if there are no rows."""
+        """Return the file, and forget it; None without rows."""
         if self._rows:
             self._encode()
         encoder, self._encoder = self._encoder, None
@@ -163,7 +163,7 @@ class _Rows(Generic[_Row]):
 def _column(field: pa.Field, values: Sequence[object]) -> pa.Array:
     if not pa.types.is_dictionary(field.type):
         return pa.array(values, field.type)
-    numbers: dict[object, int] = {}  # each value is encoded once for all rows that have it
+    numbers: dict[object, int] = {}  # each value is encoded once for all its rows
     indices = [numbers.setdefault(value, len(numbers)) for value in values]
     return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(list(numbers), pa.string()))
 

@@ -31,7 +31,7 @@ _REFUSED = Fault(
     "'Storage Blob Data Contributor'",
 )
 _FULL = Fault("the storage is full", "free space or raise the quota, then: mops jobs resume")
-_NO_CONTAINER = Fault("there is no such container or account", "create the container, or correct the storage's URL")
+_NO_CONTAINER = Fault("the container or account does not exist", "create the container, or correct the storage's URL")
 _READ_ONLY = Fault("the storage is read-only", "choose another folder with MODELOPS_STORAGE")
 _NOT_A_FOLDER = Fault("a file and a folder have the same path", "move one of them, or choose another folder")
 _NO_LINKS = Fault(

@@ -269,7 +269,7 @@ class JobLog:
 
     def _unanswered(self, record: Record) -> StorageUnavailable:
         return StorageUnavailable(
-            f"nobody knows whether the {record.kind} was written",
+            f"it is unknown whether the {record.kind} was written",
             where=self._where(record.k),
             hint="end this process, then: mops jobs resume",
         )

@@ -132,4 +132,4 @@ def _differences(part: Part, data: bytes | None) -> Iterator[str]:
     elif len(data) != part.bytes:
         yield f"{len(data)} bytes instead of {part.bytes}"
     elif hashlib.sha256(data).hexdigest() != part.digest:
-        yield "its SHA-256 is not the one that was committed"
+        yield "its SHA-256 differs from the committed one"

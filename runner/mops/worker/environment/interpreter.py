@@ -98,7 +98,7 @@ def _wrong(python: str, environment: Mapping[str, str]) -> Iterator[str]:
         inside = path / "bin" / "python"
         yield f"it is a folder; name the interpreter in it{f': {inside}' if inside.exists() else _LIKE}"
     elif not path.exists():
-        yield "there is no such file" + _elsewhere(path)
+        yield "this file does not exist" + _elsewhere(path)
     elif not os.access(path, os.X_OK):
         yield f"it is not executable; name an interpreter{_LIKE}"
     else:
