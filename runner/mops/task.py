@@ -291,9 +291,6 @@ class TaskResult:
         in_parts = sum(int(part.buffer.size) for part in self.parts)
         return in_parts + failures_bytes(self.failures) + LOSS_BYTES * len(self.losses)
 
-    def __sizeof__(self) -> int:  # what Dask's sizeof counts
-        return object.__sizeof__(self) + self.nbytes
-
 
 LOSSES = pa.schema(
     [

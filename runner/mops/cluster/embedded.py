@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import dask.config
 from dask.system import cpu_count
-from distributed import CancelledError, Client, Future, Scheduler, SpecCluster, Worker
+from distributed import Client, Future, Scheduler, SpecCluster, Worker
 
 from mops.cluster.connect import silence_dask
 from mops.cluster.shares import ShareRequest
@@ -42,10 +41,6 @@ _CONFIG = {
 # another job has the port. LocalCluster(dashboard_address=None) does not change that.
 _BARE = {"protocol": "inproc://", "extensions": {}, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
-# Dask holds messages from client to scheduler to worker back to batch them, by default for 10 and 5 ms after the
-# previous one. A release held up the next task, and a group's last simulation held up its targets.
-_SEND_SECONDS = 0.001
-
 
 def embedded_slots(settings: Settings) -> int:
     """Return how many simulations run at once on an embedded worker.
@@ -62,9 +57,9 @@ class EmbeddedCluster:
     is_connected = True
     workers = 1
 
-    def __init__(self, client: Client, worker: Worker, run: str, slots: int):
+    def __init__(self, client: Client, worker: str, run: str, slots: int):
         self.client, self._worker, self.slots, self.pool = client, worker, slots, run
-        self.addresses = frozenset({worker.address})
+        self.addresses = frozenset({worker})
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
         """As :meth:`mops.cluster.base.Cluster.other_jobs`: there are none."""
@@ -75,15 +70,12 @@ class EmbeddedCluster:
         return {}
 
     def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
-        """As :meth:`mops.cluster.base.Cluster.result`: taken from the worker, because Dask takes 2 ms to fetch it."""
-        try:
-            return cast("TaskResult", self._worker.data[future.key])
-        except KeyError as gone:  # the cluster has closed
-            raise CancelledError(future.key) from gone
+        """As :meth:`mops.cluster.base.Cluster.result`."""
+        return cast("TaskResult", future.result())
 
     def worker_that_raised(self, key: str) -> str:
         """As :meth:`mops.cluster.base.Cluster.worker_that_raised`: there is one worker."""
-        return self._worker.address
+        return self._worker
 
     def avoid(self, workers: frozenset[str]) -> None:
         """As :meth:`mops.cluster.base.Cluster.avoid`: the cluster has only one worker."""
@@ -128,8 +120,4 @@ def start_embedded(run: str, slots: int) -> Iterator[EmbeddedCluster]:
         SpecCluster({0: worker}, scheduler, silence_logs=False) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        embedded = cluster.workers[0]
-        with contextlib.suppress(AttributeError, KeyError):  # another version of Dask is only slower
-            for stream in (client.scheduler_comm, cluster.scheduler.stream_comms[embedded.address]):
-                stream.interval = _SEND_SECONDS
-        yield EmbeddedCluster(client, embedded, run, slots)
+        yield EmbeddedCluster(client, cluster.workers[0].address, run, slots)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from distributed.batched import BatchedSend
 
 from mops.attempt.attempt import started_children
 from mops.cluster.embedded import embedded_slots, start_embedded
@@ -39,20 +38,6 @@ def test_a_result_of_the_embedded_cluster_is_taken_where_it_lies() -> None:
         future.result()  # waits for it
         found = cluster.result(future, lambda: False)
         assert found == ["a", "b"]
-        assert cluster.result(future, lambda: False) is found
-
-
-async def _new_stream() -> BatchedSend:
-    return BatchedSend("10 ms")
-
-
-def test_what_goes_to_the_embedded_worker_does_not_wait_for_more_to_go_with_it() -> None:
-    with start_embedded("1", 2) as cluster:
-        (to_worker,) = cluster.client.cluster.scheduler.stream_comms.values()
-        streams = [cluster.client.scheduler_comm, to_worker]
-        anew = cluster.client.sync(_new_stream)
-    assert "interval" in vars(anew)  # Dask's own name for it
-    assert [stream.interval for stream in streams] == [0.001, 0.001]
 
 
 def test_an_attempt_that_is_done_has_its_children_ended_beside_it(
