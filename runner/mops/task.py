@@ -156,6 +156,11 @@ class TaskRequest:
         return f"mops-part-{self.key}."
 
 
+def task_number(key: str) -> int:
+    """Return the number of the task that has a Dask key (:attr:`TaskRequest.key`)."""
+    return int(key.rpartition("-")[2])
+
+
 class Failure(NamedTuple):
     """A simulation (``target`` is None) or a target (``replicate`` and ``seed`` are None) that failed.
 

@@ -29,7 +29,7 @@ from mops.cluster.worker_losses import Pods, WorkerLoss
 from mops.storage.live_record import read_live
 from mops.system.heap import resident_bytes
 from mops.system.memory_limits import allowed_bytes, available_bytes
-from mops.task import Task, TaskRequest
+from mops.task import Task, TaskRequest, task_number
 from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Concurrency:
         if not own:
             return
         what, consequence = loss.cause.text, f"tasks to run again: {len(own)}"
-        related = [key for key in set(own) - self._unrelated_keys if int(key.rpartition("-")[2]) > self._halved_at_task]
+        related = [key for key in set(own) - self._unrelated_keys if task_number(key) > self._halved_at_task]
         if loss.cause.memory and related:
             before, self._halved_at_task = self.window.size, last_task
             window = _window_text(self.window.halve(), before)

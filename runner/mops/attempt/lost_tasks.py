@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from mops.attempt.tasks_in_flight import TaskLost
+from mops.cluster.base import DEATHS
+from mops.cluster.worker_losses import LossCause
 from mops.task import Failure, Task, TaskRequest, TaskResult, missing_losses
 
 EMPTY_LIMIT = 5
@@ -33,9 +35,11 @@ class LostTasks:
         self.n_in_a_row = 0
         self._n_empty: Counter[Step] = Counter()
         self._n_deaths: Counter[Step] = Counter()
+        self._n_results_lost: Counter[int] = Counter()
 
     def came_back(self, task: Task, worker: str, *, is_empty: bool) -> None:
         """Note that a task has come back from a worker; empty address: the runner made the result itself."""
+        self._n_results_lost.pop(task.number, None)
         if worker:
             self.n_in_a_row = 0
         if not is_empty and self._n_empty:
@@ -56,6 +60,22 @@ class LostTasks:
         for step in steps:
             del self._n_empty[step]
         return TaskLost(task, f"it came back without a result {n} times", blamed=True, signal="no result")
+
+    def result_lost(self, task: Task, cause: LossCause) -> TaskLost | None:
+        """Count a death of the worker that had a task's result; return a loss that blames the task after several.
+
+        Dask counts deaths only while a task runs, and runs a task without end whose result kills the worker that sends
+        it to the runner.
+        """
+        if cause.removed:
+            return None
+        self._n_results_lost[task.number] += 1
+        n = self._n_results_lost[task.number]
+        if n < (1 if task.suspect else DEATHS):
+            return None
+        del self._n_results_lost[task.number]
+        died = "a worker" if n == 1 else f"{n} workers"
+        return TaskLost(task, f"{died} died while sending its result", blamed=True, cause=cause)
 
     def count_death(self, task: Task) -> int:
         """Count a death of a task's workers; return how often that happened to its first simulation, or its targets."""

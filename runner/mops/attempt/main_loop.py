@@ -203,8 +203,10 @@ class Runner:
         elif self._cluster.is_connected:
             self._plan.share = self._concurrency.limit(self._capacity.share(self._plan.wanted_slots))
             for loss in self._cluster.worker_losses():
-                self._recovery.worker_left(loss.worker)
                 self._concurrency.worker_lost(loss, self._plan.last_number)
+                for blamed in self._recovery.worker_lost(loss):
+                    if self._tasks_in_flight.withdraw(blamed.task):
+                        self._recovery.lost(blamed)
         else:
             tasks = list(self._plan.tasks_in_flight.values())
             message = "%s: lost the connection to the Dask scheduler; tasks to run again: %d"

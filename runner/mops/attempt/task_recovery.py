@@ -16,8 +16,9 @@ from mops.attempt.planning.plan import Plan
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.attempt.tasks_in_flight import TaskLost, TaskRaised
 from mops.cluster.base import Cluster
+from mops.cluster.worker_losses import WorkerLoss
 from mops.errors import ClusterError, UsageError
-from mops.task import Task
+from mops.task import Task, task_number
 
 logger = logging.getLogger(__name__)
 
@@ -119,10 +120,14 @@ class TaskRecovery:
         else:
             self._plan.task_lost(task.number)
 
-    def worker_left(self, worker: str) -> None:
-        """Forget a worker that was lost, because another one may get its address."""
-        if self._faulty_workers.worker_left(worker):
+    def worker_lost(self, loss: WorkerLoss) -> list[TaskLost]:
+        """Forget a worker, because another one may get its address; return losses of tasks that its death blames."""
+        if self._faulty_workers.worker_left(loss.worker):
             self._cluster.avoid(frozenset(self._faulty_workers.avoided))
+        numbers = (task_number(key) for key in loss.results if self._job.context.mark in key)
+        tasks = [self._plan.tasks_in_flight[number] for number in numbers if number in self._plan.tasks_in_flight]
+        blamed = (self._lost_tasks.result_lost(task, loss.cause) for task in tasks)
+        return [loss for loss in blamed if loss is not None]
 
     def groups_finished(self, groups: Iterable[int]) -> None:
         """Forget groups that are finished."""

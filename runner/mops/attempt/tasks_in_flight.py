@@ -160,6 +160,14 @@ class TasksInFlight:
         """
         return [task for task in tasks if self._flights.pop(task.number, None) is not None]
 
+    def withdraw(self, task: Task) -> bool:
+        """Remove a task from the cluster; return False if its result is being delivered now."""
+        flight = self._flights.pop(task.number, None)
+        if flight is not None:
+            for future in flight.futures:
+                _release(future)
+        return flight is not None
+
     def reconnect(self) -> None:
         """Reconnect to the cluster in a thread, which puts :class:`Reconnected` or a fault."""
 

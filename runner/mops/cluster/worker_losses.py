@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from mops.system.cgroup import OomKills
@@ -75,13 +75,21 @@ class WorkerLoss:
     ----------
     worker
         Its address.
-    keys
-        The Dask keys of the tasks that it ran, and of those whose results only this worker had.
+    running
+        The Dask keys of the tasks that it ran.
+    results
+        The Dask keys of finished tasks whose results only this worker had. Dask runs them again.
     """
 
     worker: str
-    keys: frozenset[str]
+    running: frozenset[str]
+    results: frozenset[str] = frozenset()
     cause: LossCause = UNKNOWN
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The Dask keys of all tasks that run again."""
+        return self.running | self.results
 
 
 class LossSource(Protocol):
@@ -201,11 +209,10 @@ def host_of(address: str) -> str:
 
 
 class _Removal(NamedTuple):
-    """The scheduler's report of a loss: when it came (s, monotonic), the worker, and the keys of its tasks."""
+    """The scheduler's report of a loss: when it came (s, monotonic), and the loss without its cause."""
 
     at: float
-    worker: str
-    keys: frozenset[str]
+    loss: WorkerLoss
 
 
 class WorkerLosses:
@@ -239,10 +246,11 @@ class WorkerLosses:
         """Take an event of the scheduler's topic ``all``."""
         _, action = event
         if action["action"] == "remove-worker" and not action["expected"]:
-            keys = frozenset((*action["processing-tasks"], *action["lost-computed-tasks"]))
+            running, results = frozenset(action["processing-tasks"]), frozenset(action["lost-computed-tasks"])
+            loss = WorkerLoss(action["worker"], running, results)
             with self._changed:
-                self._causes.pop(action["worker"], None)  # of another worker that had this address before
-                self._unjudged.append(_Removal(self._clock(), action["worker"], keys))
+                self._causes.pop(loss.worker, None)  # of another worker that had this address before
+                self._unjudged.append(_Removal(self._clock(), loss))
 
     def look(self) -> None:
         """Let the sources collect what has happened."""
@@ -257,20 +265,22 @@ class WorkerLosses:
         if due:
             self.look()
         for removal in due:
-            known = (source.cause(removal.worker, removal.at) for source in self._sources)
+            worker = removal.loss.worker
+            known = (source.cause(worker, removal.at) for source in self._sources)
             cause = next((cause for cause in known if cause is not None), None)
             if cause is None and now - removal.at >= self._late_s:
-                cause = self._likely(removal.worker, removal.at)
+                cause = self._likely(worker, removal.at)
             if cause is not None:
                 self._add(removal, cause)
 
     def _add(self, removal: _Removal, cause: LossCause) -> None:
-        self._judged.put(WorkerLoss(removal.worker, removal.keys, cause))
+        loss = replace(removal.loss, cause=cause)
+        self._judged.put(loss)
         with self._changed:
             self._unjudged.remove(removal)
-            self._causes[removal.worker] = removal.at, cause
+            self._causes[loss.worker] = removal.at, cause
             if cause.removed:
-                self._removals |= dict.fromkeys(removal.keys, cause)
+                self._removals |= dict.fromkeys(loss.keys, cause)
             self._changed.notify_all()
 
     def take(self) -> list[WorkerLoss]:

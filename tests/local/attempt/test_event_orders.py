@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runner_lab import RunnerLab, SimFuture
 
-from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
+from mops.cluster.worker_losses import WorkerLoss
 from mops.errors import ClusterError
 
 _names = itertools.count()
@@ -80,6 +80,12 @@ class EventOrder:
             self.lab.answer(future)
             future.status = "pending"
 
+    def lose_result(self, which: int) -> None:
+        """Lose the worker with a task's result, and hear of it."""
+        if future := self.some(which):
+            gone = WorkerLoss("tcp://gone:1", frozenset(), frozenset({future.key}))
+            self.lab.cluster.losses.append(gone)
+
     def answer_twice(self, which: int) -> None:
         """Repeat an old callback, or deliver a late one of a lost connection."""
         if self.all_futures:
@@ -115,7 +121,7 @@ class EventOrder:
             workers.append(f"tcp://worker-{len(workers)}-{which}")
         else:
             gone = workers.pop(which % len(workers))
-            self.lab.cluster.losses.append(WorkerLoss(gone, frozenset(), UNKNOWN))
+            self.lab.cluster.losses.append(WorkerLoss(gone, frozenset()))
 
     def stop(self, which: int) -> None:
         if which % 7 == 0:
@@ -132,6 +138,7 @@ ACTIONS: list[Callable[[EventOrder, int], None]] = [
     EventOrder.answer_in_part,
     EventOrder.answer_empty,
     EventOrder.answer_and_lose,
+    EventOrder.lose_result,
     EventOrder.answer_twice,
     EventOrder.lose,
     EventOrder.kill,

@@ -12,6 +12,7 @@ from runner_lab import RunnerLab, SimFuture
 
 from mops.attempt.lost_tasks import EMPTY_LIMIT
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
+from mops.cluster.worker_losses import KnownCause, WorkerLoss
 from mops.errors import ClusterError, ModelError
 
 
@@ -160,6 +161,33 @@ def test_a_result_that_dask_computes_again_does_not_delay_the_others(tmp_path: P
     lab.answer(first)
     lab.finish()
     assert sorted(lab.kept.done) == list(range(8))
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_task_whose_result_kills_the_worker_that_sends_it_is_quarantined(tmp_path: Path, *, removed: bool) -> None:
+    """Dask ran it without end. Workers that are removed on purpose say nothing about the task."""
+    lab = started(RunnerLab(tmp_path, [1] * 8))
+    cause, n_lost = KnownCause("gone", removed=removed), 0
+
+    def answer_or_lose(future: SimFuture) -> None:
+        nonlocal n_lost
+        if holds(future, 5) and n_lost < 20:
+            n_lost += 1
+            lab.cluster.losses.append(WorkerLoss("tcp://gone:1", frozenset(), frozenset({future.key}), cause))
+        else:
+            lab.answer(future)
+
+    lab.drive(answer_or_lose)
+    assert sorted(lab.kept.done) == list(range(8))
+    failed = [failure for failure in lab.kept.failures if failure.target is None]
+    if removed:
+        assert failed == []
+        return
+    assert [(failure.group, failure.reason, failure.message) for failure in failed] == [
+        (5, "lost", "quarantined: alone, 2 workers died while sending its result")
+    ]
+    assert n_lost == 4, "two workers for the task, and two for the group alone on a worker"
+    assert not any(holds(future, 5) for future in lab.cluster.client.futures.values()), "Dask would run it again"
 
 
 def test_a_defect_in_a_thread_is_raised_by_the_loop(tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ class TestModulesAndFiles:
         assert found == ["a", "b"]
 
     def test_a_missing_file_is_refused(self, tmp_path):
-        with pytest.raises(CannotLoad, match=r"no file 'models/sir.py' in the bundle"):
+        with pytest.raises(CannotLoad, match=r"the bundle has no file 'models/sir.py'"):
             load_model("models/sir.py:run", "baseline", tmp_path)
 
     def test_a_missing_name_is_refused_with_the_names_that_exist(self, model):

@@ -167,7 +167,7 @@ BAD_ARGUMENTS: dict[Callable[[CommandLab], list[object]], list[str]] = {
     a_folder: ["a folder, not a study file", "study.json in it"],
     no_such_project: ["project folder does not exist", "hint: "],
     bad_name: ["'My job'", "lower-case letters"],
-    unknown_job: ["no job 'nothing'", "hint: this storage holds no jobs"],
+    unknown_job: ["job 'nothing' does not exist", "hint: this storage holds no jobs"],
     invalid_job: ["'../x'", "letters, digits"],
 }
 
@@ -290,7 +290,7 @@ def test_a_name_that_is_taken(finished: tuple[CommandLab, str]) -> None:
 
 def test_for_an_unknown_job_the_error_suggests_the_nearest_name(finished: tuple[CommandLab, str]) -> None:
     lab, _ = finished
-    refused(lab.run("jobs", "results", "dome"), "no job 'dome'", "there are: done", where=f"at: {lab.storage}")
+    refused(lab.run("jobs", "results", "dome"), "job 'dome' does not exist", "there are: done", where=f"at: {lab.storage}")
 
 
 def test_resume_of_a_complete_job(finished: tuple[CommandLab, str]) -> None:

@@ -348,7 +348,7 @@ def test_a_missing_parent_is_an_error_and_never_fewer_rows(world: World, derived
 def test_another_job_with_the_name_of_the_parent_is_an_error(world: World, derived: Job) -> None:
     shutil.rmtree(Path(world.files.url, "jobs", "first"))
     World(world.files, 6).first([HEALTHY] * 6, [2, 2])
-    with pytest.raises(CorruptRecord, match="gone or has been replaced"):
+    with pytest.raises(CorruptRecord, match="was deleted or replaced"):
         Job(world.files, "second").losses()
     assert "which was deleted or replaced" in verify_job(world.files, "second")[0]
 

@@ -54,9 +54,8 @@ def test_a_departure_is_judged_a_moment_later_when_its_sources_know(clock: Clock
     nannies.on_event(restarted(ONE))
     clock.now += JOIN_SECONDS
     losses.judge()
-    keys = frozenset({"sim-job-1-1", "sim-job-1-2"})
     restarts = KnownCause("its nanny restarted it at 600 MiB", memory=True)
-    assert losses.take() == [WorkerLoss(ONE, keys, restarts)]
+    assert losses.take() == [WorkerLoss(ONE, frozenset({"sim-job-1-1"}), frozenset({"sim-job-1-2"}), restarts)]
     assert losses.take() == []
     assert losses.cause("sim-job-1-1", ONE, clock.now) == restarts
 
