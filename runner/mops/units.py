@@ -59,3 +59,11 @@ def counted(n: int, what: str) -> str:
 def without_numbers(message: str) -> str:
     """Return a message with ``#`` for each number and size, so that messages that differ only in those are equal."""
     return _NUMBER.sub("#", message)
+
+
+def shortened(text: str, columns: int) -> str:
+    """Return a text of at most this many columns; a longer one is cut after a word and ends with ``...``."""
+    if len(text) <= columns:
+        return text
+    head = text[: columns - 2]
+    return f"{head[: head.rfind(' ')]}..."  # without a space -1: all but the last character

@@ -251,7 +251,7 @@ def test_the_dashboard_serves_the_pages_of_dask_until_ctrl_c(service: Service) -
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "")
-    assert err.splitlines() == ["the dashboard is available until Ctrl-C", "stopped"]
+    assert err.splitlines() == ["the dashboard is available until Ctrl-C; open the URL in a browser", "stopped"]
     assert not answers(url)
 
 

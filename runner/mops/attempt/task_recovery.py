@@ -19,6 +19,7 @@ from mops.cluster.base import Cluster
 from mops.cluster.worker_losses import WorkerLoss
 from mops.errors import ClusterError, UsageError
 from mops.task import Task, task_number
+from mops.units import shortened
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,8 @@ class TaskRecovery:
         """
         task, faulty, n_avoided = event.task, self._faulty_workers, len(self._faulty_workers.avoided)
         decision = faulty.raised(task, event.worker, event.error, self._cluster.addresses)
-        error = f"{type(event.error).__name__}: {' '.join(str(event.error).split())}"[:_ERROR_CHARACTERS]
+        said = " ".join(str(event.error).split())
+        error = shortened(f"{type(event.error).__name__}: {said}", _ERROR_CHARACTERS)
         what = (task_text(task), event.worker or "the scheduler", error, decision.value)
         logger.warning("%s: %s raised on %s: %s; %s", self._job.name, *what)
         if decision in (AfterFault.END, AfterFault.RAISES_EVERYWHERE):

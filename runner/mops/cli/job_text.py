@@ -13,7 +13,7 @@ from mops.jobs.job import Job
 from mops.jobs.location import locate
 from mops.jobs.results import Reason
 from mops.jobs.status import Status
-from mops.units import counted
+from mops.units import counted, shortened
 from mops.verdicts import Counts
 
 _REASONS_SHOWN = 5
@@ -62,7 +62,10 @@ def counts_of(status: Status) -> Iterator[tuple[str, str]]:
 def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
     """Yield why simulations and targets failed, the most frequent reasons first."""
     for i, reason in enumerate(reasons[:_REASONS_SHOWN]):
-        yield ("" if i else "failures"), f"{reason.n:,} x {reason.verdict}: {reason.message[:_MESSAGE_COLUMNS]}"
+        yield (
+            ("" if i else "failures"),
+            f"{reason.n:,} x {reason.verdict}: {shortened(reason.message, _MESSAGE_COLUMNS)}",
+        )
     if len(reasons) > _REASONS_SHOWN:
         yield "", f"and {counted(len(reasons) - _REASONS_SHOWN, 'other reason')}"
 

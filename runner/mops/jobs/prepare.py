@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -15,7 +16,7 @@ from mops.errors import UsageError, path_refused
 from mops.jobs.location import path_text
 from mops.project.bundle import Bundle, pack
 from mops.project.bundle_cache import cache_folder, unpack
-from mops.project.project import ModelSpec, find_root, read_registry, resolve
+from mops.project.project import ModelSpec, entry_outside_root, find_root, read_registry, resolve
 from mops.storage.files import canonical_url
 from mops.storage.job_options import JobOptions
 from mops.storage.job_records import JobRecord
@@ -23,6 +24,8 @@ from mops.study.json_file import read_json, read_text
 from mops.study.study_file import Study, parse_study
 from mops.system.heap import trim_heap
 from mops.task import JobContext
+
+logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -76,10 +79,18 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     trim_memory()
     root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))
+    _warn_outside_root(spec, root, path.parent)
     results = canonical_url(storage) if storage else "://"
     bundle = pack(root, None if "://" in results else Path(results))
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
     return PreparedStudy(parsed, text, root, spec, bundle)
+
+
+def _warn_outside_root(spec: ModelSpec, root: Path, folder: Path) -> None:
+    for entry in (spec.model, *spec.targets):
+        if (from_root := entry_outside_root(entry, root, folder)) is not None:
+            message = "%s is in the study's folder, but the project root is %s: %s, or name it %s"
+            logger.warning(message, entry, root, "add an empty file mops.toml to the study's folder", from_root)
 
 
 def trim_memory() -> None:

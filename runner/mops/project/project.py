@@ -52,6 +52,30 @@ def find_root(study_path: str | Path) -> Path:
     return folder
 
 
+def entry_outside_root(entry: str, root: Path, folder: Path) -> str | None:
+    """Return the entry point as the project root would find it, if only the study's folder has its file.
+
+    Parameters
+    ----------
+    entry
+        An entry point, relative to the study's folder.
+    folder
+        The study's folder.
+
+    Returns
+    -------
+    str or None
+        None: the root has the module, or the study's folder does not have it, or it is not below the root.
+    """
+    module, _, name = entry.partition(":")
+    path = Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
+    files, inside = (path, path.with_suffix("") / "__init__.py"), folder.resolve()
+    if not inside.is_relative_to(root) or any(_is_there(root / file) for file in files):
+        return None
+    found = next((file for file in files if _is_there(inside / file)), None)
+    return f"{(inside / found).relative_to(root)}:{name}" if found is not None else None
+
+
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()

@@ -158,10 +158,12 @@ def test_an_unknown_verdict(read_only: CommandLab, verdict: str, error: str) -> 
     assert_says(read_only, "partly", "--verdict", verdict, error=error, at="the verdicts to retry", hint=hint)
 
 
-def test_no_verdict_option(read_only: CommandLab) -> None:
+def test_without_the_option_the_error_lists_the_verdicts_of_the_job(read_only: CommandLab) -> None:
     ran = read_only.run("jobs", "retry", "partly")
     assert ran.code == 2
-    assert "Missing option '--verdict'" in ran.err
+    assert ran.err.startswith("error: no verdict is named\n  at: the failures of partly: "), ran.err
+    assert "hint: add --verdict " in ran.err
+    assert "or --verdict all" in ran.err
 
 
 def test_a_job_without_such_a_failure(read_only: CommandLab) -> None:

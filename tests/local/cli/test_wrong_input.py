@@ -290,7 +290,9 @@ def test_a_name_that_is_taken(finished: tuple[CommandLab, str]) -> None:
 
 def test_for_an_unknown_job_the_error_suggests_the_nearest_name(finished: tuple[CommandLab, str]) -> None:
     lab, _ = finished
-    refused(lab.run("jobs", "results", "dome"), "job 'dome' does not exist", "there are: done", where=f"at: {lab.storage}")
+    refused(
+        lab.run("jobs", "results", "dome"), "job 'dome' does not exist", "there are: done", where=f"at: {lab.storage}"
+    )
 
 
 def test_resume_of_a_complete_job(finished: tuple[CommandLab, str]) -> None:

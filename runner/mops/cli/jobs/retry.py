@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from mops.cli import job_progress
+from mops.cli import job_progress, job_text
 from mops.cli.jobs import watch
 from mops.cli.options import JobArgument
 from mops.cli.start_options import StartOptions, with_start_options
-from mops.jobs.job import open_job
+from mops.errors import UsageError
+from mops.jobs.job import Job, open_job
 from mops.jobs.submit import retry as retry_job
 
 
@@ -18,9 +19,8 @@ from mops.jobs.submit import retry as retry_job
 def retry(
     job: JobArgument,
     verdict: Annotated[
-        str,
-        typer.Option(help="Retry failures with these verdicts, like oom,timeout, or all"),
-    ],
+        str | None, typer.Option(help="Retry failures with these verdicts, like oom,timeout, or all; required")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name the new job")] = None,
     *,
     start: StartOptions,
@@ -39,6 +39,8 @@ def retry(
     """
     found = open_job(job, start.storage, local=start.local or start.detach)
     service = start.service()
+    if verdict is None:
+        raise _no_verdict(found)
     with job_progress.displayed(as_json=start.as_json) as shown:
         child = retry_job(
             found,
@@ -51,3 +53,12 @@ def retry(
             shown.ended(child)
     if service is not None and start.wait:
         watch.follow(child, service, as_json=start.as_json)
+
+
+def _no_verdict(job: Job) -> UsageError:
+    counts = job.status().counts
+    return UsageError(
+        "no verdict is named",
+        where=f"the failures of {job.name}: {job_text.verdicts(counts) or 'none'}",
+        hint=f"add --verdict {','.join(sorted(counts.verdicts))}, or --verdict all" if counts.verdicts else "",
+    )

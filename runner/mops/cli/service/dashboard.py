@@ -15,9 +15,10 @@ def dashboard(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Use this port of this machine; 0: any free port")] = 8787,
     open_: Annotated[bool, typer.Option("--open", help="Open the dashboard in a browser")] = False,
 ) -> None:
-    """Open the Dask dashboard of the connected service.
+    """Make the Dask dashboard of the connected service available on this machine.
 
-    The command prints the URL and forwards the port until Ctrl-C. If the scheduler restarts, reload the page.
+    The command forwards a port, and prints the URL to open in a browser. Ctrl-C ends it. If the scheduler restarts,
+    reload the page.
 
     Example:
 
@@ -25,7 +26,7 @@ def dashboard(
     """
     with connected_service.connected().dashboard(port, _Warnings().say) as url:
         terminal.data_text(f"{url}\n")
-        terminal.say("the dashboard is available until Ctrl-C")
+        terminal.say(f"the dashboard is available until Ctrl-C{'' if open_ else '; open the URL in a browser'}")
         if open_:
             typer.launch(url)
         try:

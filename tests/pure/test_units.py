@@ -1,0 +1,20 @@
+"""Texts for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from mops.units import shortened
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("one two", "one two"),
+        ("one two three", "one two..."),
+        ("one twothree", "one..."),
+        ("onetwothreefour", "onetwot..."),
+    ],
+)
+def test_a_long_text_is_cut_after_a_word(text: str, expected: str) -> None:
+    assert shortened(text, 10) == expected
