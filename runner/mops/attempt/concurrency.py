@@ -124,8 +124,8 @@ class Concurrency:
             message = "%s: worker %s ran out of memory: %s; %s; %s"
             logger.warning(message, self._job.name, loss.worker, what, consequence, window)
         else:
-            why = f": {what}" if what else ""
-            logger.info("%s: worker %s was lost%s; %s", self._job.name, loss.worker, why, consequence)
+            why, level = f": {what}" if what else "", logging.INFO if loss.cause.removed else logging.WARNING
+            logger.log(level, "%s: worker %s was lost%s; %s", self._job.name, loss.worker, why, consequence)
 
     def _first_window(self, pods: Pods | None) -> Window:
         """Return the window; half of the previous attempt's if its runner ran out of memory."""

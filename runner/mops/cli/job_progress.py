@@ -13,6 +13,7 @@ from mops import units
 from mops.attempt.attempt import as_command
 from mops.attempt.reporting.progress import Snapshot
 from mops.cli import job_text, terminal
+from mops.errors import ClusterError, StorageError
 from mops.jobs.detached import DetachedRunner
 from mops.jobs.job import Job
 from mops.jobs.launch import StartedRunner
@@ -28,9 +29,11 @@ class JobDisplay:
     def __init__(self, show: Callable[[Snapshot], None], *, as_json: bool):
         self._show, self._as_json = show, as_json
         self._last: Snapshot | None = None
+        self._job: Job | None = None
 
     def started(self, prepared: PreparedStudy, job: Job) -> None:
         """Print what the job runs."""
+        self._job = job
         study, n_targets = prepared.study, len(prepared.spec.targets)
         for warning in study.warnings:
             terminal.say(f"note: {warning}")
@@ -42,12 +45,14 @@ class JobDisplay:
 
     def resumed(self, job: Job, changes: list[str]) -> None:
         """Print what the job continues with."""
+        self._job = job
         status = job.status()
         terminal.say(f"job {job.name} continues: {status.groups:,} of {status.n_groups:,} parameter sets are committed")
         _say_changes(changes)
 
     def derived(self, job: Job, changes: list[str]) -> None:
         """Print what the job retries."""
+        self._job = job
         record = job.record
         assert record.parent is not None
         terminal.say(
@@ -82,6 +87,13 @@ class JobDisplay:
         self._last = now
         self._show(now)
 
+    def interrupted(self) -> None:
+        """Print what is committed when the storage or the cluster has failed, if the job runs here and has begun."""
+        if self._last is not None and self._job is not None:
+            terminal.say(f"interrupted after {units.duration(self._last.seconds)}")
+            committed = f"{self._last.n_groups_durable:,} of {self._last.n_groups:,} committed"
+            terminal.say_fields([("parameter sets", committed), ("continue", job_text.command("resume", self._job))])
+
     def ended(self, job: Job) -> None:
         """Print how the job ended, and exit with the code of its state."""
         status, reasons = job.status(), job.reasons()
@@ -109,7 +121,12 @@ class JobDisplay:
 def displayed(*, as_json: bool) -> Iterator[JobDisplay]:
     """Show a job while the body runs it."""
     with as_command(), terminal.progress() as show:
-        yield JobDisplay(show, as_json=as_json)
+        display = JobDisplay(show, as_json=as_json)
+        try:
+            yield display
+        except (StorageError, ClusterError):
+            display.interrupted()
+            raise
 
 
 def _say_changes(changes: list[str]) -> None:

@@ -17,7 +17,7 @@ from mops.units import counted, shortened
 from mops.verdicts import Counts
 
 _REASONS_SHOWN = 5
-_MESSAGE_COLUMNS = 120
+_MESSAGE_COLUMNS = 240
 
 
 def command(verb: str, job: Job) -> str:

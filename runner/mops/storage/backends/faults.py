@@ -21,16 +21,16 @@ class Fault:
 
 _SILENT = Fault(
     "the storage does not answer",
-    "check the network and, for Azure, the account's name, then: mops jobs resume",
+    "check the network and, for Azure, the account's name, then resume the job",
     transient=True,
 )
-_BUSY = Fault("the storage is overloaded or has an internal fault", "retry later: mops jobs resume", transient=True)
+_BUSY = Fault("the storage is overloaded or has an internal fault", "resume the job later", transient=True)
 _REFUSED = Fault(
     "the storage refuses access",
     "folder: its owner and mode; Azure: the key or SAS token, the clock, the account's firewall, the role "
     "'Storage Blob Data Contributor'",
 )
-_FULL = Fault("the storage is full", "free space or raise the quota, then: mops jobs resume")
+_FULL = Fault("the storage is full", "free space or raise the quota, then resume the job")
 _NO_CONTAINER = Fault("the container or account does not exist", "create the container, or correct the storage's URL")
 _READ_ONLY = Fault("the storage is read-only", "choose another folder with MODELOPS_STORAGE")
 _NOT_A_FOLDER = Fault("a file and a folder have the same path", "move one of them, or choose another folder")
@@ -38,7 +38,7 @@ _NO_LINKS = Fault(
     "the file system has no hard links or no fsync of folders, which commits need",
     "choose a folder on another file system",
 )
-_BROKEN = Fault("the file system reports an error", "check the disk (dmesg), then: mops jobs resume")
+_BROKEN = Fault("the file system reports an error", "check the disk (dmesg), then resume the job")
 _NO_FILES = Fault("too many open files", "raise the limit: ulimit -n")
 _UNKNOWN = Fault("the storage answered with an error", "the storage's own error is in brackets")
 
