@@ -49,7 +49,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"(?<![a-z] )\bmops((?: [a-z]+)+)")  # not where it is another command's argument
 RUN = {"console", "bash", "python"}
 SHOWN = {"json", "text", "toml", "csv", "yaml", "ini"}
-NUMBER = re.compile(r"\d[\d.,:]*(?: (?:[KMG]i)?B\b| (?:ms|s|min|h)\b|%|/s)?")
+PROGRESS = re.compile(r"^[\d,]+ of [\d,]+ simulations, .* left.*\n", re.MULTILINE)
+NUMBER = re.compile(r"\d[\d.,:]*(?: min \d\d s| h \d\d min| (?:[KMG]i)?B\b| (?:ms|s|min|h)\b|%|/s)?")
 
 
 @dataclass
@@ -252,7 +253,8 @@ def typed_and_printed(part: str) -> tuple[str, str]:
 
 
 def comparable(printed: str) -> str:
-    """Return what was printed without what differs from run to run."""
+    """Return what was printed without what differs from run to run, such as lines of progress on a busy machine."""
+    printed = PROGRESS.sub("", printed)
     lines = [re.sub(r"\s+", " ", NUMBER.sub("#", line)).strip() for line in printed.splitlines()]
     return "".join(f"{line}\n" for line in lines if line)
 

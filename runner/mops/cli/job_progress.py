@@ -88,11 +88,16 @@ class JobDisplay:
         self._show(now)
 
     def interrupted(self) -> None:
-        """Print what is committed when the storage or the cluster has failed, if the job runs here and has begun."""
-        if self._last is not None and self._job is not None:
-            terminal.say(f"interrupted after {units.duration(self._last.seconds)}")
-            committed = f"{self._last.n_groups_durable:,} of {self._last.n_groups:,} committed"
-            terminal.say_fields([("parameter sets", committed), ("continue", job_text.command("resume", self._job))])
+        """Print how to continue a job whose storage or cluster has failed."""
+        if self._job is None:
+            return  # it does not exist
+        fields = [("continue", job_text.command("resume", self._job))]
+        if self._last is not None:
+            fields.insert(
+                0, ("parameter sets", f"{self._last.n_groups_durable:,} of {self._last.n_groups:,} committed")
+            )
+        terminal.say(f"interrupted after {units.duration(self._last.seconds)}" if self._last else "interrupted")
+        terminal.say_fields(fields)
 
     def ended(self, job: Job) -> None:
         """Print how the job ended, and exit with the code of its state."""

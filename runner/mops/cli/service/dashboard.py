@@ -15,10 +15,9 @@ def dashboard(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Use this port of this machine; 0: any free port")] = 8787,
     open_: Annotated[bool, typer.Option("--open", help="Open the dashboard in a browser")] = False,
 ) -> None:
-    """Make the Dask dashboard of the connected service available on this machine.
+    """Forward the Dask dashboard of the connected service.
 
-    The command forwards a port, and prints the URL to open in a browser. Ctrl-C ends it. If the scheduler restarts,
-    reload the page.
+    The command prints the URL to open in a browser, and ends with Ctrl-C. If the scheduler restarts, reload the page.
 
     Example:
 
