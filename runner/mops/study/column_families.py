@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from typing import Any, TypeAlias
 
 Family: TypeAlias = str | list[Any]
@@ -111,21 +110,22 @@ def join_columns(known: Mapping[str, Family], found: Mapping[str, Family]) -> Co
 
 def join_families(*several: Mapping[str, Mapping[str, Family]]) -> Families:
     """Join output by output and column by column."""
-
-    def both(known: Families, found: Mapping[str, Mapping[str, Family]]) -> Families:
-        return {**known, **{output: join_columns(known.get(output, {}), columns) for output, columns in found.items()}}
-
-    return reduce(both, several, {})
+    known: Families = {}
+    for families in several:
+        for output, columns in families.items():
+            known[output] = join_columns(known.get(output, {}), columns)
+    return known
 
 
 def news(known: Families, found: Families) -> Families:
     """Return the columns whose family in ``found`` adds to ``known``, with the joined family."""
-    both = {output: join_columns(known.get(output, {}), columns) for output, columns in found.items()}
-    more = {
-        output: {name: family for name, family in columns.items() if family != known.get(output, {}).get(name)}
-        for output, columns in both.items()
-    }
-    return {output: columns for output, columns in more.items() if columns}
+    more: Families = {}
+    for output, columns in found.items():
+        before = known.get(output, {})
+        both = join_columns(before, columns)
+        if changed := {name: family for name, family in both.items() if family != before.get(name)}:
+            more[output] = changed
+    return more
 
 
 def misfits(known: Mapping[str, Family], found: Mapping[str, Family]) -> list[str]:
@@ -157,7 +157,10 @@ def refusal(known: Family, found: Family, type_: object) -> str:
 def _value_refusal(known: Family, found: Family) -> str:
     """Return what is wrong with a value; empty: the kinds of the families differ."""
     if isinstance(known, list) and isinstance(found, list) and known[0] == found[0]:
-        pairs = _inner_pairs(known, found)
+        if known[0] == "struct":
+            pairs = [(known[1][name], found[1][name]) for name in known[1].keys() & found[1].keys()]
+        else:
+            pairs = list(zip(known[1:], found[1:], strict=True))
         return next((_value_refusal(a, b) for a, b in pairs if joined(a, b) == MIXED), "")
     if isinstance(known, list) or isinstance(found, list):
         return ""
@@ -171,12 +174,6 @@ def _value_refusal(known: Family, found: Family) -> str:
     if kind in TIMED:
         return f"holds a {said(kind)} in {found_facts[0]}, and no unit holds all values of the column exactly"
     return f"needs more than {DECIMAL_DIGITS} digits with the other decimals of the column" if kind == "decimal" else ""
-
-
-def _inner_pairs(known: list[Any], found: list[Any]) -> list[tuple[Family, Family]]:
-    if known[0] == "struct":
-        return [(known[1][name], found[1][name]) for name in known[1].keys() & found[1].keys()]
-    return list(zip(known[1:], found[1:], strict=True))
 
 
 def is_family(value: object) -> bool:

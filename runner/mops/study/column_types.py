@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -237,7 +238,14 @@ def storage_type(types: Iterable[pa.DataType], family: Family = NULL) -> pa.Data
     if whole == MIXED:
         known = "" if family == NULL else f" in a column that holds {said(family)} values"
         raise ValueError(f"no type holds {' and '.join(map(str, kinds))}{known}")
-    return _nested_storage(kinds, whole) if isinstance(whole, list) else _plain_storage(kinds, whole)
+    if isinstance(whole, str):
+        return _plain_storage(kinds, whole)
+    if whole[0] == "struct":
+        fields = [(f.name, [kind.field(f.name).type for kind in kinds]) for f in kinds[0]]
+        return pa.struct([(name, storage_type(types, whole[1][name])) for name, types in fields])
+    columns = zip(*(_inner_types(kind) or [] for kind in kinds), strict=True)
+    inner = [storage_type(types, of) for types, of in zip(columns, whole[1:], strict=True)]
+    return pa.map_(*inner) if whole[0] == "map" else pa.list_(inner[0])
 
 
 def type_said(family: Family) -> pa.DataType:
@@ -245,21 +253,23 @@ def type_said(family: Family) -> pa.DataType:
     return _SAID_BY_FAMILY.get(family, pa.null()) if isinstance(family, str) else pa.null()
 
 
-def _nested_storage(kinds: Sequence[pa.DataType], family: list[Any]) -> pa.DataType:
-    if family[0] == "struct":
-        fields = [(f.name, [kind.field(f.name).type for kind in kinds]) for f in kinds[0]]
-        return pa.struct([(name, storage_type(types, family[1][name])) for name, types in fields])
-    columns = zip(*(_inner_types(kind) or [] for kind in kinds), strict=True)
-    inner = [storage_type(types, of) for types, of in zip(columns, family[1:], strict=True)]
-    return pa.map_(*inner) if family[0] == "map" else pa.list_(inner[0])
-
-
 def _plain_storage(kinds: Sequence[pa.DataType], family: str) -> pa.DataType:
     kind, *facts = family.split(" ")
     if kind == "number":
-        return _number_storage(kinds, facts)
+        floats = [one for one in kinds if pa.types.is_floating(one)]
+        if "float" in facts:
+            return max(floats, key=attrgetter("bit_width")) if len(floats) == len(kinds) else pa.float64()
+        if len({pa.types.is_signed_integer(one) for one in kinds}) == 1:
+            return max(kinds, key=attrgetter("bit_width"))
+        return pa.uint64() if "huge" in facts else pa.int64()
     if kind in TIMED:
-        return _timed_storage(kinds, *facts)
+        need, room = facts
+        finest = max((one.unit for one in kinds), key=UNITS.index)
+        unit = min(max(finest, need, key=UNITS.index), room, key=UNITS.index)
+        if kind == "duration":
+            return pa.duration(unit)
+        zones = {one.tz for one in kinds}
+        return pa.timestamp(unit, zones.pop() if len(zones) == 1 else "UTC")
     if kind == "decimal" and len(kinds) > 1:
         before, behind = map(int, facts)
         make = pa.decimal128 if before + behind <= _DECIMAL128_DIGITS else pa.decimal256
@@ -271,28 +281,6 @@ def _plain_storage(kinds: Sequence[pa.DataType], family: str) -> pa.DataType:
     if kind == "binary" and len(kinds) > 1:
         return pa.binary()
     return one_type.get(kind, kinds[0])
-
-
-def _number_storage(kinds: Sequence[pa.DataType], facts: Sequence[str]) -> pa.DataType:
-    floats = [kind for kind in kinds if pa.types.is_floating(kind)]
-    if "float" in facts:
-        return max(floats, key=_width) if len(floats) == len(kinds) else pa.float64()
-    if len({pa.types.is_signed_integer(kind) for kind in kinds}) == 1:
-        return max(kinds, key=_width)
-    return pa.uint64() if "huge" in facts else pa.int64()
-
-
-def _width(kind: pa.DataType) -> int:
-    return int(kind.bit_width)
-
-
-def _timed_storage(kinds: Sequence[pa.DataType], need: str, room: str) -> pa.DataType:
-    finest = max((kind.unit for kind in kinds), key=UNITS.index)
-    unit = min(max(finest, need, key=UNITS.index), room, key=UNITS.index)
-    if pa.types.is_duration(kinds[0]):
-        return pa.duration(unit)
-    zones = {kind.tz for kind in kinds}
-    return pa.timestamp(unit, zones.pop() if len(zones) == 1 else "UTC")
 
 
 def converted(column: Column, kind: pa.DataType) -> Column:

@@ -31,20 +31,16 @@ class EntryPoint:
         place, colon, name = text.partition(":")
         if colon and not name.isidentifier():
             raise ModelError(f"{name!r} after the colon is not a Python name", where=text, hint=_FORMS)
-        if place.endswith(".py"):
-            return cls._file(place, name, text)
-        if not _MODULE.fullmatch(place):
-            raise ModelError(f"{place!r} is not a module", where=text, hint=_hint(place))
-        return cls(place, None, name or None)
-
-    @classmethod
-    def _file(cls, path: str, name: str, text: str) -> EntryPoint:
-        parts = path.replace("\\", "/").split("/")
+        if not place.endswith(".py"):
+            if not _MODULE.fullmatch(place):
+                raise ModelError(f"{place!r} is not a module", where=text, hint=_hint(place))
+            return cls(place, None, name or None)
+        parts = place.replace("\\", "/").split("/")
         if parts[0] == "" or ".." in parts:
-            raise ModelError(f"{path!r} leads out of the project", where=text, hint=_FORMS)
-        if "\\" in path or parts[-1] == ".py":
-            raise ModelError(f"{path!r} is not a file's path", where=text, hint=_hint(path))
-        return cls(None, path, name or None)
+            raise ModelError(f"{place!r} leads out of the project", where=text, hint=_FORMS)
+        if "\\" in place or parts[-1] == ".py":
+            raise ModelError(f"{place!r} is not a file's path", where=text, hint=_hint(place))
+        return cls(None, place, name or None)
 
 
 def _hint(place: str) -> str:

@@ -78,9 +78,6 @@ class _Entries:
         is_derived = self.seeds.is_null().to_numpy(zero_copy_only=False)[self.offsets[:-1]]
         self.counts = np.where(is_derived, self.n_replicates, 1)
 
-    def identity(self, group: int) -> str:
-        return bytes(self.ids[group]).hex()
-
     def own_seeds(self, start: int, stop: int) -> Iterator[list[int | None]]:
         """Yield the own seeds of each group's entries; None: an entry has no own seed."""
         offsets = self.offsets[start : stop + 1].tolist()
@@ -140,17 +137,14 @@ class _CompressedTexts:
         found: list[str] = []
         while len(found) < len(numbers):
             batch = bisect_right(self._starts, int(numbers[len(found)])) - 1
-            stop = int(np.searchsorted(numbers, self._starts[batch + 1]))
-            texts, start = self._open(batch), self._starts[batch]
+            start, stop = self._starts[batch], int(np.searchsorted(numbers, self._starts[batch + 1]))
+            if self._opened[0] != batch:
+                packed, size = self._packed[batch]
+                text = pa.decompress(packed, size, codec="zstd", asbytes=True).decode()
+                self._opened = batch, text.split("\n")
+            texts = self._opened[1]
             found += [texts[number - start] for number in numbers[len(found) : stop].tolist()]
         return found
-
-    def _open(self, batch: int) -> list[str]:
-        if self._opened[0] != batch:
-            packed, size = self._packed[batch]
-            text = pa.decompress(packed, size, codec="zstd", asbytes=True).decode()
-            self._opened = batch, text.split("\n")
-        return self._opened[1]
 
 
 class GroupBuilder:
@@ -210,20 +204,15 @@ class GroupBuilder:
         first = offsets[:-1]
         ordered = np.sort(ids.view(np.uint64)[:, 0])  # 8 bytes of each identity: a false alarm costs only time
         if (ordered[1:] == ordered[:-1]).any():
-            order, offsets = _by_group(ids)
+            whole = pa.FixedSizeBinaryArray.from_buffers(pa.binary(_ID_BYTES), len(ids), [None, pa.py_buffer(ids)])
+            codes = whole.dictionary_encode().indices.to_numpy()  # numbers groups in order of first appearance
+            order = np.argsort(codes, kind="stable")
+            offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])
             first = order[offsets[:-1]]
             ids, seeds, numbers = ids[first], seeds.take(pa.array(order)), numbers[order]
         entries = _Entries(ids, self._params, seeds, first, offsets, self._n_replicates)
         repeated = _count_several(entries, numbers)
         return StudyGroups(entries, self.kinds), repeated
-
-
-def _by_group(ids: npt.NDArray[np.uint8]) -> tuple[Indices, Indices]:
-    """Return the entries in order of their groups, and where each group begins."""
-    whole = pa.FixedSizeBinaryArray.from_buffers(pa.binary(_ID_BYTES), len(ids), [None, pa.py_buffer(ids)])
-    codes = whole.dictionary_encode().indices.to_numpy()
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])
-    return np.argsort(codes, kind="stable"), offsets
 
 
 def _count_several(entries: _Entries, numbers: Indices) -> list[int]:
@@ -234,7 +223,7 @@ def _count_several(entries: _Entries, numbers: Indices) -> list[int]:
         several |= entries.counts > 1
     for group in np.flatnonzero(several).tolist():
         (own,) = entries.own_seeds(group, group + 1)
-        seeds, again = entries.seeds_of(entries.identity(group), own)
+        seeds, again = entries.seeds_of(bytes(entries.ids[group]).hex(), own)
         entries.counts[group] = len(seeds)
         repeated += (int(numbers[entries.offsets[group] + entry]) for entry in again)
     return sorted(repeated)

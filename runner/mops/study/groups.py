@@ -152,8 +152,15 @@ class GroupTable:
     def groups(self, indices: Sequence[int]) -> tuple[Group, ...]:
         """Return the groups of these indices, in this order. Consecutive indices cost least."""
         found: list[Group] = []
-        for first, last in _runs(indices):
-            found += self._run(first, last)
+        at = 0
+        while at < len(indices):
+            first = indices[at]
+            piece = self._piece_of(first)
+            n = 1
+            while at + n < len(indices) and indices[at + n] == first + n < piece.start + len(piece):
+                n += 1
+            found += piece.groups(first - piece.start, first - piece.start + n)
+            at += n
         return tuple(found)
 
     def n_replicates(self, index: int) -> int:
@@ -177,9 +184,12 @@ class GroupTable:
         """
         pairs = np.asarray(simulations).reshape(len(simulations), 2)
         groups, codes = np.unique(pairs[:, 0], return_inverse=True)
-        ids, seeds = self._ids_and_seeds(groups, codes, pairs)
+        seeds = np.empty(len(pairs), np.uint64)
+        for piece, span in self._spans(groups):
+            here = (codes >= span.start) & (codes < span.stop)
+            seeds[here] = piece.seeds[piece.offsets[pairs[here, 0] - piece.start] + pairs[here, 1]]
         return [
-            pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes.astype(np.int32), rows)), ids),
+            pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes.astype(np.int32), rows)), self._ids(groups)),
             pa.array(np.repeat(pairs[:, 0].astype(np.int32), rows)),
             pa.array(np.repeat(pairs[:, 1].astype(np.int32), rows)),
             pa.array(np.repeat(seeds, rows)),
@@ -190,13 +200,6 @@ class GroupTable:
         columns = [*self.identity(simulations, rows), *table.columns]
         fields = [f.with_type(c.type) for f, c in zip(IDENTITY_FIELDS, columns, strict=False)]
         return pa.table(columns, schema=pa.schema([*fields, *table.schema]))
-
-    def _run(self, first: int, last: int) -> Iterator[Group]:
-        while first < last:
-            piece = self._piece_of(first)
-            stop = min(last, piece.start + len(piece))
-            yield from piece.groups(first - piece.start, stop - piece.start)
-            first = stop
 
     def _piece_of(self, index: int) -> GroupChunk:
         if not 0 <= index < len(self):
@@ -222,28 +225,6 @@ class GroupTable:
     def _ids(self, groups: Indices) -> pa.Array:
         found = [piece.ids.take(pa.array(groups[span] - piece.start)) for piece, span in self._spans(groups)]
         return pa.concat_arrays([pa.array([], pa.string()), *found])
-
-    def _ids_and_seeds(self, groups: Indices, codes: Indices, pairs: Indices) -> tuple[pa.Array, Seeds]:
-        """Return the param_id of each group, and the seed of each (group, replicate); codes number the groups."""
-        seeds = np.empty(len(pairs), np.uint64)
-        for piece, span in self._spans(groups):
-            here = (codes >= span.start) & (codes < span.stop)
-            seeds[here] = piece.seeds[piece.offsets[pairs[here, 0] - piece.start] + pairs[here, 1]]
-        return self._ids(groups), seeds
-
-
-def _runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the runs of consecutive indices, half-open."""
-    first = last = None
-    for index in indices:
-        if last is not None and index == last:
-            last += 1
-            continue
-        if first is not None and last is not None:
-            yield first, last
-        first, last = index, index + 1
-    if first is not None and last is not None:
-        yield first, last
 
 
 def bounds_of(counts: npt.NDArray[np.int64]) -> list[int]:

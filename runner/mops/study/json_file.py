@@ -193,9 +193,6 @@ def _decoder(marks: list[_Mark]) -> json.JSONDecoder:
         marks.append(_Mark(message, inside))
         return marks[-1]
 
-    def constant(name: str) -> _Mark:
-        return mark(f"{name} is not JSON; write a finite number")
-
     def unique(pairs: list[tuple[str, object]]) -> object:
         found = dict(pairs)
         if len(found) == len(pairs):
@@ -203,7 +200,9 @@ def _decoder(marks: list[_Mark]) -> json.JSONDecoder:
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         return mark(f"the key {twice!r} appears twice; keep one", found)
 
-    return json.JSONDecoder(parse_constant=constant, object_pairs_hook=unique)
+    return json.JSONDecoder(
+        parse_constant=lambda name: mark(f"{name} is not JSON; write a finite number"), object_pairs_hook=unique
+    )
 
 
 def _marked(value: object, path: str) -> Iterator[Problem]:

@@ -82,7 +82,11 @@ class OutputSchema:
         if self._is_plain(output, table):
             self._plain[output] = table.schema
             return table, None
-        self._read(output)
+        # From now on mops reads the values of each table, also of those so far.
+        self._plain[output] = None
+        if unread := self._unread[output]:
+            self.learn({output: families_in(pa.concat_tables(unread))})
+            unread.clear()
         found = families_in(table)
         if wrong := misfits(self.families[output], found):
             known, types = self.families[output], table.schema
@@ -98,13 +102,6 @@ class OutputSchema:
             return bool(self._plain[output] == table.schema)
         known = self.families[output]
         return all(joined(known[field.name], most_of(field.type)) != MIXED for field in table.schema)
-
-    def _read(self, output: str) -> None:
-        """Read the values of the tables so far, and of each later table."""
-        self._plain[output] = None
-        if tables := self._unread[output]:
-            self.learn({output: families_in(pa.concat_tables(tables))})
-            tables.clear()
 
 
 def narrowed(known: Families, outputs: Mapping[str, list[dict[str, object]]]) -> Families:

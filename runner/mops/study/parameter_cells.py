@@ -55,28 +55,20 @@ def read_cell(cell: str) -> Cell:
     if bare in ("true", "false"):
         return Cell(bare, "bool")
     if number := _NUMBER.fullmatch(bare):
-        return _number(bare, is_float=number.lastindex is not None)
+        try:
+            value = float(bare) if number.lastindex else int(bare)
+        except ValueError:
+            return Cell(fault="has more digits than an integer may have")
+        fault = value_fault(value)
+        return Cell(fault=f"{fault}, or {_ABSENT}") if fault else Cell(repr(value), kind_of(value))
     if bare.startswith('"'):
-        return _quoted(bare)
+        try:
+            text = json.loads(bare)
+        except ValueError:
+            return Cell(encode_basestring(bare), "str")
+        fault = value_fault(text)
+        return Cell(fault=fault) if fault else Cell(encode_basestring(text), "str")
     return _unquoted(cell)
-
-
-def _number(text: str, *, is_float: bool) -> Cell:
-    try:
-        value = float(text) if is_float else int(text)
-    except ValueError:
-        return Cell(fault="has more digits than an integer may have")
-    fault = value_fault(value)
-    return Cell(fault=f"{fault}, or {_ABSENT}") if fault else Cell(repr(value), kind_of(value))
-
-
-def _quoted(text: str) -> Cell:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return Cell(encode_basestring(text), "str")
-    fault = value_fault(value)
-    return Cell(fault=fault) if fault else Cell(encode_basestring(value), "str")
 
 
 def _unquoted(cell: str) -> Cell:
@@ -124,13 +116,11 @@ def type_fault(name: str, kind: pa.DataType) -> str | None:
             f"is {kind}, and seeds are integers; write it as uint64 (pandas: astype('UInt64'), "
             "which also keeps the rows without one)"
         )
-    if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or _is_text(kind):
+    if pa.types.is_boolean(kind) or pa.types.is_floating(kind):
+        return None
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return None
     return f"is {kind}, and {_RIGHT_TYPES}"
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def arrow_column(column: pa.Array, place: Place, check: Checks) -> tuple[Texts, set[str]]:
@@ -145,7 +135,10 @@ def arrow_column(column: pa.Array, place: Place, check: Checks) -> tuple[Texts, 
             return _written(column, str), {"int"}
         return _written(column, str), {kind_of(value) for value in column.to_pylist() if value is not None}
     if pa.types.is_floating(column.type):
-        _check_finite(column, place, check)
+        values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+        for i in np.flatnonzero(~np.isfinite(values)).tolist():
+            fault = f"{json_text(float(values[i]))} is not a finite number"
+            check.add(place(i), f"{fault}; write one, or null if the parameter is absent")
         return _written(column, float.__repr__), {"float"}
     return _written(column, encode_basestring), {"str"}
 
@@ -155,15 +148,6 @@ def _written(column: pa.Array, write: Callable[..., str]) -> Texts:
     if not column.null_count:
         return list(map(write, values))
     return [None if value is None else write(value) for value in values]
-
-
-def _check_finite(column: pa.Array, place: Place, check: Checks) -> None:
-    values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
-    for i in np.flatnonzero(~np.isfinite(values)).tolist():
-        check.add(
-            place(i),
-            f"{json_text(float(values[i]))} is not a finite number; write one, or null if the parameter is absent",
-        )
 
 
 def arrow_seeds(column: pa.Array, place: Place, check: Checks) -> list[int | None]:
@@ -183,9 +167,11 @@ def as_json(names: Sequence[str], columns: Sequence[Texts], n_rows: int) -> list
     ordered = sorted(range(len(names)), key=names.__getitem__)
     keys = [f"{encode_basestring(names[i])}:" for i in ordered]
     whole = "{" + ",".join(key.replace("%", "%%") + "%s" for key in keys) + "}"
-    rows = zip(*(columns[i] for i in ordered), strict=True)
-    return [_without_absent(keys, row) if None in row else whole % row for row in rows]
-
-
-def _without_absent(keys: Sequence[str], row: Sequence[str | None]) -> str:
-    return "{" + ",".join(key + text for key, text in zip(keys, row, strict=True) if text is not None) + "}"
+    texts = []
+    for row in zip(*(columns[i] for i in ordered), strict=True):
+        if None in row:
+            members = (key + text for key, text in zip(keys, row, strict=True) if text is not None)
+            texts.append("{" + ",".join(members) + "}")
+        else:
+            texts.append(whole % row)
+    return texts

@@ -82,20 +82,11 @@ class _Sets:
     """Checks the rows of one file, and gives them to the builder."""
 
     def __init__(self, name: str, row: str, check: Checks, builder: GroupBuilder):
-        self._name, self._row, self._check, self._builder = name, row, check, builder
+        self._name, self._row, self.check, self.builder = name, row, check, builder
         self.names: list[str] = []
 
-    @property
-    def full(self) -> bool:
-        return self._builder.full
-
-    @property
-    def problems(self) -> int:
-        """The number of problems so far, with those of the study itself."""
-        return self._check.n_problems
-
     def problem(self, message: str, number: int | None = None, column: object = None) -> None:
-        self._check.add(self.place(number, column), message)
+        self.check.add(self.place(number, column), message)
 
     def place(self, number: int | None = None, column: object = None) -> str:
         row = "" if number is None else f", {self._row} {number}"
@@ -103,7 +94,7 @@ class _Sets:
 
     def head(self, names: Sequence[str], number: int | None = None) -> bool:
         """Take the names of the columns; return False if they cannot be parameters."""
-        before = self._check.n_problems
+        before = self.check.n_problems
         counts = Counter(names)
         for i, name in enumerate(names, 1):
             if fault := _column_fault(name, i):
@@ -111,7 +102,7 @@ class _Sets:
             elif counts[name] > 1 and names.index(name) < i - 1:
                 self.problem(f"the name {name!r} appears twice; keep one", number, i)
         self.names = list(names)
-        return self._check.n_problems == before
+        return self.check.n_problems == before
 
     def take(
         self, columns: Sequence[Any], numbers: Sequence[int], read_column: _ReadColumn, read_seeds: _ReadSeeds
@@ -122,19 +113,19 @@ class _Sets:
         for name, column in zip(self.names, columns, strict=True):
             place = self._places(name, numbers)
             if name == SEED:
-                seeds = read_seeds(column, place, self._check)
+                seeds = read_seeds(column, place, self.check)
                 continue
-            read, kinds = read_column(column, place, self._check)
+            read, kinds = read_column(column, place, self.check)
             for kind in kinds:
-                self._builder.saw(name, kind)
+                self.builder.saw(name, kind)
             names.append(name)
             texts.append(read)
-        if not self._check.n_problems:
+        if not self.check.n_problems:
             params = as_json(names, texts, len(numbers))
             if names and "{}" in params:
                 for number in (number for number, text in zip(numbers, params, strict=True) if text == "{}"):
-                    self._check.note(self.place(number), "has no value in any column, and is a set without parameters")
-            self._builder.add(params, seeds, numbers)
+                    self.check.note(self.place(number), "has no value in any column, and is a set without parameters")
+            self.builder.add(params, seeds, numbers)
 
     def _places(self, name: str, numbers: Sequence[int]) -> Place:
         return lambda i: self.place(numbers[i], repr(name))
@@ -153,9 +144,12 @@ def _column_fault(name: str, position: int) -> str | None:
 
 def _read_csv(path: Path, sets: _Sets) -> None:
     with path.open("rb") as file:
-        fault = _not_csv(file.read(4))
-        if fault:
-            sets.problem(fault)
+        begin = file.read(4)
+        if begin == b"PAR1":
+            sets.problem("is a Parquet file; name it .parquet")
+            return
+        if begin.startswith((b"\xff\xfe", b"\xfe\xff")):
+            sets.problem(f"is UTF-16 text; {_SAVE_AS}")
             return
         file.seek(0)
         lines = _Lines(file, sets)
@@ -165,14 +159,6 @@ def _read_csv(path: Path, sets: _Sets) -> None:
         except csv.Error as bad:
             open_quote = "a quote is opened and not closed" if "unexpected end" in str(bad) else bad
             sets.problem(f"is not CSV: {open_quote}", reader.line_num)
-
-
-def _not_csv(begin: bytes) -> str | None:
-    if begin == b"PAR1":
-        return "is a Parquet file; name it .parquet"
-    if begin[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return f"is UTF-16 text; {_SAVE_AS}"
-    return None
 
 
 class _Lines:
@@ -197,13 +183,19 @@ def _read_rows(reader: Any, lines: _Lines, sets: _Sets) -> None:
     if header is None:
         if not lines.broken:
             sets.problem("is empty; its first line must name the parameters")
-    elif _is_header(header, sets):
-        n_rows = 0
-        for rows, numbers in _row_batches(reader, len(header), sets):
-            n_rows += len(rows)
-            sets.take(list(zip(*rows, strict=True)), numbers, csv_column, csv_seeds)
-        if not n_rows and not sets.problems:
-            sets.problem("has a header and no rows")
+        return
+    for separator, its_name in ((";", "';'"), ("\t", "tabs")):
+        if len(header) == 1 and separator in header[0]:
+            sets.problem(f"its cells are separated by {its_name}; save it with commas, and with decimal points", 1)
+            return
+    if not sets.head(header, 1):
+        return
+    n_rows = 0
+    for rows, numbers in _row_batches(reader, len(header), sets):
+        n_rows += len(rows)
+        sets.take(list(zip(*rows, strict=True)), numbers, csv_column, csv_seeds)
+    if not n_rows and not sets.check.n_problems:
+        sets.problem("has a header and no rows")
 
 
 def _row_batches(reader: Any, n_cells: int, sets: _Sets) -> Iterator[tuple[list[list[str]], list[int]]]:
@@ -220,18 +212,10 @@ def _row_batches(reader: Any, n_cells: int, sets: _Sets) -> Iterator[tuple[list[
         if len(rows) == _ROWS_AT_ONCE:
             yield rows, numbers
             rows, numbers = [], []
-            if sets.full:
+            if sets.builder.full:
                 return
     if rows:
         yield rows, numbers
-
-
-def _is_header(header: list[str], sets: _Sets) -> bool:
-    for separator, its_name in ((";", "';'"), ("\t", "tabs")):
-        if len(header) == 1 and separator in header[0]:
-            sets.problem(f"its cells are separated by {its_name}; save it with commas, and with decimal points", 1)
-            return False
-    return sets.head(header, 1)
 
 
 def _read_parquet(path: Path, sets: _Sets) -> None:
@@ -258,5 +242,5 @@ def _read_batches(file: pq.ParquetFile, sets: _Sets) -> None:
     for batch in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
         sets.take(batch.columns, range(start, start + len(batch)), arrow_column, arrow_seeds)
         start += len(batch)
-        if sets.full:
+        if sets.builder.full:
             return

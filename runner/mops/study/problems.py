@@ -51,12 +51,12 @@ class Checks:
 
     def warnings(self) -> tuple[str, ...]:
         """Return each note with its places."""
-        return tuple(f"{_listed(noted)}: {message}" for message, noted in self._notes.items())
-
-
-def _listed(noted: _Note) -> str:
-    more = noted.n - len(noted.places)
-    return ", ".join(noted.places) + (f" and {more:,} more" if more else "")
+        texts = []
+        for message, noted in self._notes.items():
+            more = noted.n - len(noted.places)
+            places = ", ".join(noted.places) + (f" and {more:,} more" if more else "")
+            texts.append(f"{places}: {message}")
+        return tuple(texts)
 
 
 def shown(problems: Sequence[Problem]) -> list[Problem]:

@@ -105,14 +105,19 @@ def _refuses_calibration(check: Checks, data: Mapping[str, object]) -> bool:
 def _study(check: Checks, data: dict[str, Any], folder: Path) -> Study | None:
     """Return the study; None: it has problems."""
     _check_keys(check, data)
-    n_replicates = _n_replicates(check, data)
+    n_replicates = _get(check, data, "n_replicates", 1, _is_count, "an integer of at least 1")
+    if n_replicates > REPLICATES_LIMIT:
+        check.add("$.n_replicates", f"{n_replicates:,} is too many; a set may have {REPLICATES_LIMIT:,} replicates")
+        n_replicates = 1  # so that the study does not also have too many simulations
     fields = {
         "model": _entry(check, "$.model", data.get("model", _MISSING)),
         "scenario": _get(check, data, "scenario", "baseline", _is_name, "a non-empty string"),
         "outputs": _outputs(check, data.get("outputs")),
         "targets": _targets(check, data.get("targets")),
         "metadata": _metadata(check, data),
-        "sampling_method": _get(check, data, "sampling_method", None, _is_optional_text, "a string"),
+        "sampling_method": _get(
+            check, data, "sampling_method", None, lambda v: v is None or isinstance(v, str), "a string"
+        ),
     }
     groups = _groups(check, data.get("parameter_sets", _MISSING), n_replicates, folder)
     if check.n_problems or groups is None:
@@ -151,10 +156,6 @@ def _is_count(value: object) -> bool:
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
-
-
-def _is_optional_text(value: object) -> bool:
-    return value is None or isinstance(value, str)
 
 
 def _entry(check: Checks, path: str, value: object) -> str:
@@ -218,14 +219,6 @@ def _targets(check: Checks, value: object) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def _n_replicates(check: Checks, data: Mapping[str, Any]) -> int:
-    n: int = _get(check, data, "n_replicates", 1, _is_count, "an integer of at least 1")
-    if n <= REPLICATES_LIMIT:
-        return n
-    check.add("$.n_replicates", f"{n:,} is too many; a set may have {REPLICATES_LIMIT:,} replicates")
-    return 1
-
-
 def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> StudyGroups | None:
     """Return the groups of the list or file; None: the study has problems."""
     builder = GroupBuilder(n_replicates)
@@ -268,7 +261,10 @@ def _set(check: Checks, path: str, entry: object) -> tuple[Params, int | None]:
         return {}, None
     if isinstance(entry.get("params"), dict):
         _check_set_keys(check, path, entry)
-        return _params(check, f"{path}.params", entry["params"]), _seed(check, f"{path}.seed", entry.get("seed"))
+        params, seed = _params(check, f"{path}.params", entry["params"]), entry.get("seed")
+        if seed is not None and not is_seed(seed):
+            check.add(f"{path}.seed", f"{json_text(seed)} is not {SEED_RIGHT}")
+        return params, seed
     if "seed" in entry:
         check.note(f"{path}.seed", f"is a parameter here; a simulation's own seed goes next to 'params': {WRAPPED}")
     return _params(check, path, entry), None
@@ -283,15 +279,6 @@ def _check_set_keys(check: Checks, path: str, entry: Mapping[str, object]) -> No
             check.add(json_path(path, key), f"belongs to the study and not to one set; write {WRAPPED}")
         else:
             check.note(json_path(path, key), _KEPT)
-
-
-def _seed(check: Checks, path: str, seed: Any) -> int | None:
-    if seed is None:
-        return None
-    if is_seed(seed):
-        return int(seed)
-    check.add(path, f"{json_text(seed)} is not {SEED_RIGHT}")
-    return None
 
 
 def _params(check: Checks, path: str, params: Mapping[str, Any]) -> Params:

@@ -85,18 +85,15 @@ def _drawn(space: Space, method: Method, n: int, seed: int, where: str) -> pa.Ta
         message = f"{len(free):,} parameters vary; {most:,} may"
     if message:
         raise _unfit([Problem("$", f"{message}; give ranges, or lists of values")], method, where)
-    unit = dict(zip(free, _points(method, len(free), n, seed).T, strict=True))
-    columns = [_column(entry, unit[name] if name in unit else np.zeros(n)) for name, entry in space.items()]
-    return pa.table(columns, names=list(space))
-
-
-def _points(method: Method, dimensions: int, n: int, seed: int) -> _Floats:
-    """Return ``n`` points of the unit cube."""
     rng = np.random.default_rng(seed)
     if method is Method.LHS:
-        return _qmc().LatinHypercube(dimensions, rng=rng).random(n)  # type: ignore[no-any-return]
-    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # `notes_on` has a better text
-        return _qmc().Sobol(dimensions, scramble=True, rng=rng).random(n)  # type: ignore[no-any-return]
+        points = _qmc().LatinHypercube(len(free), rng=rng).random(n)
+    else:
+        with warnings.catch_warnings(category=UserWarning, action="ignore"):  # `notes_on` has a better text
+            points = _qmc().Sobol(len(free), scramble=True, rng=rng).random(n)
+    unit = dict(zip(free, points.T, strict=True))  # coordinates in the unit cube
+    columns = [_column(entry, unit[name] if name in unit else np.zeros(n)) for name, entry in space.items()]
+    return pa.table(columns, names=list(space))
 
 
 def _qmc() -> Any:
@@ -125,11 +122,8 @@ def _column(entry: Choice | Range, unit: _Floats) -> pa.Array:
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
-    return pa.array(values, pa.uint64()) if max(map(_size, values)) >= 2**63 else pa.array(values)
-
-
-def _size(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    is_unsigned = any(isinstance(value, int) and value >= 2**63 for value in values)
+    return pa.array(values, pa.uint64() if is_unsigned else None)
 
 
 def _grid(space: Space, where: str) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,9 +166,9 @@ def _write_study(study: dict[str, Any], table: pa.Table, about: dict[str, Any], 
         file.write("{")
         for i, (key, value) in enumerate(fields.items()):
             file.write(f"{',' if i else ''}\n  {json.dumps(key)}: ")
-            file.write(_lines(value) if key == "parameter_sets" else json.dumps(value, ensure_ascii=False))
+            if key == "parameter_sets":
+                lines = ",\n    ".join(json.dumps(each, ensure_ascii=False) for each in value)
+                file.write(f"[\n    {lines}\n  ]")
+            else:
+                file.write(json.dumps(value, ensure_ascii=False))
         file.write("\n}\n")
-
-
-def _lines(sets: Sequence[dict[str, Any]]) -> str:
-    return "[\n    " + ",\n    ".join(json.dumps(each, ensure_ascii=False) for each in sets) + "\n  ]"
