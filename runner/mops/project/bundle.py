@@ -44,6 +44,7 @@ BUILT_IN_IGNORE = (
 
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 _UNIX = 3
+_SPECIAL_FILES = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 MOST_SHOWN = 20
 _BIGGEST_SHOWN = 5
 COPY_BYTES = 1 << 20
@@ -188,7 +189,8 @@ class _Survey:
         if fault:
             self.problem(name, fault)
         elif not stat.S_ISREG(status.st_mode):
-            self.problem(name, f"is {_kind(status.st_mode)}, not a file")
+            kind = _SPECIAL_FILES.get(stat.S_IFMT(status.st_mode), "a device")
+            self.problem(name, f"is {kind}, not a file")
         elif not os.access(real, os.R_OK):
             self.problem(name, "may not be read")
         else:
@@ -220,21 +222,21 @@ class _Survey:
 
     def check_sizes(self) -> None:
         """Note files and projects that are too large to send to every worker."""
-        biggest = sorted(self.found, key=lambda name: (-self.found[name].size_bytes, name))
-        for name in biggest:
-            if self.found[name].size_bytes > FILE_LIMIT_BYTES:
-                self.problem(name, f"has {self._size(name)}; the limit for a file is {mebibytes(FILE_LIMIT_BYTES)}")
-        total_bytes = sum(found.size_bytes for found in self.found.values())
+        biggest = sorted(self.found.items(), key=lambda item: (-item[1].size_bytes, item[0]))
+        for name, file in biggest:
+            if file.size_bytes > FILE_LIMIT_BYTES:
+                limit = mebibytes(FILE_LIMIT_BYTES)
+                self.problem(name, f"has {mebibytes(file.size_bytes)}; the limit for a file is {limit}")
+        total_bytes = sum(file.size_bytes for _, file in biggest)
         if total_bytes > TOTAL_LIMIT_BYTES:
-            shown = ", ".join(f"{printable(name)} ({self._size(name)})" for name in biggest[:_BIGGEST_SHOWN])
+            shown = ", ".join(
+                f"{printable(name)} ({mebibytes(file.size_bytes)})" for name, file in biggest[:_BIGGEST_SHOWN]
+            )
             self.problem(
                 ".",
                 f"has {mebibytes(total_bytes)} in all; the limit is {mebibytes(TOTAL_LIMIT_BYTES)}; "
                 f"the biggest: {shown}",
             )
-
-    def _size(self, name: str) -> str:
-        return mebibytes(self.found[name].size_bytes)
 
 
 def _ignored(survey: _Survey) -> GitIgnoreSpec:
@@ -297,11 +299,6 @@ def _reason(bad: OSError) -> str:
     if isinstance(bad, FileNotFoundError):
         return "leads to nothing: it was removed just now, or is a link to what is not there"
     return f"cannot be read ({bad.strerror})"
-
-
-def _kind(mode: int) -> str:
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-    return kinds.get(stat.S_IFMT(mode), "a device")
 
 
 def printable(name: str) -> str:

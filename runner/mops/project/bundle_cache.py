@@ -196,10 +196,7 @@ def _foreign(entries: Iterable[zipfile.ZipInfo]) -> Iterator[str]:
         if entry.filename in names:
             yield f"{name}: stands in it twice"
         names.add(entry.filename)
-    yield from (f"{printable(name)}: is both a file and a folder" for name in sorted(names & _folders(names)))
+    parents = {str(parent) for name in names for parent in PurePosixPath(name).parents}
+    yield from (f"{printable(name)}: is both a file and a folder" for name in sorted(names & parents))
     if total_bytes > TOTAL_LIMIT_BYTES:
         yield f"{mebibytes(total_bytes)} in all; the limit is {mebibytes(TOTAL_LIMIT_BYTES)}"
-
-
-def _folders(names: Iterable[str]) -> set[str]:
-    return {str(parent) for name in names for parent in PurePosixPath(name).parents}

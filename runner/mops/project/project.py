@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,10 @@ def find_root(study_path: str | Path) -> Path:
     """
     folder = Path(os.path.realpath(Path(study_path).parent))
     for candidate in (folder, *folder.parents):
-        if any(_is_there(candidate / marker) for marker in MARKERS):
-            return candidate
+        for marker in MARKERS:
+            with suppress(OSError):  # mops may have no permission to read a folder above
+                if (candidate / marker).exists():
+                    return candidate
     return folder
 
 
@@ -106,19 +109,14 @@ def read_registry(root: Path) -> Registry | None:
     except UnicodeDecodeError as bad:
         raise ModelError("the registry is not UTF-8 text", where=f"{path}, byte {bad.start}") from bad
     except yaml.YAMLError as bad:
-        raise _not_yaml(bad, path) from bad
+        what, where = "the registry is not YAML", str(path)
+        if isinstance(bad, yaml.MarkedYAMLError) and (mark := bad.problem_mark):
+            what += f": {bad.problem}"
+            where += f", line {mark.line + 1}, column {mark.column + 1}"
+        raise ModelError(what, where=where) from bad
     if not isinstance(fields, dict):
         raise ModelError("the registry is not a mapping with 'models' and 'targets'", where=str(path))
     return Registry(_entries(fields, "models", path), _entries(fields, "targets", path))
-
-
-def _not_yaml(bad: yaml.YAMLError, path: Path) -> ModelError:
-    if not isinstance(bad, yaml.MarkedYAMLError) or bad.problem_mark is None:
-        return ModelError("the registry is not YAML", where=str(path))
-    mark = bad.problem_mark
-    return ModelError(
-        f"the registry is not YAML: {bad.problem}", where=f"{path}, line {mark.line + 1}, column {mark.column + 1}"
-    )
 
 
 def _entries(fields: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
@@ -180,16 +178,11 @@ def _model(study: Study, registry: Registry, root: Path) -> str:
         return named if ":" in named else f"{study.model}:{named}"
     if study.model in registry.models:
         return registry.models[study.model]
-    return _registered(study.model, registry, root) or study.model
-
-
-def _registered(module: str, registry: Registry, root: Path) -> str | None:
-    """Return the registry's only model in a module; None: it has none there."""
-    candidates = {entry: name for name, entry in registry.models.items() if entry.partition(":")[0] == module}
-    if len(candidates) > 1:
+    in_module = list(dict.fromkeys(text for text in registry.models.values() if text.partition(":")[0] == study.model))
+    if len(in_module) > 1:
         raise ModelError(
-            f"the registry has several models in {module!r}: {', '.join(candidates)}",
+            f"the registry has several models in {study.model!r}: {', '.join(in_module)}",
             where=str(root / REGISTRY),
-            hint=f'name one as the study\'s \'model\', like "model": "{next(iter(candidates))}"',
+            hint=f'name one as the study\'s \'model\', like "model": "{in_module[0]}"',
         )
-    return next(iter(candidates), None)
+    return in_module[0] if in_module else study.model
