@@ -27,7 +27,7 @@ IGNORE_FILES = (".mopsignore", ".modelopsignore")
 TRACKED = ".modelops-bundle/tracked.txt"
 FILE_LIMIT_BYTES = 200 << 20
 TOTAL_LIMIT_BYTES = 500 << 20
-COUNT_LIMIT = 100_000  # also ends a walk over folders that link to each other, whose paths have no end
+COUNT_LIMIT = 100_000  # also ends a walk over folders that link to each other without end
 
 # A pyvenv.cfg identifies a virtual environment of any name. Build output is ignored in the root only: deeper down,
 # ``dist`` and ``build`` may be packages of the model, and a missing module is worse than a needless file.
@@ -39,7 +39,7 @@ BUILT_IN_IGNORE = (
     *("/build/", "/dist/", "*.egg-info/"),
     "mops-storage/",
     *(".DS_Store", "Thumbs.db", "desktop.ini", ".idea/", ".vscode/"),
-    *("*~", "*.swp", ".#*"),  # of editors; .#name is Emacs' lock, a broken link
+    *("*~", "*.swp", ".#*"),  # files of editors; .#name is a lock of Emacs, a broken link
 )
 
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
@@ -48,7 +48,7 @@ _SPECIAL_FILES = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S
 MOST_SHOWN = 20
 _BIGGEST_SHOWN = 5
 COPY_BYTES = 1 << 20
-_HINT = "leave out what the model does not need by a line in .mopsignore (gitignore syntax)"
+_HINT = "list files that the model does not need in .mopsignore (gitignore syntax)"
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def pack(root: Path, results: Path | None = None) -> Bundle:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A file to pack. The path is the real one, behind links."""
+    """A file to pack. Its path has all links resolved."""
 
     path: Path
     size_bytes: int
@@ -143,7 +143,7 @@ class _Survey:
                 name = prefix + path.name
                 inner = self._folder_or_file(path, name)
                 if inner in above:
-                    self.problem(name, "is a link to a folder that it stands in")
+                    self.problem(name, "is a link to a folder that contains it")
                 elif inner:
                     todo.append((inner, f"{name}/", above | {inner}))
             n_folders += 1
@@ -180,7 +180,7 @@ class _Survey:
         real = Path(os.path.realpath(path, strict=True))
         if real.is_relative_to(self.root):
             return real
-        self.problem(name, f"is a link that leads out of the project, to {printable(str(real))}")
+        self.problem(name, f"is a link out of the project, to {printable(str(real))}")
         return None
 
     def _add(self, real: Path, name: str) -> None:
@@ -192,12 +192,12 @@ class _Survey:
             kind = _SPECIAL_FILES.get(stat.S_IFMT(status.st_mode), "a device")
             self.problem(name, f"is {kind}, not a file")
         elif not os.access(real, os.R_OK):
-            self.problem(name, "may not be read")
+            self.problem(name, "is not readable")
         else:
             self.found[name] = _Found(real, status.st_size, bool(status.st_mode & stat.S_IXUSR))
 
     def add_tracked(self) -> None:
-        """Add the files that the project tracks, also ignored ones."""
+        """Add the files that the project tracks, even ignored ones."""
         for number, line in _lines(self, TRACKED):
             if not line.strip() or line.startswith("#"):
                 continue
@@ -235,7 +235,7 @@ class _Survey:
             self.problem(
                 ".",
                 f"has {mebibytes(total_bytes)} in all; the limit is {mebibytes(TOTAL_LIMIT_BYTES)}; "
-                f"the biggest: {shown}",
+                f"the largest: {shown}",
             )
 
 
@@ -297,7 +297,7 @@ def name_fault(name: str) -> str | None:
 
 def _reason(bad: OSError) -> str:
     if isinstance(bad, FileNotFoundError):
-        return "leads to nothing: it was removed just now, or is a link to what is not there"
+        return "does not exist: it was just removed, or is a broken link"
     return f"cannot be read ({bad.strerror})"
 
 

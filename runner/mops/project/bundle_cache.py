@@ -38,7 +38,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".unpacking-"
 
 _LOCK_SECONDS = 600.0
-"""The longest wait for a lock: some file systems refuse every lock with the error of a lock that is held."""
+"""The longest wait for a lock. Some file systems refuse every lock as if another process held it."""
 
 
 def cache_folder() -> Path:
@@ -53,7 +53,7 @@ def cache_folder() -> Path:
         return USER_FOLDERS.user_cache_path / "bundles"
     except RuntimeError as bad:
         raise BundleError(
-            "mops has no home folder to unpack bundles in", hint="set XDG_CACHE_HOME to a folder that may be written"
+            "no home folder to unpack bundles in", hint="set XDG_CACHE_HOME to a writable folder"
         ) from bad
 
 
@@ -78,12 +78,12 @@ def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
     if not _DIGEST.fullmatch(digest):
         raise BundleError(f"{digest!r} is not the SHA-256 of a bundle")
     target = cache / digest
-    with _told(cache):
+    with _storage_errors(cache):
         if target.is_dir():
             return target
         cache.mkdir(parents=True, exist_ok=True)
     with ExitStack() as alone:
-        with _told(cache):
+        with _storage_errors(cache):
             alone.enter_context(_locked(cache / f".{digest}.lock"))
         if target.is_dir():  # the previous holder of the lock has unpacked it
             return target
@@ -92,7 +92,7 @@ def unpack(digest: str, load: Callable[[], bytes], cache: Path) -> Path:
         if found != digest:
             what = f"the bundle is damaged: its SHA-256 is {found}"
             raise BundleError(what, where=digest, hint="submit the study again")
-        with _told(cache):
+        with _storage_errors(cache):
             _unpack(data, digest, cache)
     return target
 
@@ -114,7 +114,8 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _told(cache: Path) -> Iterator[None]:
+def _storage_errors(cache: Path) -> Iterator[None]:
+    """Raise an error of the disk as a StorageError."""
     try:
         yield
     except OSError as bad:
@@ -151,7 +152,7 @@ def _sweep(cache: Path) -> None:
         except FileNotFoundError:
             continue
         if age_s > _LEFTOVER_AGE_S:
-            with suppress(OSError):  # another user's
+            with suppress(OSError):  # it belongs to another user
                 folders.remove(leftover)
 
 
@@ -161,7 +162,7 @@ def _extract(data: bytes, digest: str, tree: Path) -> None:
             entries = archive.infolist()
             if problems := list(_foreign(entries)):
                 listed = "".join(f"\n  {problem}" for problem in problems[:MOST_SHOWN])
-                raise BundleError(f"the bundle holds what mops did not pack{listed}", where=digest)
+                raise BundleError(f"the bundle contains what mops never packs{listed}", where=digest)
             for entry in entries:
                 with archive.open(entry) as packed:
                     _write(tree / entry.filename, packed, executable=is_executable(entry))
@@ -194,7 +195,7 @@ def _foreign(entries: Iterable[zipfile.ZipInfo]) -> Iterator[str]:
         if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
             yield f"{name}: is compressed or encrypted"
         if entry.filename in names:
-            yield f"{name}: stands in it twice"
+            yield f"{name}: appears twice"
         names.add(entry.filename)
     parents = {str(parent) for name in names for parent in PurePosixPath(name).parents}
     yield from (f"{printable(name)}: is both a file and a folder" for name in sorted(names & parents))

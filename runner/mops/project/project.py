@@ -17,7 +17,7 @@ from mops.study.study_file import Study
 
 MARKERS = ("mops.toml", "pyproject.toml", ".modelops-bundle", ".git")
 REGISTRY = ".modelops-bundle/registry.yaml"
-_ENTRY_FORM = "an entry has an id and names code: sir: {entrypoint: 'package.module:name'}"
+_ENTRY_FORM = "write an id and its code, like sir: {entrypoint: 'package.module:name'}"
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _entry_point(entry: object, name: str, path: Path) -> str:
     except ModelError as bad:
         raise ModelError(f"'{name}' in the registry: {bad.what}", where=str(path), hint=_ENTRY_FORM) from bad
     if named is None:
-        raise ModelError(f"'{name}' in the registry: {text!r} names no code in it", where=str(path), hint=_ENTRY_FORM)
+        raise ModelError(f"'{name}' in the registry: {text!r} names only a module", where=str(path), hint=_ENTRY_FORM)
     return text
 
 

@@ -166,7 +166,7 @@ def _value_refusal(known: Family, found: Family) -> str:
         return ""
     (kind, *facts), (found_kind, *found_facts) = known.split(" "), found.split(" ")
     if found_kind in TIMED and found_facts and UNITS.index(found_facts[0]) > UNITS.index(found_facts[1]):
-        return f"holds a {said(found_kind)} that milliseconds do not reach"
+        return f"holds a {said(found_kind)} outside the range of milliseconds"
     if kind != found_kind:
         return ""
     if kind == "number":

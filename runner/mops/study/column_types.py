@@ -125,7 +125,7 @@ def _inner(array: pa.Array) -> list[pa.Array] | None:
     """Return the arrays inside a nested array, without values below nulls; None: the array is not nested."""
     if pa.types.is_map(array.type):
         there = array.drop_null()
-        start, stop = there.offsets[0].as_py(), there.offsets[-1].as_py()  # a slice has its own
+        start, stop = there.offsets[0].as_py(), there.offsets[-1].as_py()  # in a slice, only offsets are sliced
         return [there.keys.slice(start, stop - start), there.items.slice(start, stop - start)]
     if _is_list(array.type):
         return [array.flatten()]

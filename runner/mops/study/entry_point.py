@@ -37,7 +37,7 @@ class EntryPoint:
             return cls(place, None, name or None)
         parts = place.replace("\\", "/").split("/")
         if parts[0] == "" or ".." in parts:
-            raise ModelError(f"{place!r} leads out of the project", where=text, hint=_FORMS)
+            raise ModelError(f"{place!r} is outside the project", where=text, hint=_FORMS)
         if "\\" in place or parts[-1] == ".py":
             raise ModelError(f"{place!r} is not a file's path", where=text, hint=_hint(place))
         return cls(None, place, name or None)
@@ -46,5 +46,5 @@ class EntryPoint:
 def _hint(place: str) -> str:
     as_path = place.replace("\\", "/").removesuffix(".py")
     if "/" in as_path and as_path != "/":
-        return f"a file is written with slashes and its ending: '{as_path}.py:name'"
+        return f"write the file with slashes and its ending: '{as_path}.py:name'"
     return _FORMS

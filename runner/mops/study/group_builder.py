@@ -1,8 +1,8 @@
-"""Makes groups of a study's entries: all entries with the same param_id are a group, in order of first appearance.
+"""Makes groups from a study's entries: one group for each param_id, in order of first appearance.
 
-Arrays keep the entries: about 70 bytes and the compressed JSON of the parameters for each. Loading a chunk of groups
-computes the seeds that follow from the parameters. :mod:`mops.study.study_file` and :mod:`mops.study.parameter_file`
-check the entries.
+Arrays keep the entries. Each entry needs about 70 bytes and the compressed JSON of its parameters. Loading a chunk of
+groups computes the seeds that follow from the parameters. :mod:`mops.study.study_file` and
+:mod:`mops.study.parameter_file` check the entries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StudyGroups(GroupTable):
         self.kinds = kinds
         bounds = bounds_of(entries.counts)
 
-        # Not a method: a study in a cycle of references would be frozen with all else (attempt.attempt.frozen_heap).
+        # Not a method: attempt.attempt.frozen_heap would freeze a study in a cycle of references.
         def load(number: int) -> GroupChunk:
             return entries.piece(*bounds[number : number + 2])
 
@@ -85,7 +85,7 @@ class _Entries:
         return (own[a - offsets[0] : b - offsets[0]] for a, b in pairwise(offsets))
 
     def seeds_of(self, identity: str, own: Sequence[int | None]) -> tuple[Sequence[int], list[int]]:
-        """Return a group's seeds, and the entries whose seed an earlier entry has too."""
+        """Return a group's seeds, and the entries that repeat a seed of an earlier entry."""
         if len(own) == 1 and own[0] is not None:
             return [own[0]], []
         derived = [replicate_seed(identity, i) for i in range(self.n_replicates)] if None in own else []
@@ -133,7 +133,7 @@ class _CompressedTexts:
         self._starts.append(self._starts[-1] + len(texts))
 
     def at(self, numbers: Indices) -> list[str]:
-        """Return the texts of these numbers, which must grow."""
+        """Return the texts of these numbers, which are in ascending order."""
         found: list[str] = []
         while len(found) < len(numbers):
             batch = bisect_right(self._starts, int(numbers[len(found)])) - 1
@@ -148,7 +148,7 @@ class _CompressedTexts:
 
 
 class GroupBuilder:
-    """Takes the entries of a study, and makes groups of them.
+    """Takes the entries of a study, and makes groups from them.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class GroupBuilder:
         seeds
             Their own seeds; None: the entry has ``n_replicates`` seeds that follow from its parameters.
         numbers
-            Their places in the file, which must grow.
+            Their places in the file, in ascending order.
         """
         own = pa.array(seeds, pa.uint64())
         self._ids += b"".join(map(identity_of, params))

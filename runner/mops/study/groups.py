@@ -1,4 +1,4 @@
-"""A study's groups as chunks of Arrow data, which are loaded when they are needed.
+"""A study's groups as chunks of Arrow data, which are loaded on demand.
 
 :mod:`mops.study.group_builder` makes groups and chunks at submit. In a runner the chunks come from the job's
 ``params.parquet``. Child processes import this module: only numpy and pyarrow.
@@ -108,8 +108,8 @@ class GroupChunk:
 class GroupTable:
     """The groups of a study, in study order. Thread-safe.
 
-    Only the few chunks of the present groups are in memory. The window of a job moves through the study in order, so
-    that each chunk is loaded about once.
+    Only the last few chunks are in memory. The window of a job moves through the study in order, so mops loads each
+    chunk about once.
 
     Parameters
     ----------

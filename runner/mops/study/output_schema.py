@@ -116,7 +116,7 @@ def _differing(what: str, wanted: Mapping[str, object], got: Mapping[str, object
     missing = [repr(name) for name in wanted if name not in got]
     extra = [repr(name) for name in got if name not in wanted]
     parts = [f"{what} {', '.join(names)} {how}" for names, how in ((missing, "missing"), (extra, "extra")) if names]
-    return "; ".join(parts) + "; the first good simulation of the study set the names"
+    return "; ".join(parts) + "; the study's first successful simulation fixed the names"
 
 
 class InvalidOutput(Exception):

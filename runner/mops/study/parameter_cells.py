@@ -31,7 +31,7 @@ _ABSENT = "leave the cell empty if the parameter is absent"
 _READ_AS_TEXT = (
     "is read as text, because JSON does not write numbers and booleans like this; "
     "write 0.5 and not .5, true and not True "
-    '(where text is meant: """True""")'
+    '(for a text, write """True""")'
 )
 _RIGHT_TYPES = "a parameter is a boolean, a number or a string; convert the column before writing it"
 
@@ -114,7 +114,7 @@ def type_fault(name: str, kind: pa.DataType) -> str | None:
     if name == SEED:
         return (
             f"is {kind}, and seeds are integers; write it as uint64 (pandas: astype('UInt64'), "
-            "which also keeps the rows without one)"
+            "which also keeps rows without a seed)"
         )
     if pa.types.is_boolean(kind) or pa.types.is_floating(kind):
         return None

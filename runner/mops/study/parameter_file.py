@@ -174,7 +174,7 @@ class _Lines:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as bad:
                 self.broken = True
-                self._sets.problem(f"byte {bad.start + 1} of it is not UTF-8 text; {_SAVE_AS}", number)
+                self._sets.problem(f"byte {bad.start + 1} is not UTF-8; {_SAVE_AS}", number)
                 return
 
 
@@ -205,7 +205,7 @@ def _row_batches(reader: Any, n_cells: int, sets: _Sets) -> Iterator[tuple[list[
     for row in reader:
         if row and len(row) != n_cells:
             cells = f"{len(row)} cell{'' if len(row) == 1 else 's'}"
-            sets.problem(f"has {cells} and the header {n_cells}", reader.line_num)
+            sets.problem(f"has {cells}, but the header has {n_cells}", reader.line_num)
         elif row:
             rows.append(row)
             numbers.append(reader.line_num)

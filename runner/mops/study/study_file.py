@@ -93,7 +93,7 @@ def _refuses_calibration(check: Checks, data: Mapping[str, object]) -> bool:
     if kind == "CalibrationSpec" or "algorithm" in data:
         check.add(
             "$.kind" if kind == "CalibrationSpec" else "$.algorithm",
-            "this is a calibration, which chooses its sets while it runs; mops runs studies with given parameter_sets: "
+            "a calibration chooses its parameter sets while it runs, but mops needs them all at the start; "
             "write the sets to score into a study",
         )
         return True
@@ -233,12 +233,12 @@ def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> Stu
             "$.parameter_sets", f'{found}; give a list of objects like {{"beta": 0.3}}, or name a CSV or Parquet file'
         )
     if builder.full:
-        check.add("$", f"asks for more than {SIMULATIONS_LIMIT:,} simulations, the most of one study; divide it")
+        check.add("$", f"asks for more than {SIMULATIONS_LIMIT:,} simulations, the limit for one study; split it")
     if check.n_problems:
         return None
     groups, repeated = builder.build()
     for number in repeated:
-        check.note(place(number), "the same parameters with the same seed are one simulation, and run once")
+        check.note(place(number), "the same parameters with the same seed are one simulation; mops runs it once")
     return groups
 
 

@@ -40,7 +40,7 @@ def text_fault(text: str) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate, like "\ud800" in JSON, has no UTF-8 form, and so no param_id
-        return f"{text!a} holds half a character (a lone surrogate); write it whole"
+        return f"{text!a} has half a character (a lone surrogate); write all of it"
     return None
 
 

@@ -27,7 +27,7 @@ UTF_8 = "save it as 'CSV UTF-8'"
 AS_TEXT = (
     "is read as text, because JSON does not write numbers and booleans like this; "
     "write 0.5 and not .5, true and not True "
-    '(where text is meant: """True""")'
+    '(for a text, write """True""")'
 )
 
 
@@ -69,10 +69,10 @@ BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "ragged rows": (
         "a,b\n1\n\n1,2,3\n1,2\n",
-        ["sets.csv, line 2: has 1 cell and the header 2", "sets.csv, line 4: has 3 cells and the header 2"],
+        ["sets.csv, line 2: has 1 cell, but the header has 2", "sets.csv, line 4: has 3 cells, but the header has 2"],
     ),
     "an open quote": ('a,b\n1,2\n"x,2\n', ["sets.csv, line 3: is not CSV: a quote is opened and not closed"]),
-    "Latin-1": ("a\nGenf\nGenève\n".encode("latin-1"), [f"sets.csv, line 3: byte 4 of it is not UTF-8 text; {UTF_8}"]),
+    "Latin-1": ("a\nGenf\nGenève\n".encode("latin-1"), [f"sets.csv, line 3: byte 4 is not UTF-8; {UTF_8}"]),
     "UTF-16": ("a\n1\n".encode("utf-16"), [f"sets.csv: is UTF-16 text; {UTF_8}"]),
     "Parquet": (b"PAR1....PAR1", ["sets.csv: is a Parquet file; name it .parquet"]),
     "not finite": (
@@ -90,7 +90,7 @@ BAD_CSV: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "half a character": (
         'a\n"""\\ud800"""\n',
-        ["sets.csv, line 2, column 'a': '\\ud800' holds half a character (a lone surrogate); write it whole"],
+        ["sets.csv, line 2, column 'a': '\\ud800' has half a character (a lone surrogate); write all of it"],
     ),
     "seeds": (
         "a,seed\n1,7\n2,7.0\n3,-1\n4,\n5,x\n6,18446744073709551616\n7,true\n",
@@ -151,7 +151,7 @@ BAD_PARQUET: dict[str, tuple[pa.Table, list[str]]] = {
         [
             (
                 "sets.parquet, column 'seed': is double, and seeds are integers; write it as uint64 (pandas: "
-                "astype('UInt64'), which also keeps the rows without one)"
+                "astype('UInt64'), which also keeps rows without a seed)"
             )
         ],
     ),
@@ -327,7 +327,9 @@ def test_duplicate_rows_give_a_warning_with_their_positions(tmp_path: Path) -> N
     (tmp_path / "sets.csv").write_text('a,b\n1,"x\ny"\n\n1,"x\ny"\n')
     groups, warnings = read(tmp_path, "sets.csv")
     assert len(groups) == 1
-    assert warnings == ("sets.csv, line 6: the same parameters with the same seed are one simulation, and run once",)
+    assert warnings == (
+        "sets.csv, line 6: the same parameters with the same seed are one simulation; mops runs it once",
+    )
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,10 @@ WRONG: dict[str, tuple[list[object], str]] = {
         ["-n", 3, "--method", "grid", "--out", "s.csv"],
         "a grid's size follows from the space\n  at: -n\nhint: leave -n out; use 'points'",
     ),
-    "no ending": (["-n", 3, "--out", "s"], f"'s' does not say what to write\n  at: s\nhint: {NAMES}"),
+    "no ending": (["-n", 3, "--out", "s"], f"'s' has no known ending\n  at: s\nhint: {NAMES}"),
     "another ending": (
         ["-n", 3, "--out", "s.x"],
-        f"'s.x' does not say what to write\n  at: s.x\nhint: {NAMES}",
+        f"'s.x' has no known ending\n  at: s.x\nhint: {NAMES}",
     ),
     "a study without a model": (
         ["-n", 3, "--out", "s.json"],
@@ -106,7 +106,7 @@ WRONG: dict[str, tuple[list[object], str]] = {
     ),
     "sets with a model": (
         ["-n", 3, "--out", "s.csv", "--model", "model:run"],
-        "a .csv file holds the sets alone\n  at: s.csv\nhint: write a study.json, or leave its fields out",
+        "a .csv file holds only the sets\n  at: s.csv\nhint: write a .json file, or omit the study's fields",
     ),
     "a wrong model": (
         ["-n", 3, "--out", "s.json", "--model", "model run"],
@@ -121,7 +121,7 @@ WRONG: dict[str, tuple[list[object], str]] = {
     ),
     "a folder that does not exist": (
         ["-n", 4, "--out", "nowhere/s.csv"],
-        "this cannot be written (No such file or directory)\n  at: nowhere/s.csv\nhint: name another file with --out",
+        "cannot write the file (No such file or directory)\n  at: nowhere/s.csv\nhint: name another file with --out",
     ),
 }
 
@@ -163,7 +163,7 @@ def test_files_are_replaced_only_on_request(lab: CommandLab, space: Path) -> Non
     ran = lab.run("study", "sample", space, "-n", 4, "--out", out)
     assert (ran.code, ran.err) == (
         2,
-        f"error: this file is there already\n  at: {out}\nhint: add --overwrite to replace it\n",
+        f"error: this file already exists\n  at: {out}\nhint: add --overwrite to replace it\n",
     )
     assert out.read_text() == "mine"
     assert lab.run("study", "sample", space, "-n", 4, "--out", out, "--overwrite").code == 0

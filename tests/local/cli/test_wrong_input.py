@@ -62,10 +62,10 @@ BAD_FIELDS = {
     "a list as a value": ({"parameter_sets": [{"x": [1]}]}, ["$.parameter_sets[0].x", "a list", "a number"]),
     "bad seed": ({"parameter_sets": [{"params": {"x": 1}, "seed": -1}]}, ["[0].seed", "-1", "2^64 - 1"]),
     "no replicates": ({"n_replicates": 0}, ["$.n_replicates", "0", "at least 1"]),
-    "calibration": ({"kind": "CalibrationSpec"}, ["$.kind", "calibration", "given parameter_sets"]),
+    "calibration": ({"kind": "CalibrationSpec"}, ["$.kind", "calibration", "needs them all at the start"]),
     "an algorithm": ({"algorithm": "optuna"}, ["$.algorithm", "calibration"]),
     "a target without a function": ({"targets": ["model"]}, ["$.targets[0]", "'model:function'"]),
-    "a model that is not an entry point": ({"model": "../model.py:run"}, ["$.model", "leads out of the project"]),
+    "a model that is not an entry point": ({"model": "../model.py:run"}, ["$.model", "is outside the project"]),
 }
 
 

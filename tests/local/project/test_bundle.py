@@ -270,11 +270,11 @@ def test_every_problem_is_named_in_one_error(root: Path, tmp_path: Path) -> None
     assert sorted(found) == sorted(
         [
             ".mopsignore, line 2: '!' is not a gitignore pattern",
-            f"out: is a link that leads out of the project, to {tmp_path}",
-            f"home: is a link that leads out of the project, to {tmp_path}/secret",
-            "dangling: leads to nothing: it was removed just now, or is a link to what is not there",
+            f"out: is a link out of the project, to {tmp_path}",
+            f"home: is a link out of the project, to {tmp_path}/secret",
+            "dangling: does not exist: it was just removed, or is a broken link",
             "self: cannot be read (Too many levels of symbolic links)",
-            "sub/up: is a link to a folder that it stands in",
+            "sub/up: is a link to a folder that contains it",
             "back\\slash: has a name that other systems read as a path (backslash, drive letter); rename it",
             "C:x: has a name that other systems read as a path (backslash, drive letter); rename it",
             "pipe: is a named pipe, not a file",
@@ -311,8 +311,8 @@ def test_folders_that_link_to_each_other_do_not_hang(root: Path) -> None:
     (root / "a/b").symlink_to("../b")
     (root / "b/a").symlink_to("../a")
     assert set(problems(root)) == {
-        "a/b/a: is a link to a folder that it stands in",
-        "b/a/b: is a link to a folder that it stands in",
+        "a/b/a: is a link to a folder that contains it",
+        "b/a/b: is a link to a folder that contains it",
     }
 
 
@@ -376,7 +376,7 @@ def test_what_may_not_be_read_is_named() -> None:
     assert sorted(found) == [
         "closed: cannot be listed (Permission denied)",
         "listed/x: cannot be read (Permission denied)",
-        "secret.csv: may not be read",
+        "secret.csv: is not readable",
     ]
 
 
@@ -392,7 +392,7 @@ def test_files_and_projects_that_are_too_big_are_refused_with_the_biggest(root: 
         "a: has 250.0 MiB; the limit for a file is 200.0 MiB",
         "b: has 201.2 MiB; the limit for a file is 200.0 MiB",
         (
-            ".: has 657.2 MiB in all; the limit is 500.0 MiB; the biggest: "
+            ".: has 657.2 MiB in all; the limit is 500.0 MiB; the largest: "
             "a (250.0 MiB), b (201.2 MiB), c (200.0 MiB), d (3.0 MiB), e (2.0 MiB)"
         ),
     ]
@@ -517,14 +517,14 @@ def test_names_that_climb_are_refused(cache: Path, name: str) -> None:
     [
         (lambda z: z.writestr(entry("link", stat.S_IFLNK | 0o777), "/etc/passwd"), "link: is a link or another"),
         (lambda z: z.writestr(entry("pipe", stat.S_IFIFO | 0o644), ""), "pipe: is a link or another"),
-        (lambda z: [z.writestr(entry("a"), "1"), z.writestr(entry("a"), "2")], "a: stands in it twice"),
+        (lambda z: [z.writestr(entry("a"), "1"), z.writestr(entry("a"), "2")], "a: appears twice"),
         (lambda z: [z.writestr(entry("a/b"), "1"), z.writestr(entry("a"), "2")], "a: is both a file and a folder"),
         (lambda z: z.writestr(entry("z"), "1" * 999, zipfile.ZIP_DEFLATED), "z: is compressed or encrypted"),
     ],
 )
 def test_entries_that_pack_never_writes_are_refused(cache: Path, fill: Zip, message: str) -> None:
     data, digest = crafted(fill)
-    with pytest.raises(BundleError, match=f"the bundle holds what mops did not pack\n  {message}"):
+    with pytest.raises(BundleError, match=f"the bundle contains what mops never packs\n  {message}"):
         unpack(digest, lambda: data, cache)
     assert list(cache.iterdir()) == []
 

@@ -13,7 +13,7 @@ from mops.study.entry_point import EntryPoint
 from mops.study.study_file import Study, parse_study
 
 REGISTERED = Path(__file__).parents[2] / "models" / "registered"
-ENTRY_FORM = "an entry has an id and names code: sir: {entrypoint: 'package.module:name'}"
+ENTRY_FORM = "write an id and its code, like sir: {entrypoint: 'package.module:name'}"
 EMPTY = Registry({}, {})
 
 
@@ -134,7 +134,7 @@ def test_a_class_name_completes_a_bare_module(tmp_path: Path) -> None:
         ("models: {sir: {path: a.py}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
         ("models: {sir: {entrypoint: 3}}", "'models.sir' in the registry has no entrypoint", "", ENTRY_FORM),
         ("targets: {t: {entrypoint: 'a b:c'}}", "'targets.t' in the registry: 'a b' is not a module", "", ENTRY_FORM),
-        ("targets: {t: {entrypoint: a.b}}", "'targets.t' in the registry: 'a.b' names no code in it", "", ENTRY_FORM),
+        ("targets: {t: {entrypoint: a.b}}", "'targets.t' in the registry: 'a.b' names only a module", "", ENTRY_FORM),
     ],
 )
 def test_an_invalid_registry_is_refused_with_the_place(

@@ -162,7 +162,7 @@ def test_what_is_new_completes_what_is_known(several: list[dict[str, Family]]) -
         (["struct", {"a": "number"}], ["struct", {"b": "number"}], "is the type, not a struct of a: number"),
         ("decimal 60 0", "decimal 0 30", "needs more than 76 digits"),
         ("boolean", "date", "is the type, not a boolean"),
-        ("number", "timestamp us ms", "holds a timestamp without a time zone that milliseconds do not reach"),
+        ("number", "timestamp us ms", "holds a timestamp without a time zone outside the range of milliseconds"),
         ("number", ["list", "number"], "is the type, not a number"),
         (["list", "number"], ["map", "number", "number"], "is the type, not a list of number"),
         (

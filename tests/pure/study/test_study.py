@@ -19,7 +19,7 @@ from mops.study.study_file import KEYS, Study, parse_study
 FORMS = "write 'package.module', 'module:name' or 'path/file.py:name', relative to the project root"
 NAME_CODE = "name the code: 'package.module', 'module:name' or 'path/file.py:name'"
 CALIBRATION = (
-    "this is a calibration, which chooses its sets while it runs; mops runs studies with given parameter_sets: "
+    "a calibration chooses its parameter sets while it runs, but mops needs them all at the start; "
     "write the sets to score into a study"
 )
 ABSENT = object()
@@ -177,7 +177,7 @@ def test_the_same_seed_twice_is_one_simulation_with_a_warning() -> None:
     assert got.warnings == (
         (
             "$.parameter_sets[2], $.parameter_sets[3]: "
-            "the same parameters with the same seed are one simulation, and run once"
+            "the same parameters with the same seed are one simulation; mops runs it once"
         ),
     )
 
@@ -258,7 +258,7 @@ def test_a_file_that_holds_no_object_is_refused(data: object, called: str) -> No
         ({"model": ""}, "$.model", f"'' is not a module; {FORMS}"),
         ({"model": "models sir"}, "$.model", f"'models sir' is not a module; {FORMS}"),
         ({"model": "sir:"}, "$.model", f"'' after the colon is not a Python name; {FORMS}"),
-        ({"model": "../sir.py:f"}, "$.model", f"'../sir.py' leads out of the project; {FORMS}"),
+        ({"model": "../sir.py:f"}, "$.model", f"'../sir.py' is outside the project; {FORMS}"),
         ({"scenario": ""}, "$.scenario", "'' is not a non-empty string"),
         ({"scenario": 1}, "$.scenario", "1 is not a non-empty string"),
         ({"scenario": ["a"]}, "$.scenario", "a list is not a non-empty string"),
@@ -325,7 +325,7 @@ def test_a_file_that_holds_no_object_is_refused(data: object, called: str) -> No
         (
             {"parameter_sets": [{"params": {"a": "\ud800"}}]},
             f"{SET}.params.a",
-            "'\\ud800' holds half a character (a lone surrogate); write it whole",
+            "'\\ud800' has half a character (a lone surrogate); write all of it",
         ),
         (
             {"parameter_sets": [{"params": None, "seed": 1}]},
@@ -370,7 +370,7 @@ def test_more_replicates_than_memory_holds_are_refused(n: int) -> None:
 def test_more_simulations_than_a_study_may_have_are_refused() -> None:
     sets = [{"beta": n} for n in range(101)]
     assert problems(study(parameter_sets=sets, n_replicates=1_000_000)) == [
-        ("$", "asks for more than 100,000,000 simulations, the most of one study; divide it")
+        ("$", "asks for more than 100,000,000 simulations, the limit for one study; split it")
     ]
 
 

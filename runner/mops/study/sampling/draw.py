@@ -82,7 +82,7 @@ def _drawn(space: Space, method: Method, n: int, seed: int, where: str) -> pa.Ta
     if not free:
         message = "nothing varies"
     elif len(free) > (most := _qmc().Sobol.MAXDIM):
-        message = f"{len(free):,} parameters vary; {most:,} may"
+        message = f"{len(free):,} parameters vary; the limit is {most:,}"
     if message:
         raise _unfit([Problem("$", f"{message}; give ranges, or lists of values")], method, where)
     rng = np.random.default_rng(seed)

@@ -132,7 +132,7 @@ def _choice(check: Checks, path: str, entry: Mapping[str, Any]) -> Choice | None
     if {type(value) for value in values} == {int, float}:
         values = [float(value) for value in values]  # so that the parameter has the same type in every set
     if len({type(value) for value in values}) > 1:
-        check.add(f"{path}.values", "are of several types; one parameter has booleans, numbers or strings")
+        check.add(f"{path}.values", "are of several types; write only booleans, only numbers or only strings")
     elif len(set(values)) < len(values):
         twice = next(value for i, value in enumerate(values) if value in values[:i])
         check.add(f"{path}.values", f"{json_text(twice)} appears twice; keep one")
@@ -162,7 +162,7 @@ def _range(check: Checks, path: str, entry: Mapping[str, Any]) -> Range | None:
     elif is_log and low <= 0:
         check.add(f"{path}.min", f"{json_text(low)} has no logarithm; 'min' must be above 0 when 'scale' is 'log'")
     elif not math.isfinite(high - low):
-        check.add(path, "from 'min' to 'max' is more than a float can hold")
+        check.add(path, "'max' - 'min' is more than a float can hold")
     return Range(low, high, is_int, is_log, points)
 
 

@@ -87,7 +87,7 @@ def sample(
     except (OSError, ValueError) as bad:
         raise path_refused(out, "the output file", bad) from bad
     if is_there and not overwrite:
-        raise UsageError("this file is there already", where=str(out), hint="add --overwrite to replace it")
+        raise UsageError("this file already exists", where=str(out), hint="add --overwrite to replace it")
     text = read_text(Path(space), "space")
     parsed = parse_space(read_json(text, where=str(space), what="space"), where=str(space))
     if method is Method.GRID and n is not None:
@@ -115,11 +115,11 @@ def _writer(out: Path, study: dict[str, Any] | None) -> _Write:
         raise UsageError("which model should the study run?", where=str(out), hint="add --model or --study")
     if ending in files:
         raise UsageError(
-            f"a {ending} file holds the sets alone", where=str(out), hint="write a study.json, or leave its fields out"
+            f"a {ending} file holds only the sets",
+            where=str(out),
+            hint="write a .json file, or omit the study's fields",
         )
-    raise UsageError(
-        f"{out.name!r} does not say what to write", where=str(out), hint="end it with .json, .parquet or .csv"
-    )
+    raise UsageError(f"{out.name!r} has no known ending", where=str(out), hint="end it with .json, .parquet or .csv")
 
 
 def _replace(out: Path, write: Callable[[Path], None]) -> None:
@@ -129,7 +129,7 @@ def _replace(out: Path, write: Callable[[Path], None]) -> None:
         partial.replace(out)
     except OSError as bad:
         raise StorageError(
-            f"this cannot be written ({bad.strerror or bad})", where=str(out), hint="name another file with --out"
+            f"cannot write the file ({bad.strerror or bad})", where=str(out), hint="name another file with --out"
         ) from bad
     finally:
         partial.unlink(missing_ok=True)
