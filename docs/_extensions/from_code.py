@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ByteSize
 from sphinx.application import Sphinx
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
@@ -74,14 +75,27 @@ def allowed(field: str) -> str:
     kinds = [kind for kind in typing.get_args(info.annotation) or (info.annotation,) if kind is not type(None)]
     if typing.get_origin(info.annotation) is typing.Literal:
         return ", ".join(code(kind) for kind in kinds[:-1]) + f" or {code(kinds[-1])}"
-    words = {"int": "integer", "float": "number", "str": "text", "ByteSize": "bytes, as `64MiB`"}
+    words = {"int": "integer", "float": "number", "str": "text", "ByteSize": "bytes"}
     said = []
     for kind in kinds:
         if typing.get_origin(kind) is typing.Literal:
             said += [code(word) for word in typing.get_args(kind)]
-        else:
-            said.append(words[getattr(typing.get_args(kind)[0] if typing.get_args(kind) else kind, "__name__", "")])
-    return " or ".join(said)
+            continue
+        plain, *about = typing.get_args(kind) or (kind,)
+        said.append(words[plain.__name__] + bounds([*info.metadata, *about], is_size=plain is ByteSize))
+    return "integer, or percentage as `5%`" if field == "max_failures" else ", or ".join(said)
+
+
+def bounds(about: Iterable[object], *, is_size: bool) -> str:
+    """Return in words which numbers may be given, from the constraints of a field: ``, at least 1``."""
+    constraints = [found for part in about for found in (part, *getattr(part, "metadata", ()))]
+    words = {"ge": "at least", "gt": "above", "le": "at most"}
+    return "".join(
+        f", {word} {bytes_text(limit) if is_size and limit else limit}"
+        for found in constraints
+        for name, word in words.items()
+        if (limit := getattr(found, name, None)) is not None
+    )
 
 
 def exit_codes() -> str:
