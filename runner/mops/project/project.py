@@ -73,17 +73,10 @@ def entry_outside_root(entry: str, root: Path, folder: Path) -> str | None:
     module, _, name = entry.partition(":")
     path = Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
     files, inside = (path, path.with_suffix("") / "__init__.py"), folder.resolve()
-    if not inside.is_relative_to(root) or any(_is_there(root / file) for file in files):
+    if not inside.is_relative_to(root) or any((root / file).is_file() for file in files):
         return None
-    found = next((file for file in files if _is_there(inside / file)), None)
+    found = next((file for file in files if (inside / file).is_file()), None)
     return f"{(inside / found).relative_to(root)}:{name}" if found is not None else None
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # no permission to look into a folder above
-        return False
 
 
 def read_registry(root: Path) -> Registry | None:
