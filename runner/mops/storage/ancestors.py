@@ -67,7 +67,10 @@ def ancestors(files: Files, record: JobRecord) -> list[ResultSource]:
         parent, child = record.parent, record.job
         again = again | parent.groups
         found.append(ResultSource(parent.job, _log(files, parent, child), again))
-        record = _record(files, parent, child)
+        try:
+            record = load_job(files, parent.job)
+        except JobError as gone:
+            raise _lost(files, parent, child) from gone
     return found[::-1]
 
 
@@ -76,13 +79,6 @@ def _log(files: Files, parent: Parent, child: str) -> WholeLog:
     if log.view.k != parent.k or log.view.end is None or log.view.end.nonce != parent.nonce:
         raise _lost(files, parent, child)
     return log
-
-
-def _record(files: Files, parent: Parent, child: str) -> JobRecord:
-    try:
-        return load_job(files, parent.job)
-    except JobError as gone:
-        raise _lost(files, parent, child) from gone
 
 
 def _lost(files: Files, parent: Parent, child: str) -> CorruptRecord:

@@ -276,7 +276,18 @@ def canonical_url(url: str) -> str:
             return f"memory://{rest.rstrip('/')}"
         case "abfs" | "abfss" | "az" if rest.strip("/") and "?" not in rest:
             return url.rstrip("/")
-    raise _no_such_storage(scheme, url)
+        case "abfs" | "abfss" | "az" if "?" in rest:
+            raise UsageError(
+                "the URL contains credentials",
+                where=url.partition("?")[0],
+                hint="set AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING",
+            )
+        case "s3" | "s3a" | "gs" | "gcs":
+            what = f"{scheme}:// is untested with mops and refused"
+        case _:
+            what = "mops does not know this kind of storage"
+    hint = "use a folder, file:///folder, memory://name or abfs://container/prefix"
+    raise UsageError(what, where=url, hint=hint)
 
 
 def _folder(path: str) -> str:
@@ -290,16 +301,3 @@ def _folder(path: str) -> str:
     except (ValueError, RuntimeError) as bad:  # a null character, or ~user of an unknown user
         raise path_refused(path, "the storage's folder", bad) from bad
     return str(absolute)
-
-
-def _no_such_storage(scheme: str, url: str) -> UsageError:
-    offered = "a folder, file:///folder, memory://name or abfs://container/prefix"
-    if scheme in {"abfs", "abfss", "az"} and "?" in url:
-        return UsageError(
-            "the URL contains credentials",
-            where=url.partition("?")[0],
-            hint="set AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING",
-        )
-    if scheme in {"s3", "s3a", "gs", "gcs"}:
-        return UsageError(f"{scheme}:// is untested with mops and refused", where=url, hint=f"use {offered}")
-    return UsageError("mops does not know this kind of storage", where=url, hint=f"use {offered}")

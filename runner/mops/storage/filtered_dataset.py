@@ -87,20 +87,14 @@ def filtered(
     left_out: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for file in files:
         left_out[file.rule] += file.without.intervals
-    fragments = [file_format.make_fragment(file.path, filesystem, _is_under(file.rule)) for file in files]
+    is_under = {rule: pc.field(_RULE) == pa.scalar(rule) for rule in left_out}
+    fragments = [file_format.make_fragment(file.path, filesystem, is_under[file.rule]) for file in files]
     whole = _Filtered(fragments, schema.append(pa.field(_RULE, pa.string())), file_format, filesystem)
     terms = []
     for rule, intervals in left_out.items():
-        term = _is_under(rule)
+        term = is_under[rule]
         if intervals:
-            term &= ~pc.field("group").isin(_numbers(Ranges.joined(intervals)))
+            groups = [np.arange(*interval, dtype=np.int32) for interval in Ranges.joined(intervals).intervals]
+            term &= ~pc.field("group").isin(pa.array(np.concatenate(groups)))
         terms.append(term)
     return whole.filter(functools.reduce(operator.or_, terms))
-
-
-def _is_under(rule: str) -> pc.Expression:
-    return pc.field(_RULE) == pa.scalar(rule)
-
-
-def _numbers(ranges: Ranges) -> pa.Array:
-    return pa.array(np.concatenate([np.arange(*interval, dtype=np.int32) for interval in ranges.intervals]))

@@ -15,7 +15,6 @@ import mops
 from mops.errors import CorruptRecord, JobError, NewerFormat
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
-from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
 from mops.storage.joblog.records import End
@@ -125,7 +124,12 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, grou
     refuse_deleted(files, paths)
     taken = _taken(files, record.job)
     params = encode_groups(groups, files.spool())
-    content = _encode_study(study, params.digest, files.spool())
+    content = files.spool()
+    # With the digest of the parameters, because a study may name a file of parameter sets, and that file may change.
+    content.write(f'{{"format":{FORMAT},"params_sha256":"{params.digest}","study":'.encode())
+    for at in range(0, len(study), _PIECE_CHARACTERS):  # a copy of the whole text would be a submit's peak memory
+        content.write(study[at : at + _PIECE_CHARACTERS].encode())
+    content.write(b"}")
     # A killed submit leaves the same study without a job record; the next submit continues from there.
     if not files.put_new(paths.study, content) and files.get(paths.study) != content.read():
         raise taken
@@ -134,18 +138,6 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, grou
     if not _put_record(files, record):
         raise taken
     withdraw_deleted(files, paths)
-
-
-def _encode_study(study: str, params_digest: str, spool: Spool) -> Spool:
-    """Write ``study.json`` in pieces: a copy of the whole text would be a submit's peak memory.
-
-    The file holds the digest of the parameters because a study may name a file of parameter sets, and that may change.
-    """
-    spool.write(f'{{"format":{FORMAT},"params_sha256":"{params_digest}","study":'.encode())
-    for at in range(0, len(study), _PIECE_CHARACTERS):
-        spool.write(study[at : at + _PIECE_CHARACTERS].encode())
-    spool.write(b"}")
-    return spool
 
 
 def withdraw_deleted(files: Files, paths: JobPaths) -> None:
@@ -295,9 +287,19 @@ def load_job(files: Files, job: str) -> JobRecord:
         A newer mops wrote the record, or it is not what mops wrote.
     """
     record = JOB_RECORDS.read(files, JobPaths(job).record)
-    if record is None:
-        raise _no_job(files, job)
-    return record
+    if record is not None:
+        return record
+    names = job_names(files)
+    near = difflib.get_close_matches(job, names, 3) or names[-3:]
+    records = files.get_many([JobPaths(name).record for name in near])
+    there = [name for name, data in zip(near, records, strict=True) if data is not None]
+    if there:
+        hint = f"there are: {', '.join(there)}"
+    elif names:
+        hint = "what there is: mops jobs list"
+    else:
+        hint = "this storage holds no jobs: name another by MODELOPS_STORAGE"
+    raise JobError(f"job {job!r} does not exist", where=files.url, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -317,20 +319,6 @@ def parent_named(data: bytes) -> str | None:
     """Return the parent in the bytes of a job's record, even if a newer mops wrote them or other fields are broken."""
     derived = _DERIVED.glance(data)
     return derived.parent.job if derived else None
-
-
-def _no_job(files: Files, job: str) -> JobError:
-    names = job_names(files)
-    near = difflib.get_close_matches(job, names, 3) or names[-3:]
-    records = files.get_many([JobPaths(name).record for name in near])
-    there = [name for name, record in zip(near, records, strict=True) if record is not None]
-    if there:
-        hint = f"there are: {', '.join(there)}"
-    elif names:
-        hint = "what there is: mops jobs list"
-    else:
-        hint = "this storage holds no jobs: name another by MODELOPS_STORAGE"
-    return JobError(f"job {job!r} does not exist", where=files.url, hint=hint)
 
 
 def job_names(files: Files) -> list[str]:

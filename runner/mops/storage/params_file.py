@@ -56,7 +56,8 @@ def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
         for piece in groups.pieces():
             numbers = pa.array(range(piece.start, piece.start + len(piece)), pa.int32())
             seeds = pa.ListArray.from_arrays(pa.array(piece.offsets, pa.int32()), pa.array(piece.seeds))
-            typed = _typed(piece.params, groups.kinds)
+            sets = json.loads(f"[{','.join(piece.params.to_pylist())}]") if groups.kinds else []
+            typed = [_column([values.get(name) for values in sets], kinds) for name, kinds in groups.kinds.items()]
             writer.write_table(pa.table([piece.ids, numbers, seeds, piece.params, *typed], schema=writer.schema))
             rows += len(piece)
     return sink.encoded(rows)
@@ -68,14 +69,6 @@ def _type_of(kinds: set[str]) -> pa.DataType:
         return pa.float64()
     (kind, *others) = kinds
     return pa.string() if others else _TYPES.get(kind, pa.string())
-
-
-def _typed(params: pa.Array, kinds: dict[str, set[str]]) -> list[pa.Array]:
-    """Return a column for each parameter."""
-    if not kinds:
-        return []
-    sets = json.loads(f"[{','.join(params.to_pylist())}]")
-    return [_column([values.get(name) for values in sets], kinds[name]) for name in kinds]
 
 
 def _column(values: list[Any], kinds: set[str]) -> pa.Array:

@@ -107,8 +107,9 @@ class PartEncoder:
         # Parquet's own types would return durations as integers, and all time zones as UTC. The text of a type includes
         # the types of its elements and fields. Other parts save the 1 KiB of this schema.
         if any("duration[" in text or "tz=" in text for text in map(str, schema.types)):
-            plain = _plain(schema).serialize().to_pybytes()
-            self._writer.add_key_value_metadata({"ARROW:schema": base64.b64encode(plain)})
+            plain = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema]
+            stored = base64.b64encode(pa.schema(plain).serialize().to_pybytes())
+            self._writer.add_key_value_metadata({"ARROW:schema": stored})
 
     def write(self, table: pa.Table) -> None:
         """Add rows. The encoder encodes a row group when it is full, and before rows that would make it too large."""
@@ -139,10 +140,6 @@ class PartEncoder:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema])
 
 
 def encode(table: pa.Table, spool: Spool) -> Encoded:

@@ -124,7 +124,12 @@ class JobPaths:
         """
         assert kind in PART_KINDS
         assert (kind == "outputs") == (output is not None)
-        return f"{self.root}/{kind}" if output is None else f"{self.root}/{kind}/{_segment(output)}"
+        if output is None:
+            return f"{self.root}/{kind}"
+        quoted = quote(output, safe="")
+        if quoted.endswith("."):  # '.' and '..' would be folders, and Azure drops a dot at the end
+            quoted = quoted[:-1] + "%2E"
+        return f"{self.root}/{kind}/{quoted}"
 
     def part(self, kind: str, output: str | None, n: int, c: int) -> str:
         """Return the path of part ``c`` of attempt ``n``; kind and output as for :meth:`folder`."""
@@ -168,9 +173,3 @@ def table_of(part: str) -> tuple[str, str | None]:
     """Return (kind, output) of a part's path: the inverse of :meth:`JobPaths.part`."""
     _, _, kind, *output, _ = part.split("/")
     return kind, unquote(output[0]) if output else None
-
-
-def _segment(name: str) -> str:
-    """Encode any name as one segment. '.' and '..' would be folders, and Azure drops a dot at the end."""
-    quoted = quote(name, safe="")
-    return quoted[:-1] + "%2E" if quoted.endswith(".") else quoted

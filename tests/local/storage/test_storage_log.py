@@ -25,7 +25,7 @@ from mops.storage.joblog.records import LOG_RECORDS, Asked, Cancel, Claim, Commi
 from mops.storage.joblog.starting import NothingToRun, Overtaken, check_start
 from mops.storage.joblog.verify import order_problems, verify
 from mops.storage.joblog.view import LogView, Stored
-from mops.storage.paths import JobPaths
+from mops.storage.paths import JobPaths, table_of
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
@@ -207,8 +207,8 @@ def test_a_job_from_its_claim_to_its_end(storage, files):
     assert (view.k, view.state, list(view.committed), view.counts) == (4, "succeeded", [0, 1, 2], ONE + ONE)
     assert view.stored == {("outputs", "daily"): Stored(2, 6, 8)}
     whole = read_whole(files, PATHS)
-    assert [part.rows for part in whole.parts_of("outputs", "daily")] == [3, 3]
-    assert whole.parts_of("losses") == ()
+    parts = [part for commit in whole.commits for part in commit.parts]
+    assert [(part.rows, table_of(part.path)) for part in parts] == [(3, ("outputs", "daily"))] * 2
     assert verify(files, PATHS, 3) == []
     fields = json.loads(storage.bytes_at("jobs/job/log/00000002.json"))
     assert {"format": 1, "k": 2, "kind": "commit", "n": 1, "ranges": [[0, 2]], "host": "here"}.items() <= fields.items()

@@ -8,12 +8,10 @@ that names them.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import socket
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -37,9 +35,9 @@ from mops.storage.joblog.records import (
     decode_record,
 )
 from mops.storage.joblog.starting import check_start
-from mops.storage.joblog.view import LogView, TableKey
+from mops.storage.joblog.view import LogView
 from mops.storage.json_records import RESTORE_HINT
-from mops.storage.paths import JobPaths, table_of
+from mops.storage.paths import JobPaths
 from mops.study.column_families import Families
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
@@ -107,7 +105,10 @@ class JobLog:
         """Yield the records that :meth:`read` reads; the log does not keep them."""
         window = 1
         while not self._view.complete:
-            records = self._get(window)
+            numbers = range(self._view.k + 1, self._view.k + 1 + window)
+            found = zip(numbers, self._files.get_many([self._paths.log_record(k) for k in numbers]), strict=True)
+            there = itertools.takewhile(lambda pair: pair[1] is not None, found)
+            records = [decode_record(data, k, self._where(k)) for k, data in there if data is not None]
             self._meet(records)
             yield from records
             if len(records) < window:
@@ -233,17 +234,16 @@ class JobLog:
         draw_up
             Takes the common fields and returns the record; None: write nothing.
         """
-        while (record := draw_up(self._head())) is not None:
+        while True:
+            head = {"k": self._view.k + 1, "n": self._view.attempt, "nonce": self._nonce()}
+            record = draw_up({**head, "time": self._clock(), "host": self._host})
+            if record is None:
+                return None
             there = self._settle(record)
             if there.nonce == record.nonce:
                 self._view = self._view.extended([there])
                 return there
             self._meet([there])
-        return None
-
-    def _head(self) -> dict[str, Any]:
-        head = {"k": self._view.k + 1, "n": self._view.attempt, "nonce": self._nonce()}
-        return {**head, "time": self._clock(), "host": self._host}
 
     def _settle(self, record: Record) -> Record:
         """Put a record until its file exists; return the record in that file."""
@@ -274,13 +274,6 @@ class JobLog:
             hint="end this process, then: mops jobs resume",
         )
 
-    def _get(self, count: int) -> list[Record]:
-        """Return the next records, at most ``count``, before the first that is absent."""
-        numbers = range(self._view.k + 1, self._view.k + 1 + count)
-        found = zip(numbers, self._files.get_many([self._paths.log_record(k) for k in numbers]), strict=True)
-        there = itertools.takewhile(lambda pair: pair[1] is not None, found)
-        return [decode_record(data, k, self._where(k)) for k, data in there if data is not None]
-
     def _meet(self, records: Sequence[Record]) -> None:
         """Add records of other processes to the view."""
         self._view = self._view.extended(records)
@@ -304,19 +297,6 @@ class WholeLog:
 
     view: LogView
     commits: tuple[Commit, ...]
-
-    @functools.cached_property
-    def parts(self) -> dict[TableKey, tuple[Part, ...]]:
-        """The parts of all commits in their order, by table."""
-        found = defaultdict(list)
-        for commit in self.commits:
-            for part in commit.parts:
-                found[table_of(part.path)].append(part)
-        return {table: tuple(parts) for table, parts in found.items()}
-
-    def parts_of(self, kind: str, output: str | None = None) -> tuple[Part, ...]:
-        """Return the parts of one table; kind and output as for :meth:`JobPaths.part`."""
-        return self.parts.get((kind, output), ())
 
 
 def read_whole(files: Files, paths: JobPaths) -> WholeLog:

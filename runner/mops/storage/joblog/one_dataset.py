@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts
@@ -63,9 +62,6 @@ def _part_problems(files: Files, rows: PartRows, known: Columns) -> Iterator[str
                 f"column {name!r} is {own[name]} with values that do not fit the job's {said(known[name])}"
                 for name in misfits
             ]
-            yield f"{rows.part.path}: {_groups(table)}: {', '.join(columns)}"
-
-
-def _groups(table: pa.Table) -> str:
-    numbers = Ranges.of(table["group"].unique().to_pylist())
-    return "groups " + ", ".join(f"{start} to {stop - 1}" for start, stop in numbers.intervals)
+            intervals = Ranges.of(table["group"].unique().to_pylist()).intervals
+            groups = ", ".join(f"{start} to {stop - 1}" for start, stop in intervals)
+            yield f"{rows.part.path}: groups {groups}: {', '.join(columns)}"

@@ -38,16 +38,14 @@ class Overtaken(JobError):
 
     def __init__(self, job: str, mark: Record, *, where: str):
         hint = f"see its state with mops jobs status {job}; to continue it: mops jobs resume {job}"
-        super().__init__(_what_overtook(job, mark), where=where, hint=hint)
+        if isinstance(mark, Cancel):
+            what = f"job {job!r} was cancelled meanwhile by {mark.who}"
+        elif isinstance(mark, End):
+            what = f"attempt {mark.n} of job {job!r} ended meanwhile: {mark.state}"
+        else:
+            what = f"attempt {mark.n} of job {job!r} was started meanwhile on {mark.host}"
+        super().__init__(what, where=where, hint=hint)
         self.mark = mark
-
-
-def _what_overtook(job: str, mark: Record) -> str:
-    if isinstance(mark, Cancel):
-        return f"job {job!r} was cancelled meanwhile by {mark.who}"
-    if isinstance(mark, End):
-        return f"attempt {mark.n} of job {job!r} ended meanwhile: {mark.state}"
-    return f"attempt {mark.n} of job {job!r} was started meanwhile on {mark.host}"
 
 
 def settled_state(view: LogView, by: By) -> State | None:

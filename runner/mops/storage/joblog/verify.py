@@ -122,14 +122,10 @@ def _part_problems(files: Files, parts: Sequence[Part]) -> list[str]:
     for start in range(0, len(parts), _PARTS_AT_ONCE):
         some = parts[start : start + _PARTS_AT_ONCE]
         for part, data in zip(some, files.get_many([part.path for part in some]), strict=True):
-            problems += [f"{part.path}: {problem}" for problem in _differences(part, data)]
+            if data is None:
+                problems.append(f"{part.path}: missing")
+            elif len(data) != part.bytes:
+                problems.append(f"{part.path}: {len(data)} bytes instead of {part.bytes}")
+            elif hashlib.sha256(data).hexdigest() != part.digest:
+                problems.append(f"{part.path}: its SHA-256 differs from the committed one")
     return problems
-
-
-def _differences(part: Part, data: bytes | None) -> Iterator[str]:
-    if data is None:
-        yield "missing"
-    elif len(data) != part.bytes:
-        yield f"{len(data)} bytes instead of {part.bytes}"
-    elif hashlib.sha256(data).hexdigest() != part.digest:
-        yield "its SHA-256 differs from the committed one"

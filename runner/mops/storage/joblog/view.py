@@ -72,12 +72,16 @@ class LogView:
         marks = [record for record in records if not isinstance(record, Commit)]
         claims = [record for record in marks if isinstance(record, Claim)]
         since_claim = marks[marks.index(claims[-1]) :] if claims else marks
+        stored = defaultdict(Stored, self.stored)
+        for commit in commits:
+            for part in commit.parts:
+                stored[table_of(part.path)] += Stored(1, part.rows, part.bytes)
         return LogView(
             k=self.k + len(records),
             attempt=self.attempt + len(claims),
             committed=union([self.committed, *(commit.ranges for commit in commits)]),
             counts=sum((commit.counts for commit in commits), self.counts),
-            stored=_stored(self.stored, commits),
+            stored=dict(stored),
             marks=(*self.marks, *marks),
             cancelled=(self.cancelled and not claims) or any(isinstance(mark, Cancel) for mark in since_claim),
             families=join_families(self.families, *(commit.families for commit in commits if commit.families)),
@@ -121,15 +125,6 @@ class LogView:
     def complete(self) -> bool:
         """Whether the job is complete: no record follows."""
         return self.end is not None and self.end.complete
-
-
-def _stored(before: Mapping[TableKey, Stored], commits: Sequence[Commit]) -> Mapping[TableKey, Stored]:
-    """Add the parts of further commits to the sums."""
-    sums = defaultdict(Stored, before)
-    for commit in commits:
-        for part in commit.parts:
-            sums[table_of(part.path)] += Stored(1, part.rows, part.bytes)
-    return dict(sums)
 
 
 def union(ranges: Iterable[Ranges]) -> Ranges:
