@@ -5,15 +5,14 @@ This is rule 13 of docs/internals/storage.md. jobs/delete.py deletes whole jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from mops.errors import Superseded
 from mops.jobs.job import Job
-from mops.storage.backends.base import Entry
 from mops.storage.job_records import load_job
-from mops.storage.joblog.log import JobLog, WholeLog, read_whole
+from mops.storage.joblog.log import JobLog, read_whole
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.view import LogView
 from mops.storage.paths import PART_KINDS, JobPaths, numbers_of
@@ -82,7 +81,9 @@ def _clean(job: Job, *, dry_run: bool, assumed_over: int = 0) -> Cleaned:
     # Parts first, then the log: so the log has every commit that can ever name these parts of attempts that are over.
     parts = [entry for kind in PART_KINDS for entry in files.list(f"{paths.root}/{kind}")]
     log = read_whole(files, paths)
-    not_named = unnamed_parts(parts, log)
+    named = {part.path for commit in log.commits for part in commit.parts}
+    numbered = ((entry, numbers_of(entry.path)) for entry in parts if entry.path not in named)
+    not_named = [(entry, numbers[0]) for entry, numbers in numbered if numbers]  # other files are not parts
     last_over = max(assumed_over, last_attempt_over(log.view))
     found = [entry for entry, n in not_named if n <= last_over]
     kept = len(not_named) - len(found)
@@ -98,13 +99,6 @@ def last_attempt_over(view: LogView) -> int:
     Use the view that shows which parts are named: it has every commit before its last claim.
     """
     return view.attempt if view.complete else view.attempt - 1
-
-
-def unnamed_parts(entries: Iterable[Entry], log: WholeLog) -> list[tuple[Entry, int]]:
-    """Return the parts that no commit names, each with its attempt's number, without files that are not parts."""
-    named = {part.path for commit in log.commits for part in commit.parts}
-    found = ((entry, numbers_of(entry.path)) for entry in entries if entry.path not in named)
-    return [(entry, numbers[0]) for entry, numbers in found if numbers]
 
 
 @contextmanager

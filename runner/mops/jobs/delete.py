@@ -206,17 +206,14 @@ class _HiddenJob:
             if self.log:
                 self.log.poll()
         except (JobError, Superseded) as error:
-            self._restore()
+            paths = JobPaths(self.job)
+            if self.record is not None:
+                self.files.put_new(paths.record, self.record)
+            self.files.remove([paths.deleted])
             if isinstance(error, JobError):
                 raise
             what = f"job {self.job!r} was resumed during the deletion"
             raise JobError(what, where=self.files.url, hint=_stop_hint(self.job)) from error
-
-    def _restore(self) -> None:
-        paths = JobPaths(self.job)
-        if self.record is not None:
-            self.files.put_new(paths.record, self.record)
-        self.files.remove([paths.deleted])
 
 
 def _hide_job(files: Files, job: str) -> _HiddenJob:
@@ -274,7 +271,12 @@ def _remove_files(files: Files, hidden: _HiddenJob) -> Deleted:
     removed = [] if hidden.record is None else [Entry(paths.record, len(hidden.record))]
     # Twice, because a runner that read the record before may have claimed the job just now.
     for _ in range(2):
-        kept = {paths.deleted, *(_records_but_commits(files, paths) if hidden.hosts else ())}
+        kept = {paths.deleted}
+        if hidden.hosts:
+            records = [entry.path for entry in files.list(paths.log)]
+            for path, data in zip(records, files.get_many(records), strict=True):
+                if data is not None and not isinstance(LOG_RECORDS.decode(data, path), Commit):
+                    kept.add(path)
         left = [entry for entry in _all_of(files, hidden.job) if entry.path not in kept]
         files.remove([entry.path for entry in left])
         removed += left
@@ -283,10 +285,3 @@ def _remove_files(files: Files, hidden: _HiddenJob) -> Deleted:
         files.remove([paths.deleted])
         files.prune(paths.root)
     return Deleted(hidden.job, len(removed), sum(entry.size for entry in removed), hidden.hosts)
-
-
-def _records_but_commits(files: Files, paths: JobPaths) -> Iterator[str]:
-    records = [entry.path for entry in files.list(paths.log)]
-    for path, data in zip(records, files.get_many(records), strict=True):
-        if data is not None and not isinstance(LOG_RECORDS.decode(data, path), Commit):
-            yield path

@@ -42,22 +42,6 @@ class DetachedRunner:
     log: str
 
 
-def refuse_memory(files: Files) -> None:
-    """Refuse a storage in this process's memory.
-
-    Raises
-    ------
-    UsageError
-        The storage is in memory.
-    """
-    if files.url.startswith("memory:"):
-        raise UsageError(
-            "a detached runner cannot reach a storage in this process's memory",
-            where=files.url,
-            hint="use --storage with a folder or a URL",
-        )
-
-
 def open_log(job: str) -> BinaryIO:
     """Open the file for the output of a job's runner at its end: ``mops/<job>.log`` in the user's state folder.
 
@@ -96,7 +80,12 @@ def launcher(files: Files, job: str) -> Iterator[Callable[[Mapping[str, str], st
     UsageError
         The runner would not reach this storage, or its output cannot be written.
     """
-    refuse_memory(files)
+    if files.url.startswith("memory:"):
+        raise UsageError(
+            "a detached runner cannot reach a storage in this process's memory",
+            where=files.url,
+            hint="use --storage with a folder or a URL",
+        )
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
     with open_log(job) as log:
         yield lambda environment, asked: start(files, job, log, inherited | dict(environment), asked)

@@ -82,18 +82,12 @@ class Job:
         """The record of the submit: study, model, bundle, options."""
         return load_job(self.files, self.name)
 
-    def _view(self) -> LogView:
-        return JobLog(self.files, self._paths).read()
-
     @functools.cached_property
     def _ancestors(self) -> list[ResultSource]:
         return ancestors(self.files, self.record)  # they are complete, so one read is enough
 
     def _sources(self) -> list[ResultSource]:
         return [*self._ancestors, ResultSource(self.name, read_whole(self.files, self._paths))]
-
-    def _rows(self, kind: str, output: str | None = None) -> list[PartRows]:
-        return parts(self._sources(), kind, output)
 
     def status(self) -> Status:
         """Return the state of the job.
@@ -109,7 +103,7 @@ class Job:
         StorageError
             The storage is out of reach, or a record is damaged.
         """
-        return self._status(self.record, self._view())
+        return self._status(self.record, JobLog(self.files, self._paths).read())
 
     def follower(self) -> Callable[[], Status]:
         """Return a function that returns the state of the job, and at each call reads only what is new in its log."""
@@ -149,7 +143,7 @@ class Job:
         JobError
             A runner runs the job; the error says where, and when it was last seen.
         """
-        view = self._view()
+        view = JobLog(self.files, self._paths).read()
         state, live = job_state(self.files, self.name, view)
         if state == "running":
             what = f"job {self.name!r} is running: {runner_text(view.claim, live)}"
@@ -268,7 +262,7 @@ class Job:
         CorruptRecord
             A part is missing, or is not a Parquet file.
         """
-        losses = dataset_of(self.files, self.name, self._rows("losses"), LOSSES).to_table()
+        losses = dataset_of(self.files, self.name, parts(self._sources(), "losses"), LOSSES).to_table()
         if not params:
             return losses
         typed = self.params().drop_columns(["group", "seeds", "params"])
@@ -303,7 +297,7 @@ class Job:
             A part is missing, or is not a Parquet file.
         """
         columns = [name for name in FAILURES.names if texts or name not in ("message", "traceback")]
-        rows = self._rows("failures")
+        rows = parts(self._sources(), "failures")
         dataset = dataset_of(self.files, self.name, rows, FAILURES, dictionaries=("traceback",))
         table = dataset.to_table(columns=columns).unify_dictionaries()
         return table.take(pc.sort_indices(table, [("group", "ascending"), ("replicate", "ascending")]))

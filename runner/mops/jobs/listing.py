@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from mops.errors import CorruptRecord, JobError, MopsError, NewerFormat, UsageError
+from mops.errors import CorruptRecord, JobError, NewerFormat, UsageError
 from mops.jobs.job import Job
 from mops.storage import advisory
 from mops.storage.files import Files
@@ -65,7 +65,11 @@ def list_jobs(files: Files, states: Collection[str] = (), limit: int | None = No
     StorageError
         The storage refuses, or is out of reach.
     """
-    check_states(states)
+    if unknown := [state for state in states if state not in STATES]:
+        near = [name for state in unknown for name in difflib.get_close_matches(state, STATES, 1)]
+        meant = f"did you mean {', '.join(near)}? " if near else ""
+        what = f"unknown state: {', '.join(map(repr, unknown))}"
+        raise UsageError(what, where="--state", hint=f"{meant}the states are {', '.join(STATES)}")
     found: list[Listed] = []
     names = job_names(files)
     data = files.get_many([JobPaths(name).record for name in names])
@@ -77,25 +81,11 @@ def list_jobs(files: Files, states: Collection[str] = (), limit: int | None = No
     return found[:limit]
 
 
-def check_states(states: Collection[str]) -> None:
-    """Refuse unknown states; raises as :func:`list_jobs`."""
-    unknown = [state for state in states if state not in STATES]
-    if unknown:
-        near = [name for state in unknown for name in difflib.get_close_matches(state, STATES, 1)]
-        meant = f"did you mean {', '.join(near)}? " if near else ""
-        what = f"unknown state: {', '.join(map(repr, unknown))}"
-        raise UsageError(what, where="--state", hint=f"{meant}the states are {', '.join(STATES)}")
-
-
 def _record(files: Files, name: str, data: bytes) -> JobRecord | Listed:
     try:
         return JOB_RECORDS.decode(data, f"{files.url}/{JobPaths(name).record}")
     except (CorruptRecord, NewerFormat) as bad:
-        return _unreadable(name, bad)
-
-
-def _unreadable(name: str, error: MopsError, created: str | None = None) -> Listed:
-    return Listed(name, "unreadable", created=created, error=str(error))
+        return Listed(name, "unreadable", error=str(bad))
 
 
 def _listed(files: Files, jobs: Sequence[JobRecord | Listed]) -> Iterator[Listed]:
@@ -120,7 +110,7 @@ def _one(files: Files, job: JobRecord | Listed, end: End | None) -> Listed | Non
     try:
         now = Job(files, job.job).status()
     except (CorruptRecord, NewerFormat) as bad:
-        return _unreadable(job.job, bad, job.created)
+        return Listed(job.job, "unreadable", created=job.created, error=str(bad))
     except JobError:
         return None  # deleted since
     return Listed(job.job, now.state, now.groups, now.n_groups, now.counts.simulations_failed, job.created)

@@ -143,16 +143,13 @@ def described(settings: Settings, location: Location) -> list[SettingLine]:
     lines = {line.name: line for line in settings.described()}
     storage, scheduler = "MODELOPS_STORAGE", "MODELOPS_SCHEDULER"
     lines[storage] = replace(lines[storage], value=location.url(), source=location.storage_source)
+    value: str | None
     if location.profile is not None:
         lines[scheduler] = replace(lines[scheduler], value=location.profile.service.scheduler, source="service")
-    return [_profile_line(location), *lines.values()]
-
-
-def _profile_line(location: Location) -> SettingLine:
-    variable = os.environ.get(profiles.VARIABLE, "").strip()
-    meaning = "the service that commands use; none: this machine, even when connected"
-    if location.profile is not None:
         value = f"{location.profile.service.release} in namespace {location.profile.namespace}"
-        return SettingLine(profiles.VARIABLE, value, "", str(profiles.path()), meaning)
-    source = "environment" if variable else location.local_by or "default"
-    return SettingLine(profiles.VARIABLE, variable or None, "", source, meaning)
+        source = str(profiles.path())
+    else:
+        value = os.environ.get(profiles.VARIABLE, "").strip() or None
+        source = "environment" if value else location.local_by or "default"
+    meaning = "the service that commands use; none: this machine, even when connected"
+    return [SettingLine(profiles.VARIABLE, value, "", source, meaning), *lines.values()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -129,19 +129,16 @@ def count_reasons(batches: Iterable[pa.RecordBatch]) -> list[Reason]:
         The columns ``reason`` and ``message``.
     """
     reasons: dict[tuple[str, str], Reason] = {}
-    for verdict, message, n in (counted for batch in batches for counted in _counted(batch)):
-        kind = (verdict, without_numbers(message))
-        if kind not in reasons and len(reasons) >= _MOST_REASONS:
-            kind, message = (verdict, _OTHER_REASONS), _OTHER_REASONS
-        known = reasons.get(kind, Reason(0, verdict, message))
-        reasons[kind] = replace(known, n=known.n + n)
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        # Without threads, the groups come in the order of the rows.
+        found = table.group_by(["reason", "message"], use_threads=False).aggregate([([], "count_all")])
+        columns = (found[name].to_pylist() for name in ("reason", "message", "count_all"))
+        for verdict, text, n in zip(*columns, strict=True):
+            message = text.partition("\n")[0]
+            kind = (verdict, without_numbers(message))
+            if kind not in reasons and len(reasons) >= _MOST_REASONS:
+                kind, message = (verdict, _OTHER_REASONS), _OTHER_REASONS
+            known = reasons.get(kind, Reason(0, verdict, message))
+            reasons[kind] = replace(known, n=known.n + n)
     return sorted(reasons.values(), key=lambda reason: -reason.n)
-
-
-def _counted(failures: pa.RecordBatch) -> Iterator[tuple[str, str, int]]:
-    """Yield verdict, first line of the message and number of failures, in the order of the rows."""
-    table = pa.Table.from_batches([failures])
-    found = table.group_by(["reason", "message"], use_threads=False).aggregate([([], "count_all")])
-    columns = (found[name].to_pylist() for name in ("reason", "message", "count_all"))
-    for verdict, message, n in zip(*columns, strict=True):
-        yield verdict, message.partition("\n")[0], n

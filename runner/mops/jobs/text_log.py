@@ -40,7 +40,10 @@ def read(job: Job, attempt: int | None = None, *, tail: int | None = None, follo
     """
     log = JobLog(job.files, JobPaths(job.name))
     if attempt is not None:
-        _check(job, attempt, log.read())
+        newest = log.read().attempt
+        if not 1 <= attempt <= newest:
+            hint = f"use an attempt from 1 to {newest}" if newest else "wait until a runner starts the job"
+            raise JobError(f"job {job.name!r} has no attempt {attempt}", where=job.files.url, hint=hint)
     over = not follow or _is_over(job, attempt, log.read())
     seen = _objects(job, attempt)
     if tail is None:
@@ -53,12 +56,6 @@ def read(job: Job, attempt: int | None = None, *, tail: int | None = None, follo
         new = [path for path in _objects(job, attempt) if path not in seen]
         yield from _texts(job, new)
         seen += new
-
-
-def _check(job: Job, attempt: int, view: LogView) -> None:
-    if not 1 <= attempt <= view.attempt:
-        hint = f"use an attempt from 1 to {view.attempt}" if view.attempt else "wait until a runner starts the job"
-        raise JobError(f"job {job.name!r} has no attempt {attempt}", where=job.files.url, hint=hint)
 
 
 def _is_over(job: Job, attempt: int | None, view: LogView) -> bool:
@@ -76,12 +73,9 @@ def _objects(job: Job, attempt: int | None) -> list[str]:
 
 def _texts(job: Job, paths: Sequence[str]) -> Iterator[str]:
     for start in range(0, len(paths), _OBJECTS_AT_ONCE):
-        texts = advisory.read_many(job.files, paths[start : start + _OBJECTS_AT_ONCE], _text)
+        some = paths[start : start + _OBJECTS_AT_ONCE]
+        texts = advisory.read_many(job.files, some, lambda data, _: data.decode(errors="replace"))
         yield from (text for text in texts if text)
-
-
-def _text(data: bytes, _where: str) -> str:
-    return data.decode(errors="replace")
 
 
 def _last_lines(texts: Iterable[str], n: int) -> str:

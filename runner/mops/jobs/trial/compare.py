@@ -49,15 +49,13 @@ def differing_tables(first: Tables, second: Tables) -> list[Difference]:
 
 def differing_losses(first: Losses, second: Losses) -> list[Difference]:
     """Return the losses that differ between two runs of the targets."""
-    return [
-        Difference(f"target {target!r}, loss {name!r}", _loss(first, target, name), _loss(second, target, name))
-        for target, name in {**first, **second}
-        if _loss(first, target, name) != _loss(second, target, name)
-    ]
-
-
-def _loss(losses: Losses, target: str, name: str) -> str:
-    return repr(losses[target, name]) if (target, name) in losses else _ABSENT
+    found = []
+    for target, name in {**first, **second}:
+        key = target, name
+        once, twice = (repr(losses[key]) if key in losses else _ABSENT for losses in (first, second))
+        if once != twice:
+            found.append(Difference(f"target {target!r}, loss {name!r}", once, twice))
+    return found
 
 
 def _of_output(output: str, first: Tables, second: Tables) -> Iterator[Difference]:
@@ -68,22 +66,16 @@ def _of_output(output: str, first: Tables, second: Tables) -> Iterator[Differenc
     a, b = first[output], second[output]
     if a.num_rows != b.num_rows:
         yield Difference(f"{what}, rows", str(a.num_rows), str(b.num_rows))
-    for column in dict.fromkeys([*a.column_names, *b.column_names]):
-        yield from _of_column(f"{what}, column {column!r}", _column(a, column), _column(b, column))
-
-
-def _column(table: pa.Table, name: str) -> pa.Array | None:
-    return table[name].combine_chunks() if name in table.column_names else None
-
-
-def _of_column(what: str, a: pa.Array | None, b: pa.Array | None) -> Iterator[Difference]:
-    if a is None or b is None or a.type != b.type:
-        yield Difference(what, *(_ABSENT if column is None else str(column.type) for column in (a, b)))
-        return
-    n_rows = min(len(a), len(b))
-    row = _first_row(a.slice(0, n_rows), b.slice(0, n_rows))
-    if row is not None:
-        yield Difference(f"{what}, row {row}", _text(a[row]), _text(b[row]))
+    n_rows = min(a.num_rows, b.num_rows)
+    for name in dict.fromkeys([*a.column_names, *b.column_names]):
+        x, y = (table[name].combine_chunks() if name in table.column_names else None for table in (a, b))
+        if x is None or y is None or x.type != y.type:
+            types = (_ABSENT if column is None else str(column.type) for column in (x, y))
+            yield Difference(f"{what}, column {name!r}", *types)
+            continue
+        row = _first_row(x.slice(0, n_rows), y.slice(0, n_rows))
+        if row is not None:
+            yield Difference(f"{what}, column {name!r}, row {row}", _text(x[row]), _text(y[row]))
 
 
 def _first_row(a: pa.Array, b: pa.Array) -> int | None:
