@@ -117,7 +117,13 @@ class Settings(BaseModel):
             Variables are unknown or have invalid values. The error lists all, with the nearest known names.
         """
         given = {name: value for name, value in environ.items() if value.strip()}
-        problems = [_unknown(name) for name in sorted(given) if name.startswith(PREFIX) and name not in _variables()]
+        problems = []
+        for name in sorted(given.keys() - _variables().keys()):
+            if name.startswith(PREFIX):
+                # Without the prefix, which would make any two names similar.
+                near = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), cls.model_fields, 1, cutoff=0.75)
+                advice = f"did you mean {_variable(near[0])}?" if near else "this version does not have this setting"
+                problems.append(Problem(name, f"unknown setting; {advice}"))
         values = {field: given[name] for name, field in _variables().items() if name in given}
         values |= {field: value for field, value in instead.items() if value is not None}
         try:
@@ -125,7 +131,10 @@ class Settings(BaseModel):
         except ValidationError as bad:
             problems += {error["loc"][0]: _problem(error) for error in bad.errors()}.values()
         if problems:
-            raise SettingsError("the environment's settings are not valid", problems, hint=f"known are: {_known()}")
+            # With their defaults, because `mops settings` fails as well while one is wrong.
+            known = [f"{line.name} ({'unset' if line.value is None else line.value})" for line in cls().described()]
+            hint = f"the settings and their defaults are {', '.join(known)}"
+            raise SettingsError("the environment's settings are not valid", problems, hint=hint)
         return settings
 
     def batch_size_or(self, measured: int) -> int:
@@ -178,19 +187,6 @@ def _variables() -> dict[str, str]:
 
 def _variable(field: str) -> str:
     return _PLACES.get(field, PREFIX + field.upper())
-
-
-def _unknown(name: str) -> Problem:
-    # Without the prefix, which would make any two names similar.
-    near = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), Settings.model_fields, 1, cutoff=0.75)
-    advice = f"; did you mean {_variable(near[0])}?" if near else "; this version does not have this setting"
-    return Problem(name, f"unknown setting{advice}")
-
-
-def _known() -> str:
-    """Return every setting with its default, because ``mops settings`` fails if one is wrong."""
-    lines = Settings().described()
-    return ", ".join(f"{line.name} ({'unset' if line.value is None else line.value})" for line in lines)
 
 
 def _problem(error: Any) -> Problem:

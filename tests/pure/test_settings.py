@@ -213,7 +213,8 @@ def test_all_problems_are_listed_at_once_with_every_setting_and_its_default() ->
         ),
     ]
     assert lines[4] == (
-        "hint: known are: MODELOPS_JOB_BATCH_SIZE (200), MODELOPS_JOB_CHECKPOINT_SECONDS (30.0), "
+        "hint: the settings and their defaults are "
+        "MODELOPS_JOB_BATCH_SIZE (200), MODELOPS_JOB_CHECKPOINT_SECONDS (30.0), "
         "MODELOPS_JOB_CHECKPOINT_BYTES (67108864), MODELOPS_JOB_SIM_TIMEOUT (unset), MODELOPS_JOB_SIM_MEMORY (unset), "
         "MODELOPS_JOB_TASKS_PER_CHILD (0), MODELOPS_JOB_CHILD_GROWTH (314572800), MODELOPS_JOB_START (auto), "
         "MODELOPS_JOB_SIM_THREADS (1), MODELOPS_JOB_RETRIES (1), MODELOPS_JOB_MAX_FAILURES (unset), "

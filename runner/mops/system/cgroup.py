@@ -52,7 +52,7 @@ class _Cgroup:
 
     def kills(self) -> int | None:
         """Return how many processes of the cgroup the kernel has killed for memory; None: unknown."""
-        return _oom_kill_of(self.counter)
+        return _stat(self.counter, "oom_kill")
 
 
 def _number(path: Path) -> int | None:
@@ -101,7 +101,7 @@ def oom_kills() -> int | None:
 def kernel_kills() -> int | None:
     """Return how many processes the kernel has killed for memory that may be ours; None: unknown."""
     file = _own_kill_counter()
-    return _oom_kill_of(file) if file is not None else None
+    return _stat(file, "oom_kill") if file is not None else None
 
 
 @functools.cache
@@ -118,11 +118,7 @@ def kill_counter(proc: Path = Path("/proc"), mounted: Path = _CGROUPS) -> Path |
     cgroup = own_cgroup(proc / "self" / "cgroup", mounted)
     if cgroup is not None and cgroup.kills() is not None and cgroup.limit_bytes() is not None:
         return cgroup.counter
-    return proc / "vmstat" if _oom_kill_of(proc / "vmstat") is not None else None
-
-
-def _oom_kill_of(file: Path) -> int | None:
-    return _stat(file, "oom_kill")
+    return proc / "vmstat" if _stat(proc / "vmstat", "oom_kill") is not None else None
 
 
 def _stat(file: Path, name: str) -> int | None:

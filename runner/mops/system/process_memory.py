@@ -138,12 +138,9 @@ class Usage:
 
 def tree_cpu_seconds(pid: int) -> float:
     """Return the CPU time of a process and its descendants so far."""
-    return sum(map(_cpu_seconds, tree(pid)))
-
-
-def _cpu_seconds(pid: int) -> float:
-    try:
-        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    ticks = 0
+    for process in tree(pid):
+        with contextlib.suppress(OSError):  # the process has ended
+            fields = Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
