@@ -82,7 +82,7 @@ class UsageError(MopsError):
     exit_code = 2
 
 
-def path_refused(path: object, what: str, reason: Exception, *, hint: str = "name another path") -> UsageError:
+def path_refused(path: object, what: str, reason: Exception, *, hint: str = "use another path") -> UsageError:
     """Return the error for a user's path that the system refuses: too long, a circle of links, no access.
 
     Parameters
@@ -117,7 +117,7 @@ class Problem:
     path
         Where in the input: a JSON path (``$.parameter_sets[3].params.beta``) or a variable's name.
     message
-        What is wrong, and what is right.
+        What is wrong, and what to write instead.
     """
 
     path: str

@@ -22,7 +22,7 @@ _PLACES = {
     "scheduler": "MODELOPS_SCHEDULER",
     "metrics_port": "MODELOPS_METRICS_PORT",
 }
-"""Settings that belong to more than a job."""
+"""Settings that affect more than a job, so their variables lack the prefix."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def wanted(verdicts: str | Iterable[str]) -> frozenset[str]:
     Raises
     ------
     UsageError
-        No verdict is named, or an unknown one is.
+        No verdict is named, or a verdict is unknown.
     """
     words = verdicts.split(",") if isinstance(verdicts, str) else verdicts
     names = [text for word in words if (text := word.strip())]
@@ -65,7 +65,7 @@ def parent(job: Job, record: JobRecord, view: LogView, verdicts: frozenset[str])
         found = {v: len(_groups(failures.filter(pc.equal(failures["reason"], v)))) for v in VERDICTS}
         counts = ", ".join(f"{n:,} with {verdict}" for verdict, n in found.items() if n)
         raise JobError(
-            f"no failure of job {job.name!r} is {' or '.join(v for v in VERDICTS if v in verdicts)}",
+            f"job {job.name!r} has no failure with the verdict {' or '.join(v for v in VERDICTS if v in verdicts)}",
             where=job.files.url,
             hint=f"parameter sets with failures: {counts}",
         )

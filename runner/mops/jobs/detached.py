@@ -162,6 +162,6 @@ def _wait_for_claim(
             return
         if returncode is not None:
             text = output.read_bytes()[output_start:].decode(errors="replace")
-            hint = f"correct that, then continue the job: mops jobs resume {job}"
+            hint = f"correct the cause, then continue the job: mops jobs resume {job}"
             raise RunnerEnded(returncode, text, where=str(output), hint=hint)
         time.sleep(_POLL_SECONDS)

@@ -103,7 +103,7 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise UsageError(
-            "a file has the name of a folder, or a folder that of a file",
+            "a file and a folder have the same path",
             where=str(path),
             hint="choose another folder with --to",
         ) from error

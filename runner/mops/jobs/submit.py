@@ -152,8 +152,9 @@ def resume(
         Called with the job before anything runs, and with a line for each setting or option that has changed since
         the last attempt.
     **options
-        As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what is kept with the job, now and in later
-        attempts; of ``env`` and ``pod`` only what they name. ``settings`` are not kept: None reads the environment.
+        As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what mops keeps with the job, in this and later
+        attempts. Entries of ``env`` and ``pod`` that are not given keep their values. mops does not keep ``settings``:
+        None reads the environment.
 
     Raises
     ------
@@ -203,7 +204,7 @@ def retry(
     on_start: Callable[[Job, list[str]], None] = lambda *_: None,
     **options: Unpack[RunOptions],
 ) -> Job:
-    """Run the parameter sets with some failures again, in a new job that takes over all other results.
+    """Rerun the parameter sets that have certain failures, in a new job that takes over all other results.
 
     Parameters
     ----------
@@ -217,8 +218,9 @@ def retry(
         Called with the new job when it exists and before it runs, and with a line for each setting or option that
         differs from the old job's.
     **options
-        As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what is kept with the old job; of ``env`` and
-        ``pod`` only what they name. ``settings`` are not kept: None reads the environment.
+        As for :func:`submit`. ``env``, ``python`` and ``pod`` replace what mops keeps with the old job. Entries of
+        ``env`` and ``pod`` that are not given keep their values. mops does not keep ``settings``: None reads the
+        environment.
 
     Returns
     -------

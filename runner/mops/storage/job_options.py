@@ -81,7 +81,7 @@ class JobOptions:
     pod: Annotated[PodOptions, WrapSerializer(_without_none)]
 
     def overridden(self, given: JobOptions) -> JobOptions:
-        """Return these options with those of a later command in their place; of ``env`` by variable."""
+        """Return these options with those of a later command in their place; ``env`` is merged by variable."""
         return JobOptions({**self.env, **given.env}, given.python or self.python, self.pod.overridden(given.pod))
 
     def changes_since(self, before: JobOptions) -> list[str]:

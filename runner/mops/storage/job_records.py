@@ -116,7 +116,7 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, grou
     Raises
     ------
     JobError
-        There is a job of this name, or files of a deleted one.
+        A job of this name exists, or files of a deleted job of this name are left.
     StorageError
         The storage refuses.
     """
@@ -171,10 +171,10 @@ def refuse_deleted(files: Files, paths: JobPaths) -> None:
         return
     where = f"{files.url}/{paths.deleted}"
     if deletion.hosts:
-        what = f"a job {paths.job!r} was deleted whose runner on {', '.join(deletion.hosts)} may still be alive"
+        what = f"job {paths.job!r} was deleted, but its runner on {', '.join(deletion.hosts)} may still be alive"
         raise JobError(what, where=where, hint="choose another name")
-    hint = f"finish that with: mops jobs delete {paths.job}; or choose another name"
-    raise JobError(f"a job {paths.job!r} is deleted in part", where=where, hint=hint)
+    hint = f"finish the deletion: mops jobs delete {paths.job}; or choose another name"
+    raise JobError(f"job {paths.job!r} is only partly deleted", where=where, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,8 @@ def create_derived(files: Files, record: JobRecord, parent: Parent) -> None:
     Raises
     ------
     JobError
-        There is a job of this name, or files of a deleted one, or a deletion removes the parent at the same time.
+        A job of this name exists, or files of a deleted job of this name are left; or a deletion removes the parent
+        at the same time.
     StorageError
         The storage refuses.
     """
@@ -273,7 +274,7 @@ def _put_record(files: Files, record: JobRecord) -> bool:
 
 
 def _taken(files: Files, job: str) -> JobError:
-    return JobError(f"there is a job {job!r} already", where=files.url, hint="choose another name")
+    return JobError(f"job {job!r} exists already", where=files.url, hint="choose another name")
 
 
 def load_job(files: Files, job: str) -> JobRecord:
@@ -294,11 +295,11 @@ def load_job(files: Files, job: str) -> JobRecord:
     records = files.get_many([JobPaths(name).record for name in near])
     there = [name for name, data in zip(near, records, strict=True) if data is not None]
     if there:
-        hint = f"there are: {', '.join(there)}"
+        hint = f"use the name of an existing job: {', '.join(there)}"
     elif names:
-        hint = "what there is: mops jobs list"
+        hint = "list the existing jobs: mops jobs list"
     else:
-        hint = "this storage holds no jobs: name another by MODELOPS_STORAGE"
+        hint = "this storage has no jobs: set MODELOPS_STORAGE to another storage"
     raise JobError(f"job {job!r} does not exist", where=files.url, hint=hint)
 
 

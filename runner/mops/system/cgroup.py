@@ -99,7 +99,7 @@ def oom_kills() -> int | None:
 
 
 def kernel_kills() -> int | None:
-    """Return how many processes the kernel has killed for memory that may be ours; None: unknown."""
+    """Return how many processes, perhaps ours, the kernel has killed for lack of memory; None: unknown."""
     file = _own_kill_counter()
     return _stat(file, "oom_kill") if file is not None else None
 
@@ -110,7 +110,7 @@ def _own_kill_counter() -> Path | None:
 
 
 def kill_counter(proc: Path = Path("/proc"), mounted: Path = _CGROUPS) -> Path | None:
-    """Return the file that counts the processes that the kernel has killed for memory and that may be ours.
+    """Return the file that counts the processes, perhaps ours, that the kernel has killed for lack of memory.
 
     In a container with a limit, this is the container's file. Otherwise it is the machine's file, because the machine
     runs out of memory: the cgroup of the killed process may not count the kill, or may be removed.

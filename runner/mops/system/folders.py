@@ -21,7 +21,7 @@ def make_read_only(root: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with its content. It may be read-only or absent.
+    """Remove a file, a link, or a folder with its content. The path may be read-only or absent.
 
     Raises
     ------

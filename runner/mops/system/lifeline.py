@@ -57,20 +57,20 @@ def can_watch() -> bool:
 
 
 def can_adopt() -> bool:
-    """Tell whether the kernel can give orphans to another process than process 1 (Linux)."""
+    """Tell whether the kernel can give orphans to a process other than process 1 (Linux)."""
     return sys.platform == "linux"
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose parent ends (prctl(2)); elsewhere than on Linux do nothing."""
+    """Become the parent of descendants whose parent ends (prctl(2)); on other systems than Linux, do nothing."""
     if can_adopt():
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def readable(fd: int, within_s: float | None = 0.0) -> bool:
-    """Wait until a descriptor has data or its end to read; return False if the time is over before.
+    """Wait until a descriptor has data or reaches its end; return False if the time runs out first.
 
-    select(2) would take no descriptor above 1,023.
+    This uses poll(2), because select(2) takes no descriptor above 1,023.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def readable(fd: int, within_s: float | None = 0.0) -> bool:
 def die_with_parent(lifeline_fd: int) -> None:
     """Let the kernel kill this process group when the parent's end of the lifeline closes.
 
-    Elsewhere than on Linux a thread waits for the close. A model that holds the GIL keeps that thread from running.
+    On other systems than Linux, a thread waits for the close. A model that holds the GIL stops that thread.
     """
     if can_tie():
         tie(lifeline_fd, os.getpgrp())

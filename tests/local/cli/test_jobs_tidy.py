@@ -346,7 +346,7 @@ WRONG = {
     **{
         f"{verb} of no job": (
             [verb, "dome", *more],
-            "error: job 'dome' does not exist\n  at: {storage}\nhint: there are: done\n",
+            "error: job 'dome' does not exist\n  at: {storage}\nhint: use the name of an existing job: done\n",
         )
         for verb, more in {"logs": [], "verify": [], "clean": [], "delete": ["--yes"]}.items()
     },

@@ -392,5 +392,5 @@ def test_a_submit_does_not_use_the_sets_of_a_killed_submit(lab: CommandLab) -> N
     lab.write("sets.csv", "x\n2\n")
     ran = lab.submit("--name", "job")
     assert ran.code == 2
-    assert "there is a job 'job' already" in ran.err
+    assert "job 'job' exists already" in ran.err
     assert json.loads((lab.storage / "jobs" / "job" / "study.json").read_text())["params_sha256"]

@@ -170,7 +170,7 @@ def test_a_job_without_such_a_failure(read_only: CommandLab) -> None:
     assert_says(
         read_only,
         *("partly", "--verdict", "timeout,oom"),
-        error="no failure of job 'partly' is oom or timeout",
+        error="job 'partly' has no failure with the verdict oom or timeout",
         at=read_only.storage,
         hint="parameter sets with failures: 1 with error",
     )
@@ -190,7 +190,7 @@ def test_a_name_that_is_taken(read_only: CommandLab) -> None:
     assert_says(
         read_only,
         *("partly", "--verdict", "all", "--name", "done"),
-        error="there is a job 'done' already",
+        error="job 'done' exists already",
         at=read_only.storage,
         hint="choose another name",
     )
@@ -212,7 +212,7 @@ def test_a_job_that_does_not_exist(read_only: CommandLab) -> None:
         *("party", "--verdict", "all"),
         error="job 'party' does not exist",
         at=read_only.storage,
-        hint="there are: partly",
+        hint="use the name of an existing job: partly",
     )
 
 

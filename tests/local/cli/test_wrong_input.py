@@ -291,7 +291,10 @@ def test_a_name_that_is_taken(finished: tuple[CommandLab, str]) -> None:
 def test_for_an_unknown_job_the_error_suggests_the_nearest_name(finished: tuple[CommandLab, str]) -> None:
     lab, _ = finished
     refused(
-        lab.run("jobs", "results", "dome"), "job 'dome' does not exist", "there are: done", where=f"at: {lab.storage}"
+        lab.run("jobs", "results", "dome"),
+        "job 'dome' does not exist",
+        "use the name of an existing job: done",
+        where=f"at: {lab.storage}",
     )
 
 

@@ -328,7 +328,7 @@ def test_a_killed_retry_can_be_repeated(world: World) -> None:
     world.derive(job, "second", "all")
     world.files.remove([JobPaths("second").record])
     world.derive(job, "second", "all")
-    with pytest.raises(JobError, match="there is a job 'second' already"):
+    with pytest.raises(JobError, match="job 'second' exists already"):
         world.derive(job, "second", "all")
 
 
@@ -358,7 +358,7 @@ def test_verify_finds_a_commit_of_an_inherited_group(world: World) -> None:
     log = JobLog(world.files, JobPaths("second"))
     log.claim("person")
     world.commit(log, "second", [0, 1], dict.fromkeys((0, 1), HEALTHY))
-    assert verify_job(world.files, "second") == ["record 2: commits groups 0 to 0, which are the parent's"]
+    assert verify_job(world.files, "second") == ["record 2: commits groups 0 to 0, which belong to the parent"]
 
 
 def test_verify_finds_a_group_that_never_ran_again(world: World) -> None:

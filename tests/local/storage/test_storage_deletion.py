@@ -138,7 +138,7 @@ def test_a_silent_runner_that_wakes_up_stops_and_the_name_stays_reserved(files):
     with pytest.raises(JobError) as caught:
         created(files)
     assert timeless(caught.value) == (
-        "a job 'job' was deleted whose runner on far-away may still be alive\n"
+        "job 'job' was deleted, but its runner on far-away may still be alive\n"
         f"  at: {files.url}/jobs/job/deleted.json\n"
         "hint: choose another name"
     )
@@ -217,10 +217,10 @@ def test_a_deletion_that_breaks_off_at_any_point_leaves_a_whole_job_or_none(file
         if [job.job for job in list_jobs(files)]:
             assert verify(files, PATHS, 3) == []
             assert all(files.size(path) for path in (PATHS.study, PATHS.params))
-            with pytest.raises(JobError, match=r"there is a job 'job' already|is deleted in part"):
+            with pytest.raises(JobError, match=r"job 'job' exists already|is only partly deleted"):
                 created(files)
         elif below(files):
-            with pytest.raises(JobError, match=r"(?s)is deleted in part.*finish that with: mops jobs delete job"):
+            with pytest.raises(JobError, match=r"(?s)partly deleted.*finish the deletion: mops jobs delete job"):
                 created(files)
         if below(files):
             delete_the_rest(files)
@@ -258,7 +258,7 @@ def test_a_submit_during_a_deletion_gives_way_or_stops_the_deletion(memory):
                 created(files, name)
                 outcomes.add("submitted")
             except JobError as error:
-                assert "deleted in part" in str(error)  # noqa: PT017
+                assert "partly deleted" in str(error)  # noqa: PT017
                 outcomes.add("gave way")
 
         submit_at = AtRequest(at, submit)
@@ -278,7 +278,7 @@ def test_a_submit_that_sees_a_deletion_only_at_its_end_removes_its_record(files)
         if path == PATHS.record and name == "put_new":
             files.put(PATHS.deleted, b'{"format":1,"who":"x","at":"","hosts":[]}')
 
-    with pytest.raises(JobError, match="deleted in part"):
+    with pytest.raises(JobError, match="partly deleted"):
         created(hooked(files, begin_deletion))
     assert list_jobs(files) == []
     gone(files, "job")
@@ -322,7 +322,7 @@ def test_deriving_a_job_from_one_that_is_being_deleted_is_refused(files):
     assert list_jobs(files) == []
     gone(files, "new")
     files.put(JobPaths("new").deleted, b'{"format":1,"who":"x","at":"","hosts":[]}')
-    with pytest.raises(JobError, match="is deleted in part"):
+    with pytest.raises(JobError, match="is only partly deleted"):
         create_derived(files, replace(record, job="new"), parent)
 
 

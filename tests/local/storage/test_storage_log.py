@@ -563,14 +563,14 @@ def test_verify_finds_missing_and_changed_parts(storage, files):
 def test_verify_finds_errors_in_the_log(storage, files):
     finished(files)
     assert "with 3 of 5 groups" in verify(files, PATHS, 5)[0]
-    assert "not all among the job's 2" in verify(files, PATHS, 2)[0]
+    assert "the job has only 2 groups" in verify(files, PATHS, 2)[0]
     storage.lay(PATHS.log_record(6), LOG_RECORDS.encode(commit(6, 1)))
     storage.lay(PATHS.log_record(7), LOG_RECORDS.encode(Claim(k=7, by="auto", **{**HEAD, "n": 3})))
     found = "\n".join(verify(files, PATHS, 3))
     assert "record 6: it follows a complete end" in found
     assert "record 6: a commit while no attempt runs" in found
     assert "records 3 and 6: both commit groups 1 to 1" in found
-    assert "record 7: it names attempt 3, where attempt 2 stands" in found
+    assert "record 7: it names attempt 3 instead of attempt 2" in found
     storage.lay(PATHS.log_record(2), b"{}")
     assert "00000002.json: this record is not what mops wrote" in verify(files, PATHS, 3)[0]
     storage.drop(PATHS.log_record(1))

@@ -166,7 +166,7 @@ def test_a_runner_that_dies_before_its_claim_is_reported_with_its_exit_code(stud
     assert "error: the runner ended with exit code 2 before it claimed the job; its output: error: " in task.said
     assert "the licence server is down" in task.said
     assert f"at: {study.folder}/state/mops/job.log" in task.said
-    assert "hint: correct that, then continue the job: mops jobs resume job" in task.said
+    assert "hint: correct the cause, then continue the job: mops jobs resume job" in task.said
     assert not task.alive()
     assert study.job().status().state == "submitted"
     Path(flag).unlink()

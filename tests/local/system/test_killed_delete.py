@@ -36,7 +36,7 @@ def test_a_deletion_finishes_one_that_was_killed(lab: StudyLab) -> None:
             assert list_jobs(files) == []
             again = lab.submit()
             assert again.wait() == 2
-            assert "a job 'job' is deleted in part" in again.said
+            assert "job 'job' is only partly deleted" in again.said
             assert "mops jobs delete job" in again.said
             finisher = lab.start("delete", "job", "--yes")
             assert finisher.wait() == 0, finisher.said

@@ -79,4 +79,4 @@ def test_a_submit_killed_before_the_job_exists_can_be_repeated(lab: StudyLab) ->
     lab.write("counted:simulate", betas(4))
     again = lab.submit()
     assert again.wait() == 2
-    assert "there is a job 'job' already" in again.said
+    assert "job 'job' exists already" in again.said

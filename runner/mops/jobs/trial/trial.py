@@ -84,7 +84,7 @@ class Trial:
     failures
         Why the simulation, another replicate or a target of its set failed; empty: none did.
     other
-        Why the simulation in between failed; None: it did not.
+        Why the other simulation, which process 2 runs first, failed; None: it did not.
     losses
         Losses by target and name.
     varying

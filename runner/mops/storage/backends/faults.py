@@ -27,8 +27,8 @@ _SILENT = Fault(
 _BUSY = Fault("the storage is overloaded or has an internal fault", "resume the job later", transient=True)
 _REFUSED = Fault(
     "the storage refuses access",
-    "folder: its owner and mode; Azure: the key or SAS token, the clock, the account's firewall, the role "
-    "'Storage Blob Data Contributor'",
+    "for a folder, check its owner and mode; for Azure, check the key or SAS token, the clock, the account's firewall "
+    "and the role 'Storage Blob Data Contributor'",
 )
 _FULL = Fault("the storage is full", "free space or raise the quota, then resume the job")
 _NO_CONTAINER = Fault("the container or account does not exist", "create the container, or correct the storage's URL")

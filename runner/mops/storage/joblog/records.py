@@ -92,7 +92,7 @@ class Asked:
         """Return the request that :meth:`__str__` wrote; ValueError: the text is not a request."""
         k, _, nonce = text.partition("-")
         if not (k.isdecimal() and nonce):
-            raise ValueError(f"{text!r} is not a request: a number, a hyphen, and what tells it from others")
+            raise ValueError(f"{text!r} is not a request: expected a number, a hyphen and a nonce")
         return cls(int(k), nonce)
 
 

@@ -19,7 +19,7 @@ class NothingToRun(JobError):
     """
 
     def __init__(self, state: State, view: LogView, *, where: str):
-        hint = "it is complete: mops jobs results" if view.complete else "to continue it: mops jobs resume"
+        hint = "read the results: mops jobs results" if view.complete else "continue the job: mops jobs resume"
         super().__init__(f"the job has ended: {state}", where=where, hint=hint)
         self.state = state
         self.view = view
@@ -37,7 +37,7 @@ class Overtaken(JobError):
     exit_code = Superseded.exit_code
 
     def __init__(self, job: str, mark: Record, *, where: str):
-        hint = f"see its state with mops jobs status {job}; to continue it: mops jobs resume {job}"
+        hint = f"show its state: mops jobs status {job}; continue the job: mops jobs resume {job}"
         if isinstance(mark, Cancel):
             what = f"job {job!r} was cancelled meanwhile by {mark.who}"
         elif isinstance(mark, End):

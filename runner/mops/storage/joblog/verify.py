@@ -52,7 +52,7 @@ def _readable(files: Files, paths: JobPaths) -> tuple[list[Record], list[str]]:
     there = [entry.path for entry in files.list(paths.log)]
     for k, path in enumerate(there, start=1):
         if path != paths.log_record(k):
-            problems.append(f"{paths.log_record(k)}: missing, yet there is {path}")
+            problems.append(f"{paths.log_record(k)}: missing, but {path} exists")
             break
         try:
             records.append(decode_record(files.get(path), k, path))
@@ -76,7 +76,7 @@ def _misplaced(view: LogView, record: Record) -> Iterator[str]:
     if view.complete:
         yield "it follows a complete end"
     if record.n != view.attempt + claims:
-        yield f"it names attempt {record.n}, where attempt {view.attempt + claims} stands"
+        yield f"it names attempt {record.n} instead of attempt {view.attempt + claims}"
     if isinstance(record, Claim) and settled_state(view, record.by):
         yield f"a claim by {record.by!r} of a job that is {settled_state(view, record.by)}"
     if isinstance(record, Claim) and record.asked and (mark := overtaking(view, record.asked)):
@@ -90,7 +90,7 @@ def coverage_problems(records: Iterable[Record], total_groups: int, taken_over: 
     commits = [record for record in records if isinstance(record, Commit)]
     spans = sorted((*span, commit.k) for commit in commits for span in commit.ranges.intervals)
     problems = [
-        f"record {k}: groups {start} to {stop - 1} are not all among the job's {total_groups}"
+        f"record {k}: commits groups {start} to {stop - 1}, but the job has only {total_groups} groups"
         for start, stop, k in spans
         if start < 0 or stop > total_groups
     ]
@@ -98,7 +98,7 @@ def coverage_problems(records: Iterable[Record], total_groups: int, taken_over: 
         if start < before:
             problems.append(f"records {one} and {other}: both commit groups {start} to {min(before, stop) - 1}")
     problems += [
-        f"record {commit.k}: commits groups {start} to {stop - 1}, which are the parent's"
+        f"record {commit.k}: commits groups {start} to {stop - 1}, which belong to the parent"
         for commit in commits
         for start, stop in (commit.ranges & taken_over).intervals
     ]
@@ -113,7 +113,7 @@ def _end_problems(records: Iterable[Record], commits: Sequence[Commit], total_gr
         if covered != total_groups:
             problems.append(f"record {end.k}: the job is {end.state} with {covered} of {total_groups} groups")
         if end.totals != counted:
-            problems.append(f"record {end.k}: its totals are {end.totals}, its commits' are {counted}")
+            problems.append(f"record {end.k}: its totals are {end.totals}, but the commits add up to {counted}")
     return problems
 
 
