@@ -106,8 +106,30 @@ class StartOptions:
         )
 
     def service(self) -> Service | None:
-        """Return the service that the job runs on, as :func:`service_of`; None: this machine."""
-        return service_of(local=self.local, detach=self.detach, pod=self.pod)
+        """Return the service that runs the job, as its chart describes it now; None: this machine runs it.
+
+        Raises
+        ------
+        UsageError
+            The command line has an option that only a service has, and this machine runs the job.
+        ServiceError
+            The service is out of reach, or no longer exists.
+        """
+        location = locate(local=self.local or self.detach)
+        if location.local_by == "MODELOPS_SCHEDULER":
+            terminal.say("note: MODELOPS_SCHEDULER is set: this machine runs the job, not the connected service")
+        if location.profile is not None:
+            return Service.current(location.profile)
+        names = ", ".join(self.pod.of_a_service)
+        if names:
+            local_by = "--local" if self.local else "--detach" if self.detach else location.local_by
+            verb = "unset" if local_by == "MODELOPS_SCHEDULER" else "leave out"
+            raise UsageError(
+                f"only a cluster service has {names}, and this machine runs the job",
+                where="the command line",
+                hint=f"{verb} {local_by}" if local_by else "connect to a service: mops connect",
+            )
+        return None
 
     def run_options(self, service: Service | None, display: JobDisplay) -> RunOptions:
         """Return what :mod:`mops.jobs.submit`'s functions share; the environment's settings are read and checked."""
@@ -139,51 +161,3 @@ def with_start_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {value.name: value.annotation for value in parameters}
     return run
-
-
-def service_of(*, local: bool, detach: bool, pod: PodOptions) -> Service | None:
-    """Return the service that runs the job, as its chart describes it now; None: this machine runs it.
-
-    Parameters
-    ----------
-    pod
-        Options that only a service has.
-
-    Raises
-    ------
-    UsageError
-        The command line has an option of ``pod``, and this machine runs the job.
-    ServiceError
-        The service is out of reach, or no longer exists.
-    """
-    location = locate(local=local or detach)
-    if location.local_by == "MODELOPS_SCHEDULER":
-        terminal.say("note: MODELOPS_SCHEDULER is set: this machine runs the job, not the connected service")
-    if location.profile is not None:
-        return Service.current(location.profile)
-    refuse_here(pod, "--detach" if detach and not local else "--local" if local else location.local_by)
-    return None
-
-
-def refuse_here(pod: PodOptions, local_by: str) -> None:
-    """Refuse options that only a service has.
-
-    Parameters
-    ----------
-    local_by
-        What keeps the job on this machine; empty: no service is connected.
-
-    Raises
-    ------
-    UsageError
-        ``pod`` has options.
-    """
-    names = ", ".join(pod.of_a_service)
-    if not names:
-        return
-    verb = "unset" if local_by == "MODELOPS_SCHEDULER" else "leave out"
-    raise UsageError(
-        f"only a cluster service has {names}, and this machine runs the job",
-        where="the command line",
-        hint=f"{verb} {local_by}" if local_by else "connect to a service: mops connect",
-    )

@@ -47,11 +47,6 @@ def data_json(value: object) -> None:
     data(json.dumps(value, indent=2, default=str))
 
 
-def json_line(value: object) -> str:
-    """Return a value as one line of JSON."""
-    return json.dumps(value, separators=(",", ":"), default=str)
-
-
 def data_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
     """Print a table; a terminal folds long cells, other outputs get one line for each row.
 

@@ -242,30 +242,28 @@ class _Door:
             No pod exists, this person may not forward ports, or Kubernetes is out of reach.
         """
         with translated(self._where):
-            api = await self._connected()
-            pod, number = await self._target(api)
+            if self._api is None:
+                async with asyncio.timeout(_TIMEOUT_S):
+                    self._api = await kr8s.asyncio.api(
+                        namespace=self._of.namespace, context=self._of.context, kubeconfig=self._of.kubeconfig
+                    )
+                self._api.timeout = _TIMEOUT_S
+                weakref.finalize(self, _remove_copies, self._api.auth)
+            pod, number = await self._target()
             url, params = f"pods/{pod}/portforward", {"ports": str(number)}
-            async with api.open_websocket("v1", namespace=self._of.namespace, url=url, params=params) as websocket:
+            async with self._api.open_websocket(
+                "v1", namespace=self._of.namespace, url=url, params=params
+            ) as websocket:
                 yield _Websocket(websocket, self._where)
 
-    async def _connected(self) -> Any:
-        if self._api is None:
-            async with asyncio.timeout(_TIMEOUT_S):
-                self._api = await kr8s.asyncio.api(
-                    namespace=self._of.namespace, context=self._of.context, kubeconfig=self._of.kubeconfig
-                )
-            self._api.timeout = _TIMEOUT_S
-            weakref.finalize(self, _remove_copies, self._api.auth)
-        return self._api
-
-    async def _target(self, api: Any) -> tuple[str, int]:
+    async def _target(self) -> tuple[str, int]:
         """Return the pod to connect to, and the number of its port."""
         here = self._of.namespace
-        service = AsyncService({"metadata": {"name": self._service, "namespace": here}}, api=api)
+        service = AsyncService({"metadata": {"name": self._service, "namespace": here}}, api=self._api)
         await service.refresh()
         selector = names.selector(service.raw["spec"]["selector"])
-        pods = [one async for one in api.async_get(AsyncPod, namespace=here, label_selector=selector, raw=True)]
-        pod = serving(pods)
+        pods = self._api.async_get(AsyncPod, namespace=here, label_selector=selector, raw=True)
+        pod = serving([one async for one in pods])
         if pod is None:
             raise ServiceError(
                 "no pod of this Service is ready", where=self._where, hint=f"run: kubectl get pods -l {selector}"
@@ -347,15 +345,12 @@ def _remove_copies(auth: Any) -> None:
     """Remove the files with keys and certificates of a kubeconfig that kr8s writes and leaves behind."""
     if not hasattr(auth, "kubeconfig"):  # a pod's service account: kr8s writes no files
         return
-    own = {str(value) for part in _parts(auth.kubeconfig) for value in part.values()}
+    users = [user["user"] for user in auth.kubeconfig.users]
+    clusters = [cluster["cluster"] for cluster in auth.kubeconfig.clusters]
+    own = {str(value) for part in (*users, *clusters) for value in part.values()}
     for copy in (auth.client_key_file, auth.client_cert_file, auth.server_ca_file):
         if copy and str(copy) not in own and Path(copy).parent == Path(tempfile.gettempdir()):
             Path(copy).unlink(missing_ok=True)
-
-
-def _parts(kubeconfig: Any) -> Iterator[Object]:
-    yield from (user["user"] for user in kubeconfig.users)
-    yield from (cluster["cluster"] for cluster in kubeconfig.clusters)
 
 
 def _what(manifest: Object) -> str:

@@ -157,10 +157,12 @@ def _pod(template: Object, environment: Mapping[str, str]) -> Object:
     """Return a pod's template with other variables, and without the labels by which the release selects its pods."""
     metadata, spec = template["metadata"], template["spec"]
     labels = {name: value for name, value in metadata.get("labels", {}).items() if name not in _OF_THE_RELEASE}
+    ours = [{"name": name, "value": value} for name, value in environment.items()]
+    replaced = ("DASK_WORKER_NAME", *environment)
     containers = [
         {
             **one,
-            "env": _environment(one.get("env", []), environment),
+            "env": [*ours, *(variable for variable in one.get("env", []) if variable["name"] not in replaced)],
             # The operator's objects accept text only, where Kubernetes accepts numbers too.
             "resources": {
                 part: {name: str(amount) for name, amount in amounts.items()}
@@ -173,11 +175,6 @@ def _pod(template: Object, environment: Mapping[str, str]) -> Object:
         "metadata": {"labels": labels, "annotations": metadata.get("annotations", {})},
         "spec": {**spec, "containers": containers},
     }
-
-
-def _environment(variables: Iterable[Object], ours: Mapping[str, str]) -> list[Object]:
-    kept = [one for one in variables if one["name"] not in ("DASK_WORKER_NAME", *ours)]
-    return [*({"name": name, "value": value} for name, value in ours.items()), *kept]
 
 
 def _network_policy(name: str, namespace: str, job: str, *, egress: bool) -> Object:

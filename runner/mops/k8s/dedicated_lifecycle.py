@@ -84,7 +84,13 @@ class DedicatedCluster:
             where=kubernetes.where,
             hint="check that the operator of dask-kubernetes runs and watches this namespace",
         )
-        _wait_until(lambda: _seen_by_operator(kubernetes.present(cluster)), _OPERATOR_S, no_operator)
+
+        def operator_has_seen_it() -> bool:
+            # Any phase shows that. Two handlers of the operator race to write the phase, so a cluster that works may
+            # stay Pending.
+            return bool((kubernetes.present(cluster) or {}).get("status", {}).get("phase"))
+
+        _wait_until(operator_has_seen_it, _OPERATOR_S, no_operator)
         logger.info("created the dedicated Dask cluster %s", self.name)
 
     def remove(self, kubernetes: Kubernetes) -> None:
@@ -112,15 +118,6 @@ def _find_or_create(kubernetes: Kubernetes, manifest: Object, owner: Object) -> 
         _wait_until(lambda: kubernetes.present(manifest) is None, _DELETION_S, remains)
         time.sleep(_COLLECTION_S)
     return kubernetes.create({**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner]}})
-
-
-def _seen_by_operator(cluster: Object | None) -> bool:
-    """Tell whether the operator has seen a cluster.
-
-    Any phase shows that. The phase itself means nothing, because two handlers of the operator race to write it: a
-    cluster that works may stay ``Pending``.
-    """
-    return bool(cluster and cluster.get("status", {}).get("phase"))
 
 
 def _wait_until(condition: Callable[[], bool], patience_s: float, otherwise: ServiceError) -> None:

@@ -166,11 +166,6 @@ class PodRecord:
     last_end: tuple[PodEnd, float, str] = (PodEnd(""), -math.inf, "")
     missing_since: float | None = None
 
-    def end_at(self, time_s: float) -> PodEnd | None:
-        """Return why the pod, or its container, ended at about this time (s, monotonic); None: neither has."""
-        end, seen_at, _ = self.last_end
-        return self.removal or (end if -SOON_SECONDS <= seen_at - time_s <= NEAR_SECONDS else None)
-
 
 class PodHistory:
     """What queries have seen of pods. Times are those of the queries: the clocks of nodes may differ."""
@@ -244,14 +239,15 @@ class Pods:
         pod = self._history.pod_with_address(worker.rpartition("://")[2].rpartition(":")[0].strip("[]"))
         if pod is None:
             return None
-        end = pod.end_at(at)
+        last_end, seen_at, container_started = pod.last_end
+        end = pod.removal or (last_end if -SOON_SECONDS <= seen_at - at <= NEAR_SECONDS else None)
         if end is None and pod.missing_since is None:
             return None
         if end is not None and (end.memory or end.removed):
             return end
         events = self._answer(lambda kubernetes: kubernetes.events(pod.name)) or ()
-        _, _, started = pod.last_end
-        return event_end(pod.name, events, since=started) or end or PodEnd(f"pod {pod.name} was deleted", removed=True)
+        by_event = event_end(pod.name, events, since=container_started)
+        return by_event or end or PodEnd(f"pod {pod.name} was deleted", removed=True)
 
     def runner_out_of_memory(self, pod: str) -> str:
         """Return the text that says that a runner's pod ran out of memory; empty: it did not."""

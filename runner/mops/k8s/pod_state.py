@@ -133,11 +133,11 @@ _MISSING_HINT = "create the missing volume, Secret or ConfigMap, or correct its 
 
 def newest(objects: Iterable[Object]) -> Object | None:
     """Return the newest object; None: there are none."""
-    return max(objects, key=_created, default=None)
-
-
-def _created(one: Object) -> tuple[str, str]:
-    return one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]
+    return max(
+        objects,
+        key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]),
+        default=None,
+    )
 
 
 def pending(pod: Object, events: Sequence[Object] = ()) -> ObjectState:

@@ -80,7 +80,7 @@ def connect(
 
 def _config(kubernetes: Kubernetes, name: str, release: str | None) -> Object:
     """Return the chart's ConfigMap for clients."""
-    # A modeller may read this ConfigMap only. Kubernetes does not say whether another one is missing or forbidden.
+    # A modeller may read only this ConfigMap. For other ConfigMaps, Kubernetes does not say whether they exist.
     if not kubernetes.may("get", "configmaps", name=name):
         raise ServiceError(
             f"this namespace has no mops service {release or DEFAULT_RELEASE!r}, or you may not use it",
@@ -89,13 +89,8 @@ def _config(kubernetes: Kubernetes, name: str, release: str | None) -> Object:
             "clients.subjects of the chart's values",
         )
     found = kubernetes.config_map(name)
-    if found is None:
-        raise _no_service(kubernetes, release)
-    return found
-
-
-def _no_service(kubernetes: Kubernetes, release: str | None) -> ServiceError:
-    """Return the error for a namespace without the release; it lists the releases that this person may see."""
+    if found is not None:
+        return found
     releases = []
     if kubernetes.may("list", "configmaps"):
         config_maps = kubernetes.config_maps({names.NAME: "mops", names.COMPONENT: names.CLIENT})
@@ -104,5 +99,6 @@ def _no_service(kubernetes: Kubernetes, release: str | None) -> ServiceError:
         hint = f"use {' or '.join(f'--release {name}' for name in releases)}"
     else:
         hint = "use another --namespace, or ask the cluster's operator to install the chart"
-    what = f"this namespace has no mops service {release or DEFAULT_RELEASE!r}"
-    return ServiceError(what, where=kubernetes.where, hint=hint)
+    raise ServiceError(
+        f"this namespace has no mops service {release or DEFAULT_RELEASE!r}", where=kubernetes.where, hint=hint
+    )

@@ -199,7 +199,13 @@ class Service:
         ServiceError
             This person may not create Jobs, or Kubernetes is out of reach.
         """
-        self._check_storage(files)
+        is_remote = "://" in files.url and not files.url.startswith("memory:")
+        if not is_remote and files.url != self.storage:
+            raise UsageError(
+                "a runner in the cluster cannot reach this storage",
+                where=files.url,
+                hint=f"leave out --storage to use the service's storage ({self.storage}), or add --local",
+            )
         if not self.kubernetes.may("create", "jobs", "batch"):
             raise forbidden(["create jobs.batch"], self.kubernetes.where)
         build_spec = None
@@ -232,16 +238,6 @@ class Service:
                 hint="leave out --dedicated, or ask for the Helm chart dask-kubernetes-operator to be installed",
             )
 
-    def _check_storage(self, files: Files) -> None:
-        if "://" in files.url and not files.url.startswith("memory:"):
-            return
-        if files.url != self.storage:
-            raise UsageError(
-                "a runner in the cluster cannot reach this storage",
-                where=files.url,
-                hint=f"leave out --storage to use the service's storage ({self.storage}), or add --local",
-            )
-
     @property
     def _owner_and_study(self) -> dict[str, str]:
         try:
@@ -259,20 +255,28 @@ class Service:
     def _start(
         self, files: Files, job: str, environment: Mapping[str, str], asked: str, build_spec: dedicated.BuildSpec | None
     ) -> KubernetesRunner:
-        cluster = self._dedicated_objects(build_spec, job) if build_spec else []
-        cluster_name = cluster[0]["metadata"]["name"] if cluster else None
+        service, namespace = self.profile.service, self.profile.namespace
+        cluster: list[Object] = []
+        cluster_name, scheduler = None, service.scheduler
+        if build_spec is not None:
+            assert self.dedicated_size is not None
+            cluster_name = names.cluster_name(job, secrets.token_hex(3))
+            scheduler = dedicated.scheduler_address(cluster_name, namespace)
+            labels = {names.JOB: job} | names.labels(self._owner_and_study)
+            cluster = dedicated.objects(build_spec, service, cluster_name, namespace, self.dedicated_size, labels)
         of_job = names.of_job(job)
         there = [one["metadata"]["name"] for one in self.kubernetes.jobs(of_job)]
         # A pod on a node that does not answer outlives its Job, and must not be mistaken for a pod of the next Job.
         there += [pod["metadata"]["labels"].get(names.POD_OF_JOB, "") for pod in self.kubernetes.pods(of_job)]
+        tails = (name.rpartition("-")[2] for name in there)
         settings = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
         request = Request(
             job=job,
-            number=1 + max(map(_number, there), default=0),
-            release=self.profile.service.release,
-            namespace=self.profile.namespace,
+            number=1 + max((int(tail) for tail in tails if tail.isdigit()), default=0),
+            release=service.release,
+            namespace=namespace,
             storage=files.url,
-            scheduler=self._scheduler(cluster_name),
+            scheduler=scheduler,
             environment=settings,
             asked=asked,
             labels=self._owner_and_study,
@@ -280,19 +284,7 @@ class Service:
             workers=self._worker_labels(cluster_name),
         )
         self.kubernetes.create(runner_job(self.pod, request))
-        return KubernetesRunner(job, names.runner_name(job, request.number), request.namespace)
-
-    def _dedicated_objects(self, build_spec: dedicated.BuildSpec, job: str) -> list[Object]:
-        assert self.dedicated_size is not None
-        name = names.cluster_name(job, secrets.token_hex(3))
-        labels = {names.JOB: job} | names.labels(self._owner_and_study)
-        service, namespace = self.profile.service, self.profile.namespace
-        return dedicated.objects(build_spec, service, name, namespace, self.dedicated_size, labels)
-
-    def _scheduler(self, cluster: str | None) -> str:
-        if cluster is None:
-            return self.profile.service.scheduler
-        return dedicated.scheduler_address(cluster, self.profile.namespace)
+        return KubernetesRunner(job, names.runner_name(job, request.number), namespace)
 
     def dedicated_state(self, job: str) -> str:
         """Return the state of a job's dedicated Dask cluster; empty: it has none."""
@@ -337,13 +329,7 @@ class Service:
         """Delete the Jobs of a job if no pod of them runs; return their names."""
         if self.phase(job).word in ("running", "retrying"):
             return []
-        return self._delete_jobs(job)
-
-    def _delete_jobs(self, job: str) -> list[str]:
-        there = [one["metadata"]["name"] for one in self._jobs(names.of_job(job))]
-        for name in there:
-            self.kubernetes.delete_job(name)
-        return there
+        return self.remove_runner(job)
 
     def replaces_runner(self, job: str, *, take_over: bool) -> bool:
         """Tell whether a new runner must replace a job's present one: with ``take_over``, or if its node is lost.
@@ -365,9 +351,12 @@ class Service:
             )
         return replaces
 
-    def remove_runner(self, job: str) -> None:
-        """Delete the Jobs of a job, running or not."""
-        self._delete_jobs(job)
+    def remove_runner(self, job: str) -> list[str]:
+        """Delete the Jobs of a job, running or not; return their names."""
+        there = [one["metadata"]["name"] for one in self._jobs(names.of_job(job))]
+        for name in there:
+            self.kubernetes.delete_job(name)
+        return there
 
     def runner_log(self, job: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Yield the lines that the newest pod of a job's runner printed; nothing if no pod exists."""
@@ -432,11 +421,6 @@ def another_version(service: chart.ServiceConfig) -> str:
     if service.version == mops.__version__:
         return ""
     return f"this is mops {mops.__version__} and the service runs {service.version}: install the same version"
-
-
-def _number(runner: str) -> int:
-    tail = runner.rpartition("-")[2]
-    return int(tail) if tail.isdigit() else 0
 
 
 def _no_dedicated_cluster(what: str, value: str) -> UsageError:

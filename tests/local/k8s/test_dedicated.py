@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from kubernetes_in_memory import Kubernetes
-from mops.cli import start_options
+from mops.cli.start_options import StartOptions
 from mops.errors import ClusterError, JobFailed, MopsError, ServiceError, Superseded, Terminated, UsageError
 from mops.k8s import dedicated, dedicated_lifecycle, names
 from mops.k8s.chart import Dedicated, RunnerPod, ServiceConfig
@@ -245,7 +245,7 @@ def test_the_runner_connects_to_the_scheduler_of_its_cluster(config: ServiceConf
 @pytest.mark.parametrize(("dedicated", "workers"), [(True, None), (None, "3"), (True, "3")])
 def test_a_local_job_cannot_have_a_dedicated_cluster(dedicated: bool | None, workers: str | None) -> None:
     with pytest.raises(UsageError, match="this machine runs the job"):
-        start_options.refuse_here(PodOptions(dedicated=dedicated, workers=workers), "")
+        StartOptions(dedicated=dedicated, workers=workers).service()
 
 
 @pytest.mark.parametrize(

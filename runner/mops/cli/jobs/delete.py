@@ -10,7 +10,7 @@ import typer
 from mops import units
 from mops.cli import connected_service, terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
-from mops.jobs.delete import Deleted, delete, plan_deletion
+from mops.jobs.delete import delete, plan_deletion
 from mops.jobs.location import locate
 
 
@@ -36,7 +36,7 @@ def delete_(
     if not (yes or terminal.confirmed(f"delete {units.counted(len(found), 'job')} permanently?", option="--yes")):
         terminal.say("nothing was deleted")
         raise typer.Exit(1)
-    # Before the files, because a queued Job would start a runner without a job, perhaps a day later.
+    # Delete queued Kubernetes Jobs before the files: such a Job may start a runner a day later, without its files.
     service = connected_service.service_with(files, local=local)
     for job in found:
         for name in service.delete_idle_jobs(job.job) if service else ():
@@ -44,15 +44,11 @@ def delete_(
     done = []
     for deleted in delete(files, [job.job for job in found]):
         done.append(deleted)
-        _say(deleted)
+        terminal.say(f"deleted job {deleted.job}")
+        if deleted.hosts:
+            terminal.say(
+                f"  a silent runner on {', '.join(deleted.hosts)} may still be alive and will stop; "
+                f"do not use the name {deleted.job} again"
+            )
     if as_json:
         terminal.data_json([asdict(deleted) for deleted in done])
-
-
-def _say(deleted: Deleted) -> None:
-    terminal.say(f"deleted job {deleted.job}")
-    if deleted.hosts:
-        terminal.say(
-            f"  a silent runner on {', '.join(deleted.hosts)} may still be alive and will stop; "
-            f"do not use the name {deleted.job} again"
-        )

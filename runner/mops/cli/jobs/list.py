@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated
 
@@ -14,7 +14,6 @@ from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate
 from mops.k8s.job_phase import Phase
-from mops.storage.files import Files
 
 
 def list_(
@@ -37,9 +36,12 @@ def list_(
     files = locate(storage, local=local).open()
     states = [name.strip() for names in state or [] for name in names.split(",")]
     found = list_jobs(files.brief(), states, limit)
-    phases = _phases(files, found, local=local)
+    open_ones = {job.job for job in found if job.state in ("submitted", "running", "interrupted")}
+    service = connected_service.service_with(files, local=local) if open_ones else None
+    phases = {job: phase for job, phase in service.phases().items() if job in open_ones} if service else {}
     if as_json:
-        terminal.data_json([asdict(job) | _more(phases.get(job.job)) for job in found])
+        kubernetes = {job: {"kubernetes": asdict(phase)} for job, phase in phases.items()}
+        terminal.data_json([asdict(job) | kubernetes.get(job.job, {}) for job in found])
         return
     if found:
         columns = ("job", "state", "sets", "failed", "submitted", *(("Kubernetes",) if phases else ()))
@@ -50,17 +52,6 @@ def list_(
     for job in found:
         if job.error is not None:
             terminal.say(f"warning: job {job.job} cannot be read: {job.error}")
-
-
-def _phases(files: Files, found: Sequence[Listed], *, local: bool) -> dict[str, Phase]:
-    """Return the phases in Kubernetes of the runners of jobs that have not ended, if the service runs them."""
-    open_ones = {job.job for job in found if job.state in ("submitted", "running", "interrupted")}
-    service = connected_service.service_with(files, local=local) if open_ones else None
-    return {job: phase for job, phase in service.phases().items() if job in open_ones} if service else {}
-
-
-def _more(phase: Phase | None) -> dict[str, object]:
-    return {"kubernetes": asdict(phase)} if phase else {}
 
 
 def _row(job: Listed, phases: Mapping[str, Phase]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import typer
 
 from mops.cli import job_text, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
-from mops.jobs.export import Exported, Format, export
+from mops.jobs.export import Format, export
 from mops.jobs.job import open_job
 from mops.jobs.results import Table
 
@@ -38,7 +38,12 @@ def results(
     """
     found = open_job(job, storage, local=local)
     if to is not None:
-        _show_exported(export(found, to, file_format, overwrite=overwrite), as_json=as_json)
+        files = export(found, to, file_format, overwrite=overwrite)
+        if as_json:
+            terminal.data_json([asdict(file) for file in files])
+        else:
+            rows = [(file.name, f"{file.rows:,}", file.path) for file in files]
+            terminal.data_table(("name", "rows", "file"), rows, right=("rows",))
         return
     tables = found.tables()
     _show_tables(tables, as_json=as_json)
@@ -64,11 +69,3 @@ def _show_tables(tables: list[Table], *, as_json: bool) -> None:
         for table in tables
     ]
     terminal.data_table(("name", "rows", "parts", "size", "folder"), rows, right=("rows", "parts", "size"))
-
-
-def _show_exported(files: list[Exported], *, as_json: bool) -> None:
-    if as_json:
-        terminal.data_json([asdict(file) for file in files])
-        return
-    rows = [(file.name, f"{file.rows:,}", file.path) for file in files]
-    terminal.data_table(("name", "rows", "file"), rows, right=("rows",))

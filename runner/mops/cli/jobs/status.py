@@ -12,7 +12,6 @@ from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.job import Job, open_job
 from mops.jobs.status import Status
 from mops.k8s.job_phase import Phase
-from mops.service.service import Service
 from mops.storage.live_record import Live
 
 
@@ -29,7 +28,8 @@ def status(
     """
     found = open_job(job, storage, local=local)
     now = found.status()
-    service = _service(found, now, local=local)
+    complete = now.state in ("succeeded", "partial")
+    service = None if complete else connected_service.service_with(found.files, local=local)
     phase = service.phase(job) if service else None
     cluster = service.dedicated_state(job) if service and phase and not phase.over else ""
     if as_json:
@@ -37,11 +37,6 @@ def status(
         terminal.data_json(asdict(now) | {"reasons": [asdict(reason) for reason in found.reasons()]} | more)
     else:
         terminal.data_fields(_fields(found, now, phase, cluster))
-
-
-def _service(job: Job, now: Status, *, local: bool) -> Service | None:
-    """Return the service that may run the job; None: there is none, or the job is complete."""
-    return None if now.state in ("succeeded", "partial") else connected_service.service_with(job.files, local=local)
 
 
 def _kubernetes(phase: Phase, dask_cluster: str) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections import deque
@@ -65,8 +66,15 @@ def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) 
         Wait for an attempt later than this one; 0: follow the job as it is.
     """
     try:
-        of_storage = replace(service, results=job.files.url) if service else None
-        now = _watched(job, Phases(job.name, of_storage, after), as_json=as_json)
+        phases = Phases(job.name, replace(service, results=job.files.url) if service else None, after)
+        seen = History(job)
+        if as_json or not sys.stdout.isatty():
+            now = _follow(seen, phases, Lines(as_line if as_json else phases.line).show)
+        else:
+            with Display(console=Console(highlight=False), transient=True, auto_refresh=False) as display:
+                now = _follow(
+                    seen, phases, lambda now: display.update(screen(seen, now, time.time(), phases.text), refresh=True)
+                )
     except KeyboardInterrupt:
         terminal.say(f"stopped watching; the job continues: {job_text.command('watch', job)}")
         raise typer.Exit(130) from None
@@ -78,17 +86,6 @@ def follow(job: Job, service: Service | None, *, as_json: bool, after: int = 0) 
         terminal.data(f"{now.job}: {now.state}{took}{ended}")
         terminal.data_fields(_summary(job, now))
     raise typer.Exit(terminal.EXIT_CODES.get(now.state, INTERRUPTED_EXIT))
-
-
-def _watched(job: Job, phases: Phases, *, as_json: bool) -> Status:
-    """Show a job until it is over; return its last status."""
-    seen = History(job)
-    if as_json or not sys.stdout.isatty():
-        return _follow(seen, phases, Lines(as_line if as_json else phases.line).show)
-    with Display(console=Console(highlight=False), transient=True, auto_refresh=False) as display:
-        return _follow(
-            seen, phases, lambda now: display.update(screen(seen, now, time.time(), phases.text), refresh=True)
-        )
 
 
 def _follow(seen: History, phases: Phases, show: Callable[[Status], None]) -> Status:
@@ -179,7 +176,7 @@ def as_line(now: Status, **more: object) -> str:
     fields = asdict(now) | more
     if now.live is not None:
         del fields["live"]["settings"]
-    return terminal.json_line(fields)
+    return json.dumps(fields, separators=(",", ":"), default=str)
 
 
 def line(now: Status) -> str:

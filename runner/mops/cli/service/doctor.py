@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated
 
@@ -58,7 +57,12 @@ def doctor(
         terminal.data_json(parts | {"children": children, "findings": [asdict(finding) for finding in found]})
     else:
         terminal.say(f"children: {children}")
-        _show_cluster(scheduler, workers, found)
+        n_threads = sum(worker.threads for worker in workers)
+        terminal.say(f"{scheduler.address}: {len(workers)} workers, {n_threads} threads")
+        if found:
+            terminal.data_table(("where", "problem", "change"), [(one.where, one.what, one.fix) for one in found])
+        else:
+            terminal.say("no problems" if workers else "no worker answers: no job can run")
     if found or not workers:
         raise typer.Exit(1)
 
@@ -76,15 +80,6 @@ def _examine(settings: Settings) -> tuple[Scheduler, list[Worker], list[Finding]
     return dask.scheduler, list(dask.workers), list(dask.findings)
 
 
-def _show_cluster(scheduler: Scheduler, workers: list[Worker], found: list[Finding]) -> None:
-    n_threads = sum(worker.threads for worker in workers)
-    terminal.say(f"{scheduler.address}: {len(workers)} workers, {n_threads} threads")
-    if not found:
-        terminal.say("no problems" if workers else "no worker answers: no job can run")
-        return
-    terminal.data_table(("where", "problem", "change"), [(one.where, one.what, one.fix) for one in found])
-
-
 def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
     slots, allowed, available = embedded_slots(settings), allowed_bytes(), available_bytes()
     own = resident_bytes()
@@ -94,7 +89,15 @@ def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
         facts = {"slots": slots, **memory}
         terminal.data_json(facts | {"children": children, "trims": trim_heap(), "findings": []})
         return
-    terminal.data_fields(_machine(slots, (allowed, available), share, children))
+    terminal.data_fields(
+        [
+            ("simulations at once", str(slots)),
+            ("memory", f"{terminal.size(allowed)}, {terminal.size(available)} available now"),
+            ("simulation memory", terminal.size(share)),
+            ("children", children),
+            ("freed memory", "returned to the system" if trim_heap() else "kept: this libc has no malloc_trim"),
+        ]
+    )
     terminal.say("checked this machine; to check a cluster, set MODELOPS_SCHEDULER or run 'mops connect'")
 
 
@@ -105,11 +108,3 @@ def _children(settings: Settings, job: str | None, storage: str | None, *, local
     if settings.start == "spawn" or not can_watch():
         return "each child process imports the model"
     return "forked if the model allows it; for a job, see: mops doctor JOB"
-
-
-def _machine(slots: int, memory: tuple[int, int], share: int, children: str) -> Iterator[tuple[str, str]]:
-    yield "simulations at once", str(slots)
-    yield "memory", "{}, {} available now".format(*map(terminal.size, memory))
-    yield "simulation memory", terminal.size(share)
-    yield "children", children
-    yield "freed memory", "returned to the system" if trim_heap() else "kept: this libc has no malloc_trim"

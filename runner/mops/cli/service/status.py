@@ -11,7 +11,7 @@ import typer
 
 from mops.cli import connected_service, terminal
 from mops.cli.options import JsonOption
-from mops.cluster.doctor import ConnectedWorker, Finding
+from mops.cluster.doctor import Finding
 from mops.k8s.pod_state import PodState
 from mops.service.overview import ServiceOverview, WorkerView, overview_of
 from mops.service.service import Service
@@ -86,7 +86,8 @@ def _fields(service: Service, now: ServiceOverview) -> Iterator[tuple[str, str]]
     if now.dask is not None:
         threads = sum(worker.threads for worker in now.dask.connected)
         yield "", f"{now.dask.scheduler.address}, {len(now.dask.connected)} workers connected, {threads} threads"
-    yield "workers", UNKNOWN if now.workers is None else _counted(Counter(map(_state_word, now.workers)))
+    states = [member.pod.word if member.pod else "connected" for member in now.workers or ()]
+    yield "workers", UNKNOWN if now.workers is None else _counted(Counter(states))
     yield "runners", UNKNOWN if now.runners is None else _counted(now.runners)
 
 
@@ -100,10 +101,6 @@ def _counted(words: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {word}" for word, n in sorted(words.items())) or "none"
 
 
-def _state_word(member: WorkerView) -> str:
-    return member.pod.word if member.pod else "connected"
-
-
 def _row(member: WorkerView, *, dask_answers: bool) -> tuple[str, ...]:
     pod, dask = member.pod, member.dask
     if pod is None:
@@ -112,13 +109,11 @@ def _row(member: WorkerView, *, dask_answers: bool) -> tuple[str, ...]:
         lost = dask_answers and dask is None and pod.word == "running"
         state, restarts = "not connected" if lost else pod.word, str(pod.restarts)
         why = "; ".join(filter(None, (pod.reason, f"last ended with {pod.last_end}" if pod.last_end else "")))
-    threads, memory = (str(dask.threads), _memory(dask)) if dask else ("-", "-")
+    threads, memory = "-", "-"
+    if dask is not None:
+        limit = terminal.size(dask.limit_bytes) if dask.limit_bytes else "no limit"
+        threads, memory = str(dask.threads), f"{terminal.size(dask.tree_bytes)} of {limit}"
     return member.name, state, restarts, threads, memory, why
-
-
-def _memory(worker: ConnectedWorker) -> str:
-    limit = terminal.size(worker.limit_bytes) if worker.limit_bytes else "no limit"
-    return f"{terminal.size(worker.tree_bytes)} of {limit}"
 
 
 def _advise(service: Service, now: ServiceOverview) -> None:

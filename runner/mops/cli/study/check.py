@@ -16,7 +16,7 @@ from mops.cli.options import EnvOption, JsonOption, PythonOption
 from mops.cli.study.trial_report import fields_of, raise_failure, say_warnings, to_json
 from mops.cluster.embedded import embedded_slots
 from mops.jobs.prepare import PreparedStudy, prepare
-from mops.jobs.trial.trial import Trial, check_model, try_model
+from mops.jobs.trial.trial import check_model, try_model
 from mops.settings import Settings
 from mops.worker.environment.options import child_environment
 from mops.worker.environment.variables import read_variables
@@ -52,16 +52,6 @@ def check(
     if trial is None:
         check_model(prepared, settings, child)
     plan = _plan(prepared, settings) | {"env": variables, "python": child.python}
-    _show(plan, trial, as_json=as_json)
-
-
-def _say_what_runs() -> None:
-    # The trial reports a crash itself; the worker's log line would speak of retries and of the rest of a job.
-    logging.getLogger("mops.worker").setLevel(logging.ERROR)
-    terminal.say("running one simulation three times, and another one in between; --no-run skips this")
-
-
-def _show(plan: dict[str, Any], trial: Trial | None, *, as_json: bool) -> None:
     if as_json:
         terminal.data_json(plan | {"trial": None if trial is None else to_json(trial)})
     else:
@@ -69,6 +59,12 @@ def _show(plan: dict[str, Any], trial: Trial | None, *, as_json: bool) -> None:
     if trial is not None:
         say_warnings(trial)
         raise_failure(trial)
+
+
+def _say_what_runs() -> None:
+    # The trial reports a crash itself; the worker's log line would announce a retry, which a trial does not do.
+    logging.getLogger("mops.worker").setLevel(logging.ERROR)
+    terminal.say("running one simulation three times, and another one in between; --no-run skips this")
 
 
 def _plan(prepared: PreparedStudy, settings: Settings) -> dict[str, Any]:

@@ -74,7 +74,9 @@ def say_warnings(trial: Trial) -> None:
         _say_differences(list(map(str, trial.varying.differences)))
         terminal.say(f"hint: {_ADVICE[trial.varying.cause]}")
     if trial.reads_written:
-        terminal.say(f"warning: the model reads files that it wrote before: {_listed(trial.reads_written)}")
+        shown, more = trial.reads_written[:_DIFFERENCES_SHOWN], len(trial.reads_written) - _DIFFERENCES_SHOWN
+        others = f" and {units.counted(more, 'other file')}" if more > 0 else ""
+        terminal.say(f"warning: the model reads files that it wrote before: {', '.join(shown)}{others}")
         terminal.say(f"hint: {_READS_ADVICE}")
     if trial.varying_losses:
         terminal.say("warning: a target is not reproducible: it scores the same tables differently")
@@ -82,12 +84,6 @@ def say_warnings(trial: Trial) -> None:
         terminal.say(f"hint: {_TARGET_ADVICE}")
     if trial.other is not None:
         terminal.say(f"warning: the simulation in between failed: {_why(trial.other)}")
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    more = len(names) - _DIFFERENCES_SHOWN
-    shown = ", ".join(names[:_DIFFERENCES_SHOWN])
-    return f"{shown} and {units.counted(more, 'other file')}" if more > 0 else shown
 
 
 def _say_differences(lines: list[str]) -> None:
@@ -107,25 +103,19 @@ def raise_failure(trial: Trial) -> None:
     """
     if not trial.failures:
         return
-    # Target "*" is the consequence of a failed simulation.
-    lines = [
-        f"the trial failed: {_what(failure)}: {_why(failure)}" for failure in trial.failures if failure.target != "*"
-    ]
+    lines = []
+    for failure in trial.failures:
+        if failure.target == "*":  # the consequence of a failed simulation
+            continue
+        what = f"the simulation with seed {failure.seed}" if failure.target is None else f"target {failure.target}"
+        lines.append(f"the trial failed: {what}: {_why(failure)}")
+    last_prints = trial.prints.partition("Fatal Python error")[0].strip()  # the error has the traceback of a crash
     traces = [failure.traceback.rstrip() for failure in trial.failures if failure.traceback]
     raise TrialFailed(
         "\n".join([*lines, *traces[:1]]),
         where=f"the first parameter set, {canonical_json(trial.group.params)[:_PARAMS_SHOWN]}",
-        hint=f"its last output: {_last_words(trial.prints) or '(none)'}",
+        hint=f"its last output: {last_prints[-_LAST_PRINTS:] or '(none)'}",
     )
-
-
-def _last_words(prints: str) -> str:
-    """Return the last output, without the traceback of a crash, which the error shows already."""
-    return prints.partition("Fatal Python error")[0].strip()[-_LAST_PRINTS:]
-
-
-def _what(failure: Failure) -> str:
-    return f"the simulation with seed {failure.seed}" if failure.target is None else f"target {failure.target}"
 
 
 def _why(failure: Failure) -> str:
