@@ -127,7 +127,7 @@ def commands() -> str:
     for name in top.commands:
         command = top.commands[name]
         if isinstance(command, TyperGroup):
-            parts += [f"## mops {name}", prose(command.help or "")]
+            parts += [f"## mops {name}", *help_blocks(command.help or "")]
             verbs = ((verb, command.commands[verb]) for verb in command.commands)
             parts += [command_text(f"mops {name} {verb}", found, "###") for verb, found in verbs if not found.hidden]
         else:

@@ -177,7 +177,7 @@ def test_without_the_right_to_forward_ports_the_status_shows_what_kubernetes_kno
         began = time.monotonic()
         told = service.mops("cluster", "status", code=4, **env)
         assert time.monotonic() - began < 60
-        assert "needs get and create for pods/portforward (Forbidden)" in told.err
+        assert "needs permission to get and create pods/portforward (Forbidden)" in told.err
         assert all(name in told.out for name in service.pods("worker"))
         assert status(service, code=4, **env)["scheduler"]["dask"] is None
         assert "pods/portforward" in service.mops("dashboard", "--port", "0", code=4, **env).err

@@ -104,11 +104,13 @@ def error_texts() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def help_texts() -> Iterator[tuple[str, Any]]:
-    """Yield every command by its words."""
+    """Yield every command and group by its words."""
     top = get_command(app)
+    yield "mops", top
     for name in top.commands:
         command = top.commands[name]
         if hasattr(command, "commands"):
+            yield f"mops {name}", command
             yield from ((f"mops {name} {verb}", command.commands[verb]) for verb in command.commands)
         else:
             yield f"mops {name}", command

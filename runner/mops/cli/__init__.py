@@ -1,1 +1,1 @@
-"""The command ``mops``: one verb a file, no logic."""
+"""The command ``mops``: one file for each command, without logic."""

@@ -15,7 +15,7 @@ from typer.main import get_command
 import mops
 from mops.cli import terminal
 from mops.cli.interrupt import interruptible
-from mops.cli.options import ADVANCED, COMMON, SERVICE
+from mops.cli.options import ADVANCED, COMMON, SERVICE, STUDY
 from mops.errors import MopsError
 
 VERBS: Mapping[str, Mapping[str, str]] = {
@@ -83,7 +83,7 @@ class _Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the command's options, and then the panels of shared options."""
         sections: dict[str, list[tuple[str, str]]] = {
-            title: [] for title in ("Arguments", "Options", COMMON, SERVICE, ADVANCED)
+            title: [] for title in ("Arguments", "Options", STUDY, COMMON, SERVICE, ADVANCED)
         }
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -106,19 +106,29 @@ class _Group(TyperGroup):
 
 app = typer.Typer(
     cls=_Group,
-    help="Run simulation studies with bounded memory and durable results.",
+    help="""Run simulation studies with bounded memory and durable results.
+
+    Example:
+
+        mops study check study.json
+
+        mops jobs submit study.json --name waves
+
+        mops jobs results waves
+    """,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group, help_ in {
-    "jobs": "Run studies and read their results.",
-    "study": "Prepare a study before it runs.",
-    "cluster": "Show the connected cluster service.",
+for group, (summary, example) in {
+    "jobs": ("Run studies and read their results.", "mops jobs submit study.json --name waves"),
+    "study": ("Prepare a study before it runs.", "mops study check study.json"),
+    "cluster": ("Show the connected cluster service.", "mops cluster status"),
 }.items():
-    app.add_typer(typer.Typer(cls=_Group, help=help_, no_args_is_help=True, rich_markup_mode=None), name=group)
+    text = f"{summary}\n\nExample:\n\n    {example}"
+    app.add_typer(typer.Typer(cls=_Group, help=text, no_args_is_help=True, rich_markup_mode=None), name=group)
 
 
 def _version(wanted: bool) -> None:
@@ -133,7 +143,10 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit")
     ] = False,
     verbose: Annotated[
-        int, typer.Option("-v", "--verbose", count=True, help="Print more log lines: -v INFO, -vv DEBUG")
+        int,
+        typer.Option(
+            "-v", "--verbose", count=True, show_default=False, help="Print more log lines: -v INFO, -vv DEBUG"
+        ),
     ] = 0,
 ) -> None:
     """Set up logging."""

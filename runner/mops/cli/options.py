@@ -10,12 +10,17 @@ import typer
 COMMON = "Common"
 SERVICE = "Cluster service"
 ADVANCED = "Advanced"
+STUDY = "Study file (.json)"
 
 StorageOption = Annotated[
     str | None,
-    typer.Option("--storage", help="Use this folder or URL for results", rich_help_panel=COMMON),
+    typer.Option("--storage", metavar="FOLDER|URL", help="Use this folder or URL for results", rich_help_panel=COMMON),
 ]
 LocalOption = Annotated[
+    bool,
+    typer.Option("--local", help="Use this machine's storage, not the connected service's", rich_help_panel=COMMON),
+]
+RunLocallyOption = Annotated[
     bool,
     typer.Option("--local", help="Run on this machine even when connected to a service", rich_help_panel=COMMON),
 ]
@@ -38,6 +43,6 @@ PythonOption = Annotated[
 ]
 PriorityOption = Annotated[
     Literal["low", "normal", "high"] | None,
-    typer.Option(help="Set the job's share of a cluster that other jobs use too", rich_help_panel=ADVANCED),
+    typer.Option(help="Set the job's share of a cluster that other jobs also use", rich_help_panel=ADVANCED),
 ]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name")]

@@ -17,9 +17,9 @@ from mops.cli.options import (
     DetachOption,
     EnvOption,
     JsonOption,
-    LocalOption,
     PriorityOption,
     PythonOption,
+    RunLocallyOption,
     StorageOption,
 )
 from mops.errors import UsageError
@@ -81,7 +81,7 @@ class StartOptions:
     storage: StorageOption = None
     env: EnvOption = None
     python: PythonOption = None
-    local: LocalOption = False
+    local: RunLocallyOption = False
     wait: WaitOption = False
     queue: QueueOption = None
     priority_class: PriorityClassOption = None
@@ -132,7 +132,7 @@ class StartOptions:
         return None
 
     def run_options(self, service: Service | None, display: JobDisplay) -> RunOptions:
-        """Return what :mod:`mops.jobs.submit`'s functions share; the environment's settings are read and checked."""
+        """Return the options for :mod:`mops.jobs.submit`, with the settings of the environment, checked."""
         return RunOptions(
             env=read_variables(self.env or []),
             python=self.python,

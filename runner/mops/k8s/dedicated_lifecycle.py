@@ -102,8 +102,8 @@ class DedicatedCluster:
 def _find_or_create(kubernetes: Kubernetes, manifest: Object, owner: Object) -> Object:
     """Return the object of a manifest that belongs to an owner: the existing object, or a new one.
 
-    An object of the same name that is being deleted, or that belongs to another owner, must disappear first, together
-    with what it owned: the operator would mistake that for the new object's, and Kubernetes would delete it.
+    If an object of the same name is being deleted or belongs to another owner, wait until Kubernetes has deleted the
+    object and what it owned. Otherwise the operator would use these remains for the new object, and lose them.
     """
     existing = kubernetes.present(manifest)
     if existing is not None:
@@ -129,9 +129,10 @@ def _wait_until(condition: Callable[[], bool], patience_s: float, otherwise: Ser
 
 @contextmanager
 def dedicated_cluster(folder: Path | None) -> Iterator[None]:
-    """Run the body with a job's dedicated cluster; remove the cluster if the body's end is the end of the Job.
+    """Run the body with a job's dedicated cluster; remove the cluster if the Job ends with the body.
 
-    Otherwise the Job's next pod finds the cluster. If there is none, the operator removes it after :data:`IDLE_S`.
+    If the Job continues, its next pod finds the cluster. If no pod follows, the operator removes the cluster after
+    :data:`mops.k8s.dedicated.IDLE_S`.
 
     Parameters
     ----------

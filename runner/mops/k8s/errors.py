@@ -37,7 +37,9 @@ def translated(where: str) -> Iterator[None]:
         code = error.response.status_code if error.response is not None else 0
         raise _refused(code, _message(error), where) from error
     except httpx_ws.WebSocketUpgradeError as error:
-        message = f"port forwarding needs get and create for pods/portforward ({error.response.reason_phrase})"
+        message = (
+            f"port forwarding needs permission to get and create pods/portforward ({error.response.reason_phrase})"
+        )
         raise _refused(error.response.status_code, message, where) from error
     except kr8s.NotFoundError as error:
         raise ServiceError(str(error), where=where, hint="'kubectl get all' lists what exists") from error

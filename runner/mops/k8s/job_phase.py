@@ -57,7 +57,7 @@ _SUSPENDED = "if Kueue suspended it, name a queue: mops jobs resume JOB --take-o
 _FAILED = {
     "BackoffLimitExceeded": "its pods failed too often",
     "DeadlineExceeded": "it took longer than activeDeadlineSeconds allows",
-    "PodFailurePolicy": "its pod ended with an exit code that a restart cannot help",
+    "PodFailurePolicy": "its pod ended with an exit code that a restart would repeat",
 }
 
 

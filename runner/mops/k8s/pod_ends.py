@@ -28,13 +28,13 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The folder with the token of a pod's service account and the name of its namespace."""
 
 NEAR_SECONDS = 25.0
-"""The end of a container explains the loss of a worker at most this long before the query that saw the end.
+"""If a query sees the end of a container, the end explains the loss of its worker up to this long before the query.
 
 Queries come every 10 s, and a lost worker waits 20 s for an explanation.
 """
 
 SOON_SECONDS = 2.0
-"""The same for the loss of a worker after that query: a scheduler notices at once that a process has ended."""
+"""The end also explains the loss up to this long after the query: a scheduler notices the end of a process at once."""
 
 PAUSE_SECONDS = 30.0
 """If two queries are farther apart, the time of what happened between them is unknown."""

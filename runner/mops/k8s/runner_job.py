@@ -18,7 +18,10 @@ FATAL = (1, 2)
 """Exit codes of failures that a restart would repeat."""
 
 COUNTED = (4, 137)
-"""Exit codes that count as a try: storage or cluster out of reach, and SIGKILL, as when the runner is out of memory."""
+"""Exit codes that count towards ``backoffLimit``: the storage or the cluster is out of reach, or SIGKILL.
+
+A runner that is out of memory gets SIGKILL.
+"""
 
 DEDICATED_FOLDER = "/etc/mops/own-cluster"
 """The folder of the files that describe the dedicated Dask cluster to create (:data:`DEDICATED_FILES`)."""

@@ -63,7 +63,8 @@ class ServiceOverview:
     Parameters
     ----------
     scheduler
-        The scheduler's pods: one, or two while a pod replaces the other. None, here and below: nothing answers.
+        The scheduler's pods: one, or two while a pod replaces the other. In this field and those below, None says that
+        Kubernetes or Dask did not answer.
     workers
         The workers that Kubernetes or Dask knows.
     runners

@@ -424,7 +424,9 @@ def another_version(service: chart.ServiceConfig) -> str:
 
 
 def _no_dedicated_cluster(what: str, value: str) -> UsageError:
-    return UsageError(what, where="--dedicated", hint=f"leave out --dedicated, or ask the operator to set {value}")
+    return UsageError(
+        what, where="--dedicated", hint=f"leave out --dedicated, or ask the cluster's operator to set {value}"
+    )
 
 
 def forbidden(missing: list[str], where: str) -> ServiceError:

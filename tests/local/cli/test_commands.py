@@ -268,7 +268,9 @@ def test_check_reports_what_would_run_and_stores_nothing(lab: CommandLab) -> Non
 # the terminal
 
 
-@pytest.mark.parametrize("command", [[], ["jobs"], ["jobs", "submit"], ["jobs", "results"], ["study", "check"]])
+@pytest.mark.parametrize(
+    "command", [[], ["jobs"], ["jobs", "submit"], ["jobs", "results"], ["study"], ["study", "sample"]]
+)
 def test_help_is_on_stdout_and_fits_a_terminal(lab: CommandLab, command: list[str]) -> None:
     ran = lab.run(*command, "--help", COLUMNS="80")
     assert (ran.code, ran.err) == (0, "")

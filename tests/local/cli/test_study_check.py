@@ -242,7 +242,7 @@ def test_a_failed_target_fails_the_trial(check: Any) -> None:
 def test_a_failure_of_the_simulation_in_between_is_a_warning(check: Any) -> None:
     ran = check("fails_elsewhere")
     assert ran.code == 0
-    assert "warning: the simulation in between failed: error: ValueError: x is 2" in ran.err
+    assert "warning: the other simulation of the trial failed: error: ValueError: x is 2" in ran.err
     assert re.search(r"^reproducible +yes$", ran.out, re.MULTILINE)
 
 

@@ -135,7 +135,7 @@ TABLE: dict[str, tuple[Object | None, list[Object], list[Object], str, str]] = {
         [ended("Failed", end(2, message="error: no model\n  at: model.py\nhint: write one"))],
         [],
         "failed",
-        "its pod ended with an exit code that a restart cannot help; exit code 2: error: no model",
+        "its pod ended with an exit code that a restart would repeat; exit code 2: error: no model",
     ),
     "about to have failed": (job(conditions=[condition("FailureTarget", LIMIT)]), [OOM], [], "failed", "too often"),
     "failed for a reason of the future": (

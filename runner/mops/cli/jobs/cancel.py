@@ -10,7 +10,7 @@ from mops.jobs.job import open_job
 def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption = False) -> None:
     """Stop a job.
 
-    The runner commits what is finished within seconds. 'mops jobs resume' continues the job later.
+    The runner commits what is finished, and stops within seconds. 'mops jobs resume' continues the job later.
 
     Example:
 
@@ -18,7 +18,7 @@ def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption =
     """
     found = open_job(job, storage, local=local)
     if found.cancel():
-        terminal.say(f"job {job} is cancelled; if it runs, its runner commits what is finished within seconds")
+        terminal.say(f"job {job} is cancelled; if it runs, its runner commits what is finished and stops")
         service = connected_service.service_with(found.files, local=local)
         for name in service.delete_idle_jobs(job) if service else ():
             terminal.say(f"deleted its Kubernetes Job {name}, which had not started")

@@ -25,7 +25,7 @@ def clean(
     local: LocalOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove files of killed runners that do not count.
+    """Remove files that killed runners left and that are not results.
 
     Results do not change. You can clean a job while it runs, but --last-attempt needs a job without a runner.
 
@@ -43,6 +43,6 @@ def clean(
     terminal.say(f"{verb} {units.counted(len(done.paths), 'file')}, {terminal.size(done.bytes)}")
     if done.kept:
         terminal.say(
-            f"kept {units.counted(done.kept, 'file')} of the last attempt, which its runner may still commit; "
-            "if it has no runner: --last-attempt"
+            f"kept {units.counted(done.kept, 'file')} of the last attempt, which a runner may still commit; "
+            "if the job has no runner, remove them with --last-attempt"
         )

@@ -15,7 +15,7 @@ from mops.jobs.location import locate
 
 
 def delete_(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="The names of the jobs")],
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB", help="The names of the jobs")],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Delete without asking")] = False,
     storage: StorageOption = None,
     local: LocalOption = False,
@@ -23,7 +23,7 @@ def delete_(
 ) -> None:
     """Delete jobs with their results.
 
-    mops does not delete a running job. Run the command again to finish a deletion that was killed.
+    mops does not delete a running job. If a deletion was killed, run the command again to finish it.
 
     Example:
 

@@ -19,7 +19,7 @@ from mops.k8s.job_phase import Phase
 def list_(
     state: Annotated[list[str] | None, typer.Option(metavar="STATES", help="Show only jobs in these states")] = None,
     limit: Annotated[
-        int | None, typer.Option("-n", "--limit", min=1, help="Show only this many of the newest jobs")
+        int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="Show only this many of the newest jobs")
     ] = None,
     storage: StorageOption = None,
     local: LocalOption = False,

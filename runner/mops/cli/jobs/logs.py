@@ -15,8 +15,10 @@ from mops.jobs.text_log import read
 
 def logs(
     job: JobArgument,
-    attempt: Annotated[int | None, typer.Option(help="Print the log of this attempt only")] = None,
-    tail: Annotated[int | None, typer.Option("-n", "--tail", min=0, help="Print only this many last lines")] = None,
+    attempt: Annotated[int | None, typer.Option(metavar="N", help="Print the log of this attempt only")] = None,
+    tail: Annotated[
+        int | None, typer.Option("-n", "--tail", metavar="N", min=0, help="Print only this many last lines")
+    ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines until the job ends")] = False,
     pod: Annotated[
         bool, typer.Option("--pod", help="Print the output of the runner's newest pod", rich_help_panel=SERVICE)
@@ -29,7 +31,7 @@ def logs(
 ) -> None:
     """Print the log of a job, with the output of its model.
 
-    The runner writes the log with each checkpoint, so it is some seconds behind a running job.
+    The runner writes the log with each checkpoint, so the log is some seconds behind a running job.
 
     Example:
 

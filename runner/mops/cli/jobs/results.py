@@ -29,8 +29,8 @@ def results(
 ) -> None:
     """List the committed results of a job, or export them.
 
-    Parts are Parquet files, and readable while the job runs. A folder may also hold parts of a killed runner that do
-    not count; --json lists the parts that do.
+    Parts are Parquet files, and you can read them while the job runs. A folder may also hold files that a killed
+    runner left and that are not results. --json lists the parts that count.
 
     Example:
 

@@ -17,14 +17,14 @@ from mops.jobs.submit import resume as resume_job
 @with_start_options
 def resume(
     job: JobArgument,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Replace a runner that runs the job")] = False,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Replace the runner that runs the job")] = False,
     *,
     start: StartOptions,
 ) -> None:
     """Continue a job that was stopped or killed.
 
     mops runs the parameter sets that are not committed. Settings come from the present environment. Project, study and
-    seeds are those of the submit, and so are options, unless you give other ones here.
+    seeds are those of the submit. Options are also those of the submit, unless you give other ones here.
 
     Example:
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mops.cli import job_progress, terminal
-from mops.cli.options import JobArgument, StorageOption
+from mops.cli.options import SERVICE, JobArgument, StorageOption
 from mops.errors import MopsError, Superseded
 from mops.jobs.job import open_job
 from mops.jobs.submit import RunnerProcess
@@ -35,26 +35,34 @@ def run(
     ] = None,
     pod: Annotated[
         bool,
-        typer.Option("--pod", help="Exit with 0 when Kubernetes must not restart the runner"),
+        typer.Option("--pod", help="Exit with 0 when Kubernetes must not restart the runner", rich_help_panel=SERVICE),
     ] = False,
     grace: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=1, help="Expect the kill this many seconds after SIGTERM"),
+        typer.Option(
+            metavar="SECONDS", min=1, help="Expect SIGKILL this many seconds after SIGTERM", rich_help_panel=SERVICE
+        ),
     ] = None,
     dedicated: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Create the dedicated Dask cluster that this folder describes"),
+        typer.Option(
+            metavar="FOLDER",
+            help="Create the dedicated Dask cluster that this folder describes",
+            rich_help_panel=SERVICE,
+        ),
     ] = None,
     workers: Annotated[
         str | None,
-        typer.Option(help="Ask Kubernetes why pods with these labels ended"),
+        typer.Option(
+            metavar="SELECTOR", help="Ask Kubernetes why pods with these labels ended", rich_help_panel=SERVICE
+        ),
     ] = None,
 ) -> None:
     """Run a job that exists.
 
     Without a request, a job that was cancelled or has ended does not run. Exit codes are those of submit. With --pod,
-    partial, cancelled and superseded are 0, because the state is in the storage, and a model that cannot be imported
-    ends the job as failed.
+    the exit code is also 0 for partial, cancelled and superseded, because the state is in the storage. With --pod, a
+    model that cannot be imported ends the job as failed.
 
     Example:
 

@@ -20,7 +20,7 @@ def status(
 ) -> None:
     """Show the state of a job.
 
-    The state, what is committed, why simulations failed, and the last sign of life of the runner.
+    The command prints what is committed, why simulations failed, and when the runner was last seen.
 
     Example:
 

@@ -16,16 +16,16 @@ from mops.jobs.submit import submit as submit_study
 @with_start_options
 def submit(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")],
-    project: Annotated[Path | None, typer.Option(help="Use the model in this folder")] = None,
-    name: Annotated[str | None, typer.Option(help="Name the job")] = None,
+    project: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name the job")] = None,
     *,
     start: StartOptions,
 ) -> None:
     """Run a study on this machine or on the connected service.
 
-    Results are durable as the job runs. On a service the command returns when Kubernetes has accepted the job; --wait
-    follows it. NAME=VALUE of --env is kept with the job; for a secret, give NAME alone, and the runner takes the value
-    from its environment.
+    Results are durable while the job runs. On a service, the command returns when Kubernetes has accepted the job; with
+    --wait it follows the job. mops stores NAME=VALUE of --env with the job. For a secret, give only NAME: the runner
+    takes the value from its environment.
 
     Example:
 

@@ -42,8 +42,8 @@ def watch(
 ) -> None:
     """Follow a job until it ends.
 
-    This works on any machine that reaches the storage. Ctrl-C stops watching; the job continues. If the output is not a
-    terminal, the command prints a line for each change, at most every 10 s. With --json each line is an object.
+    You can watch from any machine that reaches the storage. Ctrl-C stops watching; the job continues. If the output is
+    not a terminal, the command prints a line for each change, at most every 10 s. With --json each line is an object.
 
     Example:
 
@@ -240,7 +240,7 @@ def _state(now: Status, time_s: float) -> str:
     if now.live is None:
         return f"{now.state}, attempt {now.attempt}, starting"
     age = units.duration(max(time_s - now.live.at, 0.0))
-    return f"{now.state}, attempt {now.attempt}, process {now.live.pid} on {now.live.host}, last sign of life {age} ago"
+    return f"{now.state}, attempt {now.attempt}, process {now.live.pid} on {now.live.host}, last seen {age} ago"
 
 
 def _fields(seen: History, now: Status) -> Iterator[tuple[str, str]]:

@@ -15,11 +15,16 @@ from mops.service.service import another_version
 
 def connect(
     namespace: Annotated[
-        str | None, typer.Option("-n", "--namespace", help="Use this namespace; default: that of the kubectl context")
+        str | None,
+        typer.Option(
+            "-n", "--namespace", metavar="NAMESPACE", help="Use this namespace; default: that of the kubectl context"
+        ),
     ] = None,
-    context: Annotated[str | None, typer.Option(help="Use this kubectl context")] = None,
-    kubeconfig: Annotated[Path | None, typer.Option(help="Use this kubeconfig file")] = None,
-    release: Annotated[str | None, typer.Option(help="Use this release of the chart; default: mops")] = None,
+    context: Annotated[str | None, typer.Option(metavar="CONTEXT", help="Use this kubectl context")] = None,
+    kubeconfig: Annotated[Path | None, typer.Option(metavar="FILE", help="Use this kubeconfig file")] = None,
+    release: Annotated[
+        str | None, typer.Option(metavar="RELEASE", help="Use this release of the chart; default: mops")
+    ] = None,
     dedicated: Annotated[
         bool, typer.Option("--dedicated", help="Run jobs on dedicated Dask clusters by default")
     ] = False,

@@ -36,8 +36,9 @@ def doctor(
 ) -> None:
     """Check whether memory is bounded on this machine or the cluster.
 
-    The command checks the cluster of MODELOPS_SCHEDULER, else the connected service, else this machine. With a job it
-    also shows how the child processes of the job started, and why.
+    The command checks the cluster of MODELOPS_SCHEDULER. If the variable is not set, the command checks the connected
+    service. Without a service, it checks this machine. If you name a job, the command also shows how the job's child
+    processes started, and why.
 
     Example:
 
@@ -56,7 +57,7 @@ def doctor(
         parts = {"scheduler": asdict(scheduler), "workers": [asdict(worker) for worker in workers]}
         terminal.data_json(parts | {"children": children, "findings": [asdict(finding) for finding in found]})
     else:
-        terminal.say(f"children: {children}")
+        terminal.say(f"child processes: {children}")
         n_threads = sum(worker.threads for worker in workers)
         terminal.say(f"{scheduler.address}: {len(workers)} workers, {n_threads} threads")
         if found:
@@ -94,7 +95,7 @@ def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
             ("simulations at once", str(slots)),
             ("memory", f"{terminal.size(allowed)}, {terminal.size(available)} available now"),
             ("simulation memory", terminal.size(share)),
-            ("children", children),
+            ("child processes", children),
             ("freed memory", "returned to the system" if trim_heap() else "kept: this libc has no malloc_trim"),
         ]
     )

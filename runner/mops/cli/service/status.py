@@ -23,8 +23,8 @@ UNKNOWN = "unknown: see the error below"
 def status(as_json: JsonOption = False) -> None:
     """Show the workers, memory and versions of the connected service.
 
-    The command joins Kubernetes' view of pods (restarts, pods that wait for room) with Dask's view of workers (memory
-    of each worker and its simulations), and lists settings that do not bound memory.
+    Kubernetes reports the state of each pod and its restarts. Dask reports the memory of each worker with its
+    simulations. The command also lists settings that do not bound memory.
 
     Example:
 

@@ -24,7 +24,7 @@ from mops.worker.environment.variables import read_variables
 
 def check(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, like study.json")],
-    project: Annotated[Path | None, typer.Option(help="Use the model in this folder")] = None,
+    project: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Use the model in this folder")] = None,
     env: EnvOption = None,
     python: PythonOption = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run a simulation, or only import the model")] = True,
@@ -32,8 +32,9 @@ def check(
 ) -> None:
     """Check a study and its model, and print what submit would run.
 
-    The first simulation runs three times, in fresh processes and after another simulation, and each target scores it
-    twice. The command shows whether the model is reproducible, its time and the size of its outputs. It stores nothing.
+    mops runs the first simulation three times, in fresh processes and after another simulation. Each target scores it
+    twice. The command shows whether the model is reproducible, how long a simulation takes and how large its outputs
+    are. It stores nothing.
 
     Example:
 

@@ -10,7 +10,7 @@ import typer
 
 from mops import units
 from mops.cli import terminal
-from mops.cli.options import JsonOption
+from mops.cli.options import STUDY, JsonOption
 from mops.errors import UsageError
 from mops.study.json_file import read_json, read_text
 from mops.study.sampling.draw import Method
@@ -18,33 +18,44 @@ from mops.study.sampling.write import sample as sample_space
 
 
 def sample(
-    space: Annotated[
-        Path, typer.Argument(metavar="SPACE", help="The space file: a JSON file with parameters and ranges")
-    ],
+    space: Annotated[Path, typer.Argument(metavar="SPACE", help="The space file, like space.json")],
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="Write this file: .json for a study, .parquet or .csv for sets")
     ],
     method: Annotated[Method, typer.Option(help="Draw with this method; lhs is a Latin hypercube")] = Method.SOBOL,
-    n: Annotated[int | None, typer.Option("-n", help="Draw this many parameter sets; not for a grid")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Set the seed; the same seed gives the same sets")] = 0,
-    study: Annotated[
-        Path | None, typer.Option(metavar="STUDY", help="Copy the other fields of this study, for a .json file")
+    n: Annotated[
+        int | None, typer.Option("-n", metavar="N", help="Draw this many parameter sets; not for a grid")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Set the model, for a .json file")] = None,
-    target: Annotated[list[str] | None, typer.Option(help="Add a target, for a .json file; repeatable")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Set the seed; the same seed gives the same sets")] = 0,
+    study: Annotated[
+        Path | None,
+        typer.Option(metavar="STUDY", help="Copy the other fields of this study", rich_help_panel=STUDY),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Set the model", rich_help_panel=STUDY)
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="Add a target; repeatable", rich_help_panel=STUDY),
+    ] = None,
     replicates: Annotated[
-        int | None, typer.Option(min=1, help="Set the replicates of each set, for a .json file")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Set the number of replicates of each parameter set", rich_help_panel=STUDY
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw parameter sets from a space, and write a study or a file of sets.
+    """Draw parameter sets from a space, and write them to a file.
 
     The space file has a range, values or a fixed value for each parameter. For a grid, ranges of floats need "points".
 
-        {"beta": {"min": 0.1, "max": 0.5}, "n": {"min": 1, "max": 9, "type": "int"},
+        {"beta": {"min": 0.1, "max": 0.5}, "kind": {"values": ["a", "b"]},
 
-        "x": {"min": 1e-4, "max": 1, "scale": "log"}, "kind": {"values": ["a", "b"]}, "fixed": 3}
+        "n": {"min": 1, "max": 9, "type": "int"}, "fixed": 3,
+
+        "x": {"min": 1e-4, "max": 1, "scale": "log"}}
 
     Example:
 

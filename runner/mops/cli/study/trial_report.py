@@ -83,7 +83,7 @@ def say_warnings(trial: Trial) -> None:
         _say_differences(list(map(str, trial.varying_losses)))
         terminal.say(f"hint: {_TARGET_ADVICE}")
     if trial.other is not None:
-        terminal.say(f"warning: the simulation in between failed: {_why(trial.other)}")
+        terminal.say(f"warning: the other simulation of the trial failed: {_why(trial.other)}")
 
 
 def _say_differences(lines: list[str]) -> None:
