@@ -1,4 +1,4 @@
-"""Looks whether a scheduler answers and has a worker; waits for the first one up to two minutes. For ``helm test``."""
+"""Checks for ``helm test`` that a scheduler answers and has a worker; waits up to two minutes for the first worker."""
 
 import json
 import sys
@@ -20,6 +20,6 @@ answer("/health")
 deadline = time.monotonic() + 120
 while not (workers := json.loads(answer("/api/v1/get_workers"))["workers"]):
     if time.monotonic() > deadline:
-        sys.exit(f"{scheduler} answers and has had no worker for 120 s: kubectl get pods, kubectl describe pod")
+        sys.exit(f"{scheduler} answers, but no worker has connected for 120 s: run kubectl describe pod")
     time.sleep(2)
 sys.stdout.write(f"{scheduler} has {len(workers)} workers\n")

@@ -151,7 +151,7 @@ imagePullSecrets:
 {{- else if .Values.storage.pvc.enabled -}}
 /storage
 {{- else -}}
-{{- fail "\n\nstorage.url is not set: nobody has said where results are to be kept.\nSet storage.url=abfs://CONTAINER/FOLDER with credentials under storage.runner and storage.worker,\nor storage.pvc.enabled=true for a volume of this cluster. The chart's README has both, step by step.\n" }}
+{{- fail "\n\nstorage.url is not set: results need a storage.\nSet storage.url=abfs://CONTAINER/FOLDER with credentials under storage.runner and storage.worker,\nor storage.pvc.enabled=true for a volume of this cluster. The chart's README describes both.\n" }}
 {{- end -}}
 {{- end }}
 

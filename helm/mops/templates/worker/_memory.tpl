@@ -16,7 +16,7 @@ this chart installs must pass it.
 {{- $rule = "worker.headroom" -}}
 {{- end -}}
 {{- if lt $headroom $tenth -}}
-{{- fail (printf "\n\nworker.headroom: %d MiB is less than a tenth of worker.memory, %d MiB of %d MiB.\nDask and the kernel would reach their limits together, and a whole worker would go for one simulation.\nLeave worker.headroom empty for max(10 %%, 256 MiB).\n" (div $headroom $mib) (div $tenth $mib) (div $memory $mib)) -}}
+{{- fail (printf "\n\nworker.headroom: %d MiB is less than a tenth of worker.memory, %d MiB of %d MiB.\nThe kernel would kill the whole worker before mops can kill the simulation that uses too much memory.\nLeave worker.headroom empty for max(10 %%, 256 MiB).\n" (div $headroom $mib) (div $tenth $mib) (div $memory $mib)) -}}
 {{- end -}}
 {{- $limit := div (sub $memory $headroom) $mib -}}
 {{- include "mops.worker.checkShare" (dict "root" $ "memory" (div $memory $mib) "headroom" (div $headroom $mib) "rule" $rule "limit" $limit) -}}
@@ -30,6 +30,6 @@ this chart installs must pass it.
 {{- if or (lt .limit 192) (lt $share 256) -}}
 {{- $least := add 192 (mul 512 $threads) -}}
 {{- $enough := max (add $least .headroom) (add 1 (div (mul 10 $least) 9)) -}}
-{{- fail (printf "\n\nworker.memory: a simulation has %d MiB, and needs 256 MiB or more:\n  %d MiB  worker.memory\n- %d MiB  headroom, %s\n= %d MiB  for Dask\n- 192 MiB  the worker's own process\n  / %d  worker.threads\n- 256 MiB  for what a simulation allocates before it is looked at\n= %d MiB  for each\nSet worker.memory to %dMi or more, or worker.threads to fewer.\n" $share .memory .headroom .rule .limit $threads $share $enough) -}}
+{{- fail (printf "\n\nworker.memory: a simulation has %d MiB, and needs 256 MiB or more:\n  %d MiB  worker.memory\n- %d MiB  headroom, %s\n= %d MiB  for Dask\n- 192 MiB  the worker's own process\n  / %d  worker.threads\n- 256 MiB  for what a simulation allocates between two measurements\n= %d MiB  for a simulation\nSet worker.memory to %dMi or more, or lower worker.threads.\n" $share .memory .headroom .rule .limit $threads $share $enough) -}}
 {{- end -}}
 {{- end }}
