@@ -340,8 +340,10 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
             runner.stop(0.0, hand_over=number == signal.SIGTERM)
         elif _is_command.get():
             os._exit(128 + number)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt(f"job {job!r} was stopped without a last commit; to continue it, call mops.resume")
         else:
-            raise _raised(number, f"job {job!r} was stopped without a last commit; to continue it, call mops.resume")
+            raise SystemExit(128 + number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -350,12 +352,6 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
         for number, handler in before.items():
             signal.signal(number, handler)
     if signal.SIGINT in asked and not _is_command.get():
-        raise _raised(
-            signal.SIGINT,
-            f"job {job!r} was stopped, and finished results are committed; to continue it, call mops.resume",
+        raise KeyboardInterrupt(
+            f"job {job!r} was stopped, and finished results are committed; to continue it, call mops.resume"
         )
-
-
-def _raised(number: int, what: str) -> BaseException:
-    """Return the exception for a signal in a user's program."""
-    return KeyboardInterrupt(what) if number == signal.SIGINT else SystemExit(128 + number)

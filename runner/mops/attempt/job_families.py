@@ -9,10 +9,8 @@ then refuses them by name, because it knows the narrower families. So nothing ru
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-
-import pyarrow as pa
 
 from mops.child.buffers import read_segment
 from mops.study.column_families import Columns, Families, Family, join_columns, join_families, misfits, news
@@ -89,8 +87,10 @@ class JobFamilies:
             self._narrow(segment.output, segment.families)
             return segment
         fitting: Columns = {}
-        for group, table in _tables_of(part, segment):
-            found = families_in(table)
+        table, start = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length}), 0
+        for (group, _), rows in zip(segment.simulations, segment.rows, strict=True):
+            found = families_in(table.slice(start, rows))
+            start += rows
             if wrong := misfits(self.of(segment.output), found):
                 misfitting[group] = f"output {segment.output!r}, column {wrong[0]!r}"
             else:
@@ -103,11 +103,3 @@ class JobFamilies:
         narrowed = join_columns(known, found)
         if narrowed != known:
             self._known = {**(self._known or {}), output: narrowed}
-
-
-def _tables_of(part: ResultBuffer, segment: Segment) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the group and the table of each simulation."""
-    table, start = read_segment(part.buffer, {"offset": segment.offset, "length": segment.length}), 0
-    for (group, _), rows in zip(segment.simulations, segment.rows, strict=True):
-        yield group, table.slice(start, rows)
-        start += rows

@@ -184,7 +184,13 @@ class Runner:
         self._follow_cluster()
         if not self._is_reconnecting:
             for task in self._plan.next_tasks(pilot=self._reference is None):
-                self._send(task)
+                request, avoid = self._request_for(task), self._recovery.to_avoid(task)
+                self._concurrency.task_sent(task, request)
+                if request.replicates == ():
+                    replicates = self._partial_groups.replicates(task.groups[0])
+                    self._tasks_in_flight.send_targets(task, request, replicates, avoid)
+                else:
+                    self._tasks_in_flight.send(task, request, avoid)
         self._handle(self._next_event(wait_s))
 
     def _until_failure(self, function: Callable[[], None]) -> MopsError | None:
@@ -215,14 +221,6 @@ class Runner:
             for task in self._tasks_in_flight.take_back(tasks):
                 self._plan.task_lost(task.number)
             self._tasks_in_flight.reconnect()
-
-    def _send(self, task: Task) -> None:
-        request, avoid = self._request_for(task), self._recovery.to_avoid(task)
-        self._concurrency.task_sent(task, request)
-        if request.replicates == ():
-            self._tasks_in_flight.send_targets(task, request, self._partial_groups.replicates(task.groups[0]), avoid)
-        else:
-            self._tasks_in_flight.send(task, request, avoid)
 
     def _request_for(self, task: Task) -> TaskRequest:
         settings, groups = self._job.settings, self._job.groups

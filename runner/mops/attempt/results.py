@@ -113,7 +113,12 @@ class ResultReceiver:
         """
         if self._families.known is None and result.reference is not None:
             result = self._set_reference(result)
-        result = self._without_misfits(result)
+        fitting, misfit = self._families.accept(result)
+        if misfit:
+            n = len(result.done) - len(fitting.done) or 1
+            message = "%s: parameter sets to run again: %d, because another task fixed the types of %s meanwhile"
+            logger.info(message, self._job.name, n, misfit)
+        result = fitting
         self._log(result)
         failed = failed_simulations(result)
         result.failures = self._tracebacks.shared(result.failures)
@@ -154,15 +159,6 @@ class ResultReceiver:
         # The worker checked these groups against another schema, so they run again.
         nothing: dict[str, Any] = {"done": frozenset(), "replicates": frozenset()}
         return replace(result, parts=[], failures=[], losses=[], reference=kept, **nothing)
-
-    def _without_misfits(self, result: TaskResult) -> TaskResult:
-        """Remove results that do not fit the families that other tasks have fixed. Their groups run again."""
-        fitting, misfit = self._families.accept(result)
-        if misfit:
-            n = len(result.done) - len(fitting.done) or 1
-            message = "%s: parameter sets to run again: %d, because another task fixed the types of %s meanwhile"
-            logger.info(message, self._job.name, n, misfit)
-        return fitting
 
 
 def check_outputs(wanted: Iterable[str] | None, families: Families) -> None:

@@ -19,8 +19,6 @@ from mops.attempt.planning.task_size import (
     WINDOW_PER_EMBEDDED_SLOT,
     WINDOW_PER_SLOT,
     TaskSizer,
-    replicates_per_task,
-    task_budget_s,
 )
 from mops.attempt.planning.window import Window
 from mops.cluster.shares import Share
@@ -369,11 +367,13 @@ def test_without_fusion_each_group_is_a_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left_s", "expected"),
-    [(1000.0, 1.0), (2.0, 0.5), (0.0, 0.1)],
+    ("n_left", "expected"),
+    [(1000, 1.0), (2, 0.5), (0, 0.1)],
 )
-def test_a_task_shrinks_near_the_end_of_the_job(left_s: float, expected: float) -> None:
-    assert task_budget_s(task_seconds=1.0, left_s=left_s, slots=2) == expected
+def test_a_task_shrinks_near_the_end_of_the_job(n_left: int, expected: float) -> None:
+    sizer = TaskSizer(1.0, fuse=True, window_per_slot=WINDOW_PER_SLOT)
+    sizer.add(1.0, n_groups=1, n_simulations=1)
+    assert sizer.budget_s(n_left, slots=2) == expected
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,10 @@ def test_a_task_shrinks_near_the_end_of_the_job(left_s: float, expected: float) 
     [(10, None, 1), (10, 5.0, 1), (10, 0.3, 3), (10, 0.4, 2), (7, 0.25, 4), (3, 1e-6, 3)],
 )
 def test_pieces_are_even_and_of_about_the_budget(n_left: int, seconds: float | None, expected: int) -> None:
-    assert replicates_per_task(n_left, seconds, 1.0) == expected
+    sizer = TaskSizer(1.0, fuse=True, window_per_slot=WINDOW_PER_SLOT)
+    if seconds is not None:
+        sizer.add(seconds, n_groups=1, n_simulations=1)
+    assert sizer.replicates_per_task(n_left, n_left=10**9, slots=1) == expected
 
 
 def test_recent_measurements_count_most() -> None:

@@ -6,6 +6,7 @@ checkpoints, and meanwhile looks for a newer attempt or a cancel. docs/internals
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -118,7 +119,7 @@ class Committer:
         self._limits = job.checkpoint_limits
         self._advisory = advisory.Writer(job.files)
         self._queue = _Queue(self._limits.bytes // _QUEUES)
-        self._n_files = 0
+        self._file_numbers = itertools.count(1)
         self._abandoned = self._cancel_seen = False
         self._has_good_commit = job.inherited.counts.simulations_good > 0
         self._types = StoredTypes(families.of)
@@ -185,16 +186,12 @@ class Committer:
             self._store_into(self._open, self._open.take_outputs())
         if now - self._polled_at >= POLL_SECONDS:
             self._polled_at = now
-            self._poll()
+            self._job.log.poll()  # raises if a newer attempt owns the job
+            if self._job.log.cancelled and not self._cancel_seen:
+                self._cancel_seen = True
+                self._put(CancelRequested())
+            self._observer.tick(self._open.bytes)
         return True
-
-    def _poll(self) -> None:
-        """Look for a newer attempt or a cancel in the log, and let the observer write what is due."""
-        self._job.log.poll()
-        if self._job.log.cancelled and not self._cancel_seen:
-            self._cancel_seen = True
-            self._put(CancelRequested())
-        self._observer.tick(self._open.bytes)
 
     def _wait_s(self) -> float:
         """Return how long to wait for the next result."""
@@ -251,17 +248,13 @@ class Committer:
 
     def _store_text(self) -> None:
         if text := self._text_log.take():
-            path = self._job.paths.text(self._job.attempt, self._next_number())
+            path = self._job.paths.text(self._job.attempt, next(self._file_numbers))
             self._advisory.write("the text log", lambda files: files.put(path, text.encode(errors="replace")))
 
     def _store_into(self, checkpoint: OpenCheckpoint, files: Iterable[tuple[str, str | None, Encoded]]) -> None:
         """Store files as parts of a checkpoint."""
         for kind, output, file in files:
-            path = self._job.paths.part(kind, output, self._job.attempt, self._next_number())
+            path = self._job.paths.part(kind, output, self._job.attempt, next(self._file_numbers))
             self._job.files.put(path, file.content)
             self._pending.add_written(file.bytes)
             checkpoint.parts.append(Part(path, file.rows, file.bytes, file.digest))
-
-    def _next_number(self) -> int:
-        self._n_files += 1
-        return self._n_files

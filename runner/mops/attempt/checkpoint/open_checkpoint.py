@@ -96,7 +96,11 @@ class OpenCheckpoint:
     def _write(self, buffer: pa.Buffer, segment: Segment, done: frozenset[int]) -> None:
         if self._outputs is not None and segment.output not in self._outputs:
             return
-        table = _rows_of(buffer, segment)
+        where = {"offset": segment.offset, "length": segment.length}
+        if 2 * segment.length < buffer.size:
+            # A copy of the few rows, because they would keep their whole buffer in memory.
+            buffer, where["offset"] = pa.py_buffer(buffer.slice(segment.offset, segment.length).to_pybytes()), 0
+        table = read_segment(buffer, where)
         simulations, rows = segment.simulations, segment.rows
         if not all(group in done for group, _ in simulations):
             table, simulations, rows = _only(done, table, simulations, rows)
@@ -166,14 +170,6 @@ def _column(field: pa.Field, values: Sequence[object]) -> pa.Array:
     numbers: dict[object, int] = {}  # each value is encoded once for all its rows
     indices = [numbers.setdefault(value, len(numbers)) for value in values]
     return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(list(numbers), pa.string()))
-
-
-def _rows_of(buffer: pa.Buffer, segment: Segment) -> pa.Table:
-    """Return a segment's rows; as a copy if they are few, because they would keep their whole buffer in memory."""
-    where = {"offset": segment.offset, "length": segment.length}
-    if 2 * segment.length < buffer.size:
-        buffer, where["offset"] = pa.py_buffer(buffer.slice(segment.offset, segment.length).to_pybytes()), 0
-    return read_segment(buffer, where)
 
 
 def _only(

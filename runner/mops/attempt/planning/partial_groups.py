@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from mops.attempt.planning.result_shelf import ResultShelf, Shelved
 from mops.errors import InternalError
 from mops.storage.backends.spool import Spool
-from mops.task import Failure, ResultBuffer, TaskResult, missing_losses
+from mops.task import ResultBuffer, TaskResult, missing_losses
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,6 @@ class _PartialGroup:
     rows: list[Shelved] = field(default_factory=list)
     seconds: float = 0.0
     failed: bool = False
-
-    def add(self, partial: PartialResult) -> None:
-        result = partial.result
-        self.settled |= result.replicates
-        self.keys += result.keys
-        self.rows += [partial.rows] if partial.rows is not None else []
-        self.seconds += result.seconds
-        self.failed |= partial.failed
 
 
 class PartialGroups:
@@ -93,14 +85,18 @@ class PartialGroups:
         InternalError
             A replicate has come before, so that its rows would be there twice.
         """
-        of_group = self._groups.setdefault(group, _PartialGroup())
-        if again := of_group.settled & partial.result.replicates:
+        of_group, result = self._groups.setdefault(group, _PartialGroup()), partial.result
+        if again := of_group.settled & result.replicates:
             raise InternalError(
                 f"replicates {', '.join(map(str, sorted(again)))} of group {group} came twice",
                 hint="the committed results are correct; report this, then continue the job: mops jobs resume",
             )
-        of_group.add(partial)
-        return group in partial.result.done or (self._has_all_replicates(group) and not self.targets_due(group))
+        of_group.settled |= result.replicates
+        of_group.keys += result.keys
+        of_group.rows += [partial.rows] if partial.rows is not None else []
+        of_group.seconds += result.seconds
+        of_group.failed |= partial.failed
+        return group in result.done or (self._has_all_replicates(group) and not self.targets_due(group))
 
     def drop(self, partial: PartialResult) -> None:
         """Remove a result that :meth:`keep` returned from the disk."""
@@ -122,7 +118,8 @@ class PartialGroups:
         of_group = self._groups.pop(group)
         rows = self._shelf.read(of_group.rows)
         self._shelf.remove(of_group.rows)
-        failures = sorted((failure for _, failures, _ in rows for failure in failures), key=_replicate)
+        failures = [failure for _, failures, _ in rows for failure in failures]
+        failures.sort(key=lambda failure: failure.replicate or 0)  # failures of targets keep their order
         if self._has_targets and any(failure.replicate is not None for failure in failures):
             failures.append(missing_losses(failures))
         return TaskResult(
@@ -134,8 +131,3 @@ class PartialGroups:
             failures=failures,
             losses=[loss for _, _, losses in rows for loss in losses],
         )
-
-
-def _replicate(failure: Failure) -> int:
-    """Return the sort key of a failure. Failures of targets keep their order."""
-    return failure.replicate or 0

@@ -181,7 +181,12 @@ class Plan:
         alone = blamed or task.alone
         if task.replicates is None:
             self._remove_whole(number)
-            self._whole_groups_lost(task.groups, blamed=blamed, alone=alone)
+            if len(task.groups) > 1 or not alone:
+                self._return_groups(task.groups)
+            elif blamed and (n := self._n_replicates(task.groups[0])) > 1:
+                self._split[task.groups[0]] = _SplitGroup(alone=list(range(n)))
+            else:
+                self._alone_at_end += task.groups
             return
         del self.tasks_in_flight[number]
         split = self._split[task.groups[0]]
@@ -191,14 +196,6 @@ class Plan:
             split.alone += task.replicates
         else:
             self._return_replicates(task.groups[0], task.replicates)
-
-    def _whole_groups_lost(self, groups: tuple[int, ...], *, blamed: bool, alone: bool) -> None:
-        if len(groups) > 1 or not alone:
-            self._return_groups(groups)
-        elif blamed and (n := self._n_replicates(groups[0])) > 1:
-            self._split[groups[0]] = _SplitGroup(alone=list(range(n)))
-        else:
-            self._alone_at_end += groups
 
     def stop(self) -> None:
         """Send no more tasks, except for the targets of groups whose replicates are all there."""
@@ -279,9 +276,15 @@ class Plan:
         if self.sizer.must_split(self._n_replicates(first), self._n_left, slots):
             self._split[first] = _SplitGroup(list(range(self._n_replicates(first))))
             return self._next_of_split(first, self._split[first])
-        groups = (first, *self._more_groups(min(size, room) - 1 if first not in self._suspects else 0))
+        groups = [first]
+        while len(groups) < min(size, room) and self._n_left and first not in self._suspects:
+            group = self._first_group()
+            if group in self._suspects:
+                self._return_groups((group,))
+                break
+            groups.append(group)
         self._n_whole_groups += len(groups)
-        return self._new_task(groups, None)
+        return self._new_task(tuple(groups), None)
 
     def _is_full(self, tasks_per_slot: int) -> bool:
         """Tell whether enough tasks are in flight."""
@@ -291,15 +294,6 @@ class Plan:
     def _first_group(self) -> int:
         self._n_left -= 1
         return heapq.heappop(self._returned_groups) if self._returned_groups else next(self._new_groups)
-
-    def _more_groups(self, n: int) -> Iterator[int]:
-        """Yield up to ``n`` more groups for the same task."""
-        for _ in range(min(n, self._n_left)):
-            group = self._first_group()
-            if group in self._suspects:
-                self._return_groups((group,))
-                return
-            yield group
 
     def _new_task(self, groups: tuple[int, ...], replicates: tuple[int, ...] | None, *, alone: bool = False) -> Task:
         self.last_number += 1

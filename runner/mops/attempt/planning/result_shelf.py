@@ -94,8 +94,14 @@ class ResultShelf:
             for one in shelved:
                 del self._there[id(one)]
                 self._live_bytes -= one.nbytes
-            if self._size > 2 * self._live_bytes + self._slack_bytes or not self._there:
-                self._rewrite()
+            if self._there and self._size <= 2 * self._live_bytes + self._slack_bytes:
+                return
+            # The old file lives until its last mapped buffer is released.
+            before, self._file, self._size = self._file, None, 0
+            if self._there and before is not None:
+                content = memoryview(before.mapped())
+                for kept in self._there.values():
+                    kept.extents = [self._append(content[start : start + length]) for start, length in kept.extents]
 
     def _append(self, data: Any) -> tuple[int, int]:
         if self._file is None:
@@ -105,15 +111,6 @@ class ResultShelf:
         self._file.write(b"\0" * (-length % _ALIGN))
         self._size += length + -length % _ALIGN
         return start, length
-
-    def _rewrite(self) -> None:
-        """Copy the remaining objects to a new file. The old file lives until its last mapped buffer is released."""
-        before, self._file, self._size = self._file, None, 0
-        if not self._there or before is None:
-            return
-        content = memoryview(before.mapped())
-        for shelved in self._there.values():
-            shelved.extents = [self._append(content[start : start + length]) for start, length in shelved.extents]
 
 
 def _load(content: memoryview, extents: list[tuple[int, int]], *, copied: bool) -> Any:

@@ -90,44 +90,33 @@ class TaskSizer:
         if not self._fuse or self.seconds_per_group is None:
             return 1
         by_window = window // self.least_tasks(slots)
-        return max(1, min(by_window, int(self._budget_s(n_left, slots) / max(self.seconds_per_group, 1e-9))))
+        return max(1, min(by_window, int(self.budget_s(n_left, slots) / max(self.seconds_per_group, 1e-9))))
 
     def replicates_per_task(self, n_replicates: int, n_left: int, slots: int) -> int:
-        """Return how many of a group's remaining replicates a task holds."""
-        return replicates_per_task(n_replicates, self.seconds_per_simulation, self._budget_s(n_left, slots))
+        """Return how many of a group's remaining replicates a task holds: at least one.
+
+        The tasks of a group hold equal numbers, of about the budget.
+        """
+        if self.seconds_per_simulation is None:
+            return 1
+        most = max(1, int(self.budget_s(n_left, slots) / max(self.seconds_per_simulation, 1e-9)))
+        return math.ceil(n_replicates / math.ceil(n_replicates / most))
 
     def must_split(self, n_replicates: int, n_left: int, slots: int) -> bool:
         """Tell whether a group is too long for one task. Before anything is measured, any group may be."""
         each_s = self.seconds_per_simulation
-        return n_replicates > 1 and (each_s is None or n_replicates * each_s > self._budget_s(n_left, slots))
+        return n_replicates > 1 and (each_s is None or n_replicates * each_s > self.budget_s(n_left, slots))
 
-    def _budget_s(self, n_left: int, slots: int) -> float:
+    def budget_s(self, n_left: int, slots: int) -> float:
+        """Return how many seconds of work a task should hold.
+
+        That is about ``task_seconds``. Near the job's end it is a share of the remaining work, so that all slots finish
+        together (guided self-scheduling, Polychronopoulos and Kuck 1987).
+        """
         left_s = n_left * (self.seconds_per_group or 0.0)
-        return task_budget_s(task_seconds=self._task_seconds, left_s=left_s, slots=slots)
-
-
-def task_budget_s(*, task_seconds: float, left_s: float, slots: int) -> float:
-    """Return how many seconds of work a task should hold.
-
-    That is about ``task_seconds``. Near the job's end it is a share of the remaining work, so that all slots finish
-    together (guided self-scheduling, Polychronopoulos and Kuck 1987).
-
-    Parameters
-    ----------
-    left_s
-        Work that is not sent yet, in seconds on one slot.
-    """
-    return min(task_seconds, max(left_s / (2 * slots), MIN_TASK_SECONDS))
+        return min(self._task_seconds, max(left_s / (2 * slots), MIN_TASK_SECONDS))
 
 
 def least_tasks(slots: int, per_slot: float) -> int:
     """Return the least tasks that a window is divided into."""
     return math.ceil(per_slot * slots)
-
-
-def replicates_per_task(n_left: int, seconds_per_simulation: float | None, budget_s: float) -> int:
-    """Return how many of a long group's replicates a task holds: equal numbers of about the budget, at least one."""
-    if seconds_per_simulation is None:
-        return 1
-    most = max(1, int(budget_s / max(seconds_per_simulation, 1e-9)))
-    return math.ceil(n_left / math.ceil(n_left / most))

@@ -48,51 +48,34 @@ class JobCollector(Collector):
         """Yield the metrics as they are now."""
         seen = self._snapshot()
         families = Families(mops_job=seen.job)
-        yield from _counters(families, seen, self._pending)
-        yield from _in_progress(families, seen, self._pending)
-        yield from _memory(families, seen)
-        yield from _whole_job(families, seen, self._attempt)
-
-
-def _counters(families: Families, seen: Snapshot, pending: PendingResults) -> Iterator[Metric]:
-    """Yield what counts from the attempt's beginning."""
-    ended = {verdict: seen.ended.get(verdict, 0) for verdict in ("good", *VERDICTS)}
-    yield families.counter_by("mops_simulations", "Simulations that have reached the runner.", "verdict", ended)
-    targets = {
-        "good": seen.finished.targets_good - seen.inherited.targets_good,
-        "failed": seen.finished.targets_failed - seen.inherited.targets_failed,
-    }
-    yield families.counter_by("mops_targets", "Targets that have reached the runner.", "verdict", targets)
-    yield families.counter("mops_groups_committed", "Parameter sets made durable.", seen.n_groups_committed)
-    yield families.counter("mops_written_bytes", "Bytes of Parquet parts stored.", pending.written_bytes)
-
-
-def _in_progress(families: Families, seen: Snapshot, pending: PendingResults) -> Iterator[Metric]:
-    yield families.gauge("mops_groups_in_flight", "Parameter sets sent and not back.", seen.in_flight)
-    yield families.gauge("mops_window_groups", "The most parameter sets that may be in flight now.", seen.window)
-    yield families.gauge("mops_slots", "Simulations that run at once.", seen.slots)
-    help_text = "Age of the oldest finished parameter set that is not durable; 0: all are."
-    yield families.gauge("mops_checkpoint_lag_seconds", help_text, pending.lag_s)
-    help_text = "Bytes of results that are finished and not durable."
-    yield families.gauge("mops_checkpoint_bytes", help_text, pending.bytes)
-
-
-def _memory(families: Families, seen: Snapshot) -> Iterator[Metric]:
-    help_text = "Resident memory of the runner's process, and of the tree with all that it has started."
-    sizes = {"process": resident_bytes(), "tree": seen.memory_bytes}
-    yield families.gauge_by("mops_memory_bytes", help_text, "of", sizes)
-    help_text = "What the runner's tree may take: the least limit of its cgroup and the machine."
-    yield families.gauge("mops_memory_limit_bytes", help_text, allowed_bytes())
-
-
-def _whole_job(families: Families, seen: Snapshot, attempt: int) -> Iterator[Metric]:
-    yield families.gauge("mops_job_attempt", "The attempt's number.", attempt)
-    yield families.gauge("mops_job_groups", "Parameter sets of the job.", seen.n_groups)
-    help_text = "Parameter sets that are committed, by whichever attempt."
-    yield families.gauge("mops_job_groups_durable", help_text, seen.n_groups_durable)
-    yield families.gauge("mops_job_simulations", "Simulations of the job.", seen.total)
-    help_text = "Simulations that are committed, by whichever attempt."
-    yield families.gauge("mops_job_simulations_durable", help_text, seen.durable.simulations)
+        ended = {verdict: seen.ended.get(verdict, 0) for verdict in ("good", *VERDICTS)}
+        yield families.counter_by("mops_simulations", "Simulations that have reached the runner.", "verdict", ended)
+        targets = {
+            "good": seen.finished.targets_good - seen.inherited.targets_good,
+            "failed": seen.finished.targets_failed - seen.inherited.targets_failed,
+        }
+        yield families.counter_by("mops_targets", "Targets that have reached the runner.", "verdict", targets)
+        yield families.counter("mops_groups_committed", "Parameter sets made durable.", seen.n_groups_committed)
+        yield families.counter("mops_written_bytes", "Bytes of Parquet parts stored.", self._pending.written_bytes)
+        yield families.gauge("mops_groups_in_flight", "Parameter sets sent and not back.", seen.in_flight)
+        yield families.gauge("mops_window_groups", "The most parameter sets that may be in flight now.", seen.window)
+        yield families.gauge("mops_slots", "Simulations that run at once.", seen.slots)
+        help_text = "Age of the oldest finished parameter set that is not durable; 0: all are."
+        yield families.gauge("mops_checkpoint_lag_seconds", help_text, self._pending.lag_s)
+        help_text = "Bytes of results that are finished and not durable."
+        yield families.gauge("mops_checkpoint_bytes", help_text, self._pending.bytes)
+        help_text = "Resident memory of the runner's process, and of the tree with all that it has started."
+        sizes = {"process": resident_bytes(), "tree": seen.memory_bytes}
+        yield families.gauge_by("mops_memory_bytes", help_text, "of", sizes)
+        help_text = "What the runner's tree may take: the least limit of its cgroup and the machine."
+        yield families.gauge("mops_memory_limit_bytes", help_text, allowed_bytes())
+        yield families.gauge("mops_job_attempt", "The attempt's number.", self._attempt)
+        yield families.gauge("mops_job_groups", "Parameter sets of the job.", seen.n_groups)
+        help_text = "Parameter sets that are committed, by whichever attempt."
+        yield families.gauge("mops_job_groups_durable", help_text, seen.n_groups_durable)
+        yield families.gauge("mops_job_simulations", "Simulations of the job.", seen.total)
+        help_text = "Simulations that are committed, by whichever attempt."
+        yield families.gauge("mops_job_simulations_durable", help_text, seen.durable.simulations)
 
 
 @contextmanager
