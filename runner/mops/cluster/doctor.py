@@ -144,18 +144,16 @@ def facts_of_worker(dask_worker: Any) -> Worker:
 def connected(client: Client) -> list[ConnectedWorker]:
     """Return the workers that are connected to the scheduler."""
     workers: Mapping[str, Mapping[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
-    return [_connected(address, known) for address, known in workers.items()]
-
-
-def _connected(address: str, known: Mapping[str, Any]) -> ConnectedWorker:
-    metrics = known.get("metrics", {})
-    return ConnectedWorker(
-        name=str(known["name"]),
-        address=address,
-        threads=known["nthreads"],
-        limit_bytes=known.get("memory_limit") or 0,
-        tree_bytes=metrics.get("memory", 0) + metrics.get("mops_children_bytes", 0),
-    )
+    return [
+        ConnectedWorker(
+            name=str(known["name"]),
+            address=address,
+            threads=known["nthreads"],
+            limit_bytes=known.get("memory_limit") or 0,
+            tree_bytes=sum(known.get("metrics", {}).get(name, 0) for name in ("memory", "mops_children_bytes")),
+        )
+        for address, known in workers.items()
+    ]
 
 
 def examine(client: Client, threads: int) -> tuple[Scheduler, list[Worker], list[Finding]]:
@@ -207,23 +205,15 @@ def findings(
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0 in the scheduler's environment",
         )
     yield from _version_findings("scheduler", scheduler.versions, own)
-    for where, same in _alike(workers).items():
-        yield from _worker_findings(where, same, own, threads)
-    yield from _host_findings(workers)
-
-
-def _alike(workers: Sequence[Worker]) -> dict[str, Worker]:
-    """Return one worker of each kind, by the names of all like it, so that a hundred equal workers are one line."""
-    kinds: dict[tuple[object, ...], list[Worker]] = defaultdict(list)
+    kinds: dict[tuple[object, ...], list[Worker]] = defaultdict(list)  # a hundred equal workers are one line
     for worker in workers:
         settings = (worker.threads, worker.limit_bytes, worker.target, worker.spill, worker.trim_threshold)
         kinds[(*settings, *sorted(worker.versions.items()))].append(worker)
-    return {_names(same): max(same, key=lambda worker: worker.own_bytes) for same in kinds.values()}
-
-
-def _names(workers: Sequence[Worker]) -> str:
-    more = f" and {len(workers) - 1} more" if len(workers) > 1 else ""
-    return f"worker {workers[0].address}{more}"
+    for alike in kinds.values():
+        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        largest = max(alike, key=lambda worker: worker.own_bytes)
+        yield from _worker_findings(f"worker {alike[0].address}{more}", largest, own, threads)
+    yield from _host_findings(workers)
 
 
 def _worker_findings(where: str, worker: Worker, own: Mapping[str, str], threads: int) -> Iterator[Finding]:

@@ -157,7 +157,7 @@ class ExternalCluster:
     def reconnect(self) -> None:
         """As :meth:`mops.cluster.base.Cluster.reconnect`; also makes the first connection."""
         self._wait_until(self._connect, f"the Dask scheduler at {self._address} does not answer")
-        self._wait_until(self._has_slots, f"the Dask cluster at {self._address} has no workers")
+        self._wait_until(self.count_slots, f"the Dask cluster at {self._address} has no workers")
         self._exchange_requests()
         self._losses.look()
 
@@ -225,17 +225,14 @@ class ExternalCluster:
             hint="start the cluster, or correct MODELOPS_SCHEDULER; to wait longer, set MODELOPS_JOB_CLUSTER_TIMEOUT",
         )
 
-    def _has_slots(self) -> bool:
-        self.count_slots()
-        return self._slots > 0
-
-    def count_slots(self) -> None:
-        """Count the slots of the workers that are there now, without those that are avoided."""
+    def count_slots(self) -> int:
+        """Count the slots of the workers that are there now, without those that are avoided; return their number."""
         threads = self._ask(lambda: self.client.nthreads())
         if threads is not None:
             counted = [n for worker, n in threads.items() if worker not in self._avoided]
             self._addresses = frozenset(threads)
             self._slots, self._workers = sum(max(n // self._threads, 1) for n in counted), len(counted)
+        return self._slots
 
     def _exchange_requests(self) -> None:
         """Publish what this job asks for, and read what others ask for."""

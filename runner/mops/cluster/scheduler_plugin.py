@@ -67,19 +67,16 @@ class AttemptPlugin(SchedulerPlugin):
                 continue
             task.suspicious = max(scheduler.allowed_failures + 1 - allowed, 0)
             if key in avoided:
+                avoid = frozenset(avoided[key])
+                workers = self._allowed.get(avoid)  # one set for all tasks that avoid the same workers
+                if workers is None:
+                    workers = self._allowed[avoid] = _Allowed(set(scheduler.workers) - avoid)
                 # An empty set would mean no restriction. Dask's loose restrictions do not hold back work stealing.
-                task.worker_restrictions = self._all_but(scheduler, frozenset(avoided[key]))
+                task.worker_restrictions = workers
             tag = self.queue.tag(key, self._price * seconds.get(key, 0.0), highest_taken)
             # Dask has the graph's number in this place, which makes its queue first in, first out.
             task.priority = (task.priority[0], tag, *task.priority[2:])
         _trim_spans(scheduler, tasks)
-
-    def _all_but(self, scheduler: Any, avoid: frozenset[str]) -> _Allowed:
-        """Return the workers that a task may use: one set for all tasks that avoid the same workers."""
-        allowed = self._allowed.get(avoid)
-        if allowed is None:
-            allowed = self._allowed[avoid] = _Allowed(worker for worker in scheduler.workers if worker not in avoid)
-        return allowed
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
         """Allow a new worker to the tasks that are waiting already."""

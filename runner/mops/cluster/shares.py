@@ -62,12 +62,6 @@ def fractions(requests: Sequence[ShareRequest]) -> list[float]:
     return [given[i] for i in range(len(requests))]
 
 
-def tasks_in_flight(slots: int, mine: ShareRequest, others: Sequence[ShareRequest]) -> int:
-    """Return how many tasks a job may have in flight: two for each slot of its share, and at least one."""
-    fraction, *_ = fractions([mine, *others])
-    return max(int(TASKS_PER_SHARED_SLOT * fraction * slots + _ROUNDING), 1)
-
-
 def share_of(slots: int, workers: int, mine: ShareRequest, others: Sequence[ShareRequest]) -> Share:
     """Return a job's share of a cluster.
 
@@ -81,4 +75,5 @@ def share_of(slots: int, workers: int, mine: ShareRequest, others: Sequence[Shar
     fraction, *_ = fractions([mine, *others])
     own_slots = max(math.ceil(fraction * slots - _ROUNDING), 1)
     own_workers = max(int(fraction * workers + _ROUNDING), 1)
-    return Share(own_slots, own_workers, tasks_in_flight(slots, mine, others))
+    tasks = max(int(TASKS_PER_SHARED_SLOT * fraction * slots + _ROUNDING), 1)
+    return Share(own_slots, own_workers, tasks)

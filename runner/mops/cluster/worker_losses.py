@@ -270,18 +270,15 @@ class WorkerLosses:
             cause = next((cause for cause in known if cause is not None), None)
             if cause is None and now - removal.at >= self._late_s:
                 cause = self._likely(worker, removal.at)
-            if cause is not None:
-                self._add(removal, cause)
-
-    def _add(self, removal: _Removal, cause: LossCause) -> None:
-        loss = replace(removal.loss, cause=cause)
-        self._judged.put(loss)
-        with self._changed:
-            self._unjudged.remove(removal)
-            self._causes[loss.worker] = removal.at, cause
-            if cause.removed:
-                self._removals |= dict.fromkeys(loss.keys, cause)
-            self._changed.notify_all()
+            if cause is None:
+                continue
+            self._judged.put(replace(removal.loss, cause=cause))
+            with self._changed:
+                self._unjudged.remove(removal)
+                self._causes[worker] = removal.at, cause
+                if cause.removed:
+                    self._removals |= dict.fromkeys(removal.loss.keys, cause)
+                self._changed.notify_all()
 
     def take(self) -> list[WorkerLoss]:
         """Return the losses that were judged since the last call."""
@@ -314,11 +311,11 @@ class WorkerLosses:
         """
         since = asked_at - NEAR_SECONDS
         deadline = asked_at + (self._late_s + _JUDGING_SECONDS if timeout_s is None else timeout_s)
-
-        def is_known() -> bool:
-            return self._causes.get(worker, (-math.inf, UNKNOWN))[0] >= since
-
         with self._changed:
-            while not (known := is_known()) and self._clock() < deadline and not given_up():
+            while True:
+                lost_at, cause = self._causes.get(worker, (-math.inf, UNKNOWN))
+                if lost_at >= since:
+                    return self._removals.pop(key, cause)
+                if self._clock() >= deadline or given_up():
+                    return self._removals.pop(key, UNKNOWN)
                 self._changed.wait(_POLL_SECONDS)
-            return self._removals.pop(key, self._causes[worker][1] if known else UNKNOWN)
