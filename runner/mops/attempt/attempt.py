@@ -261,10 +261,11 @@ def frozen_heap() -> Iterator[None]:
     """Exclude all present objects, which are mostly modules, from garbage collection.
 
     A full collection reads every object and stops all threads. With Dask imported, it takes 60 to 120 ms and happens
-    several times a minute if simulations are short. bench/tricks.py, 0 ms: -14 % of the runner's CPU time. By default,
-    the youngest generation is collected every 700 new objects, and one task creates more than that. With a threshold of
-    20,000 objects, the tracebacks of Dask's timeouts (several a task, 4 KiB each) used another 2 MiB. Objects in flight
-    at one collection are garbage a few collections later, so the next generation is collected after three and not ten.
+    several times a minute if simulations are short. bench/tricks.py, 0 ms: -14 % of the runner's CPU time.
+
+    The youngest generation is collected after 5,000 new objects. Python's default is 700, and one task creates more.
+    With 20,000, the tracebacks of Dask's timeouts (several a task, 4 KiB each) use 2 MiB more. The next generation is
+    collected after three of these collections instead of ten, because most objects in flight are garbage by then.
     """
     before = gc.get_threshold()
     gc.freeze()
@@ -319,8 +320,8 @@ def stopping_on_signals(runner: Runner, job: str, grace_s: float) -> Iterator[No
     results stay intact.
 
     In the command (:func:`as_command`) the third signal ends the process with its children. In a user's program, such
-    as a notebook's kernel, it is raised where it arrives. There Ctrl-C also raises a KeyboardInterrupt after the
-    commit, so that the program does not continue with a stopped job.
+    as a notebook's kernel, the third signal raises KeyboardInterrupt or SystemExit at once. There a first Ctrl-C also
+    raises KeyboardInterrupt, but after the commit, so that the program does not continue with a stopped job.
 
     Signals are handled only in the main thread. In other threads they belong to the user's program.
     """

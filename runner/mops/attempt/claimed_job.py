@@ -87,7 +87,7 @@ class ClaimedJob:
         return Limits(settings.checkpoint_seconds, settings.checkpoint_bytes, settings.batch_size_or(MOST_GROUPS))
 
     def end_attempt(self, failure: MopsError | None, *, hand_over: bool) -> State:
-        """Append the attempt's end to the log, unless another runner shall continue the job.
+        """Append the attempt's end to the log, unless the next runner continues the job.
 
         Parameters
         ----------

@@ -159,4 +159,4 @@ class Concurrency:
 
 
 def _window_text(now: int, before: int) -> str:
-    return f"window: {now} parameter sets (before: {before}); to keep it, set MODELOPS_JOB_BATCH_SIZE={now}"
+    return f"window: {now} parameter sets (before: {before}); to keep this size, set MODELOPS_JOB_BATCH_SIZE={now}"

@@ -47,7 +47,7 @@ class Batch(NamedTuple):
 
 
 class Batches:
-    """Counts committed groups off in batches.
+    """Divides committed groups into batches.
 
     Parameters
     ----------
@@ -127,8 +127,11 @@ def check(
     answer_s
         How long the scheduler and each worker have to answer, each time.
     """
+    keys = frozenset(batch.keys)
     for _ in polls(_POLL_SECONDS, leak_s):
-        left = _look(client, pool, frozenset(batch.keys), answer_s)
+        workers = list(client.scheduler_info()["workers"])
+        left: list[str] = client.sync(_look_everywhere, client, workers, pool, keys, answer_s)
+        left += _buffers("the runner", os.getpid(), keys)
         if not left:
             logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch.number, len(batch.keys))
             return True
@@ -168,15 +171,10 @@ async def trim_worker() -> None:
     await asyncio.to_thread(trim_heap)
 
 
-def _look(client: Client, pool: str, keys: frozenset[str], timeout_s: float) -> list[str]:
-    workers = list(client.scheduler_info()["workers"])
-    left: list[str] = client.sync(_look_everywhere, client, workers, pool, keys, timeout_s)
-    return left + list(_buffers("the runner", os.getpid(), keys))
-
-
 async def _look_everywhere(
     client: Client, workers: list[str], pool: str, keys: frozenset[str], timeout_s: float
 ) -> list[str]:
+    """Ask the scheduler and the workers what they hold for these keys. Runs in the client's event loop."""
     asked = [client.run_on_scheduler(on_scheduler, keys=keys)]
     asked += [client.run(on_worker, workers=[worker], pool=pool, keys=keys) for worker in workers]
     names = ["the scheduler", *workers]

@@ -28,7 +28,7 @@ class LostTasks:
     Attributes
     ----------
     n_in_a_row
-        Tasks that were lost since one came back, without those that a broken connection took.
+        Tasks that were lost since the last one came back, not counting those that a broken connection took.
     """
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class LostTasks:
     def came_back_empty(self, task: Task) -> TaskLost | None:
         """Count an empty result; return a loss that blames the task after several in a row.
 
-        A pool that was replaced, or another schema, causes one empty result, and not several in a row. A partial result
-        is progress, which ends by itself.
+        A replaced pool or another schema causes one empty result, and not several in a row. A partial result does not
+        count, because it leaves less to run.
         """
         steps = steps_of(task)
         self._n_empty.update(steps)
@@ -64,8 +64,8 @@ class LostTasks:
     def result_lost(self, task: Task, cause: LossCause) -> TaskLost | None:
         """Count a death of the worker that had a task's result; return a loss that blames the task after several.
 
-        Dask counts deaths only while a task runs, and runs a task without end whose result kills the worker that sends
-        it to the runner.
+        Dask counts deaths only while a task runs. If a task's result kills each worker that sends it to the runner,
+        Dask runs the task again without end.
         """
         if cause.removed:
             return None
@@ -144,7 +144,7 @@ def loss_text(loss: TaskLost, n_times: int, *, quarantined: bool) -> str:
         consequence = "its groups run again one by one"
     else:
         consequence = "its simulations run again at the end, each alone on a worker"
-    return f"{task_text(task)} {what}, time {n_times}: {loss.why}{cause}; {consequence}"
+    return f"{task_text(task)} {what} (times so far: {n_times}): {loss.why}{cause}; {consequence}"
 
 
 def task_text(task: Task) -> str:

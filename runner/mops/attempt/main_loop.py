@@ -57,7 +57,7 @@ _DELIVERY_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class StopRequested:
-    """An event: the runner shall stop; with ``hand_over`` the next runner continues the job."""
+    """An event: a request to stop the runner; with ``hand_over`` the next runner continues the job."""
 
     grace_s: float
     hand_over: bool
@@ -319,7 +319,7 @@ class Runner:
         self._tasks_in_flight.deliver_later(lambda: self._receiver.receive(loss.task, result))
 
     def _stop(self, request: StopRequested) -> None:
-        """Stop. One request that cancels overrides all that hand over, and a later request gives no more time."""
+        """Stop. A request to cancel overrides requests to hand over, and a later request can only shorten the time."""
         now = time.monotonic()
         grace_s = max(min(request.grace_s, self._stop_by - _STOP_SECONDS - now), 0.0)
         self._hand_over &= request.hand_over

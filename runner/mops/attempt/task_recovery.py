@@ -46,7 +46,7 @@ class TaskRecovery:
         self._faulty_workers = FaultyWorkers()
 
     def came_back(self, task: Task, worker: str, *, is_empty: bool) -> None:
-        """Note that a task has come back: a result speaks for its worker, and for the task.
+        """Note that a task has come back. A result clears the counts against the task and its worker.
 
         Parameters
         ----------

@@ -22,7 +22,7 @@ ThreadName = Literal["fetch", "deliver", "send", "explain", "connect"]
 FETCHES = 4
 """The most results that are fetched at once, so that one slow worker does not hold up the others.
 
-Dask does not merge up to five gatherings at once into one request, so that one of them can be given up alone."""
+Dask sends up to five gathers at once as separate requests, so that one of them can be given up alone."""
 
 _THREADS: dict[ThreadName, int] = {"fetch": FETCHES, "deliver": 1, "send": 1, "explain": 1, "connect": 1}
 _RECENT = 16

@@ -225,7 +225,7 @@ class TasksInFlight:
                 future = client.submit(run_task, request, *flight.futures, key=request.key, pure=False)
             flight.futures.insert(0, future)
             self._fetch_when_done(flight)
-        except Exception as error:  # noqa: BLE001 - sorted there
+        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             self._settle_error(flight, error)
 
     def _send_replicates(self, flight: _Flight, replicates: list[ResultBuffer]) -> None:
@@ -235,7 +235,7 @@ class TasksInFlight:
         key = flight.request.replicates_key
         try:
             flight.futures.append(flight.client.sync(_scatter, flight.client, key, replicates))
-        except Exception as error:  # noqa: BLE001 - sorted there
+        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             self._settle_error(flight, error, _SCATTER_ERRORS)
         else:
             self._submit(flight)
@@ -262,7 +262,7 @@ class TasksInFlight:
     def _wait_again(self, flight: _Flight) -> None:
         try:
             self._fetch_when_done(flight)
-        except Exception as error:  # noqa: BLE001 - sorted there
+        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             self._settle_error(flight, error)
 
     def _deliver_result(self, flight: _Flight) -> None:
@@ -276,7 +276,7 @@ class TasksInFlight:
             except KilledWorker:  # the transfer ended the worker, and running the task again ended another one
                 self._explain_later(flight)
                 return
-            except Exception as error:  # noqa: BLE001 - sorted there
+            except Exception as error:  # noqa: BLE001 - _settle_error raises defects
                 self._settle_error(flight, error)
                 return
             self._fetch_limit.add_size(result.nbytes)
@@ -297,7 +297,7 @@ class TasksInFlight:
             return
         try:
             event = self._failure_of(flight)
-        except Exception as error:  # noqa: BLE001 - sorted there
+        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             self._settle_error(flight, error)
         else:
             self._settle(flight, event)

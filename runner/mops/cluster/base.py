@@ -136,4 +136,4 @@ AVOID = "mops_avoid"
 """An annotation: addresses of workers that must not run the task while other workers are there."""
 
 DEATHS = 2
-"""After so many deaths of workers Dask returns a task to the runner, which then looks for the cause."""
+"""After this many deaths of a task's workers, Dask returns the task to the runner, which then looks for the cause."""

@@ -24,7 +24,7 @@ def silence_dask() -> None:
 
 @contextmanager
 def connect_to_look(address: str, timeout_s: float = CONNECT_SECONDS) -> Iterator[Client]:
-    """Connect to a running cluster without using it; it may have no workers, or other versions.
+    """Connect to a running cluster to look at it. It may have no workers, or other versions of mops and Dask.
 
     Raises
     ------

@@ -201,7 +201,7 @@ def findings(
     if scheduler.saturation != SATURATION:
         yield Finding(
             "scheduler",
-            f"worker-saturation is {scheduler.saturation:g}: tasks wait on workers, and their results with them",
+            f"worker-saturation is {scheduler.saturation:g}: workers queue tasks, and hold more results",
             "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0 in the scheduler's environment",
         )
     yield from _version_findings("scheduler", scheduler.versions, own)
@@ -227,7 +227,7 @@ def _worker_findings(where: str, worker: Worker, own: Mapping[str, str], threads
     if not worker.trim_threshold:
         yield Finding(
             where,
-            "its heap keeps what it has freed",
+            "its heap keeps freed memory",
             "MALLOC_TRIM_THRESHOLD_=65536 in its environment, before it starts",
         )
     slots = max(worker.threads // threads, 1)
@@ -236,9 +236,9 @@ def _worker_findings(where: str, worker: Worker, own: Mapping[str, str], threads
     if share < LEAST_SHARE_BYTES:
         yield Finding(
             where,
-            f"{slots} simulations at once have {bytes_text(share)} each, of {bytes_text(allowed)} with the worker's "
-            f"own {bytes_text(worker.own_bytes)} and 256 MiB of headroom for each",
-            "--nthreads lower, or --memory-limit higher",
+            f"a simulation gets {bytes_text(share)}: {bytes_text(allowed)}, less "
+            f"{bytes_text(worker.own_bytes)} for the worker, divided by {slots}, less 256 MiB of headroom",
+            "a lower --nthreads, or a higher --memory-limit",
         )
     yield from _version_findings(where, worker.versions, own)
 
@@ -246,7 +246,9 @@ def _worker_findings(where: str, worker: Worker, own: Mapping[str, str], threads
 def _version_findings(where: str, found: Mapping[str, str], own: Mapping[str, str]) -> Iterator[Finding]:
     for name in own:
         if found.get(name) != own[name]:
-            yield Finding(where, f"{name} is {found.get(name)}, and {own[name]} here", f"the same {name} on both")
+            yield Finding(
+                where, f"{name} is {found.get(name)}, and {own[name]} here", f"the same version of {name} on both"
+            )
 
 
 def _host_findings(workers: Sequence[Worker]) -> Iterator[Finding]:
@@ -259,7 +261,7 @@ def _host_findings(workers: Sequence[Worker]) -> Iterator[Finding]:
             most = int(HOST_SHARE * has / len(there)) >> 20
             yield Finding(
                 f"host {host}",
-                f"its {len(there)} workers may take {bytes_text(limits)} together, and it has {bytes_text(has)}: "
-                "no headroom",
+                f"its {len(there)} workers may use {bytes_text(limits)} together, and it has {bytes_text(has)}: "
+                "too little is left for the system",
                 f"--memory-limit {most}MiB for each, or fewer workers",
             )

@@ -45,8 +45,8 @@ _BARE = {"protocol": "inproc://", "extensions": {}, "dashboard": False, "dashboa
 def embedded_slots(settings: Settings) -> int:
     """Return how many simulations run at once on an embedded worker.
 
-    MODELOPS_JOB_SLOTS if it is set; else the processors that this process may use, with its affinity and its
-    container's quota, divided by the threads of a simulation.
+    MODELOPS_JOB_SLOTS sets the number. By default it is the number of processors that this process may use (its
+    affinity and its container's quota count), divided by the threads of a simulation.
     """
     return settings.slots or max(cpu_count() // settings.sim_threads, 1)
 
@@ -97,7 +97,7 @@ class EmbeddedCluster:
         stop_pool(self.pool, grace_s)
 
     def finish(self) -> None:
-        """As :meth:`mops.cluster.base.Cluster.finish`: they end while the runner writes the job's end."""
+        """As :meth:`mops.cluster.base.Cluster.finish`: the processes end while the runner writes the job's end."""
         leave_pool(self.pool)
 
 

@@ -274,7 +274,7 @@ class ExternalCluster:
             threading.Thread(target=self._stop_pools, args=(grace_s,), name="mops-stop", daemon=True).start()
 
     def finish(self) -> None:
-        """As :meth:`mops.cluster.base.Cluster.finish`: the end of the connection, which comes soon, ends them."""
+        """As :meth:`mops.cluster.base.Cluster.finish`: the plugin does so when the connection closes, soon."""
 
     def _stop_pools(self, grace_s: float) -> None:
         self._ask(lambda: self.client.run(stop_pool, self.pool, grace_s, on_error="ignore"))

@@ -120,8 +120,8 @@ class _Allowed(set[str]):
 def _trim_spans(scheduler: Any, tasks: list[Any]) -> None:
     """Remove what Dask's spans would keep of tasks for the life of the scheduler.
 
-    A span keeps an entry for each graph, of which the last is that of these tasks, and each group of tasks that was
-    forgotten together with its last task.
+    A span keeps an entry for each graph, and the last entry is that of these tasks. It also keeps each group of tasks,
+    although Dask has forgotten the group with its last task.
     """
     groups = {scheduler.tasks[key].group for key in tasks}
     names = {group.name for group in groups}

@@ -31,7 +31,7 @@ Kubernetes writes the end to the pod's status after a second or two, and a nanny
 started. On a busy node both take several times as long."""
 
 _JUDGING_SECONDS = 10.0
-"""The most seconds from when a loss can be judged until it is: :meth:`WorkerLosses.judge` is called every two."""
+"""The longest time that a loss waits for :meth:`WorkerLosses.judge`, which is called every two seconds."""
 
 _POLL_SECONDS = 0.25
 
@@ -223,7 +223,7 @@ class WorkerLosses:
     sources
         Where to ask for a cause, in this order. The first source that knows a cause decides.
     late_s
-        Seconds after a loss from which no source can still learn its cause.
+        How many seconds after a loss a source may still learn its cause.
     likely
         Returns the likely cause after ``late_s``, for a worker and the time of its loss (s, monotonic).
     """
@@ -258,7 +258,7 @@ class WorkerLosses:
             source.look()
 
     def judge(self) -> None:
-        """Ask the sources about the losses that they can have heard of by now."""
+        """Ask the sources about the losses that they may have heard of by now."""
         now = self._clock()  # before the look, which may take seconds and miss what happens meanwhile
         with self._changed:
             due = [removal for removal in self._unjudged if now - removal.at >= JOIN_SECONDS]

@@ -50,11 +50,11 @@ def test_the_schedulers_saturation() -> None:
     [
         ({"target": 0.6}, "memory.target is 0.6", "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False"),
         ({"spill": 0.7}, "memory.spill is 0.7", "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False"),
-        ({"trim_threshold": None}, "its heap keeps what it has freed", "MALLOC_TRIM_THRESHOLD_=65536"),
-        ({"limit_bytes": GIB}, "2 simulations at once have 128 MiB each, of 1.0 GiB", "--nthreads lower"),
-        ({"threads": 16}, "16 simulations at once have", "--nthreads lower"),
-        ({"versions": OWN | {"mops": "0"}}, "mops is 0, and 1 here", "the same mops on both"),
-        ({"versions": {}}, "mops is None, and 1 here", "the same mops on both"),
+        ({"trim_threshold": None}, "its heap keeps freed memory", "MALLOC_TRIM_THRESHOLD_=65536"),
+        ({"limit_bytes": GIB}, "a simulation gets 128 MiB: 1.0 GiB, less", "a lower --nthreads"),
+        ({"threads": 16}, "a simulation gets 112 MiB: 6.0 GiB, less", "a lower --nthreads"),
+        ({"versions": OWN | {"mops": "0"}}, "mops is 0, and 1 here", "the same version of mops on both"),
+        ({"versions": {}}, "mops is None, and 1 here", "the same version of mops on both"),
     ],
 )
 def test_a_workers_settings(change: dict[str, Any], what: str, fix: str) -> None:
@@ -75,7 +75,7 @@ def test_six_workers_of_4_gib_in_a_pod_of_24_have_no_headroom() -> None:
     assert found(*six) == [
         (
             "host w",
-            "its 6 workers may take 24.0 GiB together, and it has 24.0 GiB: no headroom",
+            "its 6 workers may use 24.0 GiB together, and it has 24.0 GiB: too little is left for the system",
             "--memory-limit 3686MiB for each, or fewer workers",
         )
     ]

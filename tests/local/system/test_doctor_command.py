@@ -29,7 +29,7 @@ def test_a_problem_is_reported_with_the_variable_to_set(tmp_path: Path) -> None:
         "worker-saturation is 1.1",
         "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION=1.0",
         "MALLOC_TRIM_THRESHOLD_=65536",
-        "1 simulations at once have 64 MiB each, of 300 MiB",
+        "a simulation gets 64 MiB: 300 MiB, less",
         "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False",
     ):
         assert part in ran.stdout

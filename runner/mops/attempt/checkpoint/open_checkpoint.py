@@ -126,7 +126,7 @@ class OpenCheckpoint:
 
 
 class _Rows(Generic[_Row]):
-    """Losses or failures on their way into a file. They are encoded some thousand at a time, to take no memory.
+    """Losses or failures on their way into a file. They are encoded a few thousand at a time, to save memory.
 
     Parameters
     ----------

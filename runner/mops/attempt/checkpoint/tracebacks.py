@@ -1,4 +1,4 @@
-"""Bounds the memory of failures' tracebacks: equal ones share one text, and after many different ones new ones are cut.
+"""Bounds the memory of failures' tracebacks: equal ones share one text, and new ones are cut after many different ones.
 
 Many failures have few different tracebacks, unless these contain values, such as the last output of a program.
 """

@@ -21,7 +21,7 @@ MOST_GROUPS = 10_000
 """The most groups in flight, because each takes the runner about 5 KiB."""
 
 MARGIN = 1.25
-"""The room for a simulation, as a multiple of what nine in ten simulations use."""
+"""The room for a simulation, as a multiple of the peak memory that nine in ten simulations do not exceed."""
 
 CHANGE = 0.1
 """A relative change of the size up to this is ignored, because measurements vary as much."""

@@ -99,7 +99,7 @@ class PartialGroups:
         return group in result.done or (self._has_all_replicates(group) and not self.targets_due(group))
 
     def drop(self, partial: PartialResult) -> None:
-        """Remove a result that :meth:`keep` returned from the disk."""
+        """Remove from the disk a result that :meth:`keep` returned."""
         self._shelf.remove([partial.rows] if partial.rows is not None else [])
 
     def targets_due(self, group: int) -> bool:

@@ -23,7 +23,7 @@ def start_size(live: Live | None, *, ended: bool, oom: bool = False) -> int | No
     ended
         Whether the log has an end of that attempt, which means that it was not killed.
     oom
-        Whether its pod ended for memory, whatever the sign of life says.
+        Whether its pod was killed for memory. Then the memory in the sign of life does not matter.
     """
     if live is None or ended or not live.window:
         return None

@@ -57,24 +57,24 @@ class JobCollector(Collector):
         yield families.counter_by("mops_targets", "Targets that have reached the runner.", "verdict", targets)
         yield families.counter("mops_groups_committed", "Parameter sets made durable.", seen.n_groups_committed)
         yield families.counter("mops_written_bytes", "Bytes of Parquet parts stored.", self._pending.written_bytes)
-        yield families.gauge("mops_groups_in_flight", "Parameter sets sent and not back.", seen.in_flight)
+        yield families.gauge("mops_groups_in_flight", "Parameter sets in flight.", seen.in_flight)
         yield families.gauge("mops_window_groups", "The most parameter sets that may be in flight now.", seen.window)
         yield families.gauge("mops_slots", "Simulations that run at once.", seen.slots)
         help_text = "Age of the oldest finished parameter set that is not durable; 0: all are."
         yield families.gauge("mops_checkpoint_lag_seconds", help_text, self._pending.lag_s)
         help_text = "Bytes of results that are finished and not durable."
         yield families.gauge("mops_checkpoint_bytes", help_text, self._pending.bytes)
-        help_text = "Resident memory of the runner's process, and of the tree with all that it has started."
+        help_text = "Resident memory of the runner's process, and of its process tree."
         sizes = {"process": resident_bytes(), "tree": seen.memory_bytes}
         yield families.gauge_by("mops_memory_bytes", help_text, "of", sizes)
-        help_text = "What the runner's tree may take: the least limit of its cgroup and the machine."
+        help_text = "Memory limit of the runner's process tree, from its cgroup and the machine."
         yield families.gauge("mops_memory_limit_bytes", help_text, allowed_bytes())
         yield families.gauge("mops_job_attempt", "The attempt's number.", self._attempt)
         yield families.gauge("mops_job_groups", "Parameter sets of the job.", seen.n_groups)
-        help_text = "Parameter sets that are committed, by whichever attempt."
+        help_text = "Parameter sets that any attempt has committed."
         yield families.gauge("mops_job_groups_durable", help_text, seen.n_groups_durable)
         yield families.gauge("mops_job_simulations", "Simulations of the job.", seen.total)
-        help_text = "Simulations that are committed, by whichever attempt."
+        help_text = "Simulations that any attempt has committed."
         yield families.gauge("mops_job_simulations_durable", help_text, seen.durable.simulations)
 
 

@@ -24,7 +24,7 @@ from mops.system.memory_limits import allowed_bytes
 LIVE_SECONDS = 9.0
 SAMPLE_SECONDS = 9.0
 WRITE_SECONDS = 60.0
-_MOST_SAMPLES = 60  # in one object; a thread that the storage has held up for long does not catch up
+_MOST_SAMPLES = 60  # in one object; if the storage was slow for long, the oldest samples are dropped
 
 
 class Samples:

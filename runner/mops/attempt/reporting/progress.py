@@ -195,7 +195,7 @@ class ProgressCallback:
         self._failed = False
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Call it."""
+        """Report a snapshot to the user."""
         try:
             self._on_progress(snapshot)
         except KeyboardInterrupt:
@@ -205,7 +205,7 @@ class ProgressCallback:
                 return
             self._failed = True
             logger.warning("%s: on_progress raised an error; later ones are not logged", self._job, exc_info=True)
-            # While a job runs, mops logs to the job's log only: a warning is what the caller sees.
+            # While a job runs, mops logs only to the job's log, which the caller does not see.
             text = "".join(traceback.format_exception(error))
             with contextlib.suppress(RuntimeWarning):  # the caller may turn warnings into errors
                 warnings.warn(
