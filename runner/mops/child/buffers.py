@@ -85,21 +85,18 @@ class BufferWriter:
         """Hand over the results taken since the last call, if any; return the families of their values."""
         if not self._open and not any(self._events.values()):
             return {}
-        done = set(self._events["done"])
+        done, kept = set(self._events["done"]), []
+        for position, replicate, tables in self._open:
+            if self._keep is not None and position in done:
+                tables = {name: tables[name] for name in self._keep if name in tables}
+            kept.append((position, replicate, tables))
         message: Message = {"kind": "results", "reference": self.reference, **self._events}
         message["tracebacks"] = list(self._tracebacks)
         message["simulations"] = [[position, replicate] for position, replicate, _ in self._open]
-        send_tables(self._channel, message, self._kept(done), self._name)
+        send_tables(self._channel, message, kept, self._name)
         self._open, self.bytes_open, self._tracebacks = [], 0, {}
         self._events = {"failures": [], "losses": [], "done": []}
         return narrowed({}, message["outputs"])
-
-    def _kept(self, done: set[int]) -> Iterator[tuple[int, int, Tables]]:
-        for position, replicate, tables in self._open:
-            if self._keep is None or position not in done:
-                yield position, replicate, tables
-            else:
-                yield position, replicate, {name: tables[name] for name in self._keep if name in tables}
 
     def end(self, seconds: float, replace_reason: str, replace_code: str, written: list[str]) -> None:
         """Tell the worker that this task has no further results.
@@ -129,15 +126,12 @@ class _Sizes:
 
     def of(self, table: pa.Table) -> int:
         if table.schema != self._schema:
-            self._schema, self._row_bytes = table.schema, _row_bytes(table.schema)
+            self._schema = table.schema
+            try:
+                self._row_bytes = float(sum(kind.bit_width for kind in table.schema.types)) / 8
+            except ValueError:  # strings, lists: no fixed width
+                self._row_bytes = None
         return table.nbytes if self._row_bytes is None else int(table.num_rows * self._row_bytes)
-
-
-def _row_bytes(schema: pa.Schema) -> float | None:
-    try:
-        return float(sum(kind.bit_width for kind in schema.types)) / 8
-    except ValueError:  # strings, lists: no fixed width
-        return None
 
 
 def send_tables(channel: Channel, message: Message, simulations: Iterable[tuple[int, int, Tables]], name: str) -> None:
@@ -158,7 +152,10 @@ def send_tables(channel: Channel, message: Message, simulations: Iterable[tuple[
 
 def _segments(file: pa.NativeFile, simulations: list[tuple[int, int, pa.Table]]) -> Iterator[dict[str, Any]]:
     """Write the tables of each schema as an Arrow stream of one batch; yield the place and families of each stream."""
-    for schema, rows in _by_schema(simulations):
+    by_schema: dict[pa.Schema, list[Any]] = {}
+    for simulation in simulations:  # types that change back and forth make only a few segments
+        by_schema.setdefault(simulation[2].schema, []).append(simulation)
+    for schema, rows in by_schema.items():
         file.write(b"\0" * (-file.tell() % _ALIGN))
         start = file.tell()
         table = pa.concat_tables([table for _, _, table in rows]).combine_chunks()
@@ -171,14 +168,6 @@ def _segments(file: pa.NativeFile, simulations: list[tuple[int, int, pa.Table]])
             "rows": [table.num_rows for _, _, table in rows],
             "families": families_in(table),
         }
-
-
-def _by_schema(simulations: list[tuple[int, int, pa.Table]]) -> Iterable[tuple[pa.Schema, list[Any]]]:
-    """Return the simulations of each schema: types that change back and forth make only a few segments."""
-    found: dict[pa.Schema, list[Any]] = {}
-    for simulation in simulations:
-        found.setdefault(simulation[2].schema, []).append(simulation)
-    return found.items()
 
 
 def map_buffer(fd: int) -> mmap.mmap | None:

@@ -42,7 +42,15 @@ def of_mapping(columns: Mapping[Any, Any]) -> pa.Table:
         A column cannot be stored.
     """
     series = {name: values for name, values in columns.items() if is_pandas(type(values)) and hasattr(values, "index")}
-    return _table([*_common_labels(series), *columns.items()], str)
+    if not series:
+        return _table(list(columns.items()), str)
+    (first, one), *others = series.items()
+    for name, other in others:
+        if not other.index.equals(one.index):
+            raise BadColumn(
+                name, f"its pandas index is not that of column {first!r}; align them, or return values without an index"
+            )
+    return _table([*_labels(one.index), *columns.items()], str)
 
 
 def of_frame(frame: Any) -> pa.Table:
@@ -124,18 +132,6 @@ def _labels(index: Any) -> list[tuple[Any, Any]]:
     return [(f"level_{i}" if name is None else name, index.get_level_values(i)) for i, name in enumerate(index.names)]
 
 
-def _common_labels(series: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    if not series:
-        return []
-    (first, one), *others = series.items()
-    for name, other in others:
-        if not other.index.equals(one.index):
-            raise BadColumn(
-                name, f"its pandas index is not that of column {first!r}; align them, or return values without an index"
-            )
-    return _labels(one.index)
-
-
 def column(values: Any) -> Column:
     """Return one column that a model returned in any form; the error may have any type."""
     kind = type(values)
@@ -177,10 +173,12 @@ def _is_sequence(values: Any) -> bool:
 
 
 def _of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
+    if values.ndim != 1:
+        raise ValueError(f"it is an array of {values.ndim} dimensions; a column has one")
     if values.dtype.kind == "O":
-        return of_values(_one_dimension(values).tolist())
+        return of_values(values.tolist())
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
-    data = _one_dimension(np.array(values, subok=False))
+    data = np.array(values, subok=False)
     if data.dtype.names:
         raise TypeError("it is a structured array; return a mapping of its fields to columns")
     if not data.dtype.isnative:
@@ -192,12 +190,6 @@ def _of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
     if data.dtype.kind in "mM":  # with a mask, pyarrow takes NaT for a time
         mask = mask | np.isnat(data)
     return pa.array(data, mask=mask, from_pandas=False)
-
-
-def _one_dimension(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if values.ndim != 1:
-        raise ValueError(f"it is an array of {values.ndim} dimensions; a column has one")
-    return values
 
 
 def _of_pandas(values: Any) -> Column:
@@ -335,18 +327,17 @@ def _mappings(values: list[Any]) -> pa.Array:
 
 def _lists(values: list[Any]) -> pa.Array:
     lengths = pa.array([None if value is None else len(value) for value in values], pa.int64())
-    return list_array(lengths, _whole(_elements([value for value in values if value is not None])))
-
-
-def _elements(lists: list[Any]) -> Column:
-    """Return the elements of all lists in turn; arrays keep their type if they have one in common."""
+    lists = [value for value in values if value is not None]
     if all(isinstance(value, list | tuple | set | frozenset) for value in lists):
-        return of_values(list(chain.from_iterable(lists)))
-    columns = [column(list(value) if isinstance(value, set | frozenset) else value) for value in lists]
-    if len({made.type for made in columns}) == 1:
-        chunks = (made.chunks if isinstance(made, pa.ChunkedArray) else [made] for made in columns)
-        return pa.chunked_array(list(chain.from_iterable(chunks)))
-    return of_values(list(chain.from_iterable(made.to_pylist() for made in columns)))
+        elements = of_values(list(chain.from_iterable(lists)))
+    else:
+        columns = [column(list(value) if isinstance(value, set | frozenset) else value) for value in lists]
+        if len({made.type for made in columns}) == 1:  # arrays keep their type if they have one in common
+            chunks = (made.chunks if isinstance(made, pa.ChunkedArray) else [made] for made in columns)
+            elements = pa.chunked_array(list(chain.from_iterable(chunks)))
+        else:
+            elements = of_values(list(chain.from_iterable(made.to_pylist() for made in columns)))
+    return list_array(lengths, _whole(elements))
 
 
 def _whole(made: Column) -> pa.Array:

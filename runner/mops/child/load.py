@@ -68,13 +68,21 @@ def load_model(text: str, scenario: str, root: Path, parameters: Collection[str]
     entry = EntryPoint.parse(text)
     module = _module(entry, root)
     name = entry.name or _only_candidate(module, text)
-    return _as_function(_attribute(module, name, text), scenario, text, parameters)
-
-
-def script_of(text: str, root: Path) -> str:
-    """Return the model's file as ``sys.argv[0]`` would name it if the model ran as a script."""
-    entry = EntryPoint.parse(text)
-    return str(root / (entry.path or f"{str(entry.module).replace('.', '/')}.py"))
+    found = _attribute(module, name, text)
+    if inspect.isclass(found):
+        return _class_model(found, scenario, text, parameters)
+    if not callable(found):
+        raise CannotLoad(f"{text!r} is a {type(found).__name__}, neither a function nor a class")
+    n_taken = _taken(found, text)
+    if n_taken < 2:
+        raise CannotLoad(f"{text!r} takes {n_taken} arguments; a model is f(params, seed) or f(params, seed, scenario)")
+    call = _Call(found, text, _ROLES_OF_MODEL[:n_taken])
+    call.refuse_names(parameters)
+    checked = call.checked
+    if n_taken == 3:
+        return lambda params, seed: checked(params)(params, seed, scenario)
+    _only_baseline(scenario, text)
+    return lambda params, seed: checked(params)(params, seed)
 
 
 def load_target(text: str, root: Path, parameters: Collection[str] = ()) -> Target:
@@ -169,20 +177,16 @@ class _Call:
         self._function, self._text, self._roles = function, text, roles
         every = list(_parameters(function, text).values())[1 if bound else 0 :]
         self._names = [parameter.name for parameter in every if parameter.kind in _POSITIONAL]
-        self._refuse_others(every)
         passed = self._names[: len(roles)]
-        self._doubtful = frozenset(name for name, role in zip(passed, roles, strict=False) if name != role)
-
-    def _refuse_others(self, every: list[inspect.Parameter]) -> None:
-        passed = self._names[: len(self._roles)]
         for parameter in every:
             if _is_needed(parameter) and parameter.name not in passed:
-                raise CannotLoad(f"{self._text!r} needs an argument {parameter.name!r} as well; {self._form}")
-        for name, role in zip(passed, self._roles, strict=False):
+                raise CannotLoad(f"{text!r} needs an argument {parameter.name!r} as well; {self._form}")
+        for name, role in zip(passed, roles, strict=False):
             if name != role and name in _ROLES:
-                raise CannotLoad(f"{self._text!r} has {name!r} where it is given the {role}; {self._form}")
-        if "seed" in self._roles and any(p.name == "seed" and p.name not in passed for p in every):
-            raise CannotLoad(f"{self._text!r} does not have 'seed' where it is given the seed; {self._form}")
+                raise CannotLoad(f"{text!r} has {name!r} where it is given the {role}; {self._form}")
+        if "seed" in roles and any(p.name == "seed" and p.name not in passed for p in every):
+            raise CannotLoad(f"{text!r} does not have 'seed' where it is given the seed; {self._form}")
+        self._doubtful = frozenset(name for name, role in zip(passed, roles, strict=False) if name != role)
 
     @property
     def _form(self) -> str:
@@ -209,23 +213,6 @@ class _Call:
         if not self._doubtful.isdisjoint(params):
             self.refuse_names(params)
         return self._function
-
-
-def _as_function(found: Any, scenario: str, text: str, parameters: Collection[str]) -> Model:
-    if inspect.isclass(found):
-        return _class_model(found, scenario, text, parameters)
-    if not callable(found):
-        raise CannotLoad(f"{text!r} is a {type(found).__name__}, neither a function nor a class")
-    n_taken = _taken(found, text)
-    if n_taken < 2:
-        raise CannotLoad(f"{text!r} takes {n_taken} arguments; a model is f(params, seed) or f(params, seed, scenario)")
-    call = _Call(found, text, _ROLES_OF_MODEL[:n_taken])
-    call.refuse_names(parameters)
-    checked = call.checked
-    if n_taken == 3:
-        return lambda params, seed: checked(params)(params, seed, scenario)
-    _only_baseline(scenario, text)
-    return lambda params, seed: checked(params)(params, seed)
 
 
 def _class_model(kind: type, scenario: str, text: str, parameters: Collection[str]) -> Model:
@@ -331,18 +318,14 @@ def _losses(result: object) -> dict[str, float]:
             raise InvalidOutput(f"{name!r} cannot name a loss: a name is a non-empty string without control characters")
         if str(name) in losses:
             raise InvalidOutput(f"the target returned two losses named {str(name)!r}")
-        losses[str(name)] = _finite(name, value)
+        array = np.asarray(value)
+        if array.ndim or array.dtype.kind not in "iuf":
+            what = f"a {type(value).__name__}" if not isinstance(value, Sequence) else f"{value!r:.80}"
+            raise InvalidOutput(f"the loss {name!r} is {what}; a loss is a finite number")
+        if not np.isfinite(array):
+            raise InvalidOutput(f"the loss {name!r} is {float(array)}; a loss is a finite number")
+        losses[str(name)] = float(array)
     return losses
-
-
-def _finite(name: object, value: object) -> float:
-    array = np.asarray(value)
-    if array.ndim or array.dtype.kind not in "iuf":
-        what = f"a {type(value).__name__}" if not isinstance(value, Sequence) else f"{value!r:.80}"
-        raise InvalidOutput(f"the loss {name!r} is {what}; a loss is a finite number")
-    if not np.isfinite(array):
-        raise InvalidOutput(f"the loss {name!r} is {float(array)}; a loss is a finite number")
-    return float(array)
 
 
 _READ_ONLY = " (the project's files are read-only; a simulation may write new files by relative paths)"
@@ -357,7 +340,9 @@ class UserCode:
         root = Path(load["root"])
         self.scratch = load["scratch"]
         sys.path.insert(0, str(root))
-        sys.argv = [script_of(load["model"], root)]
+        entry = EntryPoint.parse(load["model"])
+        # As if the model's file ran as a script.
+        sys.argv = [str(root / (entry.path or f"{str(entry.module).replace('.', '/')}.py"))]
         before = _threads()
         self.model = load_model(load["model"], load["scenario"], root, load["parameters"])
         self.target_names: list[str] = load["targets"]

@@ -50,6 +50,9 @@ from mops.system.lifeline import adopt_orphans, die_with_parent
 
 _FORK_DESCRIPTORS = 4
 
+# The processes that simulations leave count for this process. A template adopts none: it runs no simulation.
+_adopt_once = functools.cache(adopt_orphans)
+
 
 def main() -> None:
     """Serve tasks until the worker closes the socket."""
@@ -125,12 +128,6 @@ def _run(code: UserCode, request: Message, channel: Channel, page: ProgressPage)
             raise EOFError
         given = tables_of(message["outputs"], fd)
     TaskRun(code, request, given, channel, page).run()
-
-
-@functools.cache
-def _adopt_once() -> None:
-    # The processes that simulations leave count for this process. A template adopts none: it runs no simulation.
-    adopt_orphans()
 
 
 def _prepare_process() -> None:

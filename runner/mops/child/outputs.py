@@ -61,8 +61,11 @@ def _as_table(output: str, value: Any, seed: int) -> pa.Table:
             return pa.Table.from_arrays([pa.array(column.copy()) for column in value.values()], schema=schema)
     table = _table(output, value)
     named = _named(output, table, seed)
-    if layout is not None and named is table and _tells_schema(layout, table.schema):
-        _arrays_known[output] = layout, table.schema
+    if layout is not None and named is table:
+        # pyarrow keeps the types of numbers, so it makes this schema of all arrays of this layout.
+        are_numbers = all(dtype.kind in "biuf" and dtype.isnative for _, dtype in layout)
+        if are_numbers and table.schema.types == [pa.from_numpy_dtype(dtype) for _, dtype in layout]:
+            _arrays_known[output] = layout, table.schema
     return named
 
 
@@ -72,12 +75,6 @@ def _layout(value: Any) -> _Layout | None:
         return None
     columns = [(n, c.dtype) for n, c in value.items() if type(n) is str and type(c) is np.ndarray]
     return tuple(columns) if len(columns) == len(value) else None
-
-
-def _tells_schema(layout: _Layout, schema: pa.Schema) -> bool:
-    """Tell whether pyarrow makes this schema of all arrays of this layout: it keeps the types of their numbers."""
-    are_numbers = all(dtype.kind in "biuf" and dtype.isnative for _, dtype in layout)
-    return are_numbers and schema.types == [pa.from_numpy_dtype(dtype) for _, dtype in layout]
 
 
 def _outputs(result: object) -> Mapping[str, object]:

@@ -49,10 +49,8 @@ class ReplacementPolicy:
 
     def _check_retirement_size(self) -> None:
         if self._retirement_size and self.size_bytes >= self._retirement_size:
-            self._ask("size", f"it takes {bytes_text(self.size_bytes)}, which leaves a simulation too little memory")
-
-    def _ask(self, code: str, reason: str) -> None:
-        self.code, self.reason = code, reason
+            size = bytes_text(self.size_bytes)
+            self.code, self.reason = "size", f"it takes {size}, which leaves a simulation too little memory"
 
     def finished(self, held_bytes: int) -> None:
         """Count a simulation; from time to time, look at what simulations have left in the process.
@@ -64,7 +62,7 @@ class ReplacementPolicy:
         """
         self._n += 1
         if self._max_simulations and self._n >= self._max_simulations:
-            self._ask("simulations", f"it has run {self._n} simulations")
+            self.code, self.reason = "simulations", f"it has run {self._n} simulations"
             return
         now = time.monotonic()
         if self._n > 1 and now - self._looked_at < _LOOK_SECONDS:
@@ -74,7 +72,7 @@ class ReplacementPolicy:
         # from the model's own children, whose exit status the model takes. The reaper waits for them once this process
         # has ended; else the system would run out of process numbers.
         if can_adopt() and _has_zombie() and (n_ended := ended_children_of(os.getpid())) > _MOST_ENDED:
-            self._ask("zombies", f"its simulations have left {n_ended} ended processes")
+            self.code, self.reason = "zombies", f"its simulations have left {n_ended} ended processes"
         if self._max_growth and not self.reason:
             self._look_at_size(held_bytes)
 
@@ -82,18 +80,15 @@ class ReplacementPolicy:
         self.size_bytes = resident_bytes() - held_bytes
         if self._n == 1:
             self._first_bytes = self.size_bytes
-        if self._has_grown():
+        if self.size_bytes - self._first_bytes > self._max_growth:
             gc.collect()
             trim_heap()
             self.size_bytes = resident_bytes() - held_bytes
-            if self._has_grown():
-                growth = bytes_text(self.size_bytes - self._first_bytes)
-                self._ask("growth", f"it has grown by {growth} since its first simulation")
+            growth = self.size_bytes - self._first_bytes
+            if growth > self._max_growth:
+                self.code, self.reason = "growth", f"it has grown by {bytes_text(growth)} since its first simulation"
         if not self.reason:
             self._check_retirement_size()
-
-    def _has_grown(self) -> bool:
-        return self.size_bytes - self._first_bytes > self._max_growth
 
 
 def _has_zombie() -> bool:

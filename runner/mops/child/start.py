@@ -12,13 +12,8 @@ from pathlib import Path
 
 def main() -> None:
     """Run the ``main`` of the module that the first argument names, with the other arguments."""
-    _make_package(Path(__file__).parents[1])
-    del sys.argv[0]
-    importlib.import_module(sys.argv[0]).main()
-
-
-def _make_package(folder: Path) -> None:
-    """Import the package in this folder as ``mops``, even if the interpreter has another mops."""
+    # The package of this file, even if the interpreter has another mops.
+    folder = Path(__file__).parents[1]
     spec = importlib.util.spec_from_file_location(
         "mops", folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
@@ -27,6 +22,8 @@ def _make_package(folder: Path) -> None:
     package = importlib.util.module_from_spec(spec)
     sys.modules["mops"] = package
     spec.loader.exec_module(package)
+    del sys.argv[0]
+    importlib.import_module(sys.argv[0]).main()
 
 
 if __name__ == "__main__":

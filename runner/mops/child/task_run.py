@@ -43,11 +43,6 @@ def _seed_generators(seed: int) -> None:
     np.random.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])  # noqa: NPY002
 
 
-def _stop_timer() -> None:
-    """Stop a timer that user code has left: it would end a later simulation, which would be blamed for it."""
-    signal.alarm(0)
-
-
 class TaskRun:
     """Runs one task: its groups in turn, until the budget is used or a stop is requested.
 
@@ -122,7 +117,7 @@ class TaskRun:
             ordered = [replicates[i] for i in range(group["n_replicates"])]
             for target in group["targets"]:
                 self._score(group, target, ordered)
-            _stop_timer()
+            signal.alarm(0)  # as after a simulation
         self._writer.done(position)
         if self._handed_over_at == handed_over_at:
             self._hand_over_in_time()
@@ -144,7 +139,7 @@ class TaskRun:
             self._writer.failed(position, replicate, None, self._failure(error))
             return None
         finally:
-            _stop_timer()
+            signal.alarm(0)  # a timer that the model left would end a later simulation, which would be blamed for it
             self._end_if_channel_is_closed()
         self._writer.finished(position, replicate, tables)
         return tables

@@ -117,16 +117,15 @@ class WorkingFolder:
 
     def written(self) -> list[str]:
         """Return the relative paths of files that were written or removed since it was made, the first by name."""
-        return sorted(str(path.relative_to(self.path)) for path in self._written())[:_NAMES]
-
-    def _written(self) -> Iterator[Path]:
+        found: list[Path] = []
         for folder, entries in self._tree.items():
             with contextlib.suppress(OSError), _opened(self.path, folder) as fd:
                 there = _as_made(fd, entries)
-                yield from (self.path / folder / name for name in entries.keys() - there.keys())
+                found += (self.path / folder / name for name in entries.keys() - there.keys())
                 for name, is_as_made in there.items():
                     if not is_as_made:
-                        yield from _files(self.path / folder / name)
+                        found += _files(self.path / folder / name)
+        return sorted(str(path.relative_to(self.path)) for path in found)[:_NAMES]
 
 
 def links_to(root: Path) -> Tree:

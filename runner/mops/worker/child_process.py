@@ -99,7 +99,8 @@ class ChildProcess:
         """Why it must not serve as a template, once it has imported the model."""
         self.replace_reason = self.replace_code = ""
         """Why another child should replace it, for people and in one word; empty: nothing does."""
-        self._loaded = load is None
+        self.loaded = load is None
+        """Whether it has imported the model."""
         if load is not None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # ready() tells how it died
                 self._channel.send(load)
@@ -110,14 +111,9 @@ class ChildProcess:
         return self._process.pid
 
     @property
-    def loaded(self) -> bool:
-        """Whether it has imported the model."""
-        return self._loaded
-
-    @property
     def is_reusable(self) -> bool:
         """Whether it can run another task: it has imported the model, need not be replaced, and is alive."""
-        return self._loaded and not self.replace_reason and self._ended_by == "itself" and not self._has_ended()
+        return self.loaded and not self.replace_reason and self._ended_by == "itself" and not self._has_ended()
 
     @property
     def peak_bytes(self) -> int:
@@ -186,8 +182,8 @@ class ChildProcess:
         return left if found is None else found
 
     def kill_if_it_starts(self) -> None:
-        """Kill a template that imports the model or forks: a thread waits for it."""
-        if self._is_forking or not self._loaded:
+        """Kill a template that imports the model or forks. An idle template stays, and tells how its children end."""
+        if self._is_forking or not self.loaded:
             self.kill()
 
     def take_template_prints(self) -> str:
@@ -203,7 +199,7 @@ class ChildProcess:
         ModelError
             The model cannot be imported: why, and the user's part of the traceback.
         """
-        if self._loaded:
+        if self.loaded:
             return None
         for message, _ in self._messages():
             if message["kind"] == "refused":
@@ -213,7 +209,7 @@ class ChildProcess:
                     where=self._context.model,
                     hint=_where_to_look(message["message"], self._context),
                 )
-            self._loaded = True
+            self.loaded = True
             if self._reaper is not None:
                 self._reaper.keep()
             self.fork_refusal = fork_refusal(message["threads"], message["modules"])
@@ -383,9 +379,6 @@ class _Prints:
         self._n_printed = 0  # bytes since the text was taken, with those that are not kept
         os.set_blocking(output.fileno(), False)
         selector.register(output, selectors.EVENT_READ)
-
-    def __len__(self) -> int:
-        return len(self._text)
 
     def read(self) -> None:
         try:

@@ -57,7 +57,8 @@ class ChildStarter:
         self._is_closed = False
         self._lock = threading.Lock()
         """Guards the three below."""
-        self._spawns = context.start == "spawn"
+        self.spawns = context.start == "spawn"
+        """Whether each child imports the model itself."""
         self._template_prints = ""
         self._notes: list[str] = []
 
@@ -95,11 +96,6 @@ class ChildStarter:
         return notes
 
     @property
-    def spawns(self) -> bool:
-        """Whether each child imports the model itself."""
-        return self._spawns
-
-    @property
     def template(self) -> ChildProcess | None:
         """The pool's template, if it has one."""
         return self._children.template(self._slots)
@@ -114,7 +110,7 @@ class ChildStarter:
         """
         self.install()
         with self._preparing:
-            if self._spawns or self._slots.stopped():
+            if self.spawns or self._slots.stopped():
                 return None
             template = self.template
             if template is not None and template.loaded and not template.is_reusable:
@@ -159,11 +155,6 @@ class ChildStarter:
             prints, self._template_prints = self._template_prints, ""
         return prints
 
-    def kill_starting_template(self) -> None:
-        """Kill a template that imports the model or forks. An idle template stays, and tells how its children end."""
-        if (template := self.template) is not None:
-            template.kill_if_it_starts()
-
     def _drop_template(self) -> None:
         close_all(self._children.take_template(self._slots))
 
@@ -180,9 +171,9 @@ class ChildStarter:
     def spawn_only(self, reason: str, level: int = logging.INFO) -> None:
         """Fork no further child. A template that has forked stays, because it tells how its children end."""
         with self._lock:
-            if self._spawns:
+            if self.spawns:
                 return
-            self._spawns = True
+            self.spawns = True
         self._set_how(f"each import the model: {reason}", level)
 
     def _set_how(self, how: str, level: int) -> None:
@@ -217,7 +208,7 @@ class ChildStarter:
 
     def _fork_or_spawn(self) -> ChildProcess | None:
         template = self.template
-        if template is None or self._spawns:
+        if template is None or self.spawns:
             return self._spawn()
         try:
             child = ChildProcess(self.context, self._root, self.scratch, template)

@@ -115,16 +115,21 @@ class LimitWatch:
 
     def start_task(self, limit_bytes: int) -> None:
         """Measure from now on for another task."""
-        now = time.monotonic()
+        self._idle_since = time.monotonic()
         self.limit_bytes, self.peak_bytes = limit_bytes, 0
         self._usage = process_memory.Usage()
-        self._look_at = now + self._seconds_to_limit(self._taken_bytes(limit_bytes), limit_bytes)
+        self._measure(limit_bytes)
         process_memory.reset_peak(self._pid)
-        self._idle_since = now
 
     def end_task(self) -> None:
         """Add the kernel's own peak, which includes peaks between two measurements."""
-        self.peak_bytes = max(self.peak_bytes, process_memory.peak_bytes(self._pid) - self._bytes_of_template())
+        peak_bytes = process_memory.peak_bytes(self._pid)
+        if self._template is not None:
+            if self._template._shared_bytes is None:  # measured once for all children of the template
+                own = self._own_bytes()
+                self._template._shared_bytes = 0 if own is None else max(process_memory.tree_bytes(self._pid) - own, 0)
+            peak_bytes -= self._template._shared_bytes
+        self.peak_bytes = max(self.peak_bytes, peak_bytes)
         self._is_starting = False
 
     def wait_s(self) -> float:
@@ -169,29 +174,19 @@ class LimitWatch:
         # By the clock, and not whenever the child prints: a measurement takes as long as a short simulation.
         if self.limit_bytes is None or time.monotonic() < self._look_at:
             return False
-        n_bytes = self._taken_bytes(self.limit_bytes)
-        self._look_at = time.monotonic() + self._seconds_to_limit(n_bytes, self.limit_bytes)
+        n_bytes = self._measure(self.limit_bytes)
         if step != self._peak_of:
             self._peak_of, self._step_peak_bytes = step, 0
         self._step_peak_bytes = max(self._step_peak_bytes, n_bytes)
         self.peak_bytes = max(self.peak_bytes, n_bytes)
         return n_bytes > self.limit_bytes
 
-    def _seconds_to_limit(self, taken_bytes: int, limit_bytes: int) -> float:
-        """Return the seconds until the child could be over its limit."""
-        return min(max((limit_bytes - taken_bytes) / _ALLOCATES, _LOOK_SECONDS), _POLL_SECONDS)
-
-    def _taken_bytes(self, limit_bytes: int) -> int:
-        return self._usage.look(limit_bytes, lambda: process_memory.tree_bytes(self._pid), self._own_bytes)
+    def _measure(self, limit_bytes: int) -> int:
+        """Return the child's memory, and set the next measurement to when the child could be over its limit."""
+        n_bytes = self._usage.look(limit_bytes, lambda: process_memory.tree_bytes(self._pid), self._own_bytes)
+        seconds_to_limit = max((limit_bytes - n_bytes) / _ALLOCATES, _LOOK_SECONDS)
+        self._look_at = time.monotonic() + min(seconds_to_limit, _POLL_SECONDS)
+        return n_bytes
 
     def _own_bytes(self) -> int | None:
         return process_memory.own_bytes(self._pid, template=self._template._pid if self._template else None)
-
-    def _bytes_of_template(self) -> int:
-        """Return the bytes that a child shares with its template, measured once for all children of the template."""
-        if self._template is None:
-            return 0
-        if self._template._shared_bytes is None:
-            own = self._own_bytes()
-            self._template._shared_bytes = 0 if own is None else max(process_memory.tree_bytes(self._pid) - own, 0)
-        return self._template._shared_bytes

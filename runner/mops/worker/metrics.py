@@ -80,34 +80,26 @@ class PoolCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the present values."""
         pools = list(self._pools())
-        yield from _children(pools)
-        yield from _memory(pools)
+        busy, idle = map(sum, zip((0, 0), *(pool.busy_and_idle() for pool in pools), strict=True))
+        help_text = "Child processes of this process."
+        yield _PLAIN.gauge_by("mops_children", help_text, "state", {"busy": busy, "idle": idle})
+        started, replaced = counts()
+        help_text = "Child processes started, since this process began."
+        yield _PLAIN.counter_by("mops_children_started", help_text, "how", started)
+        help_text = "Child processes that made room for a fresh one, since this process began."
+        yield _PLAIN.counter_by("mops_children_replaced", help_text, "reason", replaced)
+        own = resident_bytes()
+        sizes = {"process": own, "tree": own + (pools[0].children_bytes() if pools else 0)}
+        help_text = "Resident memory of this process, and of the tree with all children; shared pages count in each."
+        yield _PLAIN.gauge_by("mops_worker_memory_bytes", help_text, "of", sizes)
+        if pools:
+            limit = min(pool.allowed_bytes for pool in pools)
+            yield _PLAIN.gauge("mops_worker_memory_limit_bytes", "What this process and its children may take.", limit)
         help_text = "Bytes of results read from children and not fetched yet."
         yield _PLAIN.gauge("mops_worker_held_bytes", help_text, result_buffers.held_bytes())
         if (kills := cgroup.oom_kills()) is not None:
             help_text = "Processes of this cgroup that the kernel has killed for memory."
             yield _PLAIN.counter("mops_worker_oom_kills", help_text, kills)
-
-
-def _children(pools: list[Pool]) -> Iterator[Metric]:
-    busy, idle = map(sum, zip((0, 0), *(pool.busy_and_idle() for pool in pools), strict=True))
-    started, replaced = counts()
-    yield _PLAIN.gauge_by("mops_children", "Child processes of this process.", "state", {"busy": busy, "idle": idle})
-    yield _PLAIN.counter_by(
-        "mops_children_started", "Child processes started, since this process began.", "how", started
-    )
-    help_text = "Child processes that made room for a fresh one, since this process began."
-    yield _PLAIN.counter_by("mops_children_replaced", help_text, "reason", replaced)
-
-
-def _memory(pools: list[Pool]) -> Iterator[Metric]:
-    own = resident_bytes()
-    sizes = {"process": own, "tree": own + (pools[0].children_bytes() if pools else 0)}
-    help_text = "Resident memory of this process, and of the tree with all children; shared pages count in each."
-    yield _PLAIN.gauge_by("mops_worker_memory_bytes", help_text, "of", sizes)
-    if pools:
-        limit = min(pool.allowed_bytes for pool in pools)
-        yield _PLAIN.gauge("mops_worker_memory_limit_bytes", "What this process and its children may take.", limit)
 
 
 @functools.cache

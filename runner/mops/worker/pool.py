@@ -159,7 +159,10 @@ class Pool:
             self.slots.limit(request.per_worker)
             close_all(self._children.take_idle(self.slots, above=self.slots.n))
         self._starter.install()  # before the task has a slot: it may take minutes, and other jobs wait
-        with self._slot(request, on_alone):
+        with self.slots.use(alone=request.alone, only_targets=only_targets) as is_taken:
+            if is_taken and request.alone:  # it gets the memory of unused processes too
+                self._close_unused()
+                on_alone()
             if request.replicates is None:
                 room = self.context.held_bytes // self._children.n_pools
                 result_buffers.wait_for_room(room, self.slots.stopped, self.context.job, self.context.mark)
@@ -182,20 +185,6 @@ class Pool:
         result.children, result.notes = self._starter.how, self._starter.take_notes()
         result.allowed_bytes, result.own_bytes = self._memory.allowed_bytes, self._memory.own_bytes()
         return result
-
-    @contextlib.contextmanager
-    def _slot(self, request: TaskRequest, on_alone: Callable[[], None]) -> Iterator[None]:
-        """Hold a slot in the body; for a task that runs alone the whole worker, with the memory of unused processes."""
-        only_targets = request.replicates == ()
-        if not request.alone:
-            with self.slots.one(only_targets=only_targets):
-                yield
-            return
-        with self.slots.all(only_targets=only_targets) as is_taken:
-            if is_taken:
-                self._close_unused()
-                on_alone()
-            yield
 
     def _wait_for_memory(self) -> None:
         """Wait while all processes together take too much memory and another task runs; log it every 30 s.
@@ -315,7 +304,8 @@ class Pool:
         self.slots.end()
         for child in self._children.of(self.slots):
             child.kill()
-        self._starter.kill_starting_template()
+        if (template := self._starter.template) is not None:
+            template.kill_if_it_starts()
 
     def close(self) -> None:
         """End every child; a task that still runs sees its child die, and returns a result without an error.

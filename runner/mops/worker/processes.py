@@ -7,6 +7,7 @@ number.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -40,20 +41,16 @@ class Process(Protocol):
 class Spawned:
     """A process that the worker has started itself: on systems without a reaper."""
 
-    def __init__(self, context: JobContext, passed: tuple[int, ...]):
-        argv, env = _command(context), _environment(context)
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
-                [*argv, *map(str, passed)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=passed,
-                env=env,
-                start_new_session=True,
-            )
-        except (FileNotFoundError, PermissionError) as gone:
-            raise _translated(context, gone) from gone
+    def __init__(self, argv: list[str], env: dict[str, str], passed: tuple[int, ...]):
+        self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+            [*argv, *map(str, passed)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=passed,
+            env=env,
+            start_new_session=True,
+        )
         self.pid = self._process.pid
         self.returncode: int | None = None
         assert self._process.stdout is not None
@@ -117,7 +114,7 @@ def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper | None)
     Parameters
     ----------
     reaper
-        Starts the process. None: the worker starts it, and processes that it leaves keep running.
+        Starts the process. None: the worker starts the process, and nothing kills the processes that it leaves.
 
     Raises
     ------
@@ -126,36 +123,26 @@ def spawned(context: JobContext, passed: tuple[int, ...], reaper: Reaper | None)
     OSError
         The system has no room for another process.
     """
-    if reaper is None:
-        return Spawned(context, passed)
-    reading, writing = os.pipe()
-    output = os.fdopen(reading, "rb", buffering=0)
+    argv = [*command(context.python), "mops.child.main"]
+    env = environment(context.env, n_threads=context.threads, python=context.python)
     try:
-        try:
-            pid = reaper.spawn(_command(context), _environment(context), (*passed, writing))
-        finally:
-            os.close(writing)
-        return Grandchild(pid, output, reaper.wait)
+        if reaper is None:
+            return Spawned(argv, env, passed)
+        reading, writing = os.pipe()
+        output = os.fdopen(reading, "rb", buffering=0)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(output.close)
+            try:
+                pid = reaper.spawn(argv, env, (*passed, writing))
+            finally:
+                os.close(writing)
+            process = Grandchild(pid, output, reaper.wait)
+            on_failure.pop_all()
+            return process
     except (FileNotFoundError, PermissionError) as gone:
-        output.close()
-        raise _translated(context, gone) from gone
-    except BaseException:
-        output.close()
-        raise
-
-
-def _command(context: JobContext) -> list[str]:
-    return [*command(context.python), "mops.child.main"]
-
-
-def _environment(context: JobContext) -> dict[str, str]:
-    return environment(context.env, n_threads=context.threads, python=context.python)
-
-
-def _translated(context: JobContext, gone: OSError) -> Exception:
-    if context.python is None:
-        return gone
-    return cannot_start(context.python, gone, installed=context.install_s is not None)
+        if context.python is None:
+            raise
+        raise cannot_start(context.python, gone, installed=context.install_s is not None) from gone
 
 
 UNSAFE = {

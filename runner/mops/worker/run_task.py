@@ -75,14 +75,19 @@ def pool_of(context: JobContext, name: str = "") -> Pool:
     ClusterError
         The bundle does not reach this worker.
     """
-    root, slots = str(bundle_folder(context)), _slots(context)
+    root = str(bundle_folder(context))
+    slots = context.slots or max(get_worker().state.nthreads // context.threads, 1)
     worker_limit = None if context.slots else get_worker().memory_manager.memory_limit
     with _lock:
         name = name or context.run
         if name not in _pools:
             _pools[name] = Pool(context, root, slots, worker_limit, _children)
             if context.slots is None:
-                _publish_metrics()
+                get_worker().metrics["mops_children_bytes"] = children_bytes  # Dask sends it to the scheduler
+                if can_show_metrics():
+                    from mops.worker.metrics import expose  # noqa: PLC0415 - not for a runner; a worker may lack the library
+
+                    expose(pools)
             if name in _stopped:
                 _pools[name].stop(0.0)
         return _pools[name]
@@ -102,19 +107,6 @@ def children_bytes(_worker: object = None) -> int:
 def can_show_metrics() -> bool:
     """Tell whether this interpreter has what Dask's /metrics needs."""
     return find_spec("prometheus_client") is not None
-
-
-def _publish_metrics() -> None:
-    """Add the memory of this worker's children to the metrics that Dask sends to the scheduler, and to /metrics."""
-    get_worker().metrics["mops_children_bytes"] = children_bytes
-    if can_show_metrics():
-        from mops.worker.metrics import expose  # noqa: PLC0415 - not for a runner; a worker may lack the library
-
-        expose(pools)
-
-
-def _slots(context: JobContext) -> int:
-    return context.slots or max(get_worker().state.nthreads // context.threads, 1)
 
 
 def bundle_folder(context: JobContext) -> Path:

@@ -102,14 +102,11 @@ def _sweep(temporary: Path) -> None:
     """Remove folders of killed workers."""
     for path in temporary.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, or removed meanwhile
-            if time.time() - path.stat().st_mtime > _LEFT_SECONDS:
-                _remove_unless_locked(path)
-
-
-def _remove_unless_locked(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if os.fstat(fd).st_uid == os.geteuid() and lock_descriptor(fd, blocking=False):
-            folders.remove(path)
-    finally:
-        os.close(fd)
+            if time.time() - path.stat().st_mtime <= _LEFT_SECONDS:
+                continue
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(fd).st_uid == os.geteuid() and lock_descriptor(fd, blocking=False):
+                    folders.remove(path)
+            finally:
+                os.close(fd)

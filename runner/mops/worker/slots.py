@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
 
 from mops.worker.deaths import Death
@@ -122,17 +122,9 @@ class PoolSlots:
             self._n = max(min(n, self._most), 1)
             self._worker.changed.notify_all()
 
-    @contextmanager
-    def one(self, *, only_targets: bool = False) -> Iterator[bool]:
-        """Wait for a slot and use it in the body; yield False if the pool stops before there is one."""
-        with self._worker.taken(self, lambda: self.stopped(only_targets=only_targets), alone=False) as is_taken:
-            yield is_taken
-
-    @contextmanager
-    def all(self, *, only_targets: bool = False) -> Iterator[bool]:
-        """Wait until the worker is free and use all of it in the body; yield False if the pool stops before."""
-        with self._worker.taken(self, lambda: self.stopped(only_targets=only_targets), alone=True) as is_taken:
-            yield is_taken
+    def use(self, *, alone: bool, only_targets: bool) -> AbstractContextManager[bool]:
+        """Wait for a slot (``alone``: all of the worker), use it in the body; yield False if the pool stops first."""
+        return self._worker.taken(self, lambda: self.stopped(only_targets=only_targets), alone=alone)
 
     def stop(self) -> None:
         """Start nothing from now on, except targets of groups whose simulations are done."""

@@ -93,11 +93,6 @@ class TaskProgress:
         self.written: list[str] = []
 
     @property
-    def n_done(self) -> int:
-        """Groups that are done."""
-        return sum(progress.done for progress in self._groups)
-
-    @property
     def finished(self) -> bool:
         """Whether nothing is left to do."""
         return not self._unfinished()
@@ -340,6 +335,11 @@ class TaskProgress:
         else:
             settled = set()
             alone_later = {progress.group.index for progress in self._groups if progress.alone_later}
+        failures: list[Failure] = []
+        for progress in done:
+            failures += progress.failures
+            if progress.failed and self._request.context.targets and not self._in_pieces:
+                failures.append(missing_losses(progress.failures))
         return TaskResult(
             keys=self._request.keys,
             done=frozenset() if self._in_pieces else frozenset(progress.group.index for progress in done),
@@ -347,7 +347,7 @@ class TaskProgress:
             seconds=self.seconds,
             reference=self.reference,
             parts=self._buffers,
-            failures=[failure for progress in done for failure in self._failures(progress)],
+            failures=failures,
             losses=[loss for progress in done for loss in progress.losses],
             prints=self.prints,
             postponed=frozenset(alone_later),
@@ -355,9 +355,3 @@ class TaskProgress:
             reports=self.reports,
             written=self.written,
         )
-
-    def _failures(self, progress: _GroupProgress) -> list[Failure]:
-        rows = progress.failures
-        if progress.failed and self._request.context.targets and not self._in_pieces:
-            rows.append(missing_losses(rows))
-        return rows

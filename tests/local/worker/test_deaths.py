@@ -405,7 +405,7 @@ class TestPrints:
         try:
             assert child.ready() is None
             assert child.run(TaskProgress(request_for(child._context, {"a": 1})), 1 << 40) is None
-            assert len(child._prints) < 1_000_000
+            assert len(child._prints._text) < 1_000_000
             assert child.take_prints().startswith("(49")
         finally:
             child.close()

@@ -132,7 +132,7 @@ class TestRequest:
         one.out.done(0)
         one.flush()
         assert asked(progress) == [(1, [0], [], [0, 1])]
-        assert (progress.n_done, progress.finished) == (1, False)
+        assert (len(progress.result().done), progress.finished) == (1, False)
 
     def test_the_budget_shrinks_by_what_is_used_down_to_zero(self, child):
         progress = make()

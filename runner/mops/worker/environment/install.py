@@ -189,7 +189,12 @@ class _EnvironmentBuilder:
             before = self._packages()
             for program, command in self._commands():
                 self._run(program, command, lock_fd, began)
-            self._check()
+            if wrong := unfit(self._python, self._variables):
+                raise InstallError(
+                    f"no simulation can run with the model's dependencies: {wrong}",
+                    where=f"{socket.gethostname()}: {self._wanted.file}",
+                    hint=f"simulations need {libraries()}; ask for these versions, or do not list them",
+                )
             packages = {name: version for name, version in self._packages().items() if name not in before}
             new = self._folder / f"{_MADE}.new"
             new.write_text(json.dumps(packages))
@@ -202,7 +207,10 @@ class _EnvironmentBuilder:
         folders.remove(self._folder)
         # If the worker's own environment sees the packages of the base, the new environment needs them too.
         venv.EnvBuilder(system_site_packages=sys.base_prefix in site.PREFIXES, symlinks=True).create(self._folder)
-        (self._site_packages / _OF_THE_WORKER).write_text(_links_to_worker())
+        # This process's packages come after the environment's own. Outside of a virtual environment, they are those of
+        # the base, which the environment sees without help.
+        lines = [*_given_paths(), *(f"import site; site.addsitedir({path!r})" for path in _own_packages())]
+        (self._site_packages / _OF_THE_WORKER).write_text("".join(f"{line}\n" for line in lines))
         self._place.renew()
 
     def _remove(self) -> None:
@@ -260,14 +268,6 @@ class _EnvironmentBuilder:
             "MODELOPS_JOB_INSTALL_TIMEOUT limits the time; MODELOPS_JOB_INSTALL=never uses the workers' packages",
         )
 
-    def _check(self) -> None:
-        if wrong := unfit(self._python, self._variables):
-            raise InstallError(
-                f"no simulation can run with the model's dependencies: {wrong}",
-                where=f"{socket.gethostname()}: {self._wanted.file}",
-                hint=f"simulations need {libraries()}; ask for these versions, or do not list them",
-            )
-
 
 @contextmanager
 def _started(
@@ -305,15 +305,6 @@ def _worker() -> list[str]:
     folders = [*_own_packages(), *_given_paths(), *site.getsitepackages()]
     packages = {path.name for folder in folders for path in Path(folder).glob("*.dist-info")}
     return [sys.version, sysconfig.get_platform(), sys.prefix, sys.base_prefix, *sorted(packages)]
-
-
-def _links_to_worker() -> str:
-    """Return the lines of a .pth file that adds this process's packages after the environment's own.
-
-    Outside of a virtual environment, the packages are those of the base, which the environment sees without help.
-    """
-    given = [f"{path}\n" for path in _given_paths()]
-    return "".join([*given, *(f"import site; site.addsitedir({path!r})\n" for path in _own_packages())])
 
 
 def _own_packages() -> list[str]:

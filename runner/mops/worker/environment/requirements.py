@@ -132,11 +132,8 @@ def _of_lock(lock: str, project: str) -> Dependencies | None:
     if not others:
         return None
     hashed = not any(source.keys() & _WITHOUT_HASH for source in others)
-    return Dependencies(LOCK, (lock, project), any(map(_is_in_the_bundle, others)), hashed)
-
-
-def _is_in_the_bundle(source: Mapping[str, str]) -> bool:
-    return bool(source.keys() & _IN_THE_BUNDLE) or "://" not in source.get("registry", "://")
+    of_bundle = any(source.keys() & _IN_THE_BUNDLE or "://" not in source.get("registry", "://") for source in others)
+    return Dependencies(LOCK, (lock, project), of_bundle, hashed)
 
 
 def _of_project(text: str) -> Dependencies | None:

@@ -111,7 +111,8 @@ def _wrong(name: object, value: object, environ: Mapping[str, str] | None) -> st
         return f"the name looks like a secret, and jobs do not store secrets; write --env {name}, and set it here"
     if not isinstance(value, str):
         return f"the value is a {type(value).__name__}; write a string"
-    return None if _is_text(value) else "the value is not UTF-8 text without null characters"
+    is_text = "\0" not in value and value == value.encode(errors="ignore").decode()
+    return None if is_text else "the value is not UTF-8 text without null characters"
 
 
 def _reserved(name: str) -> str | None:
@@ -122,7 +123,3 @@ def _reserved(name: str) -> str | None:
     if name.startswith("MODELOPS_"):
         return "a setting of mops, not of the model; set it in the environment of the command instead"
     return None
-
-
-def _is_text(value: str) -> bool:
-    return "\0" not in value and value == value.encode(errors="ignore").decode()
