@@ -1,8 +1,8 @@
 """Copies Arrow data: validated, of plain types that Parquet can hold, in memory that no other code can change.
 
 Arrow data may lie in memory of numpy, polars or a C library. The model may write to that memory again, and invalid data
-end their reader with a segmentation fault. So every batch is validated and copied as it comes. Standard library, numpy
-and pyarrow only.
+crash their reader with a segmentation fault. So mops validates and copies each batch as it arrives. Standard library,
+numpy and pyarrow only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 _MOST_KNOWN = 32
 _DEEPEST = 32
-"""Readers take Parquet schemas that are 100 deep; a list counts twice."""
+"""Readers accept Parquet schemas of 100 levels; a list takes two of them."""
 _MEANT_AS_STORED = ("arrow.uuid", "arrow.json", "arrow.bool8")
 
 
@@ -41,7 +41,7 @@ class BadColumn(ValueError):
         self.why = why
 
 
-# Schemas and what they become. To compare a schema costs 0.1 us, its hash 7 us.
+# Schemas and what they become. Comparing two schemas takes 0.1 us, hashing one 7 us.
 # bench/tricks.py, one child, arrow: -12 % of its CPU time.
 _known: list[tuple[pa.Schema, pa.Schema]] = []
 
@@ -99,7 +99,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     BadColumn
         Parquet cannot hold a column.
     """
-    schema = schema.remove_metadata() if schema.metadata else schema  # not that of fields, which names extensions
+    schema = schema.remove_metadata() if schema.metadata else schema  # that of fields stays: it names extensions
     for seen, known in _known:
         if seen.equals(schema, check_metadata=True):
             return known
@@ -157,7 +157,7 @@ def _plain_type(column: str, field: pa.Field, depth: int = 0) -> pa.DataType:
 def _require_readable(column: str, field: pa.Field, depth: int) -> None:
     """Refuse what readers cannot read, and extension types whose storage alone does not tell what the values mean."""
     if depth > _DEEPEST:
-        raise BadColumn(column, f"it is nested more than {_DEEPEST} deep")
+        raise BadColumn(column, f"it is nested more than {_DEEPEST} levels deep")
     if pa.types.is_struct(field.type) and len({inner.name for inner in field.type}) < field.type.num_fields:
         raise BadColumn(column, f"{field.type} has fields of the same name")
     name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()  # if the type is unknown here

@@ -36,8 +36,8 @@ class BufferWriter:
     channel
         The child's connection to its worker.
     keep
-        The outputs that the study keeps; None: all. Of an unfinished group the worker gets the others too, because the
-        group's targets may have to run in another child.
+        The outputs that the study keeps; None: all. The worker also gets the other outputs of an unfinished group,
+        because the group's targets may have to run in another child.
     name
         The name of the files, which tells the drain check whose they are.
     """
@@ -77,7 +77,7 @@ class BufferWriter:
         self.bytes_total += n_bytes
 
     def done(self, position: int) -> None:
-        """Write that this group is done."""
+        """Record that this group is done."""
         self._events["done"].append(position)
         self.groups_done += 1
 
@@ -115,7 +115,7 @@ class BufferWriter:
 
 
 class _Sizes:
-    """Tells how many bytes tables have; quickly, where their columns have a fixed width.
+    """Computes the size of tables, quickly if their columns have a fixed width.
 
     ``nbytes`` looks into every buffer. bench/tricks.py, one child: -10 % of its CPU time.
     """

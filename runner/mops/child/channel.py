@@ -159,7 +159,7 @@ class ProgressPage:
 
     def running(self) -> tuple[Step, float] | None:
         """Return the step that runs and the monotonic time (s) of its start, or None."""
-        position = self._numbers[_POSITION]  # before the time, which is never that of an earlier step then
+        position = self._numbers[_POSITION]  # read before the time, so the time is never that of an earlier step
         if position == self._IDLE:
             return None
         return Step(position >> 32, position & 0xFFFFFFFF), self._times[_STARTED]

@@ -3,7 +3,7 @@
 Every value keeps its meaning, or the column fails by name (docs/reference/models.md has the list).
 pyarrow's own conversion changes some values: in a list that mixes times with and without a zone it turns one into the
 other, it loses the mask of a masked array in ``np.array``, and it turns a half and an integer into two integers.
-Standard library, numpy and pyarrow only; pandas is there if a value is of it.
+Standard library, numpy and pyarrow only. If a value is from pandas, the model has imported pandas.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mops.child.arrow_copy import BadColumn, list_array, owned, owned_column, pl
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
-# Lists of these alone are converted by pyarrow exactly.
+# pyarrow converts lists of only these types exactly.
 _SIMPLE = (
     frozenset({float, int, NoneType, np.float64, np.int64}),
     frozenset({str, NoneType, np.str_}),
@@ -195,7 +195,7 @@ def _of_numpy(values: np.ndarray[Any, Any]) -> pa.Array:
 def _of_pandas(values: Any) -> Column:
     """Return a series, an index or an array of pandas."""
     dtype = values.dtype
-    if type(dtype).__name__ == "NumpyEADtype":  # that of Series.array
+    if type(dtype).__name__ == "NumpyEADtype":  # the dtype of Series.array
         dtype = dtype.numpy_dtype
     if isinstance(dtype, np.dtype):
         if dtype.kind == "O":
@@ -287,7 +287,7 @@ def _family(value: Any) -> str:
 
 
 def _numbers(values: list[Any]) -> pa.Array:
-    # With a half in the list, pyarrow takes all numbers for integers.
+    # If the list has a float16, pyarrow converts all its numbers to integers.
     return pa.array([float(value) if isinstance(value, np.float16) else value for value in values])
 
 

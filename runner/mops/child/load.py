@@ -58,7 +58,8 @@ def load_model(text: str, scenario: str, root: Path, parameters: Collection[str]
     root
         The project root, first on ``sys.path``.
     parameters
-        Names of the study's parameters. No argument of the model may have one of them: it gets all in one dict.
+        Names of the study's parameters. No argument of the model may have one of them, because the model gets all
+        parameters in one dict.
 
     Raises
     ------
@@ -183,9 +184,9 @@ class _Call:
                 raise CannotLoad(f"{text!r} needs an argument {parameter.name!r} as well; {self._form}")
         for name, role in zip(passed, roles, strict=False):
             if name != role and name in _ROLES:
-                raise CannotLoad(f"{text!r} has {name!r} where it is given the {role}; {self._form}")
+                raise CannotLoad(f"{text!r} has {name!r} where mops passes the {role}; {self._form}")
         if "seed" in roles and any(p.name == "seed" and p.name not in passed for p in every):
-            raise CannotLoad(f"{text!r} does not have 'seed' where it is given the seed; {self._form}")
+            raise CannotLoad(f"{text!r} does not have 'seed' where mops passes the seed; {self._form}")
         self._doubtful = frozenset(name for name, role in zip(passed, roles, strict=False) if name != role)
 
     @property
@@ -218,7 +219,7 @@ class _Call:
 def _class_model(kind: type, scenario: str, text: str, parameters: Collection[str]) -> Model:
     needed = [name for name, p in _parameters(kind, text).items() if _is_needed(p)]
     if needed:
-        raise CannotLoad(f"class {text!r} needs {', '.join(map(repr, needed))} to be made; mops gives it no arguments")
+        raise CannotLoad(f"class {text!r} needs {', '.join(map(repr, needed))}; mops makes it without arguments")
     # One instance for each simulation: what a simulation stores in it must not reach the next one.
     if hasattr(kind, "simulate_scenario"):
         checked = _method(kind, "simulate_scenario", ("scenario", "params", "seed"), text, parameters)
@@ -250,7 +251,7 @@ def _method(
 
 def _only_baseline(scenario: str, text: str) -> None:
     if scenario != "baseline":
-        raise CannotLoad(f"{text!r} knows no scenarios, so 'scenario' can only be 'baseline', not {scenario!r}")
+        raise CannotLoad(f"{text!r} takes no scenario, so 'scenario' can only be 'baseline', not {scenario!r}")
 
 
 def _parameters(function: Any, text: str) -> Mapping[str, inspect.Parameter]:
@@ -260,7 +261,7 @@ def _parameters(function: Any, text: str) -> Mapping[str, inspect.Parameter]:
         takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in own.values())
         return inspect.signature(function).parameters if takes_any else own
     except ValueError:
-        raise CannotLoad(f"{text!r} does not tell its arguments; wrap it in a function") from None
+        raise CannotLoad(f"{text!r} does not reveal its arguments; wrap it in a function") from None
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:

@@ -112,7 +112,7 @@ def _fork(channel: Channel, page: ProgressPage, fds: list[int | None]) -> tuple[
     for fd in (*ours, writing):
         os.close(fd)
     if pid > 0:
-        os.read(reading, 1)  # until it has its own process group: a signal to that would be lost before
+        os.read(reading, 1)  # wait until the child has a process group: a signal to it would be lost before
         channel.send({"kind": "forked", "pid": pid})
     os.close(reading)
     return channel, page
@@ -147,7 +147,7 @@ def _prepare_process() -> None:
 def _load(load: Message, channel: Channel) -> UserCode | None:
     folder = WorkingFolder(own_folder(load["scratch"], ".import"), links_to(Path(load["root"])))
     folder.renew()  # a failure is this machine's fault: it ends the process, and no model is to blame
-    folder.enter()
+    os.chdir(folder.path)
     try:
         code = UserCode(load, folder)
     except CannotLoad as refused:

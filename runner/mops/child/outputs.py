@@ -20,7 +20,7 @@ from mops.study.output_schema import InvalidOutput
 DEFAULT_OUTPUT = "output"
 IDENTITY = ("param_id", "group", "replicate", "seed")
 
-_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and halves of characters
+_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and lone surrogates
 
 
 # The last schema of each output whose names are good. bench/tricks.py, one child, arrow: -11 % of its CPU time.
@@ -192,7 +192,7 @@ def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
     if is_number and set(pc.unique(table["seed"]).to_pylist()) <= {seed}:
         if table.num_columns > 1:
             return table.drop_columns(["seed"])
-        raise InvalidOutput(f"output {output!r} has no column but 'seed', which is stored anyway")
+        raise InvalidOutput(f"output {output!r} has no column but 'seed', which mops stores anyway")
     clash = taken[0] if taken else "seed"
     raise InvalidOutput(
         f"output {output!r} has a column {clash!r}, the name of a column that mops adds "

@@ -88,7 +88,7 @@ class TaskRun:
             return True
         spent_s = time.monotonic() - self._began
         is_used_up = spent_s >= self._request["seconds"] or self._writer.bytes_total >= self._request["bytes"]
-        return is_used_up and n_finished > 0  # at least one, or the task would return without progress endlessly
+        return is_used_up and n_finished > 0  # at least one: without progress, the task would be sent endlessly
 
     def _run_group(self, group: dict[str, Any]) -> None:
         position, params, handed_over_at = group["position"], group["params"], self._handed_over_at
@@ -102,7 +102,7 @@ class TaskRun:
             if self._code.replacement.reason or must_end:
                 return
             tables = self._simulate(position, replicate, dict(params), seed)
-            if tables is None:  # without one of them there will be no losses
+            if tables is None:  # without this replicate the group has no losses
                 has_targets = False
                 replicates.clear()
             elif has_targets:
@@ -128,7 +128,7 @@ class TaskRun:
         self._renew_folder()
         self._page.begin(position, replicate, self._code.replacement.size_bytes)
         try:
-            self._code.folder.enter()  # the previous simulation may have left it
+            os.chdir(self._code.folder.path)  # the previous simulation may have left it
             _seed_generators(seed)
             tables = as_tables(self._code.model(params, seed), seed)
             if self._reference is None:
@@ -149,7 +149,7 @@ class TaskRun:
         self._renew_folder()
         self._page.begin(position, group["n_replicates"] + target, self._code.replacement.size_bytes)
         try:
-            self._code.folder.enter()
+            os.chdir(self._code.folder.path)
             _seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
             losses = self._code.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
         except BaseException as error:  # noqa: BLE001 - as for the model

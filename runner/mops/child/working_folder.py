@@ -68,10 +68,6 @@ class WorkingFolder:
         """Return a folder with the same links in another place."""
         return WorkingFolder(own, self._tree)
 
-    def enter(self) -> None:
-        """Make this folder the working directory."""
-        os.chdir(self.path)
-
     @property
     def changed(self) -> bool:
         """Whether it must be renewed: something was made, renamed or removed in it, or it does not exist yet."""

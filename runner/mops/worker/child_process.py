@@ -24,7 +24,7 @@ from mops.system import cgroup
 from mops.task import JobContext
 from mops.waiting import polls
 from mops.worker import result_buffers
-from mops.worker.deaths import Breach, Death, EndedBy
+from mops.worker.deaths import Death, EndedBy
 from mops.worker.environment.interpreter import command
 from mops.worker.limits import LimitWatch
 from mops.worker.processes import UNSAFE, Grandchild, Process, fork_refusal, spawned
@@ -269,17 +269,16 @@ class ChildProcess:
             self._enforce_limits()
 
     def _enforce_limits(self) -> None:
+        """Ask a child that breaks a limit to end, and kill it soon after."""
         if self._ended_by != "itself":
             if time.monotonic() >= self._kill_at:
                 self._kill_group()
-        elif (running := self._page.running()) is not None:
-            step, began = running
-            if (breach := self._watch.breach(step, began)) is not None:
-                self._end(step, breach)
-
-    def _end(self, step: Step, breach: Breach) -> None:
-        """Ask the child to end because of what it runs, and kill it soon after."""
-        if self._ended_by != "itself":  # another thread has stopped it meanwhile
+            return
+        if (running := self._page.running()) is None:
+            return
+        step, began = running
+        breach = self._watch.breach(step, began)
+        if breach is None or self._ended_by != "itself":  # or another thread has stopped it meanwhile
             return
         self._ended_step, self._ended_by = step, breach
         self._kill_at = time.monotonic() + (_TERM_SECONDS if breach == "memory" else _ABORT_SECONDS)
@@ -369,7 +368,7 @@ class _Prints:
     """What a process prints: the last 64 KiB since it was taken, and its last words."""
 
     LIMIT_BYTES = 64 << 10
-    READS_LEFT = 32  # of 64 KiB: what any pipe may hold. A process that never stops printing holds up nothing.
+    READS_LEFT = 32  # of 64 KiB: more than a pipe holds. Limited, because a process may never stop printing.
     LAST_WORDS_BYTES = 4 << 10
     FATAL_BYTES = 32 << 10  # faulthandler's hundred frames of each thread
 
@@ -437,9 +436,10 @@ def _load_message(context: JobContext, root: str, scratch: Scratch) -> Message:
 
 
 def _where_to_look(message: str, context: JobContext) -> str:
-    packed = "the packed project runs: mops study check shows what is in it"
+    packed = "simulations run the packed project: mops study check shows its files"
     if not message.startswith("ModuleNotFoundError"):
         return packed
     if context.install_s is not None:
         return f"{packed}; a library must be named in its requirements.txt, uv.lock or pyproject.toml"
-    return f"{packed}; a library must be installed for {command(context.python)[0]}, or for another that --python names"
+    python = command(context.python)[0]
+    return f"{packed}; a library must be installed for {python}, or for another one that --python names"

@@ -94,7 +94,8 @@ class PoolCollector(Collector):
         yield _PLAIN.gauge_by("mops_worker_memory_bytes", help_text, "of", sizes)
         if pools:
             limit = min(pool.allowed_bytes for pool in pools)
-            yield _PLAIN.gauge("mops_worker_memory_limit_bytes", "What this process and its children may take.", limit)
+            help_text = "Memory that this process and its children may use."
+            yield _PLAIN.gauge("mops_worker_memory_limit_bytes", help_text, limit)
         help_text = "Bytes of results read from children and not fetched yet."
         yield _PLAIN.gauge("mops_worker_held_bytes", help_text, result_buffers.held_bytes())
         if (kills := cgroup.oom_kills()) is not None:

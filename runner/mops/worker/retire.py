@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 
 class _Refused(Exception):
-    """The scheduler refuses the request."""
+    """The scheduler has refused a request."""
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     except KeyError as missing:
         outcome = f"not retired: {missing.args[0]} is not set"
     except (OSError, HTTPException, ValueError, _Refused) as fault:
-        outcome = f"not retired, what it holds is computed again: {type(fault).__name__}: {fault}"
+        outcome = f"not retired, so Dask computes its results again: {type(fault).__name__}: {fault}"
     line = f"mops.worker.retire: {outcome}\n"
     sys.stderr.write(line)
     if options.say_to is not None:
@@ -72,7 +72,7 @@ def retire(host: str, port: int, name: str, seconds: float) -> str:
     retired = _ask(host, port, deadline, "POST", "/api/v1/retire_workers", {"workers": addresses})
     if set(addresses) <= set(retired):
         return f"{name} is retired"
-    return f"{name} is not retired: no other worker takes what it holds, which is computed again"
+    return f"{name} is not retired: no other worker takes its results, so Dask computes them again"
 
 
 def _ask(host: str, port: int, deadline: float, method: str, path: str, body: object = None) -> dict[str, Any]:

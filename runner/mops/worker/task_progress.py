@@ -113,7 +113,10 @@ class TaskProgress:
         return max(self._request.bytes - in_buffers - in_failures, 0)
 
     def _unfinished(self) -> list[tuple[int, _GroupProgress]]:
-        """Return the groups that this task still runs, with their positions; in pieces, one waits by its replicates."""
+        """Return the groups that this task still runs, with their positions.
+
+        If another task runs a step of a group alone, the rest of the group waits for that task, except in pieces.
+        """
         return [(i, p) for i, p in enumerate(self._groups) if not p.done and (self._in_pieces or not p.alone_later)]
 
     def message(self) -> Message:
@@ -264,7 +267,7 @@ class TaskProgress:
         return False
 
     def retry_in_fresh_process(self, step: Step, size_before: int) -> bool:
-        """Run a step that took too much memory first in a fresh process, once; return whether it may.
+        """Retry a step that exceeded its memory limit, once, in a fresh process; return whether mops retries it.
 
         Parameters
         ----------
@@ -277,7 +280,7 @@ class TaskProgress:
         return True
 
     def run_alone_later(self, step: Step) -> bool:
-        """Leave a step that took too much memory to a task that runs it alone; return False if this task is that."""
+        """Leave a step that exceeded its memory limit to a task that runs it alone; return False if none will."""
         if self._request.alone or not self._request.context.retries or self._settled(step):
             return False
         self._deaths[step] += 1
@@ -295,7 +298,7 @@ class TaskProgress:
 
     @property
     def too_large_bytes(self) -> int:
-        """The least size of a process in which a step took too much memory that succeeded in a fresh one; 0: none."""
+        """The least size of a process in which a step exceeded its limit and then succeeded in a fresh one; 0: none."""
         return min((size for step, size in self._size_before_retry.items() if self._is_good(step)), default=0)
 
     def _is_good(self, step: Step) -> bool:

@@ -120,7 +120,7 @@ class TestFunctions:
         assert load_model("the_model:f", scenario, write(code), ["beta"])(PARAMS, 7) == expected
 
     def test_a_callable_without_a_signature_is_refused(self, model):
-        with pytest.raises(CannotLoad, match="does not tell its arguments; wrap it in a function"):
+        with pytest.raises(CannotLoad, match="does not reveal its arguments; wrap it in a function"):
             model("f = min", "the_model:f")
 
     @pytest.mark.parametrize("code", ["def f(params): pass", "def f(): pass"])
@@ -131,7 +131,7 @@ class TestFunctions:
     @pytest.mark.parametrize(
         ("code", "says"),
         [
-            ("def f(beta, gamma, seed): pass", "has 'seed' where it is given the scenario"),
+            ("def f(beta, gamma, seed): pass", "has 'seed' where mops passes the scenario"),
             ("def f(beta=0.1, gamma=0.2, seed=0): pass", "does not have 'seed' where"),
             ("def f(beta, seed): pass", "argument 'beta', which is a parameter of the study.*take params\\['beta'\\]"),
             ("def f(params, beta): pass", "argument 'beta', which is a parameter"),
@@ -140,8 +140,8 @@ class TestFunctions:
             ("def f(beta, *others): pass", "takes 1 arguments|argument 'beta'"),
             ("def f(p, s, *, beta): pass", "needs an argument 'beta' as well"),
             ("def f(p, s, scenario, days): pass", "needs an argument 'days' as well"),
-            ("def f(seed, params): pass", "has 'seed' where it is given the params"),
-            ("def f(scenario, params, seed): pass", "has 'scenario' where it is given the params"),
+            ("def f(seed, params): pass", "has 'seed' where mops passes the params"),
+            ("def f(scenario, params, seed): pass", "has 'scenario' where mops passes the params"),
             ("def f(**names): pass", "takes 0 arguments"),
             ("from functools import partial\ndef g(beta, gamma, seed): pass\nf = partial(g, gamma=1)", "takes 1 arg"),
             ("from functools import partial\ndef g(days, beta, s): pass\nf = partial(g, 3)", "argument 'beta', which"),
@@ -219,7 +219,7 @@ class TestClasses:
                 def __init__(self, {needs}, scale=1): pass
                 def simulate(self, params, seed): pass
         """
-        with pytest.raises(CannotLoad, match="needs 'days' to be made"):
+        with pytest.raises(CannotLoad, match="needs 'days'; mops makes it without arguments"):
             model(code, "the_model:Model")
 
     def test_a_named_tuple_can_be_a_model(self, model):
@@ -324,8 +324,8 @@ class TestTargets:
     @pytest.mark.parametrize(
         ("code", "says"),
         [
-            ("def target(params): pass", "has 'params' where it is given the replicates"),
-            ("def target(replicates, params): pass", "has 'replicates' where it is given the params"),
+            ("def target(params): pass", "has 'params' where mops passes the replicates"),
+            ("def target(replicates, params): pass", "has 'replicates' where mops passes the params"),
             ("def target(beta, replicates): pass", "argument 'beta', which is a parameter"),
             ("def target(beta): pass", "argument 'beta', which is a parameter"),
             ("def target(replicates, *, scale): pass", "needs an argument 'scale' as well"),

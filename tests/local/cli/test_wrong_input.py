@@ -107,7 +107,7 @@ BAD_MODELS = {
     ),
     "unknown target": ({}, {"targets": ["model:nothing"]}, ["no 'nothing'", "it has:"]),
     "a target that is not a function": ({}, {"targets": ["model:NOT_A_FUNCTION"]}, ["is a int, not a function"]),
-    "no scenarios": ({}, {"scenario": "masks"}, ["knows no scenarios", "'baseline'", "'masks'"]),
+    "no scenarios": ({}, {"scenario": "masks"}, ["takes no scenario", "'baseline'", "'masks'"]),
 }
 
 

@@ -148,7 +148,7 @@ def test_the_last_worker_reports_that_no_worker_takes_its_results(
     client.retire_workers([addresses(client)["b"]])
     future = client.submit(counted(tmp_path / "calls"), pure=False)
     future.result(30)
-    assert "a is not retired: no other worker takes what it holds" in cluster.retire("a")
+    assert "a is not retired: no other worker takes its results" in cluster.retire("a")
     assert set(addresses(client)) == {"a"}
 
 
@@ -177,7 +177,7 @@ def test_a_scheduler_without_the_route_is_named(cluster: Cluster) -> None:
 def test_a_missing_scheduler_does_not_fail_the_stop(cluster: Cluster, tmp_path: Path) -> None:
     said_to = tmp_path / "log"
     said = cluster.retire("a", f"--say-to={said_to}")
-    assert "not retired, what it holds is computed again: ConnectionRefusedError" in said
+    assert "not retired, so Dask computes its results again: ConnectionRefusedError" in said
     assert said_to.read_text() == said
 
 
@@ -199,7 +199,7 @@ with socket.create_server(("127.0.0.1", {cluster.http_port})) as server:
         cluster.processes.append(process)
         assert process.stdout is not None
         process.stdout.readline()
-        assert "not retired, what it holds is computed again" in cluster.retire("a")
+        assert "not retired, so Dask computes its results again" in cluster.retire("a")
 
 
 def test_the_hook_waits_for_a_hanging_scheduler_only_until_its_timeout(cluster: Cluster, client: Client) -> None:

@@ -203,7 +203,7 @@ class _EnvironmentBuilder:
         return self._described(packages, "made an environment", f" in {time.monotonic() - began:.1f} s")
 
     def _begin(self) -> None:
-        """Make an environment that has the worker's packages. First remove the files of a killed process."""
+        """Remove what a killed process left, and make an environment on top of the worker's packages."""
         folders.remove(self._folder)
         # If the worker's own environment sees the packages of the base, the new environment needs them too.
         venv.EnvBuilder(system_site_packages=sys.base_prefix in site.PREFIXES, symlinks=True).create(self._folder)

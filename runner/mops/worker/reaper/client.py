@@ -124,7 +124,7 @@ class Reaper:
         return self._channel.receive()[0]
 
     def close(self) -> None:
-        """Make it kill every process that is left, and wait for its end."""
+        """Make the reaper kill every process that is left, and wait for its end."""
         if self._closed:
             return
         self._closed = True

@@ -50,7 +50,7 @@ def main() -> None:
         # Only the socket's end ends this process: a service manager also signals it, before it has killed the others.
         # A handler, and not SIG_IGN, which the processes that it starts would inherit.
         signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if the worker ignores it, the kernel would free every number
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, the kernel frees the number of each ended process
     adopt_orphans()
     reaper = _Reaper(Channel(socket.socket(fileno=fd)))
     try:
