@@ -167,7 +167,7 @@ BAD_ARGUMENTS: dict[Callable[[CommandLab], list[object]], list[str]] = {
     a_folder: ["a folder, not a study file", "study.json in it"],
     no_such_project: ["project folder does not exist", "hint: "],
     bad_name: ["'My job'", "lower-case letters"],
-    unknown_job: ["job 'nothing' does not exist", "hint: this storage holds no jobs"],
+    unknown_job: ["job 'nothing' does not exist", "hint: this storage has no jobs"],
     invalid_job: ["'../x'", "letters, digits"],
 }
 
@@ -284,7 +284,7 @@ def test_a_file_that_is_too_large_for_the_bundle(lab: CommandLab) -> None:
 def test_a_name_that_is_taken(finished: tuple[CommandLab, str]) -> None:
     lab, job = finished
     before = lab.stored()
-    refused(lab.submit("--name", job), "'done' already", "choose another name", where=f"at: {lab.storage}")
+    refused(lab.submit("--name", job), "'done' exists already", "choose another name", where=f"at: {lab.storage}")
     assert lab.stored() == before
 
 
