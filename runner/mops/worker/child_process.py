@@ -442,4 +442,4 @@ def _where_to_look(message: str, context: JobContext) -> str:
     if context.install_s is not None:
         return f"{packed}; a library must be named in its requirements.txt, uv.lock or pyproject.toml"
     python = command(context.python)[0]
-    return f"{packed}; a library must be installed for {python}, or for another one that --python names"
+    return f"{packed}; a library must be installed for {python}, or for the one that --python names"

@@ -280,7 +280,7 @@ def test_pythonpath_reaches_another_interpreter_only_if_named(
 
 def test_check_runs_in_the_other_interpreter(elsewhere: CommandLab, other_python: Path) -> None:
     without = elsewhere.run("study", "check", elsewhere.study)
-    refused(without, "No module named 'only_there'", f"installed for {sys.executable}, or for another that --python")
+    refused(without, "No module named 'only_there'", f"installed for {sys.executable}, or for the one that --python")
     ran = elsewhere.run("study", "check", elsewhere.study, "--python", other_python, "--env", "MODE=x", "--json")
     assert ran.code == 0, ran.err
     assert (ran.json["python"], ran.json["env"]) == (str(other_python), {"MODE": "x"})

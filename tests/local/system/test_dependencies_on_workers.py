@@ -116,7 +116,7 @@ def test_without_an_install_the_model_lacks_a_library(lab: StudyLab, dask: DaskP
     runner = lab.submit(INSTALL="never")
     assert runner.wait() == 2, runner.said
     assert "error: the model cannot be loaded: ModuleNotFoundError: No module named 'tiny'" in runner.said
-    assert "or for another one that --python names" in runner.said
+    assert "or for the one that --python names" in runner.said
 
 
 def test_a_library_that_is_not_required_is_an_error_of_the_model(lab: StudyLab, dask: DaskProcesses) -> None:
