@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
 from mops.errors import Problem, SettingsError
+from mops.units import bytes_text
 
 PREFIX = "MODELOPS_JOB_"
+_BYTES = (ByteSize, ByteSize | None)
 _PLACES = {
     "storage": "MODELOPS_STORAGE",
     "scheduler": "MODELOPS_SCHEDULER",
@@ -34,6 +36,15 @@ class SettingLine:
     unit: str
     source: str
     meaning: str
+
+    @property
+    def text(self) -> str:
+        """The value for people."""
+        if self.value is None:
+            return "unset"
+        if self.unit == "bytes":
+            return bytes_text(self.value)
+        return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
 
 
 class Settings(BaseModel):
@@ -65,7 +76,7 @@ class Settings(BaseModel):
         description="fork child processes from a template, or spawn; auto: fork if safe",
     )
     sim_threads: int = Field(1, ge=1, description="threads that a simulation may use; reduces the slots")
-    retries: int = Field(1, ge=0, description="retries of a simulation that crashed or ran out of memory")
+    retries: int = Field(1, ge=0, description="retries of a crashed simulation; one out of memory has at most one")
     max_failures: str | None = Field(
         None,
         pattern=r"^(\d+|\d+(\.\d+)?%)$",
@@ -132,7 +143,7 @@ class Settings(BaseModel):
             problems += {error["loc"][0]: _problem(error) for error in bad.errors()}.values()
         if problems:
             # With their defaults, because `mops settings` fails as well while one is wrong.
-            known = [f"{line.name} ({'unset' if line.value is None else line.value})" for line in cls().described()]
+            known = [f"{line.name} ({line.text})" for line in cls().described()]
             hint = f"the settings and their defaults are {', '.join(known)}"
             raise SettingsError("the environment's settings are not valid", problems, hint=hint)
         return settings
@@ -198,4 +209,6 @@ def _problem(error: Any) -> Problem:
         right = "write a number of simulations, like 100, or a share of them, like 5%"
     elif error["type"].startswith("byte_size"):
         right = "write bytes, or a number and a unit, like 64MiB"
+    elif error["type"] == "greater_than_equal" and Settings.model_fields[field].annotation in _BYTES:
+        right = f"write {bytes_text(error['ctx']['ge'])} or more"
     return Problem(_variable(str(field)), f"{given!r} is not valid: {right}")

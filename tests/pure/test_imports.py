@@ -22,7 +22,7 @@ FLOORS: dict[str, set[str]] = {
     "verdicts": set(),
     "system": set(),
     "waiting": set(),
-    "settings": {"errors"},
+    "settings": {"errors", "units"},
     "study": {"errors"},
     "child": {"units", "study", "system"},
     "project": {"errors", "units", "system", "study"},

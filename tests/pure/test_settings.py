@@ -170,7 +170,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, near: st
         ("CHECKPOINT_SECONDS", "inf", "input should be a finite number"),
         ("CHECKPOINT_SECONDS", "nan", "input should be a finite number"),
         ("CHECKPOINT_SECONDS", "30s", "input should be a valid number, unable to parse string as a number"),
-        ("CHECKPOINT_BYTES", "1000", "input should be greater than or equal to 1048576"),
+        ("CHECKPOINT_BYTES", "1000", "write 1 MiB or more"),
         ("CHECKPOINT_BYTES", "big", BYTES),
         ("CHECKPOINT_BYTES", "64 MooB", BYTES),
         ("CHECKPOINT_BYTES", "-64MiB", BYTES),
@@ -214,14 +214,14 @@ def test_all_problems_are_listed_at_once_with_every_setting_and_its_default() ->
     ]
     assert lines[4] == (
         "hint: the settings and their defaults are "
-        "MODELOPS_JOB_BATCH_SIZE (200), MODELOPS_JOB_CHECKPOINT_SECONDS (30.0), "
-        "MODELOPS_JOB_CHECKPOINT_BYTES (67108864), MODELOPS_JOB_SIM_TIMEOUT (unset), MODELOPS_JOB_SIM_MEMORY (unset), "
-        "MODELOPS_JOB_TASKS_PER_CHILD (0), MODELOPS_JOB_CHILD_GROWTH (314572800), MODELOPS_JOB_START (auto), "
+        "MODELOPS_JOB_BATCH_SIZE (200), MODELOPS_JOB_CHECKPOINT_SECONDS (30), "
+        "MODELOPS_JOB_CHECKPOINT_BYTES (64 MiB), MODELOPS_JOB_SIM_TIMEOUT (unset), MODELOPS_JOB_SIM_MEMORY (unset), "
+        "MODELOPS_JOB_TASKS_PER_CHILD (0), MODELOPS_JOB_CHILD_GROWTH (300 MiB), MODELOPS_JOB_START (auto), "
         "MODELOPS_JOB_SIM_THREADS (1), MODELOPS_JOB_RETRIES (1), MODELOPS_JOB_MAX_FAILURES (unset), "
-        "MODELOPS_JOB_PRIORITY (normal), MODELOPS_JOB_TASK_SECONDS (1.0), MODELOPS_JOB_SLOTS (unset), "
+        "MODELOPS_JOB_PRIORITY (normal), MODELOPS_JOB_TASK_SECONDS (1), MODELOPS_JOB_SLOTS (unset), "
         "MODELOPS_JOB_INSTALL (auto), "
-        "MODELOPS_JOB_INSTALL_TIMEOUT (600.0), "
-        "MODELOPS_SCHEDULER (unset), MODELOPS_JOB_CLUSTER_TIMEOUT (300.0), MODELOPS_STORAGE (unset), "
+        "MODELOPS_JOB_INSTALL_TIMEOUT (600), "
+        "MODELOPS_SCHEDULER (unset), MODELOPS_JOB_CLUSTER_TIMEOUT (300), MODELOPS_STORAGE (unset), "
         "MODELOPS_METRICS_PORT (unset)"
     )
     assert len(lines) == 5

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from mops.cli import terminal
 from mops.cli.options import JsonOption, LocalOption
 from mops.jobs.location import described, locate
-from mops.settings import SettingLine, Settings
+from mops.settings import Settings
 
 
 def settings(local: LocalOption = False, as_json: JsonOption = False) -> None:
@@ -23,13 +23,5 @@ def settings(local: LocalOption = False, as_json: JsonOption = False) -> None:
     if as_json:
         terminal.data_json([asdict(line) for line in lines])
         return
-    rows = [(line.name, _value_text(line), line.source, line.meaning) for line in lines]
+    rows = [(line.name, line.text, line.source, line.meaning) for line in lines]
     terminal.data_table(("variable", "value", "from", "meaning"), rows)
-
-
-def _value_text(line: SettingLine) -> str:
-    if line.value is None:
-        return "unset"
-    if line.unit == "bytes":
-        return terminal.size(line.value)
-    return f"{line.value:g}" if isinstance(line.value, float) else str(line.value)
