@@ -19,9 +19,10 @@ from mops.jobs.submit import retry as retry_job
 def retry(
     job: JobArgument,
     verdict: Annotated[
-        str | None, typer.Option(help="Retry failures with these verdicts, like oom,timeout, or all; required")
+        str | None,
+        typer.Option(metavar="VERDICTS", help="Retry these failures, like oom,timeout, or all; required"),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name the new job")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name the new job")] = None,
     *,
     start: StartOptions,
 ) -> None:

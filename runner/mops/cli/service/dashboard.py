@@ -12,7 +12,9 @@ from mops.errors import MopsError
 
 
 def dashboard(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Use this port of this machine; 0: any free port")] = 8787,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="Use this port of this machine; 0: any free port")
+    ] = 8787,
     open_: Annotated[bool, typer.Option("--open", help="Open the dashboard in a browser")] = False,
 ) -> None:
     """Forward the Dask dashboard of the connected service.
