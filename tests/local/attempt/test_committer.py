@@ -262,7 +262,7 @@ def test_full_parts_are_stored_before_the_checkpoint_closes(
     # The first group of a job is committed at once, the others at the end.
     assert [event.groups for event in lab.events] == [1, 3]
     assert lab.log.view.stored == {("outputs", "out"): Stored(4, 1600, lab.pending.written_bytes)}
-    (stored,) = read_whole(lab.job.files, lab.job.paths).parts.values()
+    stored = [part for commit in read_whole(lab.job.files, lab.job.paths).commits for part in commit.parts]
     assert [part.rows for part in stored] == [400] * 4
     assert lab.pending.written_bytes == sum(part.bytes for part in stored)
     assert (lab.pending.bytes, lab.pending.lag_s) == (0, 0.0)
