@@ -15,6 +15,7 @@ import stat
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -132,8 +133,10 @@ def _attribute(module: ModuleType, name: str, text: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        there = ", ".join(sorted(key for key in vars(module) if not key.startswith("_"))[:20])
-        raise CannotLoad(f"{text!r}: the module has no {name!r}; it has: {there or 'nothing public'}") from None
+        own = sorted(n for n, value in vars(module).items() if n[0] != "_" and not isinstance(value, ModuleType))
+        there = ", ".join(own[:20]) or "nothing public"
+        near = "".join(f"; did you mean {close!r}?" for close in get_close_matches(name, own, n=1))
+        raise CannotLoad(f"{text!r}: the module has no {name!r}; it has: {there}{near}") from None
 
 
 def _only_candidate(module: ModuleType, text: str) -> str:

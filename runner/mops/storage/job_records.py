@@ -274,7 +274,8 @@ def _put_record(files: Files, record: JobRecord) -> bool:
 
 
 def _taken(files: Files, job: str) -> JobError:
-    return JobError(f"job {job!r} exists already", where=files.url, hint="choose another name")
+    hint = f"choose another name; to continue a job that has stopped: mops jobs resume {job}"
+    return JobError(f"job {job!r} exists already", where=files.url, hint=hint)
 
 
 def load_job(files: Files, job: str) -> JobRecord:

@@ -204,9 +204,10 @@ class ChildProcess:
         for message, _ in self._messages():
             if message["kind"] == "refused":
                 trace = f"\n{message['traceback'].rstrip()}" if message["traceback"] else ""
+                target = next((name for name in self._context.targets if repr(name) in message["message"]), None)
                 raise ModelError(
-                    f"the model cannot be loaded: {message['message']}{trace}",
-                    where=self._context.model,
+                    f"the {'target' if target else 'model'} cannot be loaded: {message['message']}{trace}",
+                    where=target or self._context.model,
                     hint=_where_to_look(message["message"], self._context),
                 )
             self.loaded = True
@@ -436,7 +437,7 @@ def _load_message(context: JobContext, root: str, scratch: Scratch) -> Message:
 
 
 def _where_to_look(message: str, context: JobContext) -> str:
-    packed = "simulations run the packed project: mops study check shows its files"
+    packed = "simulations run the packed project, without the files that .mopsignore excludes"
     if not message.startswith("ModuleNotFoundError"):
         return packed
     if context.install_s is not None:

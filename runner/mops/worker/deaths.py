@@ -145,11 +145,11 @@ def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str]:
             "its code, or a library, closes descriptors by their numbers: close only those that it opened",
         )
     if death.by == "memory":
-        shared = "shared pages are not counted; " if death.is_exact else ""
+        shared = "shared pages count in part; " if death.is_exact else ""
         return (
             "oom",
             f"used {bytes_text(death.peak_bytes or 0)} of its {bytes_text(death.limit_bytes or 0)} limit",
-            f"{shared}set MODELOPS_JOB_SIM_MEMORY higher, or run fewer simulations at a time (MODELOPS_JOB_SLOTS)",
+            f"{shared}set MODELOPS_JOB_SIM_MEMORY higher; if it is unset, a lower MODELOPS_JOB_SLOTS also helps",
         )
     happened = f"{death.how} after {death.seconds:.1f} s"
     if death.by_kernel:

@@ -119,7 +119,7 @@ class Pool:
         raise ModelError(
             f"the process that imports the model {death.how}",
             where=self.context.model,
-            hint=f"its last output: {death.tail or '(none)'}",
+            hint=f"its last output: {death.tail}" if death.tail else None,
         )
 
     def pids(self) -> list[int]:
@@ -284,7 +284,7 @@ class Pool:
             raise ClusterError(
                 f"{_MAX_DEATHS_BETWEEN} child processes in a row died while they ran nothing; the last one {death.how}",
                 where=request.key,
-                hint=f"its last output: {death.tail or '(none)'}",
+                hint=f"its last output: {death.tail}" if death.tail else None,
             )
 
     def stop(self, grace_s: float) -> None:

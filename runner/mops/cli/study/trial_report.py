@@ -114,7 +114,7 @@ def raise_failure(trial: Trial) -> None:
     raise TrialFailed(
         "\n".join([*lines, *traces[:1]]),
         where=f"the first parameter set, {canonical_json(trial.group.params)[:_PARAMS_SHOWN]}",
-        hint=f"its last output: {last_prints[-_LAST_PRINTS:] or '(none)'}",
+        hint=f"its last output: {last_prints[-_LAST_PRINTS:]}" if last_prints else None,
     )
 
 
