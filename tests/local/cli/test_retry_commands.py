@@ -192,7 +192,7 @@ def test_a_name_that_is_taken(read_only: CommandLab) -> None:
         *("partly", "--verdict", "all", "--name", "done"),
         error="job 'done' exists already",
         at=read_only.storage,
-        hint="choose another name",
+        hint="choose another name; to continue a job that has stopped: mops jobs resume done",
     )
 
 
