@@ -447,8 +447,8 @@ def test_a_worker_has_time_left_to_close_after_its_hook(tmp_path: Path) -> None:
         assert f"--seconds={seconds - 15}" in hook
 
 
-def test_helm_test_checks_for_a_worker(tmp_path: Path) -> None:
-    """The program of the test runs on a scheduler with a worker, and without a scheduler."""
+def test_helm_test_waits_for_a_scheduler_with_a_worker(tmp_path: Path, unused_ports: list[int]) -> None:
+    """Straight after `helm install` the connection is refused, and the program ended with a traceback."""
     (pod,) = rendered(tmp_path).of("Pod").values()
     (container,) = pod["spec"]["containers"]
     *python, program, url = container["args"]
@@ -457,15 +457,17 @@ def test_helm_test_checks_for_a_worker(tmp_path: Path) -> None:
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert labels_of(rendered(tmp_path), "test").items() <= pod["metadata"]["labels"].items()
     routes = ["distributed.http.scheduler.api", "distributed.http.health"]
-    with (
-        dask.config.set({"distributed.scheduler.http.routes": routes, "distributed.worker.http.routes": []}),
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
-    ):
-        here = f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
-        ran = subprocess.run([sys.executable, "-c", program, here], capture_output=True, text=True, timeout=60)
-        assert ran.stdout == f"{here} has 1 workers\n"
-    ran = subprocess.run([sys.executable, "-c", program, here], capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 1
+    place = f"127.0.0.1:{unused_ports[0]}"
+    looking = [sys.executable, "-c", program, f"http://{place}"]
+    with subprocess.Popen(looking, stdout=-1, stderr=-1, text=True) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=2)
+        with (
+            dask.config.set({"distributed.scheduler.http.routes": routes, "distributed.worker.http.routes": []}),
+            LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=place),
+        ):
+            assert process.communicate(timeout=60) == (f"http://{place}: workers connected: 1\n", "")
+    assert process.returncode == 0
 
 
 # Memory

@@ -1,4 +1,4 @@
-"""Checks for ``helm test`` that a scheduler answers and has a worker; waits up to two minutes for the first worker."""
+"""Waits for ``helm test`` until a scheduler answers and has a worker, for up to two minutes."""
 
 import json
 import sys
@@ -7,19 +7,16 @@ from urllib.request import ProxyHandler, build_opener
 
 scheduler = sys.argv[1]
 opener = build_opener(ProxyHandler({}))  # a proxy for the outside does not know Services
-
-
-def answer(path: str) -> bytes:
-    """Return what the scheduler answers."""
-    with opener.open(scheduler + path, timeout=10) as response:
-        body: bytes = response.read()
-    return body
-
-
-answer("/health")
 deadline = time.monotonic() + 120
-while not (workers := json.loads(answer("/api/v1/get_workers"))["workers"]):
+while True:
+    try:
+        with opener.open(f"{scheduler}/api/v1/get_workers", timeout=10) as response:
+            workers, trouble = json.load(response)["workers"], "no worker has connected"
+    except OSError as error:  # also before its Service has an address
+        workers, trouble = [], f"the scheduler does not answer ({error})"
+    if workers:
+        break
     if time.monotonic() > deadline:
-        sys.exit(f"{scheduler} answers, but no worker has connected for 120 s: run kubectl describe pod")
+        sys.exit(f"{scheduler}: {trouble} for 120 s: run kubectl describe pod")
     time.sleep(2)
-sys.stdout.write(f"{scheduler} has {len(workers)} workers\n")
+sys.stdout.write(f"{scheduler}: workers connected: {len(workers)}\n")
