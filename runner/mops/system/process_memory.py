@@ -109,6 +109,8 @@ class Usage:
     def __init__(self) -> None:
         self._shared_bytes = 0
         self._again_at = 0.0
+        self.resident_peak_bytes = 0
+        """The highest resident memory so far; a shared page counts for each process."""
         self.is_exact = False
         """Whether the last measurement above a limit counted shared pages once."""
 
@@ -123,6 +125,7 @@ class Usage:
             Returns their bytes with shared pages counted once; None: unknown.
         """
         resident_bytes = resident()
+        self.resident_peak_bytes = max(self.resident_peak_bytes, resident_bytes)
         supposed = max(resident_bytes - self._shared_bytes, 0)
         if supposed <= limit_bytes and (resident_bytes <= limit_bytes or time.monotonic() < self._again_at):
             return supposed

@@ -122,14 +122,15 @@ class LimitWatch:
         process_memory.reset_peak(self._pid)
 
     def end_task(self) -> None:
-        """Add the kernel's own peak, which includes peaks between two measurements."""
-        peak_bytes = process_memory.peak_bytes(self._pid)
+        """Set the peak memory. The kernel's own peak includes peaks between two measurements."""
+        peak_bytes = max(self._usage.resident_peak_bytes, process_memory.peak_bytes(self._pid))
         if self._template is not None:
-            if self._template._shared_bytes is None:  # measured once for all children of the template
+            # Pages shared with the template do not count. Measured once for all children of the template.
+            if self._template._shared_bytes is None:
                 own = self._own_bytes()
                 self._template._shared_bytes = 0 if own is None else max(process_memory.tree_bytes(self._pid) - own, 0)
             peak_bytes -= self._template._shared_bytes
-        self.peak_bytes = max(self.peak_bytes, peak_bytes)
+        self.peak_bytes = max(peak_bytes, 0)
         self._is_starting = False
 
     def wait_s(self) -> float:
