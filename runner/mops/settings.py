@@ -76,7 +76,7 @@ class Settings(BaseModel):
         description="fork child processes from a template, or spawn; auto: fork if safe",
     )
     sim_threads: int = Field(1, ge=1, description="threads that a simulation may use; reduces the slots")
-    retries: int = Field(1, ge=0, description="retries of a crashed simulation; one out of memory has at most one")
+    retries: int = Field(1, ge=0, description="retries of a simulation that crashed; after oom at most 1")
     max_failures: str | None = Field(
         None,
         pattern=r"^(\d+|\d+(\.\d+)?%)$",

@@ -129,7 +129,7 @@ class TaskRecovery:
         numbers = (task_number(key) for key in loss.results if self._job.context.mark in key)
         tasks = [self._plan.tasks_in_flight[number] for number in numbers if number in self._plan.tasks_in_flight]
         blamed = (self._lost_tasks.result_lost(task, loss.cause) for task in tasks)
-        return [loss for loss in blamed if loss is not None]
+        return [lost for lost in blamed if lost is not None]
 
     def groups_finished(self, groups: Iterable[int]) -> None:
         """Forget groups that are finished."""

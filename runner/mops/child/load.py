@@ -344,9 +344,7 @@ class UserCode:
         root = Path(load["root"])
         self.scratch = load["scratch"]
         sys.path.insert(0, str(root))
-        entry = EntryPoint.parse(load["model"])
-        # As if the model's file ran as a script.
-        sys.argv = [str(root / (entry.path or f"{str(entry.module).replace('.', '/')}.py"))]
+        sys.argv = [str(root / EntryPoint.parse(load["model"]).file)]  # as if the model's file ran as a script
         before = _threads()
         self.model = load_model(load["model"], load["scenario"], root, load["parameters"])
         self.target_names: list[str] = load["targets"]

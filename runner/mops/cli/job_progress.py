@@ -91,12 +91,11 @@ class JobDisplay:
         """Print how to continue a job whose storage or cluster has failed."""
         if self._job is None:
             return  # it does not exist
-        fields = [("continue", job_text.command("resume", self._job))]
-        if self._last is not None:
-            fields.insert(
-                0, ("parameter sets", f"{self._last.n_groups_durable:,} of {self._last.n_groups:,} committed")
-            )
-        terminal.say(f"interrupted after {units.duration(self._last.seconds)}" if self._last else "interrupted")
+        fields = []
+        if (last := self._last) is not None:
+            fields.append(("parameter sets", f"{last.n_groups_durable:,} of {last.n_groups:,} committed"))
+        fields.append(("continue", job_text.command("resume", self._job)))
+        terminal.say(f"interrupted after {units.duration(last.seconds)}" if last else "interrupted")
         terminal.say_fields(fields)
 
     def ended(self, job: Job) -> None:

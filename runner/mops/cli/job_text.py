@@ -62,10 +62,8 @@ def counts_of(status: Status) -> Iterator[tuple[str, str]]:
 def reasons_of(reasons: list[Reason]) -> Iterator[tuple[str, str]]:
     """Yield why simulations and targets failed, the most frequent reasons first."""
     for i, reason in enumerate(reasons[:_REASONS_SHOWN]):
-        yield (
-            ("" if i else "failures"),
-            f"{reason.n:,} x {reason.verdict}: {shortened(reason.message, _MESSAGE_COLUMNS)}",
-        )
+        message = shortened(reason.message, _MESSAGE_COLUMNS)
+        yield "" if i else "failures", f"{reason.n:,} x {reason.verdict}: {message}"
     if len(reasons) > _REASONS_SHOWN:
         yield "", f"and {counted(len(reasons) - _REASONS_SHOWN, 'other reason')}"
 

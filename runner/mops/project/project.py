@@ -70,8 +70,7 @@ def entry_outside_root(entry: str, root: Path, folder: Path) -> str | None:
     str or None
         None: the root has the module, or the study's folder does not have it, or it is not below the root.
     """
-    module, _, name = entry.partition(":")
-    path = Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
+    path, name = Path(EntryPoint.parse(entry).file), entry.partition(":")[2]
     files, inside = (path, path.with_suffix("") / "__init__.py"), folder.resolve()
     if not inside.is_relative_to(root) or any((root / file).is_file() for file in files):
         return None

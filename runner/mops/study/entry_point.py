@@ -19,6 +19,11 @@ class EntryPoint:
     path: str | None
     name: str | None
 
+    @property
+    def file(self) -> str:
+        """The relative path of its file, if a module is no package."""
+        return self.path or f"{str(self.module).replace('.', '/')}.py"
+
     @classmethod
     def parse(cls, text: str) -> EntryPoint:
         """Read an entry point.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from dask_processes import dask_in
-from study_lab import StudyLab, wait_for
+from dask_processes import DaskProcesses, dask_in
+from study_lab import Runner, StudyLab, wait_for
 
 from mops.units import without_numbers
 from small_disk import small_disk
@@ -22,39 +22,34 @@ def sets(**special: str) -> list[dict[str, object]]:
     return [{"i": i, "do": "work"} | (special if i == 5 else {}) for i in range(8)]
 
 
-def out_of_memory(lab: StudyLab) -> str:
-    lab.write("events:run", sets(do="fill"))
-    runner = lab.submit("waves", SLOTS=2, SIM_MEMORY="256MiB")
+def one_fails(lab: StudyLab, do: str, **settings: object) -> str:
+    lab.write("events:run", sets(do=do))
+    runner = lab.submit("waves", SLOTS=2, **settings)
     assert runner.wait() == 3, runner.said
     return runner.said
 
 
-def crash(lab: StudyLab) -> str:
-    lab.write("events:run", sets(do="crash"))
-    runner = lab.submit("waves", SLOTS=2)
-    assert runner.wait() == 3, runner.said
-    return runner.said
+@contextmanager
+def running(lab: StudyLab, n_sets: int) -> Iterator[tuple[DaskProcesses, Runner]]:
+    """Run sets of half a second on two workers: yield when some are committed, then wait for the end."""
+    with dask_in(lab.folder / "dask", MALLOC_TRIM_THRESHOLD_="65536") as dask:
+        lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
+        lab.write("events:run", [{"i": i, "do": "work", "seconds": 0.5} for i in range(n_sets)])
+        runner = lab.submit("waves")
+        wait_for(lambda: lab.exists("waves") and lab.view("waves").committed, of=runner)
+        yield dask, runner
+        assert runner.wait() == 0, runner.said
 
 
 def worker_dies(lab: StudyLab) -> str:
-    with dask_in(lab.folder / "dask", MALLOC_TRIM_THRESHOLD_="65536") as dask:
-        lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
-        lab.write("events:run", [{"i": i, "do": "work", "seconds": 0.5} for i in range(60)])
-        runner = lab.submit("waves")
-        wait_for(lambda: dask.running(), of=runner)
-        time.sleep(3)
+    with running(lab, 60) as (dask, runner):
+        wait_for(lambda: len(dask.running()) == 2, of=runner)
         dask.kill(dask.workers[0])
-        assert runner.wait() == 0, runner.said
     return runner.said
 
 
 def scheduler_restarts(lab: StudyLab) -> str:
-    with dask_in(lab.folder / "dask", MALLOC_TRIM_THRESHOLD_="65536") as dask:
-        lab.more_env = {"MODELOPS_SCHEDULER": dask.address}
-        lab.write("events:run", [{"i": i, "do": "work", "seconds": 0.5} for i in range(40)])
-        runner = lab.submit("waves")
-        wait_for(lambda: dask.running(), of=runner)
-        time.sleep(3)
+    with running(lab, 40) as (dask, runner):
         assert dask.scheduler is not None
         dask.kill(dask.scheduler)
         for worker in list(dask.workers):
@@ -63,7 +58,6 @@ def scheduler_restarts(lab: StudyLab) -> str:
         dask.start_scheduler()
         dask.add_worker()
         dask.add_worker()
-        assert runner.wait() == 0, runner.said
     return runner.said
 
 
@@ -78,8 +72,8 @@ def disk_is_full(lab: StudyLab) -> str:
 
 
 EVENTS: dict[str, Callable[[StudyLab], str]] = {
-    "A simulation is out of memory": out_of_memory,
-    "A simulation crashes": crash,
+    "A simulation is out of memory": lambda lab: one_fails(lab, "fill", SIM_MEMORY="256MiB"),
+    "A simulation crashes": lambda lab: one_fails(lab, "crash"),
     "A worker dies": worker_dies,
     "The scheduler restarts": scheduler_restarts,
     "The disk is full": disk_is_full,

@@ -39,9 +39,9 @@ def retry(
         mops jobs retry waves --verdict timeout,oom
     """
     found = open_job(job, start.storage, local=start.local or start.detach)
-    service = start.service()
     if verdict is None:
         raise _no_verdict(found)
+    service = start.service()
     with job_progress.displayed(as_json=start.as_json) as shown:
         child = retry_job(
             found,
@@ -61,5 +61,5 @@ def _no_verdict(job: Job) -> UsageError:
     return UsageError(
         "no verdict is named",
         where=f"the failures of {job.name}: {job_text.verdicts(counts) or 'none'}",
-        hint=f"add --verdict {','.join(sorted(counts.verdicts))}, or --verdict all" if counts.verdicts else "",
+        hint=f"add --verdict {','.join(sorted(counts.verdicts))}, or --verdict all" if counts.verdicts else None,
     )
