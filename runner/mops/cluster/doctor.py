@@ -19,7 +19,7 @@ from typing import Any
 from distributed import Client
 
 from mops.system.heap import resident_bytes
-from mops.system.memory_limits import allowed_bytes, share_bytes
+from mops.system.memory_limits import allowed_bytes, share_bytes, slots_with_room
 from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
@@ -232,8 +232,16 @@ def _worker_findings(where: str, worker: Worker, own: Mapping[str, str], threads
         )
     slots = max(worker.threads // threads, 1)
     allowed = min(worker.limit_bytes or worker.host_bytes, worker.host_bytes)
-    share = share_bytes(allowed, worker.own_bytes, slots)
-    if share < LEAST_SHARE_BYTES:
+    n_slots = slots_with_room(allowed, worker.own_bytes, slots)
+    share = share_bytes(allowed, worker.own_bytes, n_slots)
+    if n_slots < slots:
+        yield Finding(
+            where,
+            f"its memory is enough for {n_slots} of {slots} slots: {bytes_text(allowed)}, less "
+            f"{bytes_text(worker.own_bytes)} for the worker, and at least 320 MiB for each slot",
+            "a lower --nthreads, or a higher --memory-limit",
+        )
+    elif share < LEAST_SHARE_BYTES:
         yield Finding(
             where,
             f"a simulation gets {bytes_text(share)}: {bytes_text(allowed)}, less "

@@ -64,3 +64,16 @@ def share_bytes(allowed: int, parent: int, slots: int) -> int:
         The bytes that the worker's own process uses.
     """
     return max((allowed - parent) // slots - HEADROOM_BYTES, LEAST_SHARE_BYTES)
+
+
+def slots_with_room(allowed: int, parent: int, slots: int) -> int:
+    """Return for how many of the slots the memory is enough: one at least.
+
+    With more slots, each simulation would exceed the smallest share and run again alone on its worker.
+
+    Parameters
+    ----------
+    allowed, parent
+        As for :func:`share_bytes`.
+    """
+    return min(max((allowed - parent) // (LEAST_SHARE_BYTES + HEADROOM_BYTES), 1), slots)

@@ -43,6 +43,10 @@ class WorkerMemory:
         self.allowed_bytes = memory_limits.usable_bytes(worker_limit, taken)
         """The memory that the worker and its processes may use, given the free memory when the pool was made."""
 
+    def slots_with_room(self, slots: int) -> int:
+        """Return for how many slots the memory is enough, if each simulation gets the share of a slot."""
+        return memory_limits.slots_with_room(self.allowed_bytes, self.own_bytes(), slots)
+
     def children_bytes(self) -> int:
         """Return the resident memory of all children of every pool, with the processes that they have started."""
         return process_memory.tree_bytes(*self._pids())

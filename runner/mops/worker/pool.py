@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from mops.errors import ClusterError, ModelError
 from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
 from mops.units import bytes_text
+from mops.verdicts import Report
 from mops.waiting import polls
 from mops.worker import result_buffers
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
@@ -65,16 +66,22 @@ class Pool:
         children: ChildRegistry | None = None,
     ):
         self._children = children or ChildRegistry()
-        self.slots = PoolSlots(slots, self._children.slots)
-        self._children.join(self.slots)
         self._memory = WorkerMemory(self._children.pids, self._children.template_pids, worker_limit)
+        n_slots = slots if context.memory_bytes is not None else self._memory.slots_with_room(slots)
+        self.slots = PoolSlots(n_slots, self._children.slots)
+        self._children.join(self.slots)
         self._starter = ChildStarter(context, root, self.slots, self._children)
         self._closing = threading.Lock()
         """Held by the thread that closes the pool; a second call waits for the first."""
         self._lock = threading.Lock()
-        """Guards the two below."""
+        """Guards the three below."""
         self._killer: threading.Timer | None = None
         self._retirement_size = 0
+        self._reports: list[Report] = []
+        if n_slots < slots:
+            what = f"{socket.gethostname()} has {bytes_text(self.allowed_bytes)}, enough for {n_slots} of {slots} slots"
+            then = f"simulations at a time on this worker: {n_slots}; to use all slots, give the worker more memory"
+            self._report(Report("memory", what, then))
 
     @property
     def context(self) -> JobContext:
@@ -182,6 +189,7 @@ class Pool:
                     break
         progress.prints = self._starter.take_template_prints() + progress.prints
         result = progress.result()
+        result.reports = self._take_reports()
         result.children, result.notes = self._starter.how, self._starter.take_notes()
         result.allowed_bytes, result.own_bytes = self._memory.allowed_bytes, self._memory.own_bytes()
         return result
@@ -254,6 +262,18 @@ class Pool:
         self._lower_retirement_size(int(_RETIREMENT_SHARE * progress.too_large_bytes))
         return death
 
+    def _report(self, report: Report) -> None:
+        """Log a warning, also in the job's log."""
+        logger.warning("%s: %s", self.context.job, report)
+        if self.context.slots is None:  # the runner, which keeps the job's log, is another process
+            with self._lock:
+                self._reports.append(report)
+
+    def _take_reports(self) -> list[Report]:
+        with self._lock:
+            reports, self._reports = self._reports, []
+        return reports
+
     def _lower_retirement_size(self, n_bytes: int) -> None:
         """Replace later children before they grow to the size that left a simulation too little memory."""
         with self._lock:
@@ -275,9 +295,7 @@ class Pool:
         if report is not None:
             count_replaced(REPLACED_DEATHS[death.by])
             self.slots.fewer_after(death, self.context.job)
-            logger.warning("%s: %s", self.context.job, report)
-            if self.context.slots is None:  # the runner, which keeps the job's log, is another process
-                progress.reports.append(report)
+            self._report(report)
         if death.by == "start":
             self._starter.spawn_only("a forked process hung")
         if progress.deaths_between >= _MAX_DEATHS_BETWEEN:

@@ -89,7 +89,6 @@ class TaskProgress:
         self.seconds = 0.0
         self.prints = ""
         self.peak_bytes = 0
-        self.reports: list[Report] = []
         self.written: list[str] = []
 
     @property
@@ -355,6 +354,5 @@ class TaskProgress:
             prints=self.prints,
             postponed=frozenset(alone_later),
             peak_bytes=self.peak_bytes,
-            reports=self.reports,
             written=self.written,
         )

@@ -52,6 +52,7 @@ def test_the_schedulers_saturation() -> None:
         ({"spill": 0.7}, "memory.spill is 0.7", "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False"),
         ({"trim_threshold": None}, "its heap keeps freed memory", "MALLOC_TRIM_THRESHOLD_=65536"),
         ({"limit_bytes": GIB}, "a simulation gets 128 MiB: 1.0 GiB, less", "a lower --nthreads"),
+        ({"limit_bytes": GIB, "threads": 8}, "its memory is enough for 2 of 8 slots: 1.0 GiB", "a lower --nth"),
         ({"threads": 16}, "a simulation gets 112 MiB: 6.0 GiB, less", "a lower --nthreads"),
         ({"versions": OWN | {"mops": "0"}}, "mops is 0, and 1 here", "the same version of mops on both"),
         ({"versions": {}}, "mops is None, and 1 here", "the same version of mops on both"),

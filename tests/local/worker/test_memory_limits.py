@@ -18,6 +18,7 @@ from pool_lab import PoolLab, groups_of, limit_bytes, request_for, values
 from mops.system import cgroup, memory_limits, process_memory
 from mops.system.heap import resident_bytes
 from mops.task import TaskResult
+from mops.worker.pool import Pool
 from waiting import until
 
 MIB = 1 << 20
@@ -153,6 +154,26 @@ def test_a_greedy_simulation_gets_one_fresh_process_and_no_other_child_is_replac
     assert (failure.group, failure.reason, failure.attempts) == (2, "oom", 1)
     assert caplog.text.count("retrying in a fresh process (") == 1
     assert "from now on replacing" not in caplog.text
+
+
+def test_a_worker_with_little_memory_runs_fewer_simulations_at_a_time(
+    lab: PoolLab, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a share of 64 MiB for each slot, nearly every simulation would exceed it and run again alone."""
+    sets = [{"mib": 40} for _ in range(4)]
+    pool = lab.pool(TAKES, slots=8, worker_limit=1 << 30)
+    n = pool.slots.n
+    assert 1 <= n < 8
+    assert f"enough for {n} of 8 slots; simulations at a time on this worker: {n}" in caplog.text
+    result = lab.run(pool, sets)
+    assert (result.done, result.postponed, result.failures, result.reports) == ({0, 1, 2, 3}, frozenset(), [], [])
+
+    elsewhere = Pool(replace(pool.context, slots=None), str(lab.folder), 8, 1 << 30)
+    lab.pools.append(elsewhere)
+    (report,) = lab.run(elsewhere, sets).reports
+    assert "memory: " in str(report), "the runner writes it to the job's log"
+    assert lab.run(elsewhere, sets).reports == [], "once"
+    assert lab.pool(TAKES, slots=8, worker_limit=1 << 30, memory_bytes=LIMIT).slots.n == 8, "as SIM_MEMORY says"
 
 
 def test_the_peak_of_a_simulation_alone_is_the_kernels_count(lab: PoolLab) -> None:

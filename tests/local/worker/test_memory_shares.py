@@ -85,6 +85,19 @@ def test_a_share_leaves_room_for_the_parent_and_for_each_slot(
     assert memory_limits.share_bytes(allowed, parent, slots) == share
 
 
+@pytest.mark.parametrize(
+    ("allowed", "parent", "slots", "n"),
+    [
+        (24 << 30, 200 * MIB, 8, 8),
+        (1 << 30, 150 * MIB, 8, 2),  # with eight, each simulation would get 64 MiB, and nearly all would run alone
+        (1 << 30, 900 * MIB, 8, 1),
+        (1 << 30, 2 << 30, 8, 1),
+    ],
+)
+def test_no_more_slots_are_used_than_there_is_memory_for(allowed: int, parent: int, slots: int, n: int) -> None:
+    assert memory_limits.slots_with_room(allowed, parent, slots) == n
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_free_memory_of_a_container_is_its_limit_minus_its_usage_without_file_cache(
     tmp_path: Path, version: int

@@ -18,7 +18,7 @@ from mops.service.profile import load
 from mops.settings import Settings
 from mops.system.heap import resident_bytes, trim_heap
 from mops.system.lifeline import can_watch
-from mops.system.memory_limits import allowed_bytes, available_bytes, share_bytes, usable_bytes
+from mops.system.memory_limits import allowed_bytes, available_bytes, share_bytes, slots_with_room, usable_bytes
 
 OptionalJob = Annotated[
     str | None, typer.Argument(metavar="JOB", help="Show how the child processes of this job started")
@@ -84,7 +84,10 @@ def _examine(settings: Settings) -> tuple[Scheduler, list[Worker], list[Finding]
 def _show_machine(settings: Settings, children: str, *, as_json: bool) -> None:
     slots, allowed, available = embedded_slots(settings), allowed_bytes(), available_bytes()
     own = resident_bytes()
-    share = settings.sim_memory or share_bytes(usable_bytes(None, own), own, slots)
+    usable = usable_bytes(None, own)
+    if settings.sim_memory is None:
+        slots = slots_with_room(usable, own, slots)
+    share = settings.sim_memory or share_bytes(usable, own, slots)
     if as_json:
         memory = {"memory_bytes": allowed, "available_bytes": available, "simulation_bytes": share}
         facts = {"slots": slots, **memory}
