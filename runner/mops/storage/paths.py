@@ -9,7 +9,7 @@
     jobs/<job>/outputs/<output>/<n>-<c>.parquet                      parts: they count once a log record names them
     jobs/<job>/losses/<n>-<c>.parquet  failures/<n>-<c>.parquet
     jobs/<job>/logs/<n>-<c>.txt  events/<n>-<c>.json
-    jobs/<job>/live/<n>.json                                         the only file that mops overwrites
+    jobs/<job>/live/<n>.json  snapshot.json                          the only files that mops overwrites
     jobs/<job>/finished.json                                         an advisory copy of the end
     jobs/<job>/deleted.json                                          during a deletion, and perhaps after it
 
@@ -92,6 +92,11 @@ class JobPaths:
     def finished(self) -> str:
         """A copy of the complete end, for quick listing."""
         return f"{self.root}/finished.json"
+
+    @property
+    def snapshot(self) -> str:
+        """What the first records of the log mean, so that nobody needs to read them all."""
+        return f"{self.root}/snapshot.json"
 
     @property
     def deleted(self) -> str:

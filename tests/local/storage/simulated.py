@@ -58,6 +58,7 @@ class World:
     faults: int
     kills: int
     log_type: type[JobLog] = JobLog
+    snapshot_records: int = 1_000
     store: dict[str, bytes] = field(default_factory=lambda: {PATHS.record: job_record()})
     flight: list[tuple[str, bytes]] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
@@ -89,7 +90,14 @@ class Actor(threading.Thread):
         self.over = False
         self.outcome: BaseException | str | None = None
         self.files = SimulatedFiles(self)
-        self.job_log = world.log_type(self.files, PATHS, host=name, clock=lambda: 0.0, retrying=THREE_TRIES)
+        self.job_log = world.log_type(
+            self.files,
+            PATHS,
+            host=name,
+            clock=lambda: 0.0,
+            retrying=THREE_TRIES,
+            snapshot_records=world.snapshot_records,
+        )
 
     def run(self) -> None:
         try:
@@ -135,6 +143,9 @@ class SimulatedFiles(Files):
         for path in paths:
             super().remove([path])
 
+    def brief(self) -> Files:
+        return self
+
 
 class Requests:
     """The backend of one actor."""
@@ -143,15 +154,25 @@ class Requests:
         self._actor, self._world = actor, actor.world
 
     def put_new(self, path: str, data: bytes) -> bool:
-        outcome = self._actor.ask(f"put {path}", f"lost: put {path}", f"late: put {path}")
-        if outcome.startswith("late"):
-            self._world.flight.append((path, data))
-            raise TimeoutError
+        outcome = self._put(path, data)
         created = path not in self._world.store
         self._world.store.setdefault(path, data)
         if outcome.startswith("lost"):
             raise TimeoutError
         return created
+
+    def put(self, path: str, data: bytes) -> None:
+        outcome = self._put(path, data)
+        self._world.store[path] = data
+        if outcome.startswith("lost"):
+            raise TimeoutError
+
+    def _put(self, path: str, data: bytes) -> str:
+        outcome = self._actor.ask(f"put {path}", f"lost: put {path}", f"late: put {path}")
+        if outcome.startswith("late"):
+            self._world.flight.append((path, data))
+            raise TimeoutError
+        return outcome
 
     def get(self, path: str) -> bytes | None:
         there = self._world.store.get(path)
@@ -246,7 +267,10 @@ def simulate(world: World, cast: dict[str, Callable[[Actor], None]], choose: Cho
         world.trace.append(label)
         if actor is None:
             path, data = world.flight.pop(int(option))
-            world.store.setdefault(path, data)
+            if path == PATHS.snapshot:
+                world.store[path] = data
+            else:
+                world.store.setdefault(path, data)
             continue
         current = actor
         _resume(world, actor, option)

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from simulated import CLEANER, World, at_random, canceller, cleaner, reader, resume, runner, simulate
 
 from mops.errors import StorageUnavailable
+from mops.storage import advisory
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, Cancel, Claim, Commit
+from mops.storage.joblog.snapshot import SNAPSHOTS, Snapshot
 from mops.study.ranges import Ranges
 
 AUTO = {"A": runner("auto"), "B": runner("auto")}
@@ -41,6 +43,31 @@ def test_no_invariant_breaks(cast, groups):
         world = World(groups, faults=seed % 4, kills=seed % 3)
         simulate(world, CASTS[cast], at_random(seed))
         assert not world.broken, (seed, world.broken, world.trace)
+
+
+@pytest.mark.parametrize("cast", CASTS)
+@pytest.mark.parametrize("snapshot_records", [1, 2])
+def test_no_invariant_breaks_with_snapshots(cast, snapshot_records):
+    """Snapshots arrive late and out of order, after the death of their writer, and readers see old ones."""
+    for seed in range(RUNS):
+        world = World(4, faults=seed % 4, kills=seed % 3, snapshot_records=snapshot_records)
+        simulate(world, CASTS[cast], at_random(seed))
+        assert not world.broken, (seed, world.broken, world.trace)
+
+
+class Credulous(JobLog):
+    """Writes a snapshot before the record, and uses a snapshot without a look at the record."""
+
+    def commit(self, ranges, parts, counts, families=None):
+        head = {"k": self.view.k + 1, "n": self.view.attempt, "nonce": "x", "time": 0.0, "host": self._host}
+        early = Commit(ranges=ranges, parts=tuple(parts), counts=counts, **head)
+        self._files.put(self._paths.snapshot, SNAPSHOTS.encode(Snapshot.of(self.view.extended([early]), early)))
+        super().commit(ranges, parts, counts, families)
+
+    def read(self):
+        snapshot = None if self._view.k else advisory.read(self._files, self._paths.snapshot, SNAPSHOTS.decode)
+        self._view = self._view if snapshot is None else snapshot.view()
+        return super().read()
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -142,7 +169,7 @@ class ByAttempt(JobLog):
         return replace(claim, asked=asked)
 
 
-@pytest.mark.parametrize("mutant", [Deaf, Trusting, Greedy, Forgetful, BlindCancel, Hasty])
+@pytest.mark.parametrize("mutant", [Deaf, Trusting, Greedy, Forgetful, BlindCancel, Hasty, Credulous])
 def test_the_search_finds_a_mutant_of_the_log(mutant):
     for seed in range(13 * RUNS):
         world = World(3, faults=3, kills=0, log_type=mutant)

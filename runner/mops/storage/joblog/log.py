@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from tenacity import RetryError, Retrying, retry_if_result
 
 from mops.errors import CorruptRecord, StorageUnavailable, Superseded
+from mops.storage import advisory
 from mops.storage.backends.base import PATIENT
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import (
@@ -34,6 +35,7 @@ from mops.storage.joblog.records import (
     State,
     decode_record,
 )
+from mops.storage.joblog.snapshot import SNAPSHOT_RECORDS, SNAPSHOTS, Snapshot, read_snapshot
 from mops.storage.joblog.starting import check_start
 from mops.storage.joblog.view import LogView
 from mops.storage.json_records import RESTORE_HINT
@@ -58,6 +60,8 @@ class JobLog:
         Draws 128 random bits, hexadecimal.
     retrying
         How long to wait for a record that exists and cannot be read yet.
+    snapshot_records
+        After how many further records :meth:`commit` writes a snapshot.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class JobLog:
         clock: Callable[[], float] = time.time,
         nonce: Callable[[], str] = lambda: os.urandom(16).hex(),
         retrying: Retrying = PATIENT,
+        snapshot_records: int = SNAPSHOT_RECORDS,
     ):
         self._files, self._paths, self._host = files, paths, host or socket.gethostname()
         self._clock, self._nonce = clock, nonce
@@ -76,6 +81,8 @@ class JobLog:
         self._view = LogView()
         self._claim: Record | None = None
         self._open: Record | None = None
+        self._advisory = advisory.Writer(files)
+        self._snapshot_records, self._snapshot_k = snapshot_records, 0
 
     @property
     def view(self) -> LogView:
@@ -90,6 +97,8 @@ class JobLog:
     def read(self) -> LogView:
         """Read the new records, several at a time, up to the first that is absent (rule 12); return the view.
 
+        The first call begins after the records of which there is a snapshot (rule 15).
+
         Raises
         ------
         NewerFormat, CorruptRecord
@@ -97,12 +106,14 @@ class JobLog:
         StorageError
             The storage refuses, or is out of reach.
         """
+        if not self._view.k and (snapshot := read_snapshot(self._files, self._paths)) is not None:
+            self._view, self._snapshot_k = snapshot.view(), snapshot.k
         for _ in self.records():
             pass
         return self._view
 
     def records(self) -> Iterator[Record]:
-        """Yield the records that :meth:`read` reads; the log does not keep them."""
+        """Yield the new records up to the first that is absent; the log does not keep them."""
         window = 1
         while not self._view.complete:
             numbers = range(self._view.k + 1, self._view.k + 1 + window)
@@ -164,9 +175,13 @@ class JobLog:
         if ranges.overlaps(self._view.committed):
             raise ValueError(f"groups {ranges} are committed in part already")
         named, fixed = tuple(parts), families or {}
-        self._append(
+        record = self._append(
             lambda head: self._owned(Commit(ranges=ranges, parts=named, counts=counts, families=fixed, **head))
         )
+        if record is not None and record.k - self._snapshot_k >= self._snapshot_records:
+            self._snapshot_k = record.k
+            snapshot = SNAPSHOTS.encode(Snapshot.of(self._view, record))
+            self._advisory.write("a snapshot of the log", lambda files: files.put(self._paths.snapshot, snapshot))
 
     def end(self, state: State, totals: Counts) -> None:
         """End the attempt (rules 10 and 11). For a complete end, the caller has committed every group.

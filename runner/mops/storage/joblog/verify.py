@@ -7,8 +7,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from mops.errors import CorruptRecord
-from mops.storage.files import Files
+from mops.storage import advisory
+from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import Claim, Commit, End, Part, Record, decode_record
+from mops.storage.joblog.snapshot import SNAPSHOTS, Snapshot
 from mops.storage.joblog.starting import overtaking, settled_state
 from mops.storage.joblog.view import LogView, union
 from mops.storage.paths import JobPaths
@@ -42,24 +44,38 @@ def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges 
     """
     records, problems = _readable(files, paths)
     problems += order_problems(records)
+    problems += _snapshot_problems(files, paths, records)
     problems += coverage_problems(records, total_groups, taken_over)
     return problems + _part_problems(files, [part for record in records for part in getattr(record, "parts", ())])
 
 
 def _readable(files: Files, paths: JobPaths) -> tuple[list[Record], list[str]]:
     """Return the records up to the first that cannot be read, and the problem with that one."""
-    records, problems = [], []
+    records: list[Record] = []
     there = [entry.path for entry in files.list(paths.log)]
-    for k, path in enumerate(there, start=1):
-        if path != paths.log_record(k):
-            problems.append(f"{paths.log_record(k)}: missing, but {path} exists")
-            break
-        try:
-            records.append(decode_record(files.get(path), k, path))
-        except CorruptRecord as bad:
-            problems.append(f"{path}: {bad.what}")
-            break
-    return records, problems
+    for start in range(0, len(there), AT_ONCE):
+        some = there[start : start + AT_ONCE]
+        for k, (path, data) in enumerate(zip(some, files.get_many(some), strict=True), start=start + 1):
+            if path != paths.log_record(k):
+                return records, [f"{paths.log_record(k)}: missing, but {path} exists"]
+            if data is None:
+                raise FileNotFoundError(path)  # removed since it was listed
+            try:
+                records.append(decode_record(data, k, path))
+            except CorruptRecord as bad:
+                return records, [f"{path}: {bad.what}"]
+    return records, []
+
+
+def _snapshot_problems(files: Files, paths: JobPaths, records: Sequence[Record]) -> list[str]:
+    """Return a sentence if the snapshot is of this log and says something else (rule 15)."""
+    snapshot = advisory.read(files, paths.snapshot, SNAPSHOTS.decode)
+    last = records[snapshot.k - 1] if snapshot is not None and 0 < snapshot.k <= len(records) else None
+    if snapshot is None or last is None or last.nonce != snapshot.nonce:
+        return []
+    if Snapshot.of(LogView().extended(records[: last.k]), last) == snapshot:
+        return []
+    return [f"{paths.snapshot}: it differs from records 1 to {last.k}; remove the file"]
 
 
 def order_problems(records: Iterable[Record]) -> list[str]:
