@@ -480,7 +480,7 @@ class Faulty:
         return self.backend.put_new(path, data)
 
     def get(self, path):
-        self.stale -= 1
+        self.stale -= path.startswith(PATHS.log)
         return None if self.stale >= 0 else self.backend.get(path)
 
 
