@@ -54,7 +54,7 @@ docs: setup
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env docs build/docs
 
 bench: setup
-	$(BIN)/python bench/throughput.py --rounds 5
+	$(BIN)/python bench/throughput.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/limits.py
 	$(BIN)/python bench/shares.py

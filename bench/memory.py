@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass
 
 from memory_report import tables, write_report
-from throughput import PEERS, RESULTS, machine, measure_memory, say
+from throughput import PEERS, RESULTS, installed_peers, machine, measure_memory, say
 from tree_memory import unreclaimable_bytes
 
 LIBRARIES_UP_TO = 2_000
@@ -49,15 +49,16 @@ def main() -> None:
     arguments = parse_arguments()
     up_to = QUICK_UP_TO if arguments.quick else max(max(load.sizes) for load in LOADS.values())
     repeats = 1 if arguments.quick else arguments.repeats
+    peers = arguments.peers or installed_peers()
     points = [
         measure(name, peer, sets)
         for name in arguments.loads
-        for peer in arguments.peers
+        for peer in peers
         for sets in runs(LOADS[name].sizes, up_to if peer == "mops" else min(up_to, LIBRARIES_UP_TO), repeats)
     ]
     result = {"machine": machine(), "points": points}
     print(tables(result))
-    if set(arguments.peers) == set(PEERS) and set(arguments.loads) == set(LOADS) and not arguments.quick:
+    if not arguments.peers and set(arguments.loads) == set(LOADS) and not arguments.quick:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "memory.json").write_text(json.dumps(result, indent=1) + "\n")
         write_report(result)
@@ -68,7 +69,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="only the small sizes, once; leaves nothing")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="runs of each size (default %(default)s)")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--peers", nargs="+", choices=PEERS, help="only these; leaves nothing")
     return parser.parse_args()
 
 

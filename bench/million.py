@@ -24,9 +24,10 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from throughput import BENCH, RESULTS, machine
+from throughput_report import facts_line
 from tree_memory import pss_bytes
 
-BENCH = Path(__file__).resolve().parent
 MOPS = Path(sys.executable).with_name("mops")
 INTERVAL_S = 0.2
 
@@ -83,11 +84,12 @@ def main() -> None:
     for sets in arguments.sets:
         with tempfile.TemporaryDirectory(prefix="mops-million-") as folder:
             steps += measure(Path(folder), sets, arguments.seconds)
-    print(table(steps))
+    facts = machine()
+    print(f"{facts_line(facts)}.\n\n{table(steps)}")
     slope = slopes(steps)
     print(slope)
-    result = {"steps": [asdict(step) for step in steps], "slope": slope}
-    (BENCH / "results" / "million.json").write_text(json.dumps(result, indent=1) + "\n")
+    result = {"machine": facts, "steps": [asdict(step) for step in steps], "slope": slope}
+    (RESULTS / "million.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 def parse_arguments() -> argparse.Namespace:

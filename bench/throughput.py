@@ -1,11 +1,13 @@
-"""Measure mops against the tools that a user could use instead: `python bench/throughput.py --rounds 5`.
+"""Measure mops against the tools that a user could use instead: `python bench/throughput.py`.
 
 In each round every peer runs once, in a separate process, in rotating order (A B C, B C A, ...), so that a slow minute
-of the machine affects all peers. Before the rounds, the benchmark compares the peers' artefacts row by row.
+of the machine affects all peers. The two slow peers run in the first round only: they are ten times slower than the
+others, and a difference between rounds does not matter. Before the rounds, the benchmark compares the peers' artefacts
+row by row.
 
-Writes `bench/results/<case>.json`, and in `docs/internals` the tables of `throughput.md` and the picture
-`throughput.png`. Without a peer (`--peers`), or with `--quick` (one short round of everything, to see that it works),
-it prints the tables and writes nothing.
+Writes `bench/results/<case>.json`, in `docs/internals` the tables of `throughput.md` and two pictures, and the table of
+`docs/explanation/speed.md`. With some peers only (`--peers`), or with `--quick` (one short round of everything, to see
+that it works), it prints the tables and writes nothing.
 """
 
 import argparse
@@ -17,7 +19,9 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -32,19 +36,30 @@ PEERS = {
     "mops": "mops_submit.py",
     "concurrent.futures": "concurrent_futures.py",
     "joblib": "joblib_generator.py",
+    "ray": "ray_tasks.py",
+    "dask, tasks write": "dask_writes.py",
+    "pool, workers write": "pool_writes.py",
     "dask, strict": "dask_strict.py",
     "dask, all at once": "dask_all_at_once.py",
 }
+OPTIONAL = {"ray": "ray"}
+"""Peers that need a package which mops does not install for development: the package of each."""
 SLOW = ("dask, strict", "dask, all at once")
 QUICKER = 10
 CHECK = ("--sets", "60", "--ms", "1", "--skew", "--export")
+# The same for all programs. mops makes these choices itself: the allocator, and one thread for each simulation.
+EQUAL = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+}
 
 
 @dataclass(frozen=True)
 class Load:
-    """One case: the cost of a simulation, and a number of sets that keeps the peers busy for 5 s or more (1 ms: 15 s).
+    """One case: the cost of a simulation, and a number of sets that keeps mops busy for about 5 s.
 
-    The benchmark compares rates, so the slow peers run fewer sets. Otherwise they would take six minutes at 0 ms.
+    With these numbers, three rounds of all cases take about 12 minutes. The benchmark compares rates, so the slow
+    peers run fewer sets. Otherwise they would take four minutes at 0 ms.
     """
 
     ms: float
@@ -65,24 +80,33 @@ class Load:
 
 
 LOADS = {
-    "0 ms": Load(ms=0, sets=16_000, slow_sets=300),
-    "0 ms, 64 KiB": Load(ms=0, sets=5_000, slow_sets=300, rows=2_048),
-    "1 ms": Load(ms=1, sets=4_000, slow_sets=300),
-    "10 ms": Load(ms=10, sets=250, slow_sets=200),
-    "skew": Load(ms=10, sets=200, slow_sets=200, skew=True),  # the same sets, because the seeds decide which are long
-    "100 ms": Load(ms=100, sets=40, slow_sets=20),
+    "0 ms": Load(ms=0, sets=8_000, slow_sets=200),
+    "0 ms, 64 KiB": Load(ms=0, sets=3_500, slow_sets=200, rows=2_048),
+    "1 ms": Load(ms=1, sets=1_500, slow_sets=200),
+    "10 ms": Load(ms=10, sets=150, slow_sets=60),
+    "skew": Load(ms=10, sets=100, slow_sets=100, skew=True),  # the same sets, because the seeds decide which are long
+    "100 ms": Load(ms=100, sets=14, slow_sets=10),
 }
 
 
 def main() -> None:
     arguments = parse_arguments()
-    check_artefacts(arguments.peers)
+    peers = arguments.peers or installed_peers()
+    check_artefacts(peers)
     loads = {name: LOADS[name].quick() if arguments.quick else LOADS[name] for name in arguments.cases}
     rounds = 1 if arguments.quick else arguments.rounds
-    results = [measure(name, load, arguments.peers, rounds) for name, load in loads.items()]
+    results = [measure(name, load, peers, rounds) for name, load in loads.items()]
     print(standing(results), table(results), sep="\n\n")
-    if set(arguments.peers) == set(PEERS) and not arguments.quick:
+    if not arguments.peers and not arguments.quick:
         keep(results)
+
+
+def installed_peers() -> list[str]:
+    """Return the peers whose packages are installed; name the others."""
+    missing = [peer for peer, package in OPTIONAL.items() if not find_spec(package)]
+    for peer in missing:
+        say(f"{peer} is not installed, so the tables are without it; to measure it: pip install {OPTIONAL[peer]}")
+    return [peer for peer in PEERS if peer not in missing]
 
 
 def keep(results: list[dict]) -> None:
@@ -100,10 +124,10 @@ def path_of(name: str) -> Path:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cases", nargs="+", choices=LOADS, default=list(LOADS))
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each case (default %(default)s)")
+    parser.add_argument("--cases", nargs="+", choices=LOADS, default=list(LOADS), help="only these; keep the others")
     parser.add_argument("--quick", action="store_true", help="one short round of everything; leaves nothing")
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--peers", nargs="+", choices=PEERS, help="only these; leaves nothing")
     return parser.parse_args()
 
 
@@ -126,9 +150,11 @@ def measure(name: str, load: Load, peers: list[str], rounds: int) -> dict:
     result = {"case": name, "machine": machine(), "serial_ms": [], "rounds": []}
     for n in range(rounds):
         result["serial_ms"].append(serial_ms(load))
-        first = n % len(peers)
-        figures = {peer: measure_arguments(peer, load.arguments(peer)) for peer in (*peers[first:], *peers[:first])}
-        result["rounds"].append({peer: figures[peer] for peer in peers})
+        running = [peer for peer in peers if n == 0 or peer not in SLOW]
+        first = n % len(running)
+        order = (*running[first:], *running[:first])
+        figures = {peer: measure_arguments(peer, load.arguments(peer)) for peer in order}
+        result["rounds"].append({peer: figures[peer] for peer in running})
         rates = ", ".join(f"{peer} {f['simulations'] / f['seconds']:,.0f}/s" for peer, f in figures.items())
         say(f"{name}, round {n + 1} of {rounds}: {rates}")
     return result
@@ -174,8 +200,7 @@ def environment() -> dict[str, str]:
     """Return this environment with mops importable and without settings, because defaults are measured."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MODELOPS_")}
     paths = [kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else []
-    kept["PYTHONPATH"] = os.pathsep.join([*paths, str(BENCH.parent / "runner")])
-    return kept
+    return kept | EQUAL | {"PYTHONPATH": os.pathsep.join([*paths, str(BENCH.parent / "runner")])}
 
 
 def serial_ms(load: Load) -> float:
@@ -185,14 +210,36 @@ def serial_ms(load: Load) -> float:
 
 
 def machine() -> dict:
-    """Return the machine and the versions on which the figures depend."""
-    packages = ("distributed", "joblib", "numpy", "pyarrow")
+    """Return what the figures depend on: the code, the date, the machine and the versions."""
+    packages = ("distributed", "joblib", "numpy", "pyarrow", *filter(find_spec, OPTIONAL.values()))
     return {
+        "commit": commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "processor": processor(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "python": platform.python_version(),
         **{package: version(package) for package in packages},
     }
+
+
+def commit() -> str:
+    """Return the commit of the measured code; a plus sign after it says that the code has changes since."""
+    git = ["git", "-C", str(BENCH.parent)]
+    code = ["runner", "bench/*.py", "bench/models", "bench/peers"]
+    try:
+        name = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True)
+        changes = subprocess.run([*git, "status", "--porcelain", "--", *code], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # a copy of the code without its history
+        return "unknown"
+    return name.stdout.strip() + ("+" if changes.stdout else "")
+
+
+def processor() -> str:
+    """Return the name of the processor, as Linux gives it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def say(text: str) -> None:

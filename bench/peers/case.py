@@ -9,10 +9,13 @@ The artefact is two folders of Parquet files:
 import argparse
 import json
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 from pyarrow.dataset import dataset
 
@@ -88,12 +91,41 @@ def parse_arguments(description: str) -> tuple[Case, argparse.Namespace]:
     return case, arguments
 
 
-def report(case: Case, rows: int, seconds: float, start_up: float, **more: float) -> None:
+class Stopwatch:
+    """Measures the start-up of a peer, and then its run: time, and the CPU time of all its processes."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self.figures: dict[str, float] = {}
+
+    def ready(self) -> None:
+        """End the start-up: the workers exist and have imported the model."""
+        self._cpu_s = tree_cpu_seconds()
+        self._ready = time.perf_counter()
+        self.figures["start_up_seconds"] = self._ready - self._began
+
+    def finish(self) -> None:
+        """End the run, while the workers still exist: all results are on disk."""
+        self.figures["seconds"] = time.perf_counter() - self._ready
+        self.figures["cpu_seconds"] = tree_cpu_seconds() - self._cpu_s
+
+
+def tree_cpu_seconds() -> float:
+    """Return the CPU time of this process and its descendants, with descendants that have ended and were waited for."""
+    this = psutil.Process()
+    seconds = 0.0
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
+
+
+def report(case: Case, rows: int, figures: dict[str, float]) -> None:
     """Print the one line that the benchmark reads, if all `rows` of the outputs are on disk."""
     if rows != case.simulations * case.rows:
         raise SystemExit(f"{rows} rows are on disk, expected {case.simulations * case.rows}")
-    line = {"seconds": seconds, "start_up_seconds": start_up, "simulations": case.simulations, **more}
-    print(json.dumps(line), flush=True)
+    print(json.dumps(figures | {"simulations": case.simulations}), flush=True)
 
 
 def rows_on_disk(out: Path) -> int:
@@ -134,7 +166,8 @@ def joined(tables: list[pa.Table]) -> pa.Table:
 
 def loss_table(rows: list[tuple[str, str, float]]) -> pa.Table:
     """Return losses as a table."""
-    return pa.table([pa.array(column) for column in zip(*rows, strict=True)], schema=LOSSES)
+    columns = list(zip(*rows, strict=True)) or [()] * len(LOSSES)
+    return pa.table([pa.array(column, kind) for column, kind in zip(columns, LOSSES.types, strict=True)], schema=LOSSES)
 
 
 def run_group(params: dict, replicates: int) -> tuple[pa.Table, list[tuple[str, str, float]]]:

@@ -3,12 +3,11 @@
 A rolling window of futures: `Executor.map` would submit everything at once, and results would pile up.
 """
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
 
-from case import N_WORKERS, parse_arguments, report, rows_on_disk
+from case import N_WORKERS, Stopwatch, parse_arguments, report, rows_on_disk
 from chunks import WARM_UP, Job, Result, jobs_of, run_job, write
 
 WINDOW = 4 * N_WORKERS
@@ -17,13 +16,13 @@ WINDOW = 4 * N_WORKERS
 def main() -> None:
     """Run the case and print the line."""
     case, arguments = parse_arguments(__doc__)
-    started = time.perf_counter()
+    watch = Stopwatch()
     with ProcessPoolExecutor(N_WORKERS) as executor:
         list(results_of(executor, WARM_UP))
-        ready = time.perf_counter()
+        watch.ready()
         write(results_of(executor, jobs_of(case)), arguments.out)
-        seconds = time.perf_counter() - ready
-    report(case, rows_on_disk(arguments.out), seconds, ready - started)
+        watch.finish()
+    report(case, rows_on_disk(arguments.out), watch.figures)
 
 
 def results_of(executor: ProcessPoolExecutor, jobs: list[Job]) -> Iterator[Result]:

@@ -1,7 +1,6 @@
 """The common code of the two Dask peers: the cluster, a future for each replicate and target, and writing a batch."""
 
 import logging
-import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from case import (
     N_WORKERS,
     TARGETS,
     Case,
+    Stopwatch,
     joined,
     loss_table,
     output_rows,
@@ -29,14 +29,14 @@ def run_in_batches(case: Case, arguments: Namespace, batch_size: int) -> None:
     """Run the case in strict batches and print the line."""
     for name in ("outputs", "losses"):
         (arguments.out / name).mkdir()
-    started = time.perf_counter()
+    watch = Stopwatch()
     with connected() as client:
-        ready = time.perf_counter()
+        watch.ready()
         sets = case.parameter_sets()
         for n, first in enumerate(range(0, len(sets), batch_size)):
             run_batch(client, n, sets[first : first + batch_size], case.replicates, arguments.out)
-        seconds = time.perf_counter() - ready
-    report(case, rows_on_disk(arguments.out), seconds, ready - started)
+        watch.finish()
+    report(case, rows_on_disk(arguments.out), watch.figures)
 
 
 @contextmanager

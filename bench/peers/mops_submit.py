@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from case import COLUMNS, LOSSES, OUTPUTS, PROJECT, TARGETS, Case, parse_arguments, report
+from case import COLUMNS, LOSSES, OUTPUTS, PROJECT, TARGETS, Case, Stopwatch, parse_arguments, report
 
 
 def main() -> None:
@@ -29,14 +29,17 @@ def main() -> None:
     storage = str(arguments.out / "storage")
     study = write_study(project / "study.json", case)
 
-    began = time.perf_counter()
-    marks: list[float] = []
-    job = mops.submit(
-        study, storage=storage, on_start=lambda *_: marks.extend((time.perf_counter(), time.process_time()))
-    )
-    ready, ready_cpu = marks
-    seconds, cpu_seconds = time.perf_counter() - ready, time.process_time() - ready_cpu
-    report(case, rows_of(job.name, storage), seconds, ready - began, runner_cpu_seconds=cpu_seconds)
+    watch = Stopwatch()
+    runner_cpu_s: list[float] = []
+
+    def started(*_: object) -> None:
+        watch.ready()
+        runner_cpu_s.append(time.process_time())
+
+    job = mops.submit(study, storage=storage, on_start=started)
+    watch.finish()
+    watch.figures["runner_cpu_seconds"] = time.process_time() - runner_cpu_s[0]
+    report(case, rows_of(job.name, storage), watch.figures)
     if arguments.export:
         export(job, arguments.out)
 
