@@ -3,7 +3,7 @@
 ::
 
     MopsError                      exit code
-    ├── UsageError                 2     the input or the request is wrong; nothing was written
+    ├── UsageError                 2     the input or the request is wrong
     │   ├── StudyError             2     a study file has problems; lists all of them
     │   ├── SettingsError          2     MODELOPS_* variables have problems; lists all of them
     │   ├── OptionsError           2     --env or --python have problems; lists all of them

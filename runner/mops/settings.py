@@ -40,11 +40,15 @@ class SettingLine:
     @property
     def text(self) -> str:
         """The value for people."""
-        if self.value is None:
-            return "unset"
-        if self.unit == "bytes":
-            return bytes_text(self.value)
-        return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
+        return _value_text(self.value, is_bytes=self.unit == "bytes")
+
+
+def _value_text(value: Any, *, is_bytes: bool) -> str:
+    if value is None:
+        return "unset"
+    if is_bytes:
+        return bytes_text(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Settings(BaseModel):
@@ -80,7 +84,7 @@ class Settings(BaseModel):
     max_failures: str | None = Field(
         None,
         pattern=r"^(\d+|\d+(\.\d+)?%)$",
-        description="failed simulations, or share (5%), that stop a job; unset: no limit",
+        description="failed simulations, or share (5%), that a job may have; unset: no limit",
     )
     priority: Literal["low", "normal", "high"] = Field(
         "normal",
@@ -142,9 +146,7 @@ class Settings(BaseModel):
         except ValidationError as bad:
             problems += {error["loc"][0]: _problem(error) for error in bad.errors()}.values()
         if problems:
-            # With their defaults, because `mops settings` fails as well while one is wrong.
-            known = [f"{line.name} ({line.text})" for line in cls().described()]
-            hint = f"the settings and their defaults are {', '.join(known)}"
+            hint = "correct or unset these variables; then list all settings: mops settings"
             raise SettingsError("the environment's settings are not valid", problems, hint=hint)
         return settings
 
@@ -176,7 +178,7 @@ class Settings(BaseModel):
         """Return a line for each setting that differs from an earlier result of :meth:`to_json`."""
         now = self.to_json()
         return [
-            f"{_variable(field)}: {before.get(field)} before, {now[field]} now"
+            f"{_variable(field)}: {_shown(field, before.get(field))} before, {_shown(field, now[field])} now"
             for field in now
             if now[field] != before.get(field)
         ]
@@ -200,15 +202,38 @@ def _variable(field: str) -> str:
     return _PLACES.get(field, PREFIX + field.upper())
 
 
+def _shown(field: str, value: Any) -> str:
+    return _value_text(value, is_bytes=Settings.model_fields[field].annotation in _BYTES)
+
+
 def _problem(error: Any) -> Problem:
     field, given = error["loc"][0], error["input"]
-    right = error["msg"][0].lower() + error["msg"][1:]
     if field == "batch_size":
-        right = "write a number of parameter sets, like 200, or auto"
+        right = "a number of parameter sets, like 200, or auto"
     elif field == "max_failures":
-        right = "write a number of simulations, like 100, or a share of them, like 5%"
-    elif error["type"].startswith("byte_size"):
-        right = "write bytes, or a number and a unit, like 64MiB"
-    elif error["type"] == "greater_than_equal" and Settings.model_fields[field].annotation in _BYTES:
-        right = f"write {bytes_text(error['ctx']['ge'])} or more"
-    return Problem(_variable(str(field)), f"{given!r} is not valid: {right}")
+        right = "a number of simulations, like 100, or a share of them, like 5%"
+    else:
+        right = _right_value(field, error["type"], error.get("ctx", {})) or error["msg"]
+    return Problem(_variable(str(field)), f"{given!r} is not valid: write {right}")
+
+
+def _right_value(field: str, fault: str, limits: Mapping[str, Any]) -> str:
+    """Return which values a field may have, from pydantic's type of the fault and its limits; empty: unknown."""
+    match fault:
+        case "literal_error":
+            return str(limits["expected"]).replace("'", "")
+        case "greater_than":
+            return f"a number above {limits['gt']:g}"
+        case "greater_than_equal":
+            return f"{_shown(field, limits['ge'])} or more"
+        case "less_than_equal":
+            return f"{_shown(field, limits['le'])} or less"
+        case "finite_number":
+            return "a finite number"
+        case "float_parsing":
+            return "a number"
+        case "int_parsing" | "int_from_float":
+            return "an integer"
+        case "byte_size" | "byte_size_unit":
+            return "bytes, or a number and a unit, like 64MiB"
+    return ""

@@ -186,7 +186,7 @@ class Attempt:
                 if not (other_packages and "ModuleNotFoundError: " in bad.what):
                     raise
                 what, _, _ = bad.what.partition("\n")
-                logger.warning("cannot check the model here, because a package is missing: %s", what)
+                logger.warning("the model is not checked here, because a package is missing on this machine: %s", what)
             self.create()
 
     def run(self) -> str:

@@ -155,8 +155,8 @@ class Concurrency:
             return
         self._size = size
         self.window.set_most(size.groups)
-        logger.info("%s: MODELOPS_JOB_BATCH_SIZE=auto: %s", self._job.name, size.explanation)
+        logger.info("%s: batch size: %s", self._job.name, size.explanation)
 
 
 def _window_text(now: int, before: int) -> str:
-    return f"window: {now} parameter sets (before: {before}); to keep this size, set MODELOPS_JOB_BATCH_SIZE={now}"
+    return f"window: {now} parameter sets (before: {before}); to keep it: MODELOPS_JOB_BATCH_SIZE={now}"

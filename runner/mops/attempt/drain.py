@@ -136,7 +136,9 @@ def check(
             logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch.number, len(batch.keys))
             return True
     more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-    logger.warning("%s: after batch %d something is left: %s%s", job, batch.number, "; ".join(left[:_SHOWN]), more)
+    logger.warning(
+        "%s: the check for leaks after batch %d found: %s%s", job, batch.number, "; ".join(left[:_SHOWN]), more
+    )
     return False
 
 

@@ -110,7 +110,7 @@ def quarantine_result(request: TaskRequest, loss: TaskLost, attempts: int) -> Ta
     (group,), targets = request.groups, request.context.targets
     reason = "oom" if loss.cause.memory else "lost"
     signals = "; ".join(filter(None, (loss.signal, loss.cause.text)))
-    what = (reason, f"quarantined: alone, {loss.why}", "", attempts, signals)
+    what = (reason, f"alone on a worker: {loss.why}", "", attempts, signals)
     if request.replicates == ():
         failures = [Failure(group.index, None, None, target, *what) for target in targets]
     else:
@@ -137,9 +137,9 @@ def loss_text(loss: TaskLost, n_times: int, *, quarantined: bool) -> str:
         How often a task with its first group was lost in this way.
     """
     task, cause = loss.task, f" ({loss.cause.text})" if loss.cause.text else ""
-    what = "killed its workers" if loss.workers_died else "gives no result"
+    what = "killed its workers" if loss.workers_died else "gave no result"
     if quarantined:
-        consequence = "quarantined, recorded as failed"
+        consequence = "recorded as failed"
     elif task.replicates is None and len(task.groups) > 1:
         consequence = "its groups run again one by one"
     else:

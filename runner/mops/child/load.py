@@ -30,6 +30,7 @@ from mops.child.working_folder import WorkingFolder, links_to
 from mops.study.entry_point import EntryPoint
 from mops.study.output_schema import InvalidOutput
 from mops.system.folders import make_read_only
+from mops.units import counted
 
 Params = Mapping[str, Any]
 Model = Callable[[dict[str, Any], int], object]
@@ -77,7 +78,8 @@ def load_model(text: str, scenario: str, root: Path, parameters: Collection[str]
         raise CannotLoad(f"{text!r} is a {type(found).__name__}, neither a function nor a class")
     n_taken = _taken(found, text)
     if n_taken < 2:
-        raise CannotLoad(f"{text!r} takes {n_taken} arguments; a model is f(params, seed) or f(params, seed, scenario)")
+        n = counted(n_taken, "argument")
+        raise CannotLoad(f"{text!r} takes {n}; a model is f(params, seed) or f(params, seed, scenario)")
     call = _Call(found, text, _ROLES_OF_MODEL[:n_taken])
     call.refuse_names(parameters)
     checked = call.checked
@@ -119,7 +121,7 @@ def _module(entry: EntryPoint, root: Path) -> ModuleType:
         return importlib.import_module(str(entry.module))
     path = root / entry.path
     if not path.is_file():
-        raise CannotLoad(f"the bundle has no file {entry.path!r} (does .mopsignore exclude it?)")
+        raise CannotLoad(f"the bundle has no file {entry.path!r}; check the path and .mopsignore")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise CannotLoad(f"{entry.path!r} is not a Python file")
@@ -134,9 +136,9 @@ def _attribute(module: ModuleType, name: str, text: str) -> Any:
         return getattr(module, name)
     except AttributeError:
         own = sorted(n for n, value in vars(module).items() if n[0] != "_" and not isinstance(value, ModuleType))
-        there = ", ".join(own[:20]) or "nothing public"
-        near = "".join(f"; did you mean {close!r}?" for close in get_close_matches(name, own, n=1))
-        raise CannotLoad(f"{text!r}: the module has no {name!r}; it has: {there}{near}") from None
+        near = get_close_matches(name, own, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(own[:20]) or 'nothing public'}"
+        raise CannotLoad(f"the module of {text!r} has no {name!r}; {advice}") from None
 
 
 def _only_candidate(module: ModuleType, text: str) -> str:
@@ -158,8 +160,8 @@ def _only_candidate(module: ModuleType, text: str) -> str:
             choices = ", ".join(f"'{text}:{name}'" for name in candidates)
             raise CannotLoad(f"{text!r} has more than one model; name one: {choices}")
     raise CannotLoad(
-        f"{text!r} has no model: neither a class with simulate(params, seed) nor a function named "
-        f"{', '.join(_FUNCTION_NAMES)}; name one as '{text}:name'"
+        f"{text!r} has no model: no function named {', '.join(_FUNCTION_NAMES)}, and no class with a method simulate; "
+        f"name the model, like '{text}:name'"
     )
 
 
@@ -194,7 +196,7 @@ class _Call:
 
     @property
     def _form(self) -> str:
-        return f"mops calls it as f({', '.join(self._roles)}), where params is a dict of the study's parameters"
+        return f"mops calls it as f({', '.join(self._roles)})"
 
     def refuse_names(self, parameters: Collection[str]) -> None:
         """Refuse a function that has an argument named like a parameter.
@@ -208,8 +210,8 @@ class _Call:
         if found:
             name = min(found, key=self._names.index)
             raise CannotLoad(
-                f"{self._text!r} has an argument {name!r}, which is a parameter of the study; {self._form}: "
-                f"take params[{name!r}] in it, or give the argument another name"
+                f"{self._text!r} has an argument {name!r}, which is a parameter of the study; {self._form}, "
+                f"so take params[{name!r}]"
             )
 
     def checked(self, params: Params) -> Any:

@@ -81,10 +81,12 @@ def _outputs(result: object) -> Mapping[str, object]:
     form = _form(result)
     if form == "frame":
         return {DEFAULT_OUTPUT: result}
+    if result is None:
+        raise InvalidOutput("the model returned None; add a return statement with a table or a mapping of columns")
     if not isinstance(result, Mapping):
         raise InvalidOutput(
-            f"the model returned {_called(result)}; it must return a table, a mapping of output name to table, "
-            "a mapping of columns, or a mapping of name to number or string"
+            f"the model returned {_called(result)}; return a table, or a mapping of tables, of columns, or of numbers "
+            "and strings"
         )
     if not result:
         raise InvalidOutput("the model returned an empty mapping; it must hold at least one output or column")
@@ -96,7 +98,9 @@ def _outputs(result: object) -> Mapping[str, object]:
     if forms == {"column"}:
         return {DEFAULT_OUTPUT: result}
     kinds = ", ".join(f"{key!r}: {_called(value)}" for key, value in list(result.items())[:8])
-    raise InvalidOutput(f"the model returned a mapping whose values are not all tables, columns or scalars ({kinds})")
+    raise InvalidOutput(
+        f"the model returned a mapping of {kinds}; return only tables, only columns, or only numbers and strings"
+    )
 
 
 def _name(key: object) -> str:
@@ -192,9 +196,7 @@ def _without_seed(output: str, table: pa.Table, seed: int) -> pa.Table:
     if is_number and set(pc.unique(table["seed"]).to_pylist()) <= {seed}:
         if table.num_columns > 1:
             return table.drop_columns(["seed"])
-        raise InvalidOutput(f"output {output!r} has no column but 'seed', which mops stores anyway")
-    clash = taken[0] if taken else "seed"
-    raise InvalidOutput(
-        f"output {output!r} has a column {clash!r}, the name of a column that mops adds "
-        f"({', '.join(IDENTITY)}); a column 'seed' may only hold the simulation's own seed, {seed}"
-    )
+        raise InvalidOutput(f"output {output!r} has no column but 'seed', which mops adds; return another column")
+    if taken:
+        raise InvalidOutput(f"output {output!r} has a column {taken[0]!r}, which mops adds; rename the model's column")
+    raise InvalidOutput(f"output {output!r} has a column 'seed' that is not the simulation's seed, {seed}; rename it")

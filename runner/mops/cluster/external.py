@@ -220,9 +220,9 @@ class ExternalCluster:
             if poll.log_is_due and left_s > 0:
                 logger.warning("%s; waiting up to %.0f s", problem, left_s)
         raise ClusterError(
-            f"{problem}, for {self._timeout_s:g} s",
+            f"{problem} (waited {self._timeout_s:g} s)",
             where=self._address,
-            hint="start the cluster, or correct MODELOPS_SCHEDULER; to wait longer, set MODELOPS_JOB_CLUSTER_TIMEOUT",
+            hint="start the cluster, or correct MODELOPS_SCHEDULER",
         )
 
     def count_slots(self) -> int:

@@ -135,7 +135,7 @@ def _children_first(jobs: Iterable[str], derived: Mapping[str, list[str]]) -> li
 def _refuse_parent(files: Files, job: str, children: Sequence[str]) -> None:
     if children:
         what = f"job {job!r} is the parent of {', '.join(children)}, which read rows from it"
-        raise JobError(what, where=files.url, hint="delete the derived jobs too")
+        raise JobError(what, where=files.url, hint=f"delete them too: mops jobs delete {' '.join([*children, job])}")
 
 
 def _raise_all(errors: Sequence[JobError], files: Files) -> None:
@@ -144,7 +144,7 @@ def _raise_all(errors: Sequence[JobError], files: Files) -> None:
     if errors:
         lines = "".join(f"\n  {error.what}" for error in errors)
         what = f"{len(errors)} jobs cannot be deleted:{lines}"
-        raise JobError(what, where=files.url, hint="'mops jobs list' shows the jobs and their states")
+        raise JobError(what, where=files.url, hint="list the jobs and their states: mops jobs list")
 
 
 def delete(files: Files, jobs: Iterable[str]) -> Iterator[Deleted]:

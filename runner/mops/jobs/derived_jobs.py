@@ -67,7 +67,7 @@ def parent(job: Job, record: JobRecord, view: LogView, verdicts: frozenset[str])
         raise JobError(
             f"job {job.name!r} has no failure with the verdict {' or '.join(v for v in VERDICTS if v in verdicts)}",
             where=job.files.url,
-            hint=f"parameter sets with failures: {counts}",
+            hint=f"name a verdict that the job has; parameter sets with failures: {counts}",
         )
     again = counts_of(groups, failures, load_groups(job.files, job.name), len(record.spec.targets))
     taken_over = record.taken_over_counts + view.counts - again

@@ -45,7 +45,7 @@ def open_job(name: str, storage: str | Path | None = None, *, local: bool = Fals
     Raises
     ------
     JobError
-        The job does not exist; the error names the nearest names.
+        The job does not exist; the error lists similar names.
     StorageError
         The storage is out of reach.
 
@@ -62,7 +62,7 @@ def open_job(name: str, storage: str | Path | None = None, *, local: bool = Fals
         here = locate(local=True)
         if storage is not None or here.url() == files.url or name not in job_names(here.open()):
             raise
-        hint = f"this machine has a job of this name: add --local, or use mops.open_job({name!r}, local=True)"
+        hint = "this machine has a job of this name: add --local, or in Python local=True"
         raise JobError(unknown.what, where=unknown.where, hint=hint) from None
     return Job(files, name)
 
@@ -96,7 +96,8 @@ class Job:
         -------
         Status
             ``state`` is ``submitted``, ``running``, ``interrupted``, ``succeeded``, ``partial``, ``failed`` or
-            ``cancelled``. ``groups`` and ``counts`` count what is committed; times are in seconds, memory in bytes.
+            ``cancelled``. ``groups`` and ``counts`` count what is committed. ``seconds`` and ``peak_bytes`` are those
+            of the last attempt.
 
         Raises
         ------

@@ -67,9 +67,8 @@ def list_jobs(files: Files, states: Collection[str] = (), limit: int | None = No
     """
     if unknown := [state for state in states if state not in STATES]:
         near = [name for state in unknown for name in difflib.get_close_matches(state, STATES, 1)]
-        meant = f"did you mean {', '.join(near)}? " if near else ""
         what = f"unknown state: {', '.join(map(repr, unknown))}"
-        raise UsageError(what, where="--state", hint=f"{meant}the states are {', '.join(STATES)}")
+        raise UsageError(what, where="--state", hint=f"use {', '.join(near or STATES)}")
     found: list[Listed] = []
     names = job_names(files)
     data = files.get_many([JobPaths(name).record for name in names])

@@ -89,7 +89,7 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
 def _warn_outside_root(spec: ModelSpec, root: Path, folder: Path) -> None:
     for entry in (spec.model, *spec.targets):
         if (from_root := entry_outside_root(entry, root, folder)) is not None:
-            message = "%s is in the study's folder, but the project root is %s: %s, or name it %s"
+            message = "%s is in the study's folder, but the project root is %s: %s, or write %s in the study"
             logger.warning(message, entry, root, "add an empty file mops.toml to the study's folder", from_root)
 
 

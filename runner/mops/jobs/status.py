@@ -31,10 +31,16 @@ class Status:
     state
         ``submitted``, ``running``, ``interrupted`` (its runner ended; resume continues the job), ``succeeded``,
         ``partial`` (finished, some simulations or targets failed), ``failed`` or ``cancelled``.
+    attempt
+        The number of the last attempt; 0 before the first one.
     groups, n_groups
         The number of committed groups, and of all groups.
+    n_simulations
+        The number of all simulations.
     counts
         Committed simulations and targets.
+    created
+        When the job was submitted (ISO 8601, UTC).
     live
         The runner's last sign of life, which also counts what is not committed yet; None if no runner is expected.
     parent

@@ -96,9 +96,15 @@ def submit(
     Raises
     ------
     UsageError
-        The study, the settings, the project, the model or an option is wrong; nothing was written.
-    StorageError
-        The storage is out of reach or full. ``mops.resume(mops.open_job(name))`` continues the job.
+        The study, the settings, the project, the model or an option is wrong. Nothing was written, unless the model
+        lacks an output that the study names: then the job ended as ``failed``.
+    JobFailed
+        More simulations have failed than ``MODELOPS_JOB_MAX_FAILURES`` allows.
+    StorageError, ClusterError
+        The storage or the Dask cluster is out of reach, or the storage is full. If the job exists,
+        ``mops.resume(mops.open_job(name))`` continues it.
+    ServiceError
+        Kubernetes is out of reach or refuses the job.
     RunnerEnded
         The detached runner ended before it claimed the job; the job can be resumed.
 
@@ -166,6 +172,8 @@ def resume(
         The detached runner ended before it claimed the job.
     OptionsError
         A variable that the job takes from the environment is not set, or its interpreter has changed.
+    JobFailed, StorageError, ClusterError, ServiceError
+        As for :func:`submit`.
     """
     record = load_job(job.files, job.name)
     view = JobLog(job.files, JobPaths(job.name)).read()
@@ -233,7 +241,7 @@ def retry(
         A verdict does not exist.
     JobError
         The job is not complete, or has no failure with one of the verdicts.
-    StorageError, RunnerEnded
+    JobFailed, StorageError, ClusterError, ServiceError, RunnerEnded
         As for :func:`submit`.
     """
     record, view = job.record, JobLog(job.files, JobPaths(job.name)).read()

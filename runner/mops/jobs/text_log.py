@@ -42,7 +42,8 @@ def read(job: Job, attempt: int | None = None, *, tail: int | None = None, follo
     if attempt is not None:
         newest = log.read().attempt
         if not 1 <= attempt <= newest:
-            hint = f"use an attempt from 1 to {newest}" if newest else "wait until a runner starts the job"
+            last = f"use an attempt from 1 to {newest}" if newest > 1 else "its only attempt is 1"
+            hint = last if newest else "wait until a runner starts the job"
             raise JobError(f"job {job.name!r} has no attempt {attempt}", where=job.files.url, hint=hint)
     over = not follow or _is_over(job, attempt, log.read())
     seen = _objects(job, attempt)

@@ -266,7 +266,9 @@ class _Door:
         pod = serving([one async for one in pods])
         if pod is None:
             raise ServiceError(
-                "no pod of this Service is ready", where=self._where, hint=f"run: kubectl get pods -l {selector}"
+                "no pod of this Service is ready",
+                where=self._where,
+                hint=f"look at the pods: kubectl get pods -l {selector}",
             )
         return pod["metadata"]["name"], container_port(service.raw, pod, self._port)
 
@@ -292,7 +294,9 @@ class _Websocket:
             if channel not in self._begun:  # the first message of a channel is the port's number
                 self._begun.add(channel)
             elif channel == 1:
-                raise ServiceError(data.decode(errors="replace"), where=self._where, hint="run: kubectl get pods")
+                raise ServiceError(
+                    data.decode(errors="replace"), where=self._where, hint="look at the pods: kubectl get pods"
+                )
             elif data:
                 return data
 
@@ -321,7 +325,7 @@ def _opened(where: str) -> Iterator[None]:
             raise UsageError(
                 f"the kubeconfig does not lead to a cluster ({brief(root_cause(error))})",
                 where=where,
-                hint="'kubectl config get-contexts' lists the contexts of KUBECONFIG",
+                hint="list your contexts: kubectl config get-contexts",
             ) from error
 
 

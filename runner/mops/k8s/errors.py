@@ -42,7 +42,7 @@ def translated(where: str) -> Iterator[None]:
         )
         raise _refused(error.response.status_code, message, where) from error
     except kr8s.NotFoundError as error:
-        raise ServiceError(str(error), where=where, hint="'kubectl get all' lists what exists") from error
+        raise ServiceError(str(error), where=where, hint="list what exists: kubectl get all") from error
     except _CONNECTION_ERRORS as error:
         raise _out_of_reach(error, where) from error
     except ExceptionGroup as group:  # a websocket that breaks in its tasks
@@ -72,7 +72,7 @@ def _out_of_reach(error: Exception, where: str) -> ServiceError:
     return ServiceError(
         f"the Kubernetes cluster{server} is out of reach ({brief(root)})",
         where=where,
-        hint="check the context with 'kubectl cluster-info'",
+        hint="check the context: kubectl cluster-info",
     )
 
 
@@ -107,13 +107,13 @@ def _refused(code: int, message: str, where: str) -> ServiceError:
         hint = "ask the cluster's operator to add you to clients.subjects of the chart's values"
         return Forbidden(f"Kubernetes does not allow this (403): {message}", where=where, hint=hint)
     if code == 409:
-        return AlreadyThere(message, where=where, hint="'kubectl get jobs' lists the Jobs that exist")
+        return AlreadyThere(message, where=where, hint="list the Jobs: kubectl get jobs")
     if code in (400, 422):
         return ServiceError(f"Kubernetes refused this: {message}", where=where, hint=_EVENTS_HINT)
     return ServiceError(f"Kubernetes answered {code}: {message}", where=where, hint=_EVENTS_HINT)
 
 
-_EVENTS_HINT = "'kubectl get events' may show the reason"
+_EVENTS_HINT = "look for the reason: kubectl get events"
 
 
 def _message(error: kr8s.ServerError) -> str:

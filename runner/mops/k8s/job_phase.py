@@ -45,10 +45,10 @@ class Phase(ObjectState):
 
 GONE = Phase("gone", "its Kubernetes Job no longer exists")
 
-POD_LOST_HINT = "start another runner with 'mops jobs resume JOB'"
+POD_LOST_HINT = "start another runner: mops jobs resume JOB"
 """If the node comes back, its runner stops by itself."""
 
-POD_REFUSED_HINT = "'kubectl describe job' shows the quota or policy that refuses its pods"
+POD_REFUSED_HINT = "find the quota or policy that refuses its pods: kubectl describe job"
 
 _SUSPENDED = "if Kueue suspended it, name a queue: mops jobs resume JOB --take-over --queue QUEUE"
 """The hint is not to patch ``suspend``: a Job that Kueue holds would run outside the quota that it waits for."""
@@ -99,7 +99,7 @@ def _ended(job: Object, pods: Sequence[Object]) -> ObjectState | None:
         if condition["type"] in ("Failed", "FailureTarget"):
             why = _FAILED.get(condition.get("reason", ""), condition.get("message", ""))
             return ObjectState(
-                "failed", "; ".join(filter(None, (why, last_end(pods)))), "'mops jobs logs JOB' shows more"
+                "failed", "; ".join(filter(None, (why, last_end(pods)))), "read the log: mops jobs logs JOB"
             )
     return None
 

@@ -83,7 +83,7 @@ def _object_state(pod: Object, events: Sequence[Object]) -> ObjectState:
         case "Running" if waits := waiting(pod):
             reason, message = waits[0]
             text = f"{reason}: {message}" if message else reason
-            return ObjectState("restarting", text, "'kubectl logs --previous POD' shows how it ended")
+            return ObjectState("restarting", text, "see how it ended: kubectl logs --previous POD")
         case "Running":
             return ObjectState("running" if is_ready(pod) else "starting")
         case "Succeeded" | "Failed":
@@ -123,8 +123,8 @@ _STUCK = {
     "ErrImageNeverPull": "load the image onto the node, or change imagePullPolicy in the chart's values",
     "InvalidImageName": "correct the image's name in the chart's values",
     "CreateContainerConfigError": "create the missing Secret or ConfigMap, or correct its name in the chart's values",
-    "CreateContainerError": "'kubectl describe pod POD' shows more",
-    "RunContainerError": "'kubectl describe pod POD' shows more",
+    "CreateContainerError": "look for the reason: kubectl describe pod POD",
+    "RunContainerError": "look for the reason: kubectl describe pod POD",
 }
 """Kubelet's reasons why a container cannot start, and a hint for each."""
 

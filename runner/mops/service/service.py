@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _FORMS = {
     "memory": (re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?"), "write bytes as Kubernetes does: 2Gi or 500Mi"),
-    "queue": (_NAME, "kubectl get localqueues lists the queues of Kueue"),
-    "priority_class": (_NAME, "kubectl get priorityclasses lists the classes"),
+    "queue": (_NAME, "list the queues of Kueue: kubectl get localqueues"),
+    "priority_class": (_NAME, "list the classes: kubectl get priorityclasses"),
 }
 """Options that Kubernetes reads: their form, and the hint for a wrong value."""
 
@@ -112,7 +112,7 @@ class Service:
             try:
                 profiles.save(service.profile)
             except UsageError as refused:  # the job runs as the chart says even so
-                logger.warning("the service has changed since 'mops connect', and %s: %s", refused.what, refused.where)
+                logger.warning("the service has changed since 'mops connect', but %s: %s", refused.what, refused.where)
             else:
                 logger.warning("the service has changed since 'mops connect'; the profile is updated")
             if warning := another_version(service.profile.service):

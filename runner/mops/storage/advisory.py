@@ -85,7 +85,7 @@ def listed(files: Files, folder: str) -> Sequence[Entry]:
 def _tell(where: str, error: StorageError | NewerFormat) -> None:
     if where not in _told:
         _told.add(where)
-        logger.warning("%s is left out: %s; nothing depends on it", where, error.what)
+        logger.warning("%s is left out: %s; no result depends on it", where, error.what)
 
 
 class Writer:
@@ -105,4 +105,4 @@ class Writer:
         except StorageError as refused:
             if what not in self._refused:
                 self._refused.add(what)
-                logger.warning("%s cannot be written, and the job continues without it: %s", what, refused)
+                logger.warning("%s cannot be written, and the job continues without it: %s", what, refused.what)

@@ -300,7 +300,7 @@ def load_job(files: Files, job: str) -> JobRecord:
     elif names:
         hint = "list the existing jobs: mops jobs list"
     else:
-        hint = "this storage has no jobs: set MODELOPS_STORAGE to another storage"
+        hint = "this storage has no jobs; name another one: --storage FOLDER|URL"
     raise JobError(f"job {job!r} does not exist", where=files.url, hint=hint)
 
 

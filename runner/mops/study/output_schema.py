@@ -92,7 +92,7 @@ class OutputSchema:
             known, types = self.families[output], table.schema
             problems = [f"column {n!r} {refusal(known.get(n, NULL), found[n], types.field(n).type)}" for n in wrong]
             raise InvalidOutput(
-                f"output {output!r}: {', '.join(problems)}; a column's first value fixes the family of its types"
+                f"output {output!r}: {', '.join(problems)}; the job's first value fixes the type of a column"
             )
         return table, found
 
@@ -116,7 +116,7 @@ def _differing(what: str, wanted: Mapping[str, object], got: Mapping[str, object
     missing = [repr(name) for name in wanted if name not in got]
     extra = [repr(name) for name in got if name not in wanted]
     parts = [f"{what} {', '.join(names)} {how}" for names, how in ((missing, "missing"), (extra, "extra")) if names]
-    return "; ".join(parts) + "; the study's first successful simulation fixed the names"
+    return "; ".join(parts) + f"; return the same {what}s as the job's first successful simulation"
 
 
 class InvalidOutput(Exception):

@@ -28,11 +28,8 @@ Place = Callable[[int], str]
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _ABSENT = "leave the cell empty if the parameter is absent"
-_READ_AS_TEXT = (
-    "is read as text, because JSON does not write numbers and booleans like this; "
-    "write 0.5 and not .5, true and not True "
-    '(for a text, write """True""")'
-)
+_READ_AS_TEXT = 'is read as text; write 0.5 and not .5, true and not True (for a text, write """True""")'
+_TEXT_AMONG_OTHERS = "is text, but other cells of this column are not"
 _RIGHT_TYPES = "a parameter is a boolean, a number or a string; convert the column before writing it"
 
 
@@ -85,12 +82,16 @@ def _unquoted(cell: str) -> Cell:
 def csv_column(cells: Sequence[str], place: Place, check: Checks) -> tuple[Texts, set[str]]:
     """Read a column of CSV; return each value's JSON, and the kinds of values."""
     read = [read_cell(cell) for cell in cells]
+    kinds = {cell.kind for cell in read if cell.kind}
+    is_mixed = "str" in kinds and len(kinds) > 1
     for i, cell in enumerate(read):
         if cell.fault:
             check.add(place(i), cell.fault)
         elif cell.note:
             check.note(place(i), cell.note)
-    return [cell.text for cell in read], {cell.kind for cell in read if cell.kind}
+        elif is_mixed and cell.kind == "str":
+            check.note(place(i), _TEXT_AMONG_OTHERS)
+    return [cell.text for cell in read], kinds
 
 
 def csv_seeds(cells: Sequence[str], place: Place, check: Checks) -> list[int | None]:

@@ -244,15 +244,21 @@ def _groups(check: Checks, sets: object, n_replicates: int, folder: Path) -> Stu
 
 def _take_list(check: Checks, sets: Iterable[Any], builder: GroupBuilder) -> None:
     entries = enumerate(sets)
+    first_text: dict[str, int] = {}
     while numbered := list(islice(entries, _SETS_AT_ONCE)):
         good = [_set(check, f"$.parameter_sets[{i}]", entry) for i, entry in numbered]
         if check.n_problems or builder.full:
             continue
-        for params, _ in good:
+        for (number, _), (params, _) in zip(numbered, good, strict=True):
             for name, value in params.items():
-                builder.saw(name, kind_of(value))
+                builder.saw(name, kind := kind_of(value))
+                if kind == "str":
+                    first_text.setdefault(name, number)
         texts = [canonical_json(params) for params, _ in good]
         builder.add(texts, [seed for _, seed in good], [i for i, _ in numbered])
+    for name, number in first_text.items():
+        if len(builder.kinds[name]) > 1:
+            check.note(f"$.parameter_sets[{number}]", f"parameter {name!r} is text here, but not in other sets")
 
 
 def _set(check: Checks, path: str, entry: object) -> tuple[Params, int | None]:
@@ -265,6 +271,10 @@ def _set(check: Checks, path: str, entry: object) -> tuple[Params, int | None]:
         if seed is not None and not is_seed(seed):
             check.add(f"{path}.seed", f"{json_text(seed)} is not {SEED_RIGHT}")
         return params, seed
+    wrong = next((key for key in entry if isinstance(entry[key], dict) and _nearest(key, SET_KEYS) == "params"), None)
+    if wrong is not None:
+        check.add(json_path(path, wrong), "unknown key; did you mean 'params'?")
+        return {}, None
     if "seed" in entry:
         check.note(f"{path}.seed", f"is a parameter here; a simulation's own seed goes next to 'params': {WRAPPED}")
     return _params(check, path, entry), None

@@ -203,12 +203,13 @@ class ChildProcess:
             return None
         for message, _ in self._messages():
             if message["kind"] == "refused":
-                trace = f"\n{message['traceback'].rstrip()}" if message["traceback"] else ""
-                target = next((name for name in self._context.targets if repr(name) in message["message"]), None)
+                said, trace = message["message"], message["traceback"].rstrip()
+                target = next((name for name in self._context.targets if repr(name) in said), None)
                 raise ModelError(
-                    f"the {'target' if target else 'model'} cannot be loaded: {message['message']}{trace}",
+                    f"the {'target' if target else 'model'} cannot be loaded: {said}"
+                    + (f"\n{trace}" if trace not in ("", said) else ""),
                     where=target or self._context.model,
-                    hint=_where_to_look(message["message"], self._context),
+                    hint=_where_to_look(said, self._context),
                 )
             self.loaded = True
             if self._reaper is not None:
@@ -436,11 +437,14 @@ def _load_message(context: JobContext, root: str, scratch: Scratch) -> Message:
     }
 
 
-def _where_to_look(message: str, context: JobContext) -> str:
-    packed = "simulations run the packed project, without the files that .mopsignore excludes"
+def _where_to_look(message: str, context: JobContext) -> str | None:
+    """Return what to do about a file or a module that is missing; None: the message says what is wrong."""
+    if message.startswith("FileNotFoundError"):
+        return "check the path, and that .mopsignore does not exclude the file"
     if not message.startswith("ModuleNotFoundError"):
-        return packed
+        return None
     if context.install_s is not None:
-        return f"{packed}; a library must be named in its requirements.txt, uv.lock or pyproject.toml"
-    python = command(context.python)[0]
-    return f"{packed}; a library must be installed for {python}, or for the one that --python names"
+        install = "name it in requirements.txt, uv.lock or pyproject.toml"
+    else:
+        install = f"install it for {command(context.python)[0]}"
+    return f"if the module is in the project, check .mopsignore; if it is a library, {install}"

@@ -75,6 +75,11 @@ class Death:
             return f"ended with {signal.Signals(number).name} ({signal.strsignal(number)})"
         return f"ended with signal {number}"
 
+    @property
+    def last_output(self) -> str:
+        """The last output of the child, as the end of a message; empty: it printed nothing."""
+        return f"; its last output: {self.tail}" if self.tail else ""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -136,32 +141,32 @@ def _judged(death: Death, timeout_s: float | None) -> tuple[str, str, str]:
         return (
             "timeout",
             f"ran for more than {timeout_s:g} s",
-            "the traceback shows where it was; if it needs more time, set MODELOPS_JOB_SIM_TIMEOUT higher",
+            "job.failures() shows the line; if it needs more time, set MODELOPS_JOB_SIM_TIMEOUT higher",
         )
     if death.by == "silence":
         return (
             "crashed",
             "closed the socket to its worker",
-            "its code, or a library, closes descriptors by their numbers: close only those that it opened",
+            "the model or a library closes file descriptors by number: close only those that it opened",
         )
     if death.by == "memory":
-        shared = "shared pages count in part; " if death.is_exact else ""
+        shared = " (shared pages count in part)" if death.is_exact else ""
         return (
             "oom",
             f"used {bytes_text(death.peak_bytes or 0)} of its {bytes_text(death.limit_bytes or 0)} limit",
-            f"{shared}set MODELOPS_JOB_SIM_MEMORY higher; if it is unset, a lower MODELOPS_JOB_SLOTS also helps",
+            f"set MODELOPS_JOB_SIM_MEMORY higher, or, if it is unset, MODELOPS_JOB_SLOTS lower{shared}",
         )
     happened = f"{death.how} after {death.seconds:.1f} s"
     if death.by_kernel:
         return (
             "oom",
             f"was killed by the kernel after {death.seconds:.1f} s because memory ran out",
-            "run fewer simulations at a time (MODELOPS_JOB_SLOTS), or give the container or machine more memory",
+            "set MODELOPS_JOB_SLOTS lower, or give the container or machine more memory",
         )
     if death.returncode != -signal.SIGKILL:
-        return "crashed", happened, "native code or os._exit ended its process: the traceback has its last output"
+        return "crashed", happened, "native code or os._exit ended the process; job.failures() has its last output"
     return (
         "crashed",
         f"{happened}, probably because the system ran out of memory",
-        "mops did not send this signal; lower MODELOPS_JOB_SLOTS or MODELOPS_JOB_BATCH_SIZE, or add memory",
+        "set MODELOPS_JOB_SLOTS lower, or give the container or machine more memory",
     )

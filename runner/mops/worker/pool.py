@@ -124,9 +124,8 @@ class Pool:
         if death is None:
             return
         raise ModelError(
-            f"the process that imports the model {death.how}",
+            f"the process that imports the model {death.how}{death.last_output}",
             where=self.context.model,
-            hint=f"its last output: {death.tail}" if death.tail else None,
         )
 
     def pids(self) -> list[int]:
@@ -300,9 +299,9 @@ class Pool:
             self._starter.spawn_only("a forked process hung")
         if progress.deaths_between >= _MAX_DEATHS_BETWEEN:
             raise ClusterError(
-                f"{_MAX_DEATHS_BETWEEN} child processes in a row died while they ran nothing; the last one {death.how}",
+                f"{_MAX_DEATHS_BETWEEN} child processes in a row died while they ran nothing; the last one {death.how}"
+                f"{death.last_output}",
                 where=request.key,
-                hint=f"its last output: {death.tail}" if death.tail else None,
             )
 
     def stop(self, grace_s: float) -> None:

@@ -184,7 +184,7 @@ def test_a_task_whose_result_kills_the_worker_that_sends_it_is_quarantined(tmp_p
         assert failed == []
         return
     assert [(failure.group, failure.reason, failure.message) for failure in failed] == [
-        (5, "lost", "quarantined: alone, 2 workers died while sending its result")
+        (5, "lost", "alone on a worker: 2 workers died while sending its result")
     ]
     assert n_lost == 4, "two workers for the task, and two for the group alone on a worker"
     assert not any(holds(future, 5) for future in lab.cluster.client.futures.values()), "Dask would run it again"

@@ -125,7 +125,7 @@ class TestFunctions:
 
     @pytest.mark.parametrize("code", ["def f(params): pass", "def f(): pass"])
     def test_a_function_of_fewer_than_two_is_refused(self, model, code):
-        with pytest.raises(CannotLoad, match=r"takes [01] arguments.*f\(params, seed\)"):
+        with pytest.raises(CannotLoad, match=r"takes [01] arguments?;.*f\(params, seed\)"):
             model(code, "the_model:f")
 
     @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ class TestFunctions:
             ("def f(params, beta): pass", "argument 'beta', which is a parameter"),
             ("def f(params, seed, beta): pass", "argument 'beta', which is a parameter"),
             ("f = lambda beta, s: 0", "argument 'beta', which is a parameter"),
-            ("def f(beta, *others): pass", "takes 1 arguments|argument 'beta'"),
+            ("def f(beta, *others): pass", "takes 1 argument;|argument 'beta'"),
             ("def f(p, s, *, beta): pass", "needs an argument 'beta' as well"),
             ("def f(p, s, scenario, days): pass", "needs an argument 'days' as well"),
             ("def f(seed, params): pass", "has 'seed' where mops passes the params"),
@@ -305,8 +305,11 @@ class TestModulesAndFiles:
             load_model("models/sir.py:run", "baseline", tmp_path)
 
     def test_a_missing_name_is_refused_with_the_names_that_exist(self, model):
-        with pytest.raises(CannotLoad, match="no 'rum'; it has: run, walk"):
-            model("def run(p, s): pass\ndef walk(p, s): pass\n_hidden = 1", "the_model:rum")
+        code = "def run(p, s): pass\ndef walk(p, s): pass\n_hidden = 1"
+        with pytest.raises(CannotLoad, match="no 'swim'; it has: run, walk"):
+            model(code, "the_model:swim")
+        with pytest.raises(CannotLoad, match=r"no 'rum'; did you mean 'run'\?"):
+            model(code, "the_model:rum")
 
     def test_an_error_in_the_module_is_raised(self, model):
         with pytest.raises(ZeroDivisionError):

@@ -183,7 +183,7 @@ class TestSeedColumn:
 
 
 NO_TABLES = {
-    "nothing": (lambda: None, "NoneType"),
+    "nothing": (lambda: None, "returned None; add a return statement"),
     "a number": (lambda: 3.5, "float"),
     "text": (lambda: "over", "str"),
     "a wide list": (lambda: [1, 2, 3, 4, 5], "list of 5"),

@@ -24,11 +24,7 @@ EMPTY_CELL = "write one, or leave the cell empty if the parameter is absent"
 SEED = "is not an integer from 0 to 2^64 - 1"
 CONVERT = "a parameter is a boolean, a number or a string; convert the column before writing it"
 UTF_8 = "save it as 'CSV UTF-8'"
-AS_TEXT = (
-    "is read as text, because JSON does not write numbers and booleans like this; "
-    "write 0.5 and not .5, true and not True "
-    '(for a text, write """True""")'
-)
+AS_TEXT = 'is read as text; write 0.5 and not .5, true and not True (for a text, write """True""")'
 
 
 def message(lab: CommandLab, *problems: str) -> str:
@@ -297,6 +293,12 @@ def test_text_that_looks_like_a_value_gives_a_warning(tmp_path: Path) -> None:
     (tmp_path / "sets.csv").write_text("a,b\nTrue,.5\n1.5,x\n")
     _, warnings = read(tmp_path, "sets.csv")
     assert warnings == (f"sets.csv, line 2, column 'a', sets.csv, line 2, column 'b': {AS_TEXT}",)
+
+
+def test_text_in_a_column_of_numbers_gives_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "sets.csv").write_text("a,b\n0.1,x\nn/a,y\n0.3,z\n")
+    _, warnings = read(tmp_path, "sets.csv")
+    assert warnings == ("sets.csv, line 3, column 'a': is text, but other cells of this column are not",)
 
 
 def test_a_row_without_values_is_a_set_and_gives_a_warning(tmp_path: Path) -> None:

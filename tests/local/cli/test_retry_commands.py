@@ -172,14 +172,15 @@ def test_a_job_without_such_a_failure(read_only: CommandLab) -> None:
         *("partly", "--verdict", "timeout,oom"),
         error="job 'partly' has no failure with the verdict oom or timeout",
         at=read_only.storage,
-        hint="parameter sets with failures: 1 with error",
+        hint="name a verdict that the job has; parameter sets with failures: 1 with error",
     )
 
 
-def test_a_job_without_failures(read_only: CommandLab) -> None:
+@pytest.mark.parametrize("verdict", [("--verdict", "all"), ()], ids=["all", "no option"])
+def test_a_job_without_failures(read_only: CommandLab, verdict: tuple[str, ...]) -> None:
     assert_says(
         read_only,
-        *("done", "--verdict", "all"),
+        *("done", *verdict),
         error="no simulation or target of job 'done' has failed",
         at=read_only.storage,
         hint="read the results: mops jobs results done",

@@ -86,7 +86,7 @@ def test_json_is_printed_on_request(lab: CommandLab, space: Path) -> None:
 NAMES = "end it with .json, .parquet or .csv"
 # Arguments after the space, and the full error; {} is the file to write.
 WRONG: dict[str, tuple[list[object], str]] = {
-    "no number": (["--out", "s.csv"], "how many sets should 'sobol' draw?\n  at: -n\nhint: add -n, like -n 1024"),
+    "no number": (["--out", "s.csv"], "'sobol' needs the number of sets\n  at: -n\nhint: add -n, like -n 1024"),
     "zero": (
         ["-n", 0, "--out", "s.csv"],
         "0 is not a possible number of sets\n  at: -n\nhint: choose 1 to 10,000,000",
@@ -102,7 +102,7 @@ WRONG: dict[str, tuple[list[object], str]] = {
     ),
     "a study without a model": (
         ["-n", 3, "--out", "s.json"],
-        "which model should the study run?\n  at: s.json\nhint: add --model or --study",
+        "the study has no model\n  at: s.json\nhint: add --model or --study",
     ),
     "sets with a model": (
         ["-n", 3, "--out", "s.csv", "--model", "model:run"],

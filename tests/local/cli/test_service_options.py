@@ -186,8 +186,8 @@ def test_a_broken_profile_is_reported_before_anything_is_written(connected: Comm
 
 WRONG = {
     "--memory": ("2 GB", "write bytes as Kubernetes does: 2Gi or 500Mi"),
-    "--queue": ("a b", "kubectl get localqueues lists the queues of Kueue"),
-    "--priority-class": ("Urgent!", "kubectl get priorityclasses lists the classes"),
+    "--queue": ("a b", "list the queues of Kueue: kubectl get localqueues"),
+    "--priority-class": ("Urgent!", "list the classes: kubectl get priorityclasses"),
 }
 
 
@@ -229,7 +229,7 @@ def test_a_service_that_cannot_be_reached(connected: CommandLab) -> None:
         connected.submit(),
         "the Kubernetes cluster at 127.0.0.1:1 is out of reach (Connection refused)",
         f"{path}, its current context",
-        "check the context with 'kubectl cluster-info'",
+        "check the context: kubectl cluster-info",
         code=4,
     )
 
@@ -266,7 +266,7 @@ def test_a_read_only_profile_does_not_stop_a_job(connected: CommandLab, describe
         text=True,
         timeout=60,
     )
-    assert ran.stderr.startswith("warning: the service has changed since 'mops connect', and the profile cannot be")
+    assert ran.stderr.startswith("warning: the service has changed since 'mops connect', but the profile cannot be")
     assert "hint: leave out --storage to use the service's storage (/elsewhere)" in ran.stderr
     assert profile.read_text() == kept
 
@@ -305,7 +305,7 @@ def test_connect_to_an_unknown_context(lab: CommandLab, server: str) -> None:
         lab.run("connect", "--context", "elsewhere"),
         "the kubeconfig does not lead to a cluster (Context elsewhere not found)",
         f"{lab.root / 'kubeconfig'}, context elsewhere",
-        "'kubectl config get-contexts' lists the contexts of KUBECONFIG",
+        "list your contexts: kubectl config get-contexts",
     )
     assert not_connected(lab)
 
@@ -316,7 +316,7 @@ def test_connect_without_a_kubeconfig(lab: CommandLab) -> None:
         lab.run("connect", "--kubeconfig", lab.root / "nothing"),
         "the kubeconfig does not lead to a cluster (Unable to find valid credentials)",
         f"{lab.root / 'nothing'}, its current context",
-        "'kubectl config get-contexts' lists the contexts of KUBECONFIG",
+        "list your contexts: kubectl config get-contexts",
     )
     assert not_connected(lab)
 

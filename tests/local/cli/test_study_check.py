@@ -146,7 +146,7 @@ def test_a_model_that_is_not_reproducible_gives_a_warning_with_its_cause(check: 
     ran = check(model)
     assert ran.code == 0
     warning, first, *_, hint = ran.err.splitlines()[1:]
-    assert warning == f"warning: the model is not reproducible: the same simulation differs {when}"
+    assert warning == f"warning: the model is not reproducible: the same simulation differs when it runs {when}"
     assert re.match("  " + differs, first), first
     assert hint.startswith("hint: fresh processes " + {"seed": "differ too", "keeps": "agree"}[advice])
     assert advice in hint
@@ -215,7 +215,7 @@ def test_a_failed_simulation_is_reported_as_a_job_would_record_it(check: Any, la
     assert said == f"error: the trial failed: the simulation with seed {seed}: error: ValueError: beta is missing"
     assert trace[0] == "Traceback (most recent call last):"
     assert "in fails" in trace[1]
-    assert trace[-2:] == ['  at: the first parameter set, {"x":1}', "hint: its last output: just before"]
+    assert trace[-2:] == ["its last output: just before", '  at: the first parameter set, {"x":1}']
     assert lab.stored() == []
 
 

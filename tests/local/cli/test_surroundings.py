@@ -24,7 +24,7 @@ from .test_wrong_input import refused, refused_and_nothing_written
 
 SECRET = "c2VjcmV0-value"
 NO_OPTIONS = "error: these options cannot start simulations"
-KEPT = "the job stores --env NAME=VALUE; --env NAME takes the value from the environment at each start of the job"
+KEPT = "write --env NAME=VALUE to store a value with the job, or --env NAME to read it at each start"
 ENV_HINT = f"hint: {KEPT}"
 MODEL = """
 import os, time
@@ -280,7 +280,7 @@ def test_pythonpath_reaches_another_interpreter_only_if_named(
 
 def test_check_runs_in_the_other_interpreter(elsewhere: CommandLab, other_python: Path) -> None:
     without = elsewhere.run("study", "check", elsewhere.study)
-    refused(without, "No module named 'only_there'", f"installed for {sys.executable}, or for the one that --python")
+    refused(without, "No module named 'only_there'", f"if it is a library, install it for {sys.executable}")
     ran = elsewhere.run("study", "check", elsewhere.study, "--python", other_python, "--env", "MODE=x", "--json")
     assert ran.code == 0, ran.err
     assert (ran.json["python"], ran.json["env"]) == (str(other_python), {"MODE": "x"})

@@ -84,7 +84,7 @@ def test_all_problems_of_a_study_are_reported_together(lab: CommandLab) -> None:
 BAD_MODELS = {
     "unknown module": ({}, {"model": "nowhere:run"}, ["No module named 'nowhere'"]),
     "unknown file": ({}, {"model": "nowhere.py:run"}, ["no file 'nowhere.py'", ".mopsignore"]),
-    "unknown function": ({}, {"model": "model:ran"}, ["no 'ran'", "it has:", "run"]),
+    "unknown function": ({}, {"model": "model:ran"}, ["no 'ran'", "did you mean 'run'?"]),
     "wrong arity": ({}, {"model": "model:no_arguments"}, ["takes 0 arguments", "f(params, seed)"]),
     "not a function": ({}, {"model": "model:NOT_A_FUNCTION"}, ["is a int, neither a function nor a class"]),
     "two candidates": (
@@ -92,7 +92,7 @@ BAD_MODELS = {
         {"model": "two"},
         ["more than one model", "'two:A', 'two:B'"],
     ),
-    "no candidate": ({"none.py": "x = 1\n"}, {"model": "none"}, ["has no model", "name one as 'none:name'"]),
+    "no candidate": ({"none.py": "x = 1\n"}, {"model": "none"}, ["has no model", "name the model, like 'none:name'"]),
     "raises at import": (
         {"bad.py": "def f():\n    return {}['beta']\nf()\n"},
         {"model": "bad:run"},

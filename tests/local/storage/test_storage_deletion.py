@@ -120,7 +120,7 @@ def test_all_jobs_that_cannot_be_deleted_are_listed_and_none_is_deleted(files):
         "  job 'nothing' does not exist\n"
         "  no job can be named '../x'\n"
         f"  at: {files.url}\n"
-        "hint: 'mops jobs list' shows the jobs and their states"
+        "hint: list the jobs and their states: mops jobs list"
     )
     assert [job.job for job in list_jobs(files)] == ["runs", "done"]
 
@@ -303,7 +303,8 @@ def test_a_parent_of_another_job_is_not_deleted(storage, files):
     with pytest.raises(JobError) as caught:
         plan_deletion(files, ["old"])
     assert timeless(caught.value) == (
-        f"job 'old' is the parent of new, which read rows from it\n  at: {files.url}\nhint: delete the derived jobs too"
+        f"job 'old' is the parent of new, which read rows from it\n  at: {files.url}\nhint: delete them too: "
+        "mops jobs delete new old"
     )
     assert [one.job for one in gone(files, "old", "new", "newer")] == ["newer", "new", "old"]
 

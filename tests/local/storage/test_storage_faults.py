@@ -39,6 +39,7 @@ PERMANENT = {
     "EMFILE": "too many open files",
     "EIO": "reports an error",
     "ENOTDIR": "have the same path",
+    "ENOENT": "cannot be made",
     "EOPNOTSUPP": "hard links",
 }
 # Every class of azure.core.exceptions, and whether it is retried. None: it cannot come from a request.

@@ -62,12 +62,7 @@ def test_the_list_of_an_empty_storage_is_empty(files):
 def test_an_unknown_state_is_refused_with_the_nearest():
     with pytest.raises(UsageError) as caught:
         list_jobs(Files.open("memory://nothing"), ["runing", "partial", "lost"])
-    assert str(caught.value) == (
-        "unknown state: 'runing', 'lost'\n"
-        "  at: --state\n"
-        "hint: did you mean running? the states are submitted, running, interrupted, succeeded, partial, failed, "
-        "cancelled, unreadable"
-    )
+    assert str(caught.value) == ("unknown state: 'runing', 'lost'\n  at: --state\nhint: use running")
 
 
 @pytest.mark.parametrize("lost", ["no copy", "not JSON", "of a newer mops", "another kind", "another job's"])

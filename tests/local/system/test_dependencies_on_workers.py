@@ -96,8 +96,8 @@ def test_a_worker_that_cannot_install_ends_the_job(lab: StudyLab, dask: DaskProc
     pip = "-P -m pip install --no-input --no-user --disable-pip-version-check --progress-bar off -r requirements.txt"
     assert re.fullmatch(rf"  at: {HOST}: /.*/pod/mops/environments/[0-9a-f]{{32}}/bin/python {pip}", where)
     assert hint == (
-        "hint: correct requirements.txt, or pip's configuration on the workers (PIP_INDEX_URL, pip.conf); "
-        "MODELOPS_JOB_INSTALL_TIMEOUT limits the time; MODELOPS_JOB_INSTALL=never uses the workers' packages"
+        "hint: correct requirements.txt or the workers' PIP_INDEX_URL, or set MODELOPS_JOB_INSTALL=never to use the "
+        "workers' packages"
     )
     assert lab.job().status().state == "failed"
     assert "No matching distribution found for tiny" in log_of(lab)
@@ -116,7 +116,7 @@ def test_without_an_install_the_model_lacks_a_library(lab: StudyLab, dask: DaskP
     runner = lab.submit(INSTALL="never")
     assert runner.wait() == 2, runner.said
     assert "error: the model cannot be loaded: ModuleNotFoundError: No module named 'tiny'" in runner.said
-    assert "or for the one that --python names" in runner.said
+    assert "if it is a library, install it for " in runner.said
 
 
 def test_a_library_that_is_not_required_is_an_error_of_the_model(lab: StudyLab, dask: DaskProcesses) -> None:
@@ -124,7 +124,7 @@ def test_a_library_that_is_not_required_is_an_error_of_the_model(lab: StudyLab, 
     runner = lab.submit()
     assert runner.wait() == 2, runner.said
     assert "error: the model cannot be loaded: ModuleNotFoundError: No module named 'tiny'" in runner.said
-    assert "a library must be named in its requirements.txt, uv.lock or pyproject.toml" in runner.said
+    assert "if it is a library, name it in requirements.txt, uv.lock or pyproject.toml" in runner.said
 
 
 def test_an_embedded_worker_installs_on_request(lab: StudyLab) -> None:

@@ -113,8 +113,8 @@ def python_of(refused: InstallError) -> str:
 
 
 HINT = (
-    "hint: correct requirements.txt, or pip's configuration on the workers (PIP_INDEX_URL, pip.conf); "
-    "MODELOPS_JOB_INSTALL_TIMEOUT limits the time; MODELOPS_JOB_INSTALL=never uses the workers' packages"
+    "hint: correct requirements.txt or the workers' PIP_INDEX_URL, or set MODELOPS_JOB_INSTALL=never to use the "
+    "workers' packages"
 )
 
 
@@ -277,6 +277,7 @@ def test_an_install_that_takes_too_long_is_stopped(root: Path, silent_index: str
             break
     assert "Looking in indexes: http://****@127.0.0.1:" in refused.what
     assert refused.where == f"{HOST}: {command('-r requirements.txt', python=python_of(refused))}"
+    assert refused.hint == "set MODELOPS_JOB_INSTALL_TIMEOUT higher"
     assert "c2VjcmV0" not in str(refused)
     assert not installers()
 

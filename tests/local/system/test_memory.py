@@ -143,7 +143,7 @@ def test_auto_runs_as_many_simulations_as_memory_allows(lab: StudyLab, cgroup_of
     assert runner.wait() == 0, runner.said
     said = " ".join(runner.said.split())
     assert re.search(
-        r"batch size: a simulation uses up to [34]\d\d MiB, .* a worker has [\d.,]+ [MG]iB: 1 of \d+ at once", said
+        r"batch size: 1 of \d+ simulations at once \(up to [34]\d\d MiB each, [\d.,]+ [MG]iB on a worker\)", said
     ), said
     assert lab.job().outputs("output").count_rows() == 40 * 5000
     live = json.loads((lab.storage / JobPaths("job").live(1)).read_text())

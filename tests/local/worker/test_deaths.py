@@ -161,7 +161,7 @@ class TestNonsense:
     """A result that is not a table fails as `invalid_output`; valid results of unusual shapes succeed."""
 
     SAYS: ClassVar = {
-        "returns_none": "NoneType",
+        "returns_none": "returned None",
         "returns_five_wide_list": "list of 5",
         "returns_ragged": "'output'",
         "returns_objects": "'output'",
@@ -464,7 +464,7 @@ class TestPool:
     def test_a_model_that_kills_its_process_during_import_is_reported(self, bench: Bench) -> None:
         with pytest.raises(ModelError, match="SIGSEGV") as refused:
             bench.written("import ctypes\nctypes.string_at(0)\n").check()
-        assert "Segmentation fault" in str(refused.value.hint)
+        assert "; its last output: Fatal Python error: Segmentation fault" in refused.value.what
 
     def test_closing_while_a_task_runs_ends_it_without_an_error(self, bench: Bench) -> None:
         before = len(list(Path("/proc/self/fd").iterdir()))

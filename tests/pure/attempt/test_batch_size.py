@@ -28,33 +28,35 @@ TASK = TaskUsage(200 * MIB, 64 << 10, seconds=0.1, groups=1, allowed_bytes=8 * G
 def test_the_worker_with_the_least_free_memory_decides_even_if_it_is_the_larger_one() -> None:
     roomy = replace(TASK, allowed_bytes=8 * GIB, own_bytes=GIB)
     crowded = replace(TASK, allowed_bytes=10 * GIB, own_bytes=8 * GIB)
-    assert "a worker has 2.0 GiB" in batch_size_for([roomy, crowded], ROOM).explanation
+    assert "2.0 GiB on a worker" in batch_size_for([roomy, crowded], ROOM).explanation
 
 
 def test_light_simulations_use_every_slot() -> None:
     sizes = batch_size_for([TASK], ROOM)
-    assert (sizes.per_worker, sizes.explanation.endswith("320 in flight, 10 in a task")) == (4, True)
+    assert (sizes.per_worker, "320 parameter sets in flight, 10 in a task" in sizes.explanation) == (4, True)
     assert sizes.groups == TASKS_PER_SLOT * 8 * 10
 
 
 def test_fewer_heavy_simulations_run_at_once() -> None:
     sizes = batch_size_for([replace(TASK, peak_bytes=2 * GIB, seconds=30.0)], ROOM)
     assert (sizes.per_worker, sizes.groups) == (2, 16)
-    for said in ("up to 2.0 GiB", "a worker has 7.0 GiB: 2 of 4 at once", "30 s", "16 in flight, 1 in a task"):
-        assert said in sizes.explanation
+    assert sizes.explanation == (
+        "2 of 4 simulations at once (up to 2.0 GiB each, 7.0 GiB on a worker); "
+        "16 parameter sets in flight, 1 in a task (30 s and 64 KiB each, 256 MiB for results)"
+    )
     assert batch_size_for([replace(TASK, peak_bytes=20 * GIB)], ROOM).per_worker == 1
 
 
 def test_large_results_bound_the_window() -> None:
     sizes = batch_size_for([replace(TASK, result_bytes=50 * MIB)], ROOM)
     assert sizes.groups == 5
-    assert "50 MiB of 256 MiB for results: 5 in flight, 1 in a task" in sizes.explanation
+    assert "5 parameter sets in flight, 1 in a task (0.1 s and 50 MiB each, 256 MiB for results)" in sizes.explanation
     assert batch_size_for([replace(TASK, result_bytes=GIB)], ROOM).groups == 1
 
 
 def test_large_results_make_tasks_smaller_so_that_every_slot_has_two() -> None:
     sizes = batch_size_for([replace(TASK, result_bytes=5 * MIB)], ROOM)
-    assert sizes.explanation.endswith("51 in flight, 3 in a task")
+    assert "51 parameter sets in flight, 3 in a task" in sizes.explanation
 
 
 def test_a_group_without_results_counts_as_a_byte() -> None:
@@ -68,7 +70,7 @@ def test_a_task_of_many_groups_is_measured_per_group() -> None:
 
 def test_a_worker_above_its_limit_runs_one_simulation_at_a_time() -> None:
     sizes = batch_size_for([replace(TASK, own_bytes=9 * GIB)], ROOM)
-    assert "a worker has 0 B: 1 of" in sizes.explanation
+    assert "1 of 4 simulations at once (up to 200 MiB each, 0 B on a worker)" in sizes.explanation
 
 
 def test_room_for_results_is_the_workers_budget_and_a_quarter_of_the_runners_memory() -> None:

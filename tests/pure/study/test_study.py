@@ -314,6 +314,7 @@ def test_a_file_that_holds_no_object_is_refused(data: object, called: str) -> No
             f"{SET}.beta",
             f"an object {SCALAR}; a set with its own seed is {WRAPPED}",
         ),
+        ({"parameter_sets": [{"param": {"beta": 1}}]}, f"{SET}.param", "unknown key; did you mean 'params'?"),
         ({"parameter_sets": [{"beta": float("nan")}]}, f"{SET}.beta", "NaN is not a finite number; write one"),
         (
             {"parameter_sets": [{"params": {"beta": float("-inf")}}]},
@@ -424,6 +425,11 @@ def test_unknown_keys_of_parameter_sets_are_a_warning() -> None:
     assert got.warnings == (
         ("$.parameter_sets[0].weight, $.parameter_sets[1].weight: unknown key, kept with the job and not used"),
     )
+
+
+def test_a_parameter_that_is_text_only_in_some_sets_is_a_warning() -> None:
+    got = parse(parameter_sets=[{"beta": 1, "kind": "a"}, {"params": {"beta": "2", "kind": "b"}}, {"beta": "3"}])
+    assert got.warnings == ("$.parameter_sets[1]: parameter 'beta' is text here, but not in other sets",)
 
 
 def test_a_target_named_twice_is_evaluated_once_with_a_warning() -> None:

@@ -157,9 +157,8 @@ def batch_size_for(tasks: list[TaskUsage], room: Resources) -> BatchSize:
     groups = min(n_tasks * per_task, by_results, MOST_GROUPS)
     per_task = min(per_task, max(groups // least_tasks(per_worker * room.workers, room.window_per_slot), 1))
     explanation = (
-        f"a simulation uses up to {bytes_text(peak)}, and gets {bytes_text(each)}; "
-        f"a worker has {bytes_text(free)}: {per_worker} of {most} at once; "
-        f"a parameter set takes {group_s:.2g} s and {bytes_text(round(group_bytes))} of "
-        f"{bytes_text(room.result_bytes)} for results: {groups} in flight, {per_task} in a task"
+        f"{per_worker} of {most} simulations at once (up to {bytes_text(peak)} each, {bytes_text(free)} on a worker); "
+        f"{groups} parameter sets in flight, {per_task} in a task ({group_s:.2g} s and "
+        f"{bytes_text(round(group_bytes))} each, {bytes_text(room.result_bytes)} for results)"
     )
     return BatchSize(groups, per_worker, explanation)

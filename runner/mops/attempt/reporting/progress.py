@@ -43,13 +43,13 @@ class Snapshot:
     in_flight, slots
         Groups in flight, and simulations that run at once.
     expected
-        The forecast of the attempt; None before it is made.
+        The forecast of the attempt; None before there is one.
     window
         The most groups in flight.
     children
-        How child processes are started, and why; empty before one has run a simulation.
+        How child processes start, and why; empty before one has run a simulation.
     sizing
-        The arithmetic of MODELOPS_JOB_BATCH_SIZE=auto; empty before it is done, and if a number is set.
+        How MODELOPS_JOB_BATCH_SIZE=auto chose the window; empty before it did, and if a number is set.
     ended
         Simulations that have reached the runner in this attempt, by verdict; good ones as ``good``.
     inherited
@@ -133,7 +133,7 @@ class Progress:
             raise JobFailed(
                 f"{n_failed} simulations have failed, more than MODELOPS_JOB_MAX_FAILURES={settings.max_failures}",
                 where=self._job.name,
-                hint=f"finished simulations are kept; to see why others failed: mops jobs status {self._job.name}",
+                hint=f"see why they failed: mops jobs status {self._job.name}",
             )
 
     @property

@@ -23,8 +23,8 @@ def resume(
 ) -> None:
     """Continue a job that was stopped or killed.
 
-    mops runs the parameter sets that are not committed. Settings come from the present environment. Project, study and
-    seeds are those of the submit. Options are also those of the submit, unless you give other ones here.
+    mops runs the parameter sets that are not committed. The job keeps its project, its study and its seeds, and every
+    option that you do not give here. Settings come from your environment now.
 
     Example:
 

@@ -11,7 +11,7 @@ from mops.cli.jobs import watch
 from mops.cli.options import JobArgument
 from mops.cli.start_options import StartOptions, with_start_options
 from mops.errors import UsageError
-from mops.jobs.job import Job, open_job
+from mops.jobs.job import open_job
 from mops.jobs.submit import retry as retry_job
 
 
@@ -28,9 +28,9 @@ def retry(
 ) -> None:
     """Run the parameter sets with failures again, in a new job.
 
-    The new job takes over all other results. The old job must be complete, and does not change. Settings come from the
-    present environment, so you can retry a timeout with more time. Project, study and seeds are those of the old job,
-    and so are options, unless you give other ones here.
+    The new job takes over all other results. The old job must be complete, and does not change. The new job keeps the
+    project, the study and the seeds of the old job, and every option that you do not give here. Settings come from your
+    environment now, so you can retry a timeout with more time.
 
     Verdicts: oom, crashed, timeout, error, invalid_output, lost.
 
@@ -39,13 +39,17 @@ def retry(
         mops jobs retry waves --verdict timeout,oom
     """
     found = open_job(job, start.storage, local=start.local or start.detach)
-    if verdict is None:
-        raise _no_verdict(found)
+    if verdict is None and (counts := found.status().counts).verdicts:
+        raise UsageError(
+            "no verdict is named",
+            where=f"the failures of {found.name}: {job_text.verdicts(counts)}",
+            hint=f"add --verdict {','.join(sorted(counts.verdicts))}, or --verdict all",
+        )
     service = start.service()
     with job_progress.displayed(as_json=start.as_json) as shown:
         child = retry_job(
             found,
-            verdict,
+            "all" if verdict is None else verdict,  # all: the error says that nothing has failed
             name=name,
             on_start=shown.derived,
             **start.run_options(service, shown),
@@ -54,12 +58,3 @@ def retry(
             shown.ended(child)
     if service is not None and start.wait:
         watch.follow(child, service, as_json=start.as_json)
-
-
-def _no_verdict(job: Job) -> UsageError:
-    counts = job.status().counts
-    return UsageError(
-        "no verdict is named",
-        where=f"the failures of {job.name}: {job_text.verdicts(counts) or 'none'}",
-        hint=f"add --verdict {','.join(sorted(counts.verdicts))}, or --verdict all" if counts.verdicts else None,
-    )

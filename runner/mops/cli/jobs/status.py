@@ -54,7 +54,7 @@ def _fields(job: Job, now: Status, phase: Phase | None, dask_cluster: str) -> It
     yield "state", now.state
     if phase is not None:
         yield from _kubernetes(phase, dask_cluster)
-    yield "submitted", now.created
+    yield "submitted", units.moment(now.created)
     if now.parent is not None:
         yield "derived from", now.parent
     yield "attempts", str(now.attempt)

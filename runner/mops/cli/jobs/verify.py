@@ -15,11 +15,13 @@ def verify(
 ) -> None:
     """Check a job's log, and its parts by size and SHA-256.
 
-    The command prints a line for each problem. Exit codes: 0 no problem, 1 problems.
+    The command prints a line for each problem.
 
     Example:
 
         mops jobs verify waves
+
+    Exit codes: 0 no problem, 1 problems.
     """
     problems = open_job(job, storage, local=local).verify()
     if as_json:

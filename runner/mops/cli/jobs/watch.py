@@ -43,7 +43,8 @@ def watch(
     """Follow a job until it ends.
 
     You can watch from any machine that reaches the storage. Ctrl-C stops watching; the job continues. If the output is
-    not a terminal, the command prints a line for each change, at most every 10 s. With --json each line is an object.
+    not a terminal, the command prints a line for each change, at most every 10 s. With --json, each line is a JSON
+    object.
 
     Example:
 

@@ -32,9 +32,9 @@ def check(
 ) -> None:
     """Check a study and its model, and print what submit would run.
 
-    mops runs the first simulation three times, in fresh processes and after another simulation. Each target scores it
-    twice. The command shows whether the model is reproducible, how long a simulation takes and how large its outputs
-    are. It stores nothing.
+    mops runs the first simulation three times: in a fresh process, again in that process, and in a second process after
+    another simulation. Each target scores the first parameter set twice. The command shows whether the model is
+    reproducible, how long a simulation takes and how large its outputs are. The command stores nothing.
 
     Example:
 

@@ -19,8 +19,8 @@ _PARAMS_SHOWN = 200  # characters
 _ADVICE = {
     "unseeded": "fresh processes differ too, so something is not seeded: seed each generator with the model's seed, "
     "like numpy.random.default_rng(seed)",
-    "kept": "fresh processes agree, so the process keeps a global, a cache or a generator of an earlier simulation: "
-    "create it in each simulation, or set MODELOPS_JOB_TASKS_PER_CHILD=1",
+    "kept": "fresh processes agree, so the process keeps an object of an earlier simulation: create it in each "
+    "simulation, or set MODELOPS_JOB_TASKS_PER_CHILD=1",
 }
 _READS_ADVICE = (
     "in a job each simulation starts in a folder with the project's files only: return what you need as an output"
@@ -70,7 +70,9 @@ def _seconds(seconds: float) -> str:
 def say_warnings(trial: Trial) -> None:
     """Print what differs between runs, and what to do."""
     if trial.varying is not None:
-        terminal.say(f"warning: the model is not reproducible: the same simulation differs {trial.varying.when}")
+        terminal.say(
+            f"warning: the model is not reproducible: the same simulation differs when it runs {trial.varying.when}"
+        )
         _say_differences(list(map(str, trial.varying.differences)))
         terminal.say(f"hint: {_ADVICE[trial.varying.cause]}")
     if trial.reads_written:
@@ -111,10 +113,10 @@ def raise_failure(trial: Trial) -> None:
         lines.append(f"the trial failed: {what}: {_why(failure)}")
     last_prints = trial.prints.partition("Fatal Python error")[0].strip()  # the error has the traceback of a crash
     traces = [failure.traceback.rstrip() for failure in trial.failures if failure.traceback]
+    output = [f"its last output: {last_prints[-_LAST_PRINTS:]}"] if last_prints else []
     raise TrialFailed(
-        "\n".join([*lines, *traces[:1]]),
+        "\n".join([*lines, *traces[:1], *output]),
         where=f"the first parameter set, {canonical_json(trial.group.params)[:_PARAMS_SHOWN]}",
-        hint=f"its last output: {last_prints[-_LAST_PRINTS:]}" if last_prints else None,
     )
 
 

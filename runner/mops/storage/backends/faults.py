@@ -25,30 +25,31 @@ _SILENT = Fault(
     transient=True,
 )
 _BUSY = Fault("the storage is overloaded or has an internal fault", "resume the job later", transient=True)
+_REFUSED_FOLDER = Fault("the storage refuses access", "check its owner and mode")
 _REFUSED = Fault(
     "the storage refuses access",
-    "for a folder, check its owner and mode; for Azure, check the key or SAS token, the clock, the account's firewall "
-    "and the role 'Storage Blob Data Contributor'",
+    "check the key or SAS token, the account's firewall, and your role 'Storage Blob Data Contributor'",
 )
 _FULL = Fault("the storage is full", "free space or raise the quota, then resume the job")
 _NO_CONTAINER = Fault("the container or account does not exist", "create the container, or correct the storage's URL")
 _READ_ONLY = Fault("the storage is read-only", "choose another folder with MODELOPS_STORAGE")
 _NOT_A_FOLDER = Fault("a file and a folder have the same path", "move one of them, or choose another folder")
+_NO_FOLDER = Fault("a folder of this path does not exist and cannot be made", "choose another folder")
 _NO_LINKS = Fault(
     "the file system has no hard links or no fsync of folders, which commits need",
     "choose a folder on another file system",
 )
 _BROKEN = Fault("the file system reports an error", "check the disk (dmesg), then resume the job")
 _NO_FILES = Fault("too many open files", "raise the limit: ulimit -n")
-_UNKNOWN = Fault("the storage answered with an error", "the storage's own error is in brackets")
+_UNKNOWN = Fault("the storage answered with an error", "correct the cause that the brackets name, then resume the job")
 
 FAULTS_BY_ERRNO = {
-    errno.ENOENT: _NOT_A_FOLDER,
+    errno.ENOENT: _NO_FOLDER,
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EISDIR: _NOT_A_FOLDER,
     errno.EEXIST: _NOT_A_FOLDER,
-    errno.EACCES: _REFUSED,
-    errno.EPERM: _REFUSED,
+    errno.EACCES: _REFUSED_FOLDER,
+    errno.EPERM: _REFUSED_FOLDER,
     errno.EROFS: _READ_ONLY,
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,

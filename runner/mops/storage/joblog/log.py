@@ -236,7 +236,7 @@ class JobLog:
             raise RuntimeError("this process has not claimed")
         if self._view.owner != self._claim.nonce:
             raise Superseded(
-                f"superseded by attempt {self._view.attempt}",
+                f"this runner was superseded by attempt {self._view.attempt}",
                 where=f"{self._files.url}/{self._paths.log}",
                 hint="leave the job to the newer runner",
             )
@@ -297,7 +297,7 @@ class JobLog:
         for record in records:
             if isinstance(record, Commit | End):
                 raise CorruptRecord(
-                    f"a {record.kind} that is not by the job's owner",
+                    f"this record is a {record.kind} that is not by the job's owner",
                     where=self._where(record.k),
                     hint=RESTORE_HINT,
                 )

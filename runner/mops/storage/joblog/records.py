@@ -157,5 +157,7 @@ def decode_record(data: bytes, k: int, where: str) -> Record:
     """Return record ``k`` of a log; raises as :meth:`JsonCodec.decode`."""
     record = LOG_RECORDS.decode(data, where)
     if record.k != k:
-        raise CorruptRecord(f"this record says that it is number {record.k}", where=where, hint=RESTORE_HINT)
+        raise CorruptRecord(
+            f"this record has the number {record.k}, and its file another one", where=where, hint=RESTORE_HINT
+        )
     return record

@@ -56,7 +56,7 @@ def draw(space: Space, method: Method, *, n: int | None, seed: int, where: str) 
     if method is Method.GRID:
         return _grid(space, where)
     if n is None:
-        raise UsageError(f"how many sets should '{method}' draw?", where="-n", hint="add -n, like -n 1024")
+        raise UsageError(f"'{method}' needs the number of sets", where="-n", hint="add -n, like -n 1024")
     if not 1 <= n <= SETS_LIMIT:
         raise UsageError(f"{n:,} is not a possible number of sets", where="-n", hint=f"choose 1 to {SETS_LIMIT:,}")
     return _drawn(space, method, n, seed, where)

@@ -112,7 +112,7 @@ def _writer(out: Path, study: dict[str, Any] | None) -> _Write:
     if ending == ".json" and study is not None:
         return lambda table, about, path: _write_study(study, table, about, path, out)
     if ending == ".json":
-        raise UsageError("which model should the study run?", where=str(out), hint="add --model or --study")
+        raise UsageError("the study has no model", where=str(out), hint="add --model or --study")
     if ending in files:
         raise UsageError(
             f"a {ending} file holds only the sets",

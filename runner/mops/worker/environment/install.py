@@ -252,20 +252,22 @@ class _EnvironmentBuilder:
             with _started(command, self._place.path, self._variables, output, lock_fd) as process:
                 in_time = self._waited(lambda: process.poll() is not None, f"{program} is running", began)
             if not in_time:
-                raise self._failed(f"it took longer than {self._limit_s:g} s", command, output)
+                raise self._failed(f"it took longer than {self._limit_s:g} s", command, output, is_late=True)
             if code := process.returncode:
                 ended = f"with exit code {code}" if code > 0 else f"by signal {-code}"
                 raise self._failed(f"{program} ended {ended}", command, output)
 
-    def _failed(self, what: str, command: Sequence[str], output: IO[bytes]) -> InstallError:
+    def _failed(self, what: str, command: Sequence[str], output: IO[bytes], *, is_late: bool = False) -> InstallError:
         n_bytes = output.seek(0, os.SEEK_END)
         output.seek(max(n_bytes - _TAIL_BYTES, 0))
         said = last_lines(output.read().decode(errors="replace"))
         return InstallError(
             f"the model's dependencies cannot be installed: {what}{said}",
             where=f"{socket.gethostname()}: {masked(shlex.join(command))}",
-            hint=f"correct {self._wanted.file}, or pip's configuration on the workers (PIP_INDEX_URL, pip.conf); "
-            "MODELOPS_JOB_INSTALL_TIMEOUT limits the time; MODELOPS_JOB_INSTALL=never uses the workers' packages",
+            hint="set MODELOPS_JOB_INSTALL_TIMEOUT higher"
+            if is_late
+            else f"correct {self._wanted.file} or the workers' PIP_INDEX_URL, or set MODELOPS_JOB_INSTALL=never to use "
+            "the workers' packages",
         )
 
 

@@ -136,7 +136,7 @@ def _ask(python: str, environment: Mapping[str, str]) -> dict[str, Any] | str:
     if marked:
         return dict(json.loads(answer))
     said = (ran.stderr or ran.stdout).decode(errors="replace").strip().rpartition("\n")[2]
-    return f"it is not a Python interpreter: it exited with code {ran.returncode} and printed {said[:120]!r}"
+    return f"it is not a Python interpreter: it exited with code {ran.returncode} and printed {said[:60]!r}"
 
 
 def _lacking(python: str, answer: dict[str, Any]) -> Iterator[str]:

@@ -30,7 +30,7 @@ _OF_ONE_PYTHON = ("PYTHONHOME", "PYTHONPATH")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOR_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CONNECTION_STRING")
 _SHOWN, _SHOWN_OF_LONG = 16, 4  # characters of an invalid name
-HINT = "the job stores --env NAME=VALUE; --env NAME takes the value from the environment at each start of the job"
+HINT = "write --env NAME=VALUE to store a value with the job, or --env NAME to read it at each start"
 
 
 def environment(env: Mapping[str, str], *, n_threads: int, python: str | None) -> dict[str, str]:
