@@ -19,6 +19,7 @@ from mops.attempt.planning.batch_size import (
     Resources,
     TaskUsage,
     room_for_results,
+    task_bytes,
 )
 from mops.attempt.planning.task_size import WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT
 from mops.attempt.planning.window import Window, start_size
@@ -149,7 +150,8 @@ class Concurrency:
         free = min(allowed_bytes() - resident_bytes(), available_bytes())
         results = room_for_results(self._job.context.held_bytes, workers, free)
         task_seconds = settings.task_seconds if settings.checkpoint_seconds > 0 else 0.0
-        resources = Resources(self._capacity.slots, workers, results, task_seconds, self.window_per_slot)
+        in_task = task_bytes(settings.checkpoint_bytes, self._capacity.slots)
+        resources = Resources(self._capacity.slots, workers, results, in_task, task_seconds, self.window_per_slot)
         size = self._sizer.size(resources)
         if size is None or not size.differs(self._size):
             return

@@ -23,6 +23,7 @@ from mops.attempt.concurrency import Concurrency
 from mops.attempt.drain import DrainThread
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.lost_tasks import quarantine_result
+from mops.attempt.planning.batch_size import task_bytes
 from mops.attempt.planning.forecast import Forecast
 from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
 from mops.attempt.planning.plan import Plan
@@ -231,7 +232,7 @@ class Runner:
             self._families.known,
             # Twice the planned time: a task that takes longer comes back after one of its groups.
             seconds=2 * settings.task_seconds,
-            bytes=max(settings.checkpoint_bytes // (2 * self._plan.share.slots), 1),
+            bytes=task_bytes(settings.checkpoint_bytes, self._plan.share.slots),
             replicates=task.replicates,
             alone=task.alone,
             per_worker=self._concurrency.per_worker,

@@ -41,7 +41,7 @@ Indices = npt.NDArray[np.int64]
 Seeds = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
     """A parameter set with all its replicates: replicate ``i`` has seed ``seeds[i]``."""
 
@@ -56,7 +56,7 @@ class Group:
         return len(self.seeds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupPart:
     """A parameter set with some of its replicates: ``seeds`` has only the seeds of the replicates to run.
 

@@ -16,12 +16,13 @@ from mops.attempt.planning.batch_size import (
     TaskUsage,
     batch_size_for,
     room_for_results,
+    task_bytes,
 )
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.system.memory_limits import HEADROOM_BYTES
 
 MIB, GIB = 1 << 20, 1 << 30
-ROOM = Resources(slots=8, workers=2, result_bytes=256 * MIB, task_seconds=1.0)
+ROOM = Resources(slots=8, workers=2, result_bytes=256 * MIB, task_bytes=64 * MIB, task_seconds=1.0)
 TASK = TaskUsage(200 * MIB, 64 << 10, seconds=0.1, groups=1, allowed_bytes=8 * GIB, own_bytes=GIB)
 
 
@@ -57,6 +58,24 @@ def test_large_results_bound_the_window() -> None:
 def test_large_results_make_tasks_smaller_so_that_every_slot_has_two() -> None:
     sizes = batch_size_for([replace(TASK, result_bytes=5 * MIB)], ROOM)
     assert "51 parameter sets in flight, 3 in a task" in sizes.explanation
+
+
+def test_a_window_of_short_groups_makes_tasks_that_run_to_their_end() -> None:
+    """Tasks held more groups than their bytes allow. They came back early, and the other groups were sent again."""
+    short = replace(TASK, seconds=0.001, result_bytes=64 << 10)
+    sizes = batch_size_for([short], replace(ROOM, task_bytes=4 * MIB))
+    assert sizes.explanation.endswith("1024 in flight, 64 in a task")
+    assert 64 * short.result_bytes == 4 * MIB
+
+
+def test_groups_larger_than_a_task_still_make_tasks_for_every_slot() -> None:
+    sizes = batch_size_for([replace(TASK, result_bytes=5 * MIB)], replace(ROOM, task_bytes=4 * MIB))
+    assert sizes.groups == TASKS_PER_SLOT * ROOM.slots
+
+
+def test_the_tasks_of_all_slots_fill_half_a_checkpoint() -> None:
+    assert task_bytes(64 * MIB, 2) == 16 * MIB
+    assert task_bytes(MIB, 1 << 20) == 1
 
 
 def test_a_group_without_results_counts_as_a_byte() -> None:

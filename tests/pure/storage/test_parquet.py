@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mops.errors import CorruptRecord
+from mops.errors import CorruptRecord, StorageError
 from mops.storage.backends.spool import Spool
 from mops.storage.params_file import encode_groups, read_groups
-from mops.storage.parquet import ROW_GROUP_BYTES, PartEncoder, encode, unified
+from mops.storage.parquet import ROW_GROUP_BYTES, WRITE_BYTES, PartEncoder, encode, unified
 from mops.study.group_builder import StudyGroups
 from mops.study.groups import Group, GroupTable
 from mops.study.ids_and_seeds import param_id
@@ -148,6 +150,38 @@ def test_rows_that_would_make_a_row_group_too_large_start_the_next() -> None:
         encoder.write(table)
     stored = pq.ParquetFile(io.BytesIO(b"".join(encoder.finish().content))).metadata
     assert [stored.row_group(i).num_rows for i in range(stored.num_row_groups)] == [table.num_rows] * 3
+
+
+class CountingSpool(Spool):
+    """Counts writes; from the ``full_at``-th on, the disk is full."""
+
+    def __init__(self, full_at: float = float("inf")):
+        super().__init__()
+        self.n_writes, self._full_at = 0, full_at
+
+    def write(self, data: Any) -> None:
+        self.n_writes += 1
+        if self.n_writes >= self._full_at:
+            raise StorageError("the disk is full", where="/parts", hint="free space")
+        super().write(data)
+
+
+def test_a_row_group_is_written_in_few_pieces() -> None:
+    """Parquet's writer writes each page and its header separately: 110 calls of Python for a row group."""
+    columns = {name: np.random.default_rng(1).random(100_000) for name in "abcde"}
+    spool = CountingSpool()
+    encoded = encode(pa.table(columns), spool)
+    assert spool.n_writes <= encoded.bytes / WRITE_BYTES + 2 * len(columns)
+
+
+@pytest.mark.parametrize("full_at", [1, 2])
+def test_a_disk_that_is_full_is_reported_once(full_at: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """Arrow wrote what it still held when it was freed, and printed the second error."""
+    table = pa.table({"x": np.random.default_rng(1).random(ROW_GROUP_BYTES // 8)})
+    with pytest.raises(StorageError, match="the disk is full"):
+        encode(table, CountingSpool(full_at))
+    gc.collect()
+    assert capfd.readouterr().err == ""
 
 
 def test_tables_without_rows_make_no_row_groups() -> None:

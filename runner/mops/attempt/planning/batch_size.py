@@ -66,6 +66,8 @@ class Resources:
         Simulations that could run at once, and the workers that run them.
     result_bytes
         Room for results on workers and in the runner.
+    task_bytes
+        Bytes of results at which a task comes back, with the rest of its groups unrun (:func:`task_bytes`).
     task_seconds
         MODELOPS_JOB_TASK_SECONDS; 0: each group is a task.
     window_per_slot
@@ -75,6 +77,7 @@ class Resources:
     slots: int
     workers: int
     result_bytes: int
+    task_bytes: int
     task_seconds: float
     window_per_slot: float = WINDOW_PER_SLOT
 
@@ -105,6 +108,11 @@ class BatchSize:
 
 
 RESULTS_SHARE = 0.25
+
+
+def task_bytes(checkpoint_bytes: int, slots: int) -> int:
+    """Return the bytes of results at which a task comes back: the tasks of all slots fill half a checkpoint."""
+    return max(checkpoint_bytes // (2 * slots), 1)
 
 
 def room_for_results(held_bytes: int, workers: int, runner_free_bytes: int) -> int:
@@ -153,9 +161,11 @@ def batch_size_for(tasks: list[TaskUsage], room: Resources) -> BatchSize:
     group_bytes = max(sum(task.result_bytes for task in tasks) / n_groups, 1.0)
     per_task = max(int(room.task_seconds / max(group_s, 1e-9)), 1)
     n_tasks = TASKS_PER_SLOT * per_worker * room.workers
+    n_least = least_tasks(per_worker * room.workers, room.window_per_slot)
+    by_tasks = max(n_least * int(room.task_bytes / group_bytes), n_tasks)
     by_results = max(int(room.result_bytes / group_bytes), 1)
-    groups = min(n_tasks * per_task, by_results, MOST_GROUPS)
-    per_task = min(per_task, max(groups // least_tasks(per_worker * room.workers, room.window_per_slot), 1))
+    groups = min(n_tasks * per_task, by_tasks, by_results, MOST_GROUPS)
+    per_task = min(per_task, max(groups // n_least, 1))
     explanation = (
         f"{per_worker} of {most} simulations at once (up to {bytes_text(peak)} each, {bytes_text(free)} on a worker); "
         f"{groups} parameter sets in flight, {per_task} in a task ({group_s:.2g} s and "
