@@ -6,7 +6,7 @@ import pkgutil
 import sys
 from collections import UserDict
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,34 +18,62 @@ from mops.cli.interrupt import interruptible
 from mops.cli.options import ADVANCED, COMMON, SERVICE, STUDY
 from mops.errors import MopsError
 
-VERBS: Mapping[str, Mapping[str, str]] = {
+
+class Verb(NamedTuple):
+    """A verb of the command line.
+
+    Parameters
+    ----------
+    where
+        Its function.
+    summary
+        The first sentence of its help, for the group's help, which imports no verb.
+    hidden
+        Whether the group's help leaves it out: Kubernetes and detached processes run it.
+    """
+
+    where: str
+    summary: str
+    hidden: bool = False
+
+
+VERBS: Mapping[str, Mapping[str, Verb]] = {
     "": {
-        "connect": "mops.cli.service.connect:connect",
-        "dashboard": "mops.cli.service.dashboard:dashboard",
-        "settings": "mops.cli.settings:settings",
-        "doctor": "mops.cli.service.doctor:doctor",
+        "connect": Verb("mops.cli.service.connect:connect", "Connect to a cluster service, so that jobs run there."),
+        "dashboard": Verb(
+            "mops.cli.service.dashboard:dashboard", "Forward the Dask dashboard of the connected service."
+        ),
+        "settings": Verb("mops.cli.settings:settings", "List every setting, its value, its source and its meaning."),
+        "doctor": Verb(
+            "mops.cli.service.doctor:doctor", "Check whether memory is bounded on this machine or the cluster."
+        ),
     },
     "jobs": {
-        "submit": "mops.cli.jobs.submit:submit",
-        "list": "mops.cli.jobs.list:list_",
-        "status": "mops.cli.jobs.status:status",
-        "logs": "mops.cli.jobs.logs:logs",
-        "watch": "mops.cli.jobs.watch:watch",
-        "results": "mops.cli.jobs.results:results",
-        "resume": "mops.cli.jobs.resume:resume",
-        "cancel": "mops.cli.jobs.cancel:cancel",
-        "retry": "mops.cli.jobs.retry:retry",
-        "run": "mops.cli.jobs.run:run",
-        "verify": "mops.cli.jobs.verify:verify",
-        "clean": "mops.cli.jobs.clean:clean",
-        "delete": "mops.cli.jobs.delete:delete_",
+        "submit": Verb("mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service."),
+        "list": Verb("mops.cli.jobs.list:list_", "List the jobs of a storage, newest first."),
+        "status": Verb("mops.cli.jobs.status:status", "Show the state of a job."),
+        "logs": Verb("mops.cli.jobs.logs:logs", "Print the log of a job, with the output of its model."),
+        "watch": Verb("mops.cli.jobs.watch:watch", "Follow a job until it ends."),
+        "results": Verb("mops.cli.jobs.results:results", "List the committed results of a job, or export them."),
+        "resume": Verb("mops.cli.jobs.resume:resume", "Continue a job that was stopped or killed."),
+        "cancel": Verb("mops.cli.jobs.cancel:cancel", "Stop a job."),
+        "retry": Verb("mops.cli.jobs.retry:retry", "Run the parameter sets with failures again, in a new job."),
+        "run": Verb("mops.cli.jobs.run:run", "Run a job that exists.", hidden=True),
+        "verify": Verb("mops.cli.jobs.verify:verify", "Check a job's log, and its parts by size and SHA-256."),
+        "clean": Verb("mops.cli.jobs.clean:clean", "Remove files that killed runners left and that are not results."),
+        "delete": Verb("mops.cli.jobs.delete:delete_", "Delete jobs with their results."),
     },
-    "study": {"check": "mops.cli.study.check:check", "sample": "mops.cli.study.sample:sample"},
-    "cluster": {"status": "mops.cli.service.status:status"},
+    "study": {
+        "check": Verb("mops.cli.study.check:check", "Check a study and its model, and print what submit would run."),
+        "sample": Verb("mops.cli.study.sample:sample", "Draw parameter sets from a space, and write them to a file."),
+    },
+    "cluster": {
+        "status": Verb(
+            "mops.cli.service.status:status", "Show the workers, memory and versions of the connected service."
+        )
+    },
 }
-"""The function of each verb, by group."""
-
-_HIDDEN = frozenset({"run"})  # Kubernetes and detached processes run it
+"""The verbs of each group."""
 
 
 class _Verbs(UserDict[str, Any]):
@@ -56,7 +84,7 @@ class _Verbs(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)
-        if isinstance(found, str):
+        if isinstance(found, Verb):
             found = self[name] = _command(name, found)
         return found
 
@@ -67,11 +95,11 @@ class _Verbs(UserDict[str, Any]):
         return self[name]
 
 
-def _command(name: str, where: str) -> TyperCommand:
+def _command(name: str, verb: Verb) -> TyperCommand:
     with interruptible():
-        verb = pkgutil.resolve_name(where)
+        function = pkgutil.resolve_name(verb.where)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    alone.command(name, cls=_Command, hidden=name in _HIDDEN)(verb)
+    alone.command(name, cls=_Command, hidden=verb.hidden)(function)
     command = get_command(alone)
     assert isinstance(command, TyperCommand)
     return command
@@ -101,7 +129,14 @@ class _Group(TyperGroup):
 
     def __init__(self, **arguments: Any):
         super().__init__(**arguments)
-        self.commands = _Verbs({**VERBS[self.name or ""], **self.commands})
+        self._groups = self.commands
+        self.commands = _Verbs({**VERBS[self.name or ""], **self._groups})
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the summaries of the verbs and the groups, and import no verb."""
+        verbs = VERBS[self.name or ""].items()
+        summaries = {name: TyperCommand(name, help=verb.summary, hidden=verb.hidden) for name, verb in verbs}
+        TyperGroup(commands={**summaries, **self._groups}).format_commands(ctx, formatter)
 
 
 app = typer.Typer(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import os
+import pkgutil
 import re
 import signal
 import subprocess
@@ -19,7 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 import mops
-from mops.cli.main import VERBS, app
+from mops.cli.main import VERBS, Verb, app
 from mops.settings import Settings
 from programs import Ran
 from waiting import until
@@ -298,6 +300,13 @@ def test_a_command_imports_only_the_modules_that_it_needs(lab: CommandLab) -> No
     assert "distributed" not in status
 
 
+@pytest.mark.parametrize("group", VERBS)
+def test_the_summary_of_a_verb_is_the_first_line_of_its_help(group: str) -> None:
+    for verb in VERBS[group].values():
+        function = pkgutil.resolve_name(verb.where)
+        assert verb.summary == (inspect.getdoc(function) or "").partition("\n")[0]
+
+
 def test_mops_does_not_import_pandas_and_models_can(lab: CommandLab) -> None:
     """pyarrow would import pandas at its first value, even in a process that never uses a frame."""
     lab.write("model.py", "import pandas as pd\n\ndef run(params, seed):\n    return pd.DataFrame({'n': [seed]})\n")
@@ -366,6 +375,6 @@ def test_a_key_error_during_the_import_of_a_verb_is_not_reported_as_an_unknown_v
 ) -> None:
     (tmp_path / "broken_verb.py").write_text("{}['missing']")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(VERBS["jobs"], "broken", "broken_verb:broken")
+    monkeypatch.setitem(VERBS["jobs"], "broken", Verb("broken_verb:broken", "Fail."))
     result = CliRunner().invoke(app, ["jobs", "broken"])
     assert isinstance(result.exception, KeyError)

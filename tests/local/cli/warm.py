@@ -127,8 +127,8 @@ def main() -> None:
     from mops.cli import main as commands
 
     for verbs in commands.VERBS.values():
-        for where in verbs.values():
-            pkgutil.resolve_name(where)
+        for verb in verbs.values():
+            pkgutil.resolve_name(verb.where)
     import pyarrow.parquet  # noqa: F401
 
     arguments = serve(requests)
