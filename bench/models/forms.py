@@ -21,3 +21,16 @@ def changing(params, seed):
     """Return the days as integers for even seeds, and as floats for odd ones."""
     result = sir.simulate(params, seed)
     return result if seed % 2 else result | {"day": result["day"].astype(int)}
+
+
+def pandas(params, seed):
+    """Return a pandas frame."""
+    import pandas as pd  # only here, because its import takes time and memory
+
+    return pd.DataFrame(sir.simulate(params, seed))
+
+
+def texts(params, seed):
+    """Return an Arrow table that also has a column of texts."""
+    result = sir.simulate(params, seed)
+    return pa.table(result | {"place": ["Geneva"] * len(result["day"])})

@@ -5,7 +5,6 @@ Children import this: the standard library, numpy and pyarrow only. See docs/ref
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,23 +13,64 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mops.child.blocks import Blocks, Parts
 from mops.child.columns import is_pandas, is_scalar, of_exported, of_frame, of_mapping
-from mops.study.output_schema import InvalidOutput
+from mops.study.column_families import Families
+from mops.study.column_types import families_in, families_of
+from mops.study.output_schema import DEFAULT_OUTPUT, InvalidOutput, OutputSchema
 
-DEFAULT_OUTPUT = "output"
 IDENTITY = ("param_id", "group", "replicate", "seed")
 
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and lone surrogates
 
 
-# The last schema of each output whose names are good. bench/tricks.py, one child, arrow: -11 % of its CPU time.
-_good_schemas: dict[str, pa.Schema] = {}
+class Results:
+    """Reads the results of one task, and checks them against the job's reference schema.
 
-_Layout = tuple[tuple[str, np.dtype[Any]], ...]
+    If that schema always fits, mops only copies results that are like the one before (child/blocks.py).
 
-# For each output, the names and types of the numpy arrays of its last table of arrays, and the schema of that table.
-# bench/tricks.py, one child: -7 % of its CPU time.
-_arrays_known: dict[str, tuple[_Layout, pa.Schema]] = {}
+    Parameters
+    ----------
+    reference
+        The families of the job's outputs; None: the first result says them.
+    """
+
+    def __init__(self, reference: Families | None):
+        self._schema = OutputSchema(reference) if reference else None
+        self._blocks = Blocks()
+        self.first: Families | None = None
+        """The families of the first result, if it has become the reference."""
+
+    def read(self, result: object, seed: int) -> Parts:
+        """Return what a simulation returned.
+
+        Raises
+        ------
+        InvalidOutput
+            It cannot be stored, or differs from the reference.
+        """
+        parts = self._blocks.take(result)
+        return parts if parts is not None else self._checked(result, seed)
+
+    def _checked(self, result: object, seed: int) -> Parts:
+        tables = as_tables(result, seed)
+        if self._schema is None:
+            self.first = families_of(tables)
+            self._schema = OutputSchema(self.first)
+        # The schema has not seen what is in the blocks, which this result must fit.
+        for output, earlier in self._blocks.release().items():
+            for table in earlier:
+                self._schema.learn({output: families_in(table)})
+        tables = self._schema.check(tables)
+        if self._schema.always_fits(tables):
+            self._blocks.learn(result, tables)
+        return tables
+
+    def handed_over(self, families: Families) -> None:
+        """Add the families of all results so far, which the child process has handed over."""
+        self._blocks.handed_over()
+        if self._schema is not None:
+            self._schema.handed_over(families)
 
 
 def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
@@ -49,32 +89,7 @@ def as_tables(result: object, seed: int) -> dict[str, pa.Table]:
     InvalidOutput
         The result has another form, a column has a reserved name, or a column cannot be stored without loss.
     """
-    return {name: _as_table(name, value, seed) for name, value in _outputs(result).items()}
-
-
-def _as_table(output: str, value: Any, seed: int) -> pa.Table:
-    layout = _layout(value)
-    known, schema = _arrays_known.get(output, (None, None))
-    if layout is not None and layout == known:
-        # Arrays with a wrong length or dimension raise here. The code below reports them by name.
-        with contextlib.suppress(pa.ArrowException, ValueError):
-            return pa.Table.from_arrays([pa.array(column.copy()) for column in value.values()], schema=schema)
-    table = _table(output, value)
-    named = _named(output, table, seed)
-    if layout is not None and named is table:
-        # pyarrow keeps the types of numbers, so it makes this schema of all arrays of this layout.
-        are_numbers = all(dtype.kind in "biuf" and dtype.isnative for _, dtype in layout)
-        if are_numbers and table.schema.types == [pa.from_numpy_dtype(dtype) for _, dtype in layout]:
-            _arrays_known[output] = layout, table.schema
-    return named
-
-
-def _layout(value: Any) -> _Layout | None:
-    """Return the names and types of the columns of a mapping of numpy arrays; None: it is something else."""
-    if type(value) is not dict:
-        return None
-    columns = [(n, c.dtype) for n, c in value.items() if type(n) is str and type(c) is np.ndarray]
-    return tuple(columns) if len(columns) == len(value) else None
+    return {name: _named(name, _table(name, value), seed) for name, value in _outputs(result).items()}
 
 
 def _outputs(result: object) -> Mapping[str, object]:
@@ -116,16 +131,9 @@ def is_writable(name: str) -> bool:
     return bool(name) and not _UNWRITABLE.search(name)
 
 
-# bench/tricks.py, one child: -6 % of its CPU time.
-_forms: dict[type, str] = {}
-
-
 def _form(value: object) -> str:
-    """Tell whether a value is a frame, a mapping, a scalar or a column; for most types that is decided once."""
-    kind = type(value)
-    if kind not in _forms:
-        _forms[kind] = _form_of(kind)
-    form = _forms[kind]
+    """Tell whether a value is a frame, a mapping, a scalar or a column."""
+    form = _form_of(type(value))
     if form == "column" and getattr(value, "ndim", 1) == 0:
         return "scalar"
     if form == "arrow":
@@ -174,8 +182,6 @@ def _table(output: str, value: Any) -> pa.Table:
 
 def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
     """Check the names of a table's columns, and drop the seed, which mops stores itself."""
-    if output in _good_schemas and _good_schemas[output].equals(table.schema, check_metadata=True):
-        return table
     names = table.column_names
     if not names:
         raise InvalidOutput(f"output {output!r} has no columns")
@@ -183,8 +189,6 @@ def _named(output: str, table: pa.Table, seed: int) -> pa.Table:
         raise InvalidOutput(f"output {output!r} has columns of the same name: {', '.join(names)}")
     if any(name in IDENTITY for name in names):
         table = _without_seed(output, table, seed)
-    if table.column_names == names:  # not if the seed was dropped
-        _good_schemas[output] = table.schema
     return table
 
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import sys
 import time
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from mops.child.buffers import BufferWriter
+from mops.child.blocks import Parts, table_of
+from mops.child.buffers import BufferWriter, Tables
 from mops.child.channel import Channel, Message, ProgressPage
+from mops.child.generators import seed_generators
 from mops.child.load import UserCode
-from mops.child.outputs import as_tables
+from mops.child.outputs import Results
 from mops.child.tracebacks import failure_of
-from mops.study.column_types import families_of
 from mops.study.ids_and_seeds import target_seed
-from mops.study.output_schema import OutputSchema
 
 HANDOVER_SECONDS = 0.5
 """A child keeps finished results for at most this long, or until they have HANDOVER_BYTES."""
@@ -35,12 +31,6 @@ def flush_prints() -> None:
     for stream in (sys.stdout, sys.stderr):  # the model may have put anything there
         with contextlib.suppress(Exception):
             stream.flush()
-
-
-def _seed_generators(seed: int) -> None:
-    random.seed(seed)
-    # numpy's legacy generator takes 32 bits, or a list of them.
-    np.random.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])  # noqa: NPY002
 
 
 class TaskRun:
@@ -58,13 +48,13 @@ class TaskRun:
         self,
         code: UserCode,
         request: Message,
-        given: dict[tuple[int, int], dict[str, pa.Table]],
+        given: dict[tuple[int, int], Tables],
         channel: Channel,
         page: ProgressPage,
     ):
         self._code, self._request, self._given = code, request, given
         self._channel, self._page = channel, page
-        self._reference = OutputSchema(request["reference"]) if request["reference"] else None
+        self._results = Results(request["reference"])
         self._writer = BufferWriter(channel, code.outputs, request["name"])
         self._began = self._handed_over_at = time.monotonic()
 
@@ -92,29 +82,28 @@ class TaskRun:
 
     def _run_group(self, group: dict[str, Any]) -> None:
         position, params, handed_over_at = group["position"], group["params"], self._handed_over_at
-        replicates: dict[int, dict[str, pa.Table]] = {
-            replicate: self._given[position, replicate] for replicate in group["given"]
-        }
-        given_bytes = sum(t.nbytes for tables in replicates.values() for t in tables.values())
+        replicates: dict[int, Parts] = {replicate: self._given[position, replicate] for replicate in group["given"]}
+        given_bytes = sum(part.nbytes for parts in replicates.values() for part in parts.values())
         bytes_before, has_targets = self._writer.bytes_total, bool(group["targets"])
         for n_before, (replicate, seed) in enumerate(group["simulations"]):
             must_end = self._must_end(n_before) if group["in_pieces"] else self._page.stop_asked
             if self._code.replacement.reason or must_end:
                 return
-            tables = self._simulate(position, replicate, dict(params), seed)
-            if tables is None:  # without this replicate the group has no losses
+            parts = self._simulate(position, replicate, dict(params), seed)
+            if parts is None:  # without this replicate the group has no losses
                 has_targets = False
                 replicates.clear()
             elif has_targets:
-                replicates[replicate] = tables
-            tables = None  # or they would stay in memory while the next simulation runs
+                replicates[replicate] = parts
+            parts = None  # or they would stay in memory while the next simulation runs
             kept_bytes = given_bytes + self._writer.bytes_total - bytes_before
             self._code.replacement.finished(kept_bytes if has_targets else self._writer.bytes_open)
             self._hand_over_in_time()
         if group["in_pieces"]:
             return  # other tasks run the rest of the group
         if has_targets and len(replicates) == group["n_replicates"]:
-            ordered = [replicates[i] for i in range(group["n_replicates"])]
+            each = [replicates[i] for i in range(group["n_replicates"])]
+            ordered = [{output: table_of(part) for output, part in parts.items()} for parts in each]
             for target in group["targets"]:
                 self._score(group, target, ordered)
             signal.alarm(0)  # as after a simulation
@@ -124,33 +113,32 @@ class TaskRun:
         else:  # the worker has buffers that count only with their group: a stop in the next simulation would lose them
             self._hand_over()
 
-    def _simulate(self, position: int, replicate: int, params: dict[str, Any], seed: int) -> dict[str, pa.Table] | None:
-        self._renew_folder()
+    def _simulate(self, position: int, replicate: int, params: dict[str, Any], seed: int) -> Parts | None:
+        must_enter = self._renew_folder()
         self._page.begin(position, replicate, self._code.replacement.size_bytes)
         try:
-            os.chdir(self._code.folder.path)  # the previous simulation may have left it
-            _seed_generators(seed)
-            tables = as_tables(self._code.model(params, seed), seed)
-            if self._reference is None:
-                self._reference = OutputSchema(families_of(tables))
-                self._writer.reference = self._reference.families
-            tables = self._reference.check(tables)
+            if must_enter:
+                os.chdir(self._code.folder.path)
+            seed_generators(seed)
+            parts = self._results.read(self._code.model(params, seed), seed)
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
             self._writer.failed(position, replicate, None, self._failure(error))
             return None
         finally:
             signal.alarm(0)  # a timer that the model left would end a later simulation, which would be blamed for it
             self._end_if_channel_is_closed()
-        self._writer.finished(position, replicate, tables)
-        return tables
+        self._writer.reference = self._results.first
+        self._writer.finished(position, replicate, parts)
+        return parts
 
-    def _score(self, group: dict[str, Any], target: int, ordered: list[dict[str, pa.Table]]) -> None:
+    def _score(self, group: dict[str, Any], target: int, ordered: list[Tables]) -> None:
         position = group["position"]
-        self._renew_folder()
+        must_enter = self._renew_folder()
         self._page.begin(position, group["n_replicates"] + target, self._code.replacement.size_bytes)
         try:
-            os.chdir(self._code.folder.path)
-            _seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
+            if must_enter:
+                os.chdir(self._code.folder.path)
+            seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
             losses = self._code.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
         except BaseException as error:  # noqa: BLE001 - as for the model
             self._writer.failed(position, None, target, self._failure(error))
@@ -165,13 +153,15 @@ class TaskRun:
             failure["message"] += self._code.hint(error.filename)
         return failure
 
-    def _renew_folder(self) -> None:
-        """Remove the files that the previous step wrote from the working folder."""
+    def _renew_folder(self) -> bool:
+        """Remove the files that the previous step wrote; tell whether the process has left the working folder."""
         folder = self._code.folder
-        if (self._request["keep_folder"] and folder.made) or not folder.changed:
-            return
-        self._page.idle()  # no step is to blame for a failure here
-        folder.renew()
+        if folder.is_entered:
+            return False
+        if folder.changed and not (self._request["keep_folder"] and folder.made):
+            self._page.idle()  # no step is to blame for a failure here
+            folder.renew()
+        return True
 
     def _end_if_channel_is_closed(self) -> None:
         if not self._channel.intact:
@@ -186,7 +176,5 @@ class TaskRun:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        families = self._writer.flush()
-        if self._reference is not None:
-            self._reference.handed_over(families)
+        self._results.handed_over(self._writer.flush())
         self._handed_over_at = time.monotonic()

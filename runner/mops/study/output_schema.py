@@ -22,6 +22,9 @@ from mops.study.column_families import (
 )
 from mops.study.column_types import families_in, most_of
 
+DEFAULT_OUTPUT = "output"
+"""The name of the output of a model that returns one table without a name."""
+
 
 class OutputSchema:
     """The names and families that results must fit. It learns from the values of each result.
@@ -63,6 +66,10 @@ class OutputSchema:
     def learn(self, families: Families) -> None:
         """Add the families of results that fitted."""
         self.families = join_families(self.families, families)
+
+    def always_fits(self, tables: Mapping[str, pa.Table]) -> bool:
+        """Tell whether all results with the schemas of these tables fit, so mops need not read the values."""
+        return all(self._plain.get(output) == table.schema for output, table in tables.items())
 
     def handed_over(self, families: Families) -> None:
         """Add the families of all results so far, which the child process has handed over."""

@@ -8,12 +8,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mops.child import outputs
-from mops.child.outputs import as_tables
-from mops.study.output_schema import InvalidOutput
+from mops.child.blocks import table_of
+from mops.child.outputs import Results, as_tables
+from mops.study.column_types import families_of
+from mops.study.output_schema import InvalidOutput, OutputSchema
 
 COLUMNS = {"day": [0, 1, 2], "value": [0.5, 1.5, 2.5], "place": ["a", "b", "c"]}
 BIG = 2**53 + 2  # the next float64 after 2**53, so that every column type can hold it
@@ -28,17 +29,6 @@ class OnlyAStream:
 
     def __arrow_c_stream__(self, requested_schema=None):
         return self._table.__arrow_c_stream__(requested_schema)
-
-
-def forget(patch):
-    """Forget earlier results."""
-    patch.setattr(outputs, "_good_schemas", {})
-    patch.setattr(outputs, "_arrays_known", {})
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch):
-    forget(monkeypatch)
 
 
 FRAMES = {
@@ -214,19 +204,12 @@ def test_a_result_that_is_no_table_is_refused_with_its_type(make, says):
     assert says in str(refused.value)
 
 
-# --- what is remembered of a result for the next one
+# --- earlier results of the same task
 
 
-def fresh_tables(result):
-    """Return the tables of a result, or the error, as if it were the first."""
-    with pytest.MonkeyPatch.context() as patch:
-        forget(patch)
-        return tables_or_refusal(result)
-
-
-def tables_or_refusal(result):
+def tables_or_refusal(read):
     try:
-        return as_tables(result, 7)
+        return {output: table_of(part) for output, part in read().items()}
     except InvalidOutput as refused:
         return str(refused)
 
@@ -249,14 +232,26 @@ def results_in_turn(draw):
     return found
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(results_in_turn())
-def test_earlier_results_do_not_change_how_a_result_is_read(results):
+@settings(max_examples=300)
+@given(results_in_turn(), st.booleans())
+def test_earlier_results_do_not_change_how_a_result_is_read(results, are_handed_over):
+    """The result is as it is without copies into blocks: read as a table and checked."""
+    task, schema, was_good = Results(None), None, []
     for result in results:
-        found, as_first = tables_or_refusal(result), fresh_tables(result)
+        found = tables_or_refusal(lambda result=result: task.read(result, 7))
+        as_first = tables_or_refusal(lambda result=result: as_tables(result, 7))
+        if isinstance(as_first, dict):
+            schema = schema or OutputSchema(families_of(as_first))
+            as_first = tables_or_refusal(lambda schema=schema, tables=as_first: schema.check(tables))
         assert found == as_first
         if isinstance(found, dict):
             assert found["output"].schema.equals(as_first["output"].schema, check_metadata=True)
+            was_good.append((found, {name: table.to_pylist() for name, table in found.items()}))
+            if are_handed_over:
+                task.handed_over(families_of(found))
+                schema.handed_over(families_of(found))
+    for tables, rows in was_good:  # later results have changed none
+        assert {name: table.to_pylist() for name, table in tables.items()} == rows
 
 
 def test_column_names_that_are_equal_as_text_are_refused():

@@ -260,6 +260,36 @@ def test_the_folder_is_restored_after_any_change_of_times_or_links(lab: PoolLab,
     assert content(elsewhere) == before
 
 
+def test_a_folder_is_entered_only_while_it_is_the_working_directory_and_unchanged(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mops looks at relative paths. A folder like it, and a link in it, must not pass for it."""
+    folder, other = (WorkingFolder(tmp_path / name, links_to(project)) for name in ("own", "other"))
+    monkeypatch.chdir(tmp_path)
+    for one in (folder, other):
+        one.renew()
+        assert not one.is_entered
+    os.chdir(other.path)
+    assert other.is_entered
+    assert not folder.is_entered
+    os.chdir(folder.path)
+    assert folder.is_entered
+    Path("data").rename("moved")
+    Path("data").symlink_to("moved")
+    assert not folder.is_entered
+    folder.renew()
+    assert folder.is_entered
+    (folder.path / "data" / "new.txt").touch()
+    assert not folder.is_entered
+    folder.renew()
+    shutil.rmtree(tmp_path / "own")
+    assert not folder.is_entered
+    folder.renew()
+    assert not folder.is_entered
+    os.chdir(folder.path)
+    assert folder.is_entered
+
+
 def test_written_files_are_not_searched_behind_a_link(tmp_path: Path) -> None:
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     for root in (project, elsewhere):

@@ -1,0 +1,230 @@
+"""Copies the results of many simulations into one block of memory, and makes one Arrow table of the block.
+
+pyarrow takes 11 us to make a table of four arrays, but 1 us to make a slice of a table. So if a result has the columns
+of a result that mops has checked, mops copies its numbers into a block, behind the rows of earlier simulations. Such a
+result is a dictionary of numpy arrays, an Arrow table, or a dictionary of these, and has only numbers and booleans.
+child/outputs.py reads all other results. Only mops has the blocks: neither a model nor a target can change them.
+
+Standard library, numpy and pyarrow only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from mops.study.output_schema import DEFAULT_OUTPUT
+
+_BLOCK_BYTES = 1 << 18
+_KINDS = "biuf"  # of numpy: booleans and numbers
+
+Arrays: TypeAlias = "list[np.ndarray[Any, Any]]"
+
+
+class Rows(NamedTuple):
+    """The rows of one simulation in a block."""
+
+    block: Block
+    start: int
+    stop: int
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows as a slice of the block's table."""
+        return self.block.table().slice(self.start, self.stop - self.start)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the block's table."""
+        return self.block.layout.schema
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return self.stop - self.start
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the rows in a table."""
+        return math.ceil((self.stop - self.start) * self.block.layout.row_bytes)
+
+
+Part: TypeAlias = pa.Table | Rows
+"""What a simulation returned as one output."""
+
+Parts = dict[str, Part]
+"""What a simulation returned, by output."""
+
+
+def table_of(part: Part) -> pa.Table:
+    """Return a part as a table."""
+    return part.table if isinstance(part, Rows) else part
+
+
+def joined_parts(parts: Iterable[Part]) -> Iterator[pa.Table]:
+    """Yield the rows of all parts in turn, those of neighbours in a block as one table."""
+    for block, group in groupby(parts, lambda part: part.block if isinstance(part, Rows) else None):
+        some = list(group)
+        if block is None:
+            yield from some
+            continue
+        start, stop = some[0].start, some[0].stop
+        for rows in some[1:]:
+            if rows.start != stop:
+                yield block.table().slice(start, stop - start)
+                start = rows.start
+            stop = rows.stop
+        yield block.table().slice(start, stop - start)
+
+
+class Layout:
+    """The columns of a result, and of its table.
+
+    Parameters
+    ----------
+    source
+        The schema, if the result is an Arrow table; None: it is a dictionary of arrays.
+    names, dtypes
+        The columns in the order of the table.
+    """
+
+    def __init__(self, source: pa.Schema | None, names: list[str], dtypes: list[np.dtype[Any]], schema: pa.Schema):
+        self._source, self._names, self.dtypes, self.schema = source, names, dtypes, schema
+        self._keys = dict.fromkeys(names).keys()
+        self.row_bytes: float = sum(kind.bit_width for kind in schema.types) / 8
+
+    @classmethod
+    def of(cls, value: Any, table: pa.Table) -> Layout | None:
+        """Return the layout of an output that has become this table; None: only child/outputs.py can read it."""
+        if type(value) not in (dict, pa.Table):
+            return None
+        source = value.schema if type(value) is pa.Table else None
+        names, kinds = table.column_names, table.schema.types
+        if not all(map(_is_numeric, kinds)) or {*names} != {*(value if source is None else source.names)}:
+            return None
+        # Other types of arrays become the same Arrow types: float16 becomes float32.
+        if source is not None and any(source.field(name).type != kind for name, kind in zip(names, kinds, strict=True)):
+            return None
+        layout = cls(source, names, [np.dtype(kind.to_pandas_dtype()) for kind in kinds], table.schema)
+        return layout if layout.arrays(value) is not None else None
+
+    def arrays(self, value: Any) -> Arrays | None:
+        """Return the columns of an output; None: it has another layout."""
+        if type(value) is pa.Table:
+            found = self._of_arrow(value)
+        else:
+            is_like = type(value) is dict and self._source is None and value.keys() == self._keys
+            found = [value[name] for name in self._names] if is_like else []
+        shape = found[0].shape if found and type(found[0]) is np.ndarray else ()
+        if len(shape) != 1:
+            return None
+        for array, dtype in zip(found, self.dtypes, strict=True):
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                return None
+        return found
+
+    def _of_arrow(self, table: pa.Table) -> Arrays:
+        if self._source is None or not table.schema.equals(self._source, check_metadata=True):
+            return []
+        try:
+            table.validate()
+        except pa.ArrowException:  # child/outputs.py reports it by name
+            return []
+        columns = [table.column(name) for name in self._names]
+        return [] if any(column.null_count for column in columns) else [column.to_numpy() for column in columns]
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or kind in (pa.float32(), pa.float64()))
+
+
+class Block:
+    """The memory for the rows of some simulations."""
+
+    def __init__(self, layout: Layout, n_rows: int):
+        self.layout = layout
+        self._columns = [np.empty(n_rows, dtype) for dtype in layout.dtypes]
+        self._n_taken = 0
+        self._table: pa.Table | None = None
+
+    def append(self, arrays: Arrays) -> Rows | None:
+        """Copy the rows of a simulation; None: they do not fit."""
+        start = self._n_taken
+        stop = start + len(arrays[0])
+        if stop > len(self._columns[0]):
+            return None
+        for column, array in zip(self._columns, arrays, strict=True):
+            column[start:stop] = array
+        self._n_taken = stop
+        return Rows(self, start, stop)
+
+    def table(self) -> pa.Table:
+        """Return all rows so far as a table, which shares the block's memory and cannot be written through."""
+        if self._table is None or self._table.num_rows != self._n_taken:
+            taken = [column[: self._n_taken] for column in self._columns]
+            for array in taken:
+                array.flags.writeable = False
+            self._table = pa.Table.from_arrays([pa.array(array) for array in taken], schema=self.layout.schema)
+        return self._table
+
+
+class Blocks:
+    """Takes results that are like the last one that mops has checked."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[str, Layout] = {}
+        self._blocks: dict[str, list[Block]] = {}
+
+    def learn(self, result: object, tables: Mapping[str, pa.Table]) -> None:
+        """Take later results if they are like this one, which has become these tables."""
+        values = _by_output(result)
+        if values.keys() == tables.keys():
+            found = {output: Layout.of(values[output], table) for output, table in tables.items()}
+            if None not in found.values():
+                self._layouts = found  # type: ignore[assignment]
+
+    def take(self, result: object) -> Parts | None:
+        """Copy a result; None: it is not like the one that mops has checked."""
+        if not self._layouts:
+            return None
+        values = _by_output(result)
+        if values.keys() != self._layouts.keys():
+            return None
+        found = {output: layout.arrays(values[output]) for output, layout in self._layouts.items()}
+        if None in found.values():
+            return None
+        return {output: self._append(output, arrays) for output, arrays in found.items() if arrays is not None}
+
+    def _append(self, output: str, arrays: Arrays) -> Rows:
+        blocks = self._blocks.setdefault(output, [])
+        rows = blocks[-1].append(arrays) if blocks else None
+        while rows is None:
+            layout = self._layouts[output]
+            blocks.append(Block(layout, max(len(arrays[0]), round(_BLOCK_BYTES / layout.row_bytes))))
+            rows = blocks[-1].append(arrays)
+        return rows
+
+    def handed_over(self) -> None:
+        """Drop the blocks so far."""
+        self._blocks.clear()
+
+    def release(self) -> dict[str, list[pa.Table]]:
+        """Forget the layout, and return the blocks so far as tables."""
+        self._layouts = {}
+        tables = {output: [block.table() for block in blocks] for output, blocks in self._blocks.items()}
+        self._blocks.clear()
+        return tables
+
+
+def _by_output(result: Any) -> Mapping[Any, Any]:
+    """Return the outputs of a result that may have arrays; other results may have any outputs here."""
+    if type(result) is pa.Table:
+        return {DEFAULT_OUTPUT: result}
+    if type(result) is not dict:
+        return {}
+    return {DEFAULT_OUTPUT: result} if type(next(iter(result.values()), None)) is np.ndarray else result
