@@ -21,7 +21,6 @@ import pyarrow as pa
 from mops.study.output_schema import DEFAULT_OUTPUT
 
 _BLOCK_BYTES = 1 << 18
-_KINDS = "biuf"  # of numpy: booleans and numbers
 
 Arrays: TypeAlias = "list[np.ndarray[Any, Any]]"
 

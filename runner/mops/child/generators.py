@@ -9,6 +9,7 @@ Runs in children: the standard library and numpy only.
 
 from __future__ import annotations
 
+import os
 import random
 from types import ModuleType
 
@@ -19,6 +20,9 @@ _APART = frozenset({"Random", "SystemRandom"})
 
 _kept: list[int] = []
 """The last seed, if nothing has read a name of ``random`` since."""
+
+# Python seeds ``random`` anew in a process that a model forks, so that its processes draw different numbers.
+os.register_at_fork(after_in_child=_kept.clear)
 
 
 class _Unused(ModuleType):

@@ -166,7 +166,7 @@ def test_a_column_with_the_seed_is_dropped_from_every_result():
     for _ in range(2):
         parts = task.read({"seed": np.full(2, 1), "x": np.zeros(2)}, 1)
         assert table_of(parts["output"]).column_names == ["x"]
-    with pytest.raises(InvalidOutput, match="'seed' may only hold"):
+    with pytest.raises(InvalidOutput, match="'seed' that is not the simulation's seed"):
         task.read({"seed": np.full(2, 2), "x": np.zeros(2)}, 1)
 
 

@@ -1,6 +1,7 @@
 """The global generators: seeded before each simulation and target, `random` only if something uses it."""
 
 import importlib
+import os
 import random
 from types import ModuleType
 
@@ -47,6 +48,23 @@ def test_the_first_use_finds_the_last_seed(way):
     found = way()
     assert not is_watched()
     assert found == expected(way, 3)
+
+
+def test_processes_that_a_model_forks_draw_different_numbers():
+    """With the seed that was kept for the model, all of them would draw the same."""
+    generators.seed_generators(1)
+    drawn = set()
+    for _ in range(2):
+        read, write = os.pipe()
+        if (pid := os.fork()) == 0:
+            os.write(write, repr(random.random()).encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        drawn.add(os.read(read, 100))
+        os.close(read)
+        os.close(write)
+    assert len(drawn) == 2
+    assert random.random() == random.Random(1).random(), "the model's own process has the seed"
 
 
 def test_after_the_first_use_each_seed_counts():
