@@ -67,7 +67,7 @@ class Resources:
     result_bytes
         Room for results on workers and in the runner.
     task_seconds
-        MODELOPS_JOB_TASK_SECONDS; 0: each group is a task.
+        How long a task should take; 0: each group is a task.
     window_per_slot
         The least tasks that a window is divided into, for each slot.
     """
