@@ -116,11 +116,11 @@ def measure(slots: int, rounds: int, per_slot: int, *, simulated: bool) -> list[
     """Run each program once a round on a cluster of this many slots; return the figures of each by name."""
     options = ("--preload", str(BENCH / "simulated_worker.py")) if simulated else ()
     with lab() as place, wide_cluster(place, *SHAPES[slots], *options) as address:
-        n, window = slots * per_slot, slots * GROUPS_PER_SLOT
+        simulations, window = slots * per_slot, slots * GROUPS_PER_SLOT
         programs = {
-            "dask": lambda: dask(address, n),
-            "mops, fused": lambda: mops(place, n, 1, window),
-            "mops, in pieces": lambda: mops(place, n, IN_PIECES, window),
+            "dask": lambda: dask(address, simulations),
+            "mops, fused": lambda: mops(place, simulations, 1, window),
+            "mops, in pieces": lambda: mops(place, simulations, IN_PIECES, window),
         }
         found = []
         for n in range(rounds):
