@@ -25,6 +25,7 @@ def main() -> None:
         return
     began = time.perf_counter()
     marks: list[tuple[float, float, str]] = []
+    progress: list[tuple[float, int]] = []
     error = ""
     try:
         mops.submit(
@@ -32,6 +33,7 @@ def main() -> None:
             project=PROJECT,
             storage=arguments.storage,
             on_start=lambda _, job: marks.append((time.perf_counter(), time.process_time(), job.name)),
+            on_progress=lambda snapshot: progress.append((time.perf_counter(), snapshot.finished.simulations)),
         )
     except MopsError as raised:
         error = str(raised)
@@ -39,6 +41,7 @@ def main() -> None:
     ready, ready_cpu_s, name = marks[0] if marks else (ended, ended_cpu_s, "")
     figures = {"seconds": ended - ready, "start_up_seconds": ready - began, "error": error, "shm_bytes": shm_bytes()}
     figures["runner_cpu_seconds"] = ended_cpu_s - ready_cpu_s
+    figures["middle_seconds"] = middle_seconds(progress)
     print(json.dumps(figures | (read_elsewhere(arguments, name) if name else {})), flush=True)
 
 
@@ -48,6 +51,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--storage", required=True)
     parser.add_argument("--read", metavar="JOB", help="run nothing: print what this job has left")
     return parser.parse_args()
+
+
+def middle_seconds(progress: list[tuple[float, int]]) -> float:
+    """Return the seconds from the first tenth of the results to the ninth; 0 without results."""
+    total = progress[-1][1] if progress else 0
+    times = [next(at for at, n in progress if n >= share * total) for share in (0.1, 0.9)] if total else [0.0, 0.0]
+    return times[1] - times[0]
 
 
 def read_elsewhere(arguments: argparse.Namespace, name: str) -> dict:

@@ -9,7 +9,11 @@ free for Dask and the runner. Each program runs in a separate process:
   several tasks.
 
 In each round the programs run in rotating order. The time starts when the program is connected, and ends when all
-results have come. The slots are busy all the time in the ideal run.
+results have come. The slots are busy all the time in the ideal run. *middle* is the time from the first tenth of the
+results to the ninth: it leaves out the pilot, the start of processes, and the end of the job.
+
+With `--simulated` a task of mops pauses in its worker (`simulated_worker.py`): there are no child processes, which
+would need more processors than a small machine has.
 
 Writes `bench/results/width.json` and the table in `docs/internals/throughput.md`. With `--quick`, or without some of
 the slots, it prints the table and writes nothing.
@@ -36,16 +40,22 @@ import asleep
 from dask_processes import DaskProcesses
 from distributed import Client, as_completed
 
-SHAPES = {16: (4, 4), 80: (10, 8), 160: (20, 8), 320: (40, 8)}
+SHAPES = {16: (4, 4), 80: (10, 8), 160: (20, 8), 320: (40, 8), 1_000: (10, 100)}
 """Workers and threads of each, by slots."""
+
+REAL = (16, 80, 160, 320)
+SIMULATED = (160, 320, 1_000)
+GROUPS_PER_SLOT = 4
+"""MODELOPS_JOB_BATCH_SIZE for each slot. The default would leave slots idle, and the job's log says so."""
 
 ROUNDS, PER_SLOT, SECONDS = 3, 30, 1.0
 IN_PIECES = 40
 BEGIN, END = "<!-- table: begin (bench/width.py writes it) -->", "<!-- table: end (bench/width.py) -->"
 
 HEAD = """\
-| slots | program | seconds | times the ideal | times plain Dask | least and most | CPU for a simulation, ms |
-|---|---|---|---|---|---|---|"""
+| slots | program | seconds | times the ideal | times plain Dask | least and most | middle, times plain Dask | \
+CPU for a simulation, ms |
+|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:
@@ -55,22 +65,30 @@ def main() -> None:
         return
     rounds = 1 if arguments.quick else arguments.rounds
     per_slot = 5 if arguments.quick else PER_SLOT
-    result = {
-        "machine": machine(),
-        "per_slot": per_slot,
-        "rounds": {slots: measure(slots, rounds, per_slot) for slots in arguments.slots},
-    }
-    print(table(result))
-    if not arguments.quick and arguments.slots == list(SHAPES):
-        (RESULTS / "width.json").write_text(json.dumps(result, indent=1) + "\n")
-        put_between(PAGE, BEGIN, END, f"{facts_line(result['machine'])}.\n\n{table(result)}")
+    all_slots = SIMULATED if arguments.simulated else REAL
+    slots = arguments.slots or all_slots
+    measured = {n: measure(n, rounds, per_slot, simulated=arguments.simulated) for n in slots}
+    print(table(measured))
+    if not arguments.quick and tuple(slots) == all_slots:
+        keep("simulated" if arguments.simulated else "real", measured)
+
+
+def keep(how: str, measured: dict[int, list[dict]]) -> None:
+    """Write the figures of real or simulated slots, and the tables of all figures that exist."""
+    path = RESULTS / "width.json"
+    result = json.loads(path.read_text()) if path.exists() else {}
+    result |= {"machine": machine(), how: measured}
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    tables = [f"*{how} slots*\n\n{table(result[how])}" for how in ("real", "simulated") if how in result]
+    put_between(PAGE, BEGIN, END, "\n\n".join([f"{facts_line(result['machine'])}.", *tables]))
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--slots", type=int, nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--slots", type=int, nargs="+", choices=SHAPES)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--quick", action="store_true", help="one round of 5 simulations a slot; leaves nothing")
+    parser.add_argument("--simulated", action="store_true", help="tasks pause in their worker, without child processes")
     parser.add_argument("--dask", nargs=2, metavar=("ADDRESS", "SIMULATIONS"), help="run only plain Dask's program")
     return parser.parse_args()
 
@@ -80,26 +98,29 @@ def run_dask(address: str, simulations: str) -> dict:
     with Client(address, set_as_default=False) as client:
         began, cpu_s = time.perf_counter(), time.process_time()
         futures = [client.submit(asleep.run, {"seconds": SECONDS}, n, pure=False) for n in range(int(simulations))]
-        n_done = 0
-        for future in (coming := as_completed(futures, with_results=False)):
+        times = []
+        for future in (coming := as_completed(futures, loop=client.loop)):
             future.result()
             future.release()
-            n_done += 1
+            times.append(time.perf_counter())
         del coming, futures
         return {
-            "seconds": time.perf_counter() - began,
+            "seconds": times[-1] - began,
+            "middle_seconds": times[len(times) * 9 // 10] - times[len(times) // 10],
             "runner_cpu_seconds": time.process_time() - cpu_s,
-            "simulations": n_done,
+            "simulations": len(times),
         }
 
 
-def measure(slots: int, rounds: int, per_slot: int) -> list[dict]:
+def measure(slots: int, rounds: int, per_slot: int, *, simulated: bool) -> list[dict]:
     """Run each program once a round on a cluster of this many slots; return the figures of each by name."""
-    with lab() as place, wide_cluster(place, *SHAPES[slots]) as address:
+    options = ("--preload", str(BENCH / "simulated_worker.py")) if simulated else ()
+    with lab() as place, wide_cluster(place, *SHAPES[slots], *options) as address:
+        simulations, window = slots * per_slot, slots * GROUPS_PER_SLOT
         programs = {
-            "dask": lambda: dask(address, slots * per_slot),
-            "mops, fused": lambda: mops(place, slots * per_slot, 1),
-            "mops, in pieces": lambda: mops(place, slots * per_slot, IN_PIECES),
+            "dask": lambda: dask(address, simulations),
+            "mops, fused": lambda: mops(place, simulations, 1, window),
+            "mops, in pieces": lambda: mops(place, simulations, IN_PIECES, window),
         }
         found = []
         for n in range(rounds):
@@ -113,7 +134,7 @@ def measure(slots: int, rounds: int, per_slot: int) -> list[dict]:
 
 
 @contextmanager
-def wide_cluster(place: Lab, n_workers: int, threads: int) -> Iterator[str]:
+def wide_cluster(place: Lab, n_workers: int, threads: int, *options: str) -> Iterator[str]:
     """Start a scheduler and workers; yield the address."""
     folder = place.folder / "dask"
     folder.mkdir()
@@ -122,7 +143,7 @@ def wide_cluster(place: Lab, n_workers: int, threads: int) -> Iterator[str]:
     try:
         cluster.start_scheduler()
         for _ in range(n_workers):
-            cluster.add_worker(threads=threads)
+            cluster.add_worker(*options, threads=threads)
         cluster.await_workers()
         place.env["MODELOPS_SCHEDULER"] = cluster.address
         yield cluster.address
@@ -135,30 +156,33 @@ def dask(address: str, simulations: int) -> dict:
     return json.loads(subprocess.run(line, stdout=subprocess.PIPE, check=True, env=environment()).stdout)
 
 
-def mops(place: Lab, simulations: int, replicates: int) -> dict:
+def mops(place: Lab, simulations: int, replicates: int, window: int) -> dict:
     """Run the simulations as a job; return the seconds and the runner's CPU time."""
     sets = [{"seconds": SECONDS, "n": n} for n in range(simulations // replicates)]
     path = place.study("asleep:run", sets, replicates)
-    figures, said = place.job(path)
+    figures, said = place.job(path, BATCH_SIZE=window)
     if figures.get("state") != "succeeded" or figures["rows"] != len(sets) * replicates:
         raise SystemExit(f"{figures}\n{Path(said).read_text()}")
     return figures | {"simulations": figures["rows"]}
 
 
-def table(result: dict) -> str:
+def table(measured: dict) -> str:
     """Return the figures as Markdown: medians over the rounds."""
-    return "\n".join([HEAD, *(row(int(s), rounds, n) for s, rounds in result["rounds"].items() for n in rounds[0])])
+    return "\n".join(
+        [HEAD, *(row(int(slots), rounds, name) for slots, rounds in measured.items() for name in rounds[0])]
+    )
 
 
 def row(slots: int, rounds: list[dict], name: str) -> str:
     seconds = [figures[name]["seconds"] for figures in rounds]
     simulations = rounds[0][name]["simulations"]
     ratios = [figures[name]["seconds"] / figures["dask"]["seconds"] for figures in rounds]
+    middle = median(figures[name]["middle_seconds"] / figures["dask"]["middle_seconds"] for figures in rounds)
     cpu_ms = 1_000 * median(figures[name]["runner_cpu_seconds"] for figures in rounds) / simulations
     over = median(seconds) / (simulations * SECONDS / slots)
     return (
         f"| {slots} | {name} | {median(seconds):.1f} | {over:.2f} | {median(ratios):.2f} "
-        f"| {min(ratios):.2f} to {max(ratios):.2f} | {cpu_ms:.2f} |"
+        f"| {min(ratios):.2f} to {max(ratios):.2f} | {middle:.2f} | {cpu_ms:.2f} |"
     )
 
 

@@ -19,9 +19,8 @@ from mops.attempt.planning.batch_size import (
     Resources,
     TaskUsage,
     room_for_results,
-    task_bytes,
 )
-from mops.attempt.planning.task_size import WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT
+from mops.attempt.planning.task_size import WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT, limit_bytes, longest_s
 from mops.attempt.planning.window import Window, start_size
 from mops.cluster.base import Cluster
 from mops.cluster.capacity import ClusterCapacity
@@ -149,9 +148,10 @@ class Concurrency:
         workers, settings = max(self._cluster.workers, 1), self._job.settings
         free = min(allowed_bytes() - resident_bytes(), available_bytes())
         results = room_for_results(self._job.context.held_bytes, workers, free)
-        task_seconds = settings.task_seconds if settings.checkpoint_seconds > 0 else 0.0
-        in_task = task_bytes(settings.checkpoint_bytes, self._capacity.slots)
-        resources = Resources(self._capacity.slots, workers, results, in_task, task_seconds, self.window_per_slot)
+        slots = self._capacity.slots
+        task_seconds = longest_s(settings.task_seconds, slots) if settings.checkpoint_seconds > 0 else 0.0
+        in_task = limit_bytes(settings.checkpoint_bytes, slots)
+        resources = Resources(slots, workers, results, in_task, task_seconds, self.window_per_slot)
         size = self._sizer.size(resources)
         if size is None or not size.differs(self._size):
             return

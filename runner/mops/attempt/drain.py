@@ -9,6 +9,7 @@ Then the heaps of the runner and of every worker are trimmed, which returns the 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import re
@@ -128,16 +129,18 @@ def check(
         How long the scheduler and each worker have to answer, each time.
     """
     keys = frozenset(batch.keys)
+    left: dict[str, list[str]] | None = None
     for _ in polls(_POLL_SECONDS, leak_s):
-        workers = list(client.scheduler_info()["workers"])
-        left: list[str] = client.sync(_look_everywhere, client, workers, pool, keys, answer_s)
-        left += _buffers("the runner", os.getpid(), keys)
-        if not left:
+        # A worker that holds nothing of the batch does not get data of the batch later.
+        workers = [worker for worker in client.scheduler_info()["workers"] if left is None or worker in left]
+        left = dict(client.sync(_look_everywhere, client, workers, pool, keys, answer_s))
+        lines = [*itertools.chain(*left.values()), *_buffers("the runner", os.getpid(), keys)]
+        if not lines:
             logger.debug("%s: batch %d is drained: nothing is left of its %d tasks", job, batch.number, len(batch.keys))
             return True
-    more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+    more = f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
     logger.warning(
-        "%s: the check for leaks after batch %d found: %s%s", job, batch.number, "; ".join(left[:_SHOWN]), more
+        "%s: the check for leaks after batch %d found: %s%s", job, batch.number, "; ".join(lines[:_SHOWN]), more
     )
     return False
 
@@ -175,13 +178,14 @@ async def trim_worker() -> None:
 
 async def _look_everywhere(
     client: Client, workers: list[str], pool: str, keys: frozenset[str], timeout_s: float
-) -> list[str]:
-    """Ask the scheduler and the workers what they hold for these keys. Runs in the client's event loop."""
+) -> dict[str, list[str]]:
+    """Return what the scheduler and the workers hold for these keys, by holder. Runs in the client's event loop."""
     asked = [client.run_on_scheduler(on_scheduler, keys=keys)]
     asked += [client.run(on_worker, workers=[worker], pool=pool, keys=keys) for worker in workers]
     names = ["the scheduler", *workers]
     answers = await asyncio.gather(*(asyncio.wait_for(one, timeout_s) for one in asked), return_exceptions=True)
-    return [line for name, answer in zip(names, answers, strict=True) for line in _lines(name, answer)]
+    found = {name: _lines(name, answer) for name, answer in zip(names, answers, strict=True)}
+    return {name: lines for name, lines in found.items() if lines}
 
 
 def _lines(name: str, answer: Any) -> list[str]:

@@ -23,11 +23,10 @@ from mops.attempt.concurrency import Concurrency
 from mops.attempt.drain import DrainThread
 from mops.attempt.job_families import JobFamilies
 from mops.attempt.lost_tasks import quarantine_result
-from mops.attempt.planning.batch_size import task_bytes
 from mops.attempt.planning.forecast import Forecast
 from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
 from mops.attempt.planning.plan import Plan
-from mops.attempt.planning.task_size import TaskSizer
+from mops.attempt.planning.task_size import TaskSizer, limit_bytes
 from mops.attempt.reporting.observer import Observer
 from mops.attempt.reporting.progress import Progress, ProgressCallback, Snapshot
 from mops.attempt.reporting.text_log import TextLogBuffer
@@ -224,15 +223,14 @@ class Runner:
             self._tasks_in_flight.reconnect()
 
     def _request_for(self, task: Task) -> TaskRequest:
-        settings, groups = self._job.settings, self._job.groups
+        slots, groups = self._plan.share.slots, self._job.groups
         return TaskRequest(
             self._job.context,
             task.number,
             groups.groups(task.groups) if task.replicates is None else (groups.part(task.groups[0], task.replicates),),
             self._families.known,
-            # Twice the planned time: a task that takes longer comes back after one of its groups.
-            seconds=2 * settings.task_seconds,
-            bytes=task_bytes(settings.checkpoint_bytes, self._plan.share.slots),
+            seconds=self._plan.sizer.limit_s(slots),
+            bytes=limit_bytes(self._job.settings.checkpoint_bytes, slots),
             replicates=task.replicates,
             alone=task.alone,
             per_worker=self._concurrency.per_worker,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition
 from typing import Literal
@@ -20,7 +19,7 @@ logger = logging.getLogger(__name__)
 ThreadName = Literal["fetch", "deliver", "send", "explain", "connect"]
 
 FETCHES = 4
-"""The most results that are fetched at once, so that one slow worker does not hold up the others.
+"""The most fetches at once. Each takes all results that are ready, so that one slow worker does not hold up others.
 
 Dask sends up to five gathers at once as separate requests, so that one of them can be given up alone."""
 
@@ -116,18 +115,19 @@ class FetchLimit:
         """How many results may be fetched at once now."""
         return max(self._limit_bytes // max(*self._recent, 1, 1), 1) if self._recent else 1
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Hold room for one result while the body fetches and delivers it."""
+    def take(self, n_wanted: int) -> int:
+        """Wait until there is room for a result; take room for as many as are wanted, and return their number."""
         with self._changed:
             self._changed.wait_for(lambda: self._n < self.at_once)
-            self._n += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._n -= 1
-                self._changed.notify_all()
+            n = min(n_wanted, self.at_once - self._n)
+            self._n += n
+            return n
+
+    def give_back(self, n: int) -> None:
+        """Give back the room of results that are delivered, or do not come."""
+        with self._changed:
+            self._n -= n
+            self._changed.notify_all()
 
     def add_size(self, n_bytes: int) -> None:
         """Take the size of a result."""

@@ -10,9 +10,11 @@ because the connection broke.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -118,6 +120,7 @@ class TasksInFlight:
         self._cluster, self._deliver, self._put, self._threads = cluster, deliver, put, threads
         self._fetch_limit = FetchLimit(room_bytes)
         self._flights: dict[int, _Flight] = {}
+        self._ready: deque[_Flight] = deque()  # there is a result, or the task is lost
         self._delivering = threading.Lock()
         self._closing = False
 
@@ -164,8 +167,7 @@ class TasksInFlight:
         """Remove a task from the cluster; return False if its result is being delivered now."""
         flight = self._flights.pop(task.number, None)
         if flight is not None:
-            for future in flight.futures:
-                _release(future)
+            _release(flight.futures)
         return flight is not None
 
     def reconnect(self) -> None:
@@ -242,15 +244,42 @@ class TasksInFlight:
 
     def _fetch_when_done(self, flight: _Flight) -> None:
         """Fetch a result when Dask reports that it is there. Dask calls back in a separate thread."""
-        flight.futures[0].add_done_callback(lambda _: self._threads.call("fetch", lambda: self._fetch(flight)))
+        flight.futures[0].add_done_callback(lambda _: self._fetch_soon(flight))
 
-    def _fetch(self, flight: _Flight) -> None:
-        """Deliver a result and release its future, or find out what happened to the task."""
+    def _fetch_soon(self, flight: _Flight) -> None:
+        self._ready.append(flight)
+        self._threads.call("fetch", self._fetch)
+
+    def _fetch(self) -> None:
+        """Deliver the results that are ready and release their futures, or find out what happened to the tasks.
+
+        There is one call for each task that is ready, and the first call takes as many as there is room for.
+        """
+        if not self._ready:
+            return
+        n = self._fetch_limit.take(len(self._ready))
+        try:
+            flights = [flight for flight in self._take_ready(n) if self._is_finished(flight)]
+            for outcomes in self._outcomes(flights):
+                n_came = len(outcomes)
+                self._deliver_outcomes(outcomes)
+                self._fetch_limit.give_back(n_came)
+                n -= n_came
+        finally:
+            self._fetch_limit.give_back(n)
+
+    def _take_ready(self, n: int) -> Iterator[_Flight]:
+        with contextlib.suppress(IndexError):  # another thread has taken some
+            for _ in range(n):
+                yield self._ready.popleft()
+
+    def _is_finished(self, flight: _Flight) -> bool:
+        """Tell whether a task has a result to fetch. If it has none, do what follows from that."""
         if self._closing or not self._is_open(flight):
-            return  # this object is closing, or the task was recalled and runs again
+            return False  # this object is closing, or the task was recalled and runs again
         match flight.futures[0].status:
             case "finished":
-                self._deliver_result(flight)
+                return True
             case "error":
                 self._explain_later(flight)
             case "pending":  # the worker with the result was lost, and Dask runs the task again
@@ -258,6 +287,7 @@ class TasksInFlight:
             case status:
                 connected = self._is_connected(flight)
                 self._settle(flight, TaskLost(flight.task, f"Dask's status is {status!r}", connected=connected))
+        return False
 
     def _wait_again(self, flight: _Flight) -> None:
         try:
@@ -265,27 +295,49 @@ class TasksInFlight:
         except Exception as error:  # noqa: BLE001 - _settle_error raises defects
             self._settle_error(flight, error)
 
-    def _deliver_result(self, flight: _Flight) -> None:
-        future = flight.futures[0]
-        with self._fetch_limit.one():
-            try:
-                result = self._cluster.result(future, lambda: self._closing or not self._is_open(flight))
-            except RunsAgain:
-                self._wait_again(flight)
-                return
-            except KilledWorker:  # the transfer ended the worker, and running the task again ended another one
-                self._explain_later(flight)
-                return
-            except Exception as error:  # noqa: BLE001 - _settle_error raises defects
-                self._settle_error(flight, error)
-                return
-            self._fetch_limit.add_size(result.nbytes)
-            with self._delivering:
-                if self._flights.pop(flight.task.number, None) is None:
-                    return  # recalled meanwhile, and runs again
-                event = self._deliver(flight.task, result)
-            _release(future)
-        self._put(event)
+    def _outcomes(self, flights: list[_Flight]) -> Iterator[list[tuple[_Flight, TaskResult | Exception]]]:
+        """Fetch results together; yield them with their tasks as they come, each task once."""
+        left = {flight.futures[0].key: flight for flight in flights}
+
+        def given_up(future: Future[Any]) -> bool:
+            return self._closing or not self._is_open(left[future.key])
+
+        try:
+            for outcomes in self._cluster.results([flight.futures[0] for flight in left.values()], given_up):
+                found = [(left.pop(future.key), outcome) for future, outcome in outcomes]
+                outcomes.clear()  # the caller's list is the only one that keeps results in memory
+                yield found
+        except Exception as error:  # noqa: BLE001 - _settle_error raises defects
+            yield [(flight, error) for flight in left.values()]
+
+    def _deliver_outcomes(self, outcomes: list[tuple[_Flight, TaskResult | Exception]]) -> None:
+        """Deliver results, then release their futures together, then put the events."""
+        futures: list[Future[Any]] = []
+        events: list[object] = []
+        try:
+            while outcomes:  # the committer may free each result at once, because the list does not keep it
+                flight, outcome = outcomes.pop(0)
+                if isinstance(outcome, Exception):
+                    self._without_result(flight, outcome)
+                    continue
+                self._fetch_limit.add_size(outcome.nbytes)
+                with self._delivering:
+                    if self._flights.pop(flight.task.number, None) is not None:  # else recalled, and runs again
+                        events.append(self._deliver(flight.task, outcome))
+                        futures.append(flight.futures[0])
+        finally:
+            _release(futures)
+            for event in events:
+                self._put(event)
+
+    def _without_result(self, flight: _Flight, error: Exception) -> None:
+        """Do what follows from an error that came instead of a result."""
+        if isinstance(error, RunsAgain):
+            self._wait_again(flight)
+        elif isinstance(error, KilledWorker):  # the transfer ended the worker, and running it again ended another one
+            self._explain_later(flight)
+        else:
+            self._settle_error(flight, error)
 
     def _explain_later(self, flight: _Flight) -> None:
         flight.failed_at = time.monotonic()
@@ -339,16 +391,19 @@ async def _scatter(client: Client, key: str, replicates: list[ResultBuffer]) -> 
     return cast("Future[Any]", futures[key])
 
 
-def _release(future: Future[Any]) -> None:
-    """Release a result on the cluster.
+def _release(futures: list[Future[Any]]) -> None:
+    """Release results on the cluster.
 
     Dask sends a release after two turns of the client's event loop, and a task after one. Without a turn between them
     the next tasks would reach the scheduler first, which would then hold more than the window.
     """
+    if not futures:
+        return
     try:
-        future.release()
-        future.client.sync(asyncio.sleep, 0)
+        for future in futures:
+            future.release()
+        futures[0].client.sync(asyncio.sleep, 0)
     except Exception as error:
         # A closed or reconnecting client has nothing to release.
-        if future.client.status == "running" and not isinstance(error, CONNECTION_ERRORS):
+        if futures[0].client.status == "running" and not isinstance(error, CONNECTION_ERRORS):
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from distributed import CancelledError, Client, Future
@@ -17,6 +17,10 @@ FETCH_SECONDS = 300.0
 
 CONNECTION_ERRORS = (ClosedClientError, CancelledError, OSError, TimeoutError, ValueError)
 """Dask's errors when the connection to a scheduler or to a worker breaks."""
+
+
+Outcomes = list[tuple[Future[Any], TaskResult | Exception]]
+"""Futures, each with its result or with the reason why there is none."""
 
 
 class Cluster(Protocol):
@@ -64,22 +68,23 @@ class Cluster(Protocol):
             Addresses of workers that must not run the task while other workers are there.
         """
 
-    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
-        """Fetch the result of a finished task.
+    def results(self, futures: Sequence[Future[Any]], given_up: Callable[[Future[Any]], bool]) -> Iterator[Outcomes]:
+        """Fetch the results of finished tasks together; yield lists of those that have come meanwhile.
+
+        A result that does not come has an error in its place. :class:`RunsAgain`: the worker with the result was lost,
+        and Dask runs the task again. KilledWorker: the transfer ended the worker, and running the task again ended
+        another one. One of :data:`CONNECTION_ERRORS`: the connection broke, the fetch was given up, or the worker does
+        not answer.
 
         Parameters
         ----------
         given_up
-            Called several times a second. When it returns True, the fetch ends with CancelledError.
+            Called several times a second with each future. When it returns True, its fetch ends with CancelledError.
 
         Raises
         ------
-        RunsAgain
-            The worker with the result was lost, and Dask runs the task again.
-        KilledWorker
-            The transfer ended the worker, and running the task again ended another one.
-        CancelledError, OSError, TimeoutError
-            The connection broke, the fetch was given up, or the worker does not answer.
+        Exception
+            The error of all futures that have not come.
         """
 
     def worker_that_raised(self, key: str) -> str:

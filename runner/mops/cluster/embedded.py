@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -10,6 +10,7 @@ import dask.config
 from dask.system import cpu_count
 from distributed import Client, Future, Scheduler, SpecCluster, Worker
 
+from mops.cluster.base import Outcomes
 from mops.cluster.connect import silence_dask
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
@@ -69,9 +70,13 @@ class EmbeddedCluster:
         """As :meth:`mops.cluster.base.Cluster.annotations`: the embedded scheduler reads none."""
         return {}
 
-    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
-        """As :meth:`mops.cluster.base.Cluster.result`."""
-        return cast("TaskResult", future.result())
+    def results(self, futures: Sequence[Future[Any]], given_up: Callable[[Future[Any]], bool]) -> Iterator[Outcomes]:
+        """As :meth:`mops.cluster.base.Cluster.results`."""
+        for future in futures:
+            try:
+                yield [(future, cast("TaskResult", future.result()))]
+            except Exception as error:  # noqa: BLE001 - the caller tells defects from lost tasks
+                yield [(future, error)]
 
     def worker_that_raised(self, key: str) -> str:
         """As :meth:`mops.cluster.base.Cluster.worker_that_raised`: there is one worker."""

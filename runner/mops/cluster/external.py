@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from distributed import CancelledError, Client, Future
+from distributed import Client, Future
 
-from mops.cluster.base import AVOID, CONNECTION_ERRORS, FETCH_SECONDS, SECONDS, SUSPECT, RunsAgain
+from mops.cluster.base import AVOID, CONNECTION_ERRORS, SECONDS, SUSPECT, Outcomes
 from mops.cluster.connect import CONNECT_SECONDS, check_address, silence_dask
+from mops.cluster.fetch import fetched
 from mops.cluster.other_jobs import JobCard, OtherJobs
 from mops.cluster.scheduler_plugin import AttemptPlugin
 from mops.cluster.shares import WEIGHTS, ShareRequest
@@ -33,14 +32,13 @@ from mops.cluster.worker_losses import (
 from mops.errors import ClusterError
 from mops.settings import Settings
 from mops.system.cgroup import OomKills, container_kills
-from mops.task import Task, TaskResult
+from mops.task import Task
 from mops.waiting import polls
 from mops.worker.run_task import stop_pool
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_FETCH_POLL_SECONDS = 0.25
 _WATCH_SECONDS = 2.0
 _SOURCES_EVERY = 5  # rounds of the watching thread, because each asks every nanny
 _CLOSE_SECONDS = 5.0
@@ -115,9 +113,9 @@ class ExternalCluster:
             self._exchange_requests()
         return self._other_requests
 
-    def result(self, future: Future[Any], given_up: Callable[[], bool]) -> TaskResult:
-        """As :meth:`mops.cluster.base.Cluster.result`."""
-        return cast("TaskResult", future.client.sync(_fetch, future, given_up))
+    def results(self, futures: Sequence[Future[Any]], given_up: Callable[[Future[Any]], bool]) -> Iterator[Outcomes]:
+        """As :meth:`mops.cluster.base.Cluster.results`."""
+        return fetched(futures, given_up)
 
     def worker_that_raised(self, key: str) -> str:
         """As :meth:`mops.cluster.base.Cluster.worker_that_raised`."""
@@ -291,29 +289,6 @@ class ExternalCluster:
                 self._client.close(timeout=_CLOSE_SECONDS)
             except Exception as error:  # noqa: BLE001 - the connection is not used again, whatever Dask raises
                 logger.debug("cannot close the connection to Dask: %r", error)
-
-
-async def _fetch(future: Future[Any], given_up: Callable[[], bool]) -> Any:
-    """Fetch a result as :meth:`mops.cluster.base.Cluster.result` does. Runs in the client's event loop.
-
-    Dask's own gathering would wait until a lost result is computed again, which may take hours.
-    """
-    fetching = asyncio.ensure_future(future.client.gather([future], asynchronous=True))
-    deadline = time.monotonic() + FETCH_SECONDS
-    try:
-        while not (await asyncio.wait({fetching}, timeout=_FETCH_POLL_SECONDS))[0]:
-            if future.status == "pending":
-                raise RunsAgain
-            if given_up():
-                raise CancelledError(future.key)
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the result did not come within {FETCH_SECONDS:g} s")
-        if fetching.cancelled():
-            raise CancelledError(future.key)
-        (result,) = fetching.result()
-    finally:
-        fetching.cancel()
-    return result
 
 
 def _worker_that_raised(key: str, dask_scheduler: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -183,13 +183,15 @@ class SimCluster:
         self.notes_taken.append(avoid)
         return {}
 
-    def result(self, future: SimFuture, given_up: Callable[[], bool]) -> TaskResult:
-        if future.status == "pending":
-            raise RunsAgain
-        if future.status != "finished" or future.client.status != "running":
-            raise CancelledError(future.key)
-        assert future.result is not None
-        return future.result
+    def results(self, futures: list[SimFuture], given_up: Callable[[SimFuture], bool]) -> Iterator[list[Any]]:
+        for future in futures:
+            if future.status == "pending":
+                yield [(future, RunsAgain())]
+            elif future.status != "finished" or future.client.status != "running":
+                yield [(future, CancelledError(future.key))]
+            else:
+                assert future.result is not None
+                yield [(future, future.result)]
 
     def worker_that_raised(self, key: str) -> str:
         self.client.must_be_open()

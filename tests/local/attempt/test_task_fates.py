@@ -163,6 +163,23 @@ def test_a_result_that_dask_computes_again_does_not_delay_the_others(tmp_path: P
     assert sorted(lab.kept.done) == list(range(8))
 
 
+def test_results_that_are_ready_are_fetched_together(tmp_path: Path) -> None:
+    """Each result cost three round trips, so that a job on 160 slots waited for the runner."""
+    lab = started(RunnerLab(tmp_path, [1] * 12, slots=4, workers=4))
+    lab.answer(lab.cluster.running[0])
+    lab.settle()  # from now on the size of a result is known
+    running = list(lab.cluster.running)
+    for future in running:
+        lab.answer(future)
+    assert len(running) > 2
+    before = len(lab.kept.done)
+    lab.threads.step("fetch")
+    assert len(lab.kept.done) - before == len(running)
+    assert not any(future.key in lab.cluster.client.futures for future in running), "released before the next tasks"
+    lab.finish()
+    assert sorted(lab.kept.done) == list(range(12))
+
+
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_task_whose_result_kills_the_worker_that_sends_it_is_quarantined(tmp_path: Path, *, removed: bool) -> None:
     """Dask ran it without end. Workers that are removed on purpose say nothing about the task."""

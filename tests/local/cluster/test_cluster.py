@@ -36,8 +36,7 @@ def test_a_result_of_the_embedded_cluster_is_taken_where_it_lies() -> None:
     with start_embedded("1", 2) as cluster:
         future = cluster.client.submit(list, "ab", key="ab")
         future.result()  # waits for it
-        found = cluster.result(future, lambda: False)
-        assert found == ["a", "b"]
+        assert list(cluster.results([future], lambda _: False)) == [[(future, ["a", "b"])]]
 
 
 def test_an_attempt_that_is_done_has_its_children_ended_beside_it(

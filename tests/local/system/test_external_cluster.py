@@ -10,17 +10,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cut import way_to
 from dask.base import annotate
 from dask_processes import DaskProcesses, dask_in, free_port, gone
-from distributed import Client, Scheduler
+from distributed import Client, Future, Scheduler
 from study_lab import GONE_SECONDS, MOPS, Runner, StudyLab, betas, rows_of, wait_for
 
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.cluster.base import RunsAgain
-from mops.cluster.external import connect_external
+from mops.cluster.external import ExternalCluster, connect_external
 from mops.settings import Settings
 from mops.task import Task
 from soak import generator, repeats
@@ -396,6 +397,12 @@ def test_an_attempt_that_loses_all_workers_ends_and_the_job_resumes(lab: StudyLa
     assert rows_of(lab.job()) == lab.serial()
 
 
+def fetch(cluster: ExternalCluster, future: Future[Any]) -> Any:
+    """Return the result, or the error that came instead."""
+    ((_, outcome),) = next(cluster.results([future], lambda _: False))
+    return outcome
+
+
 def test_the_runner_does_not_wait_for_a_result_that_is_lost_with_all_workers(
     lab: StudyLab, dask: DaskProcesses
 ) -> None:
@@ -403,19 +410,18 @@ def test_the_runner_does_not_wait_for_a_result_that_is_lost_with_all_workers(
     with connect_external(dask.address, "run", Settings()) as cluster:
         future = cluster.client.submit(int, 7, key="sim-job-1-1", pure=False)
         wait_for(future.done)
-        assert cluster.result(future, lambda: False) == 7
+        assert fetch(cluster, future) == 7
         for worker in list(dask.workers):
             dask.kill(worker)
         wait_for(lambda: not cluster.client.nthreads())
         if future.status == "finished":
-            with pytest.raises(RunsAgain):
-                cluster.result(future, lambda: False)
+            assert isinstance(fetch(cluster, future), RunsAgain)
         assert future.status in ("pending", "lost")
         again = threading.Event()
         future.add_done_callback(lambda _: again.set())
         dask.add_worker()
         assert again.wait(60)
-        assert cluster.result(future, lambda: False) == 7, "the same future brings it when it is there again"
+        assert fetch(cluster, future) == 7, "the same future brings it when it is there again"
 
 
 def error_of(runner: Runner) -> list[str]:

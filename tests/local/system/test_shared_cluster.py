@@ -288,9 +288,7 @@ def test_a_task_that_waits_to_run_alone_is_not_blamed_for_another_job(
     ):
         dask.add_worker("--nanny")
         given = {"annotations": lambda *_: {}, "loss_cause": lambda *_: UNKNOWN}
-        cluster: Any = SimpleNamespace(
-            client=client, is_connected=True, result=lambda future, _: future.result(), **given
-        )
+        cluster: Any = SimpleNamespace(client=client, is_connected=True, **given)
         with contextlib.closing(
             TasksInFlight(cluster, lambda *_: None, events.put, TaskThreads(events.put), 1 << 20)
         ) as tasks_in_flight:

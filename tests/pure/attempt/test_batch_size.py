@@ -16,7 +16,6 @@ from mops.attempt.planning.batch_size import (
     TaskUsage,
     batch_size_for,
     room_for_results,
-    task_bytes,
 )
 from mops.attempt.planning.task_size import TASKS_PER_SLOT
 from mops.system.memory_limits import HEADROOM_BYTES
@@ -71,11 +70,6 @@ def test_a_window_of_short_groups_makes_tasks_that_run_to_their_end() -> None:
 def test_groups_larger_than_a_task_still_make_tasks_for_every_slot() -> None:
     sizes = batch_size_for([replace(TASK, result_bytes=5 * MIB)], replace(ROOM, task_bytes=4 * MIB))
     assert sizes.groups == TASKS_PER_SLOT * ROOM.slots
-
-
-def test_the_tasks_of_all_slots_fill_half_a_checkpoint() -> None:
-    assert task_bytes(64 * MIB, 2) == 16 * MIB
-    assert task_bytes(MIB, 1 << 20) == 1
 
 
 def test_a_group_without_results_counts_as_a_byte() -> None:

@@ -19,6 +19,7 @@ from mops.attempt.planning.task_size import (
     WINDOW_PER_EMBEDDED_SLOT,
     WINDOW_PER_SLOT,
     TaskSizer,
+    limit_bytes,
 )
 from mops.attempt.planning.window import Window
 from mops.cluster.shares import Share
@@ -374,6 +375,20 @@ def test_a_task_shrinks_near_the_end_of_the_job(n_left: int, expected: float) ->
     sizer = TaskSizer(1.0, fuse=True, window_per_slot=WINDOW_PER_SLOT)
     sizer.add(1.0, n_groups=1, n_simulations=1)
     assert sizer.budget_s(n_left, slots=2) == expected
+
+
+@pytest.mark.parametrize(("slots", "most", "least"), [(2, 1.0, 0.1), (160, 1.0, 0.8), (1000, 5.0, 5.0)])
+def test_tasks_on_many_slots_are_so_long_that_the_runner_keeps_up(slots: int, most: float, least: float) -> None:
+    sizer = TaskSizer(1.0, fuse=True, window_per_slot=WINDOW_PER_SLOT)
+    sizer.add(1.0, n_groups=1, n_simulations=1)
+    assert (sizer.budget_s(10**6, slots), sizer.budget_s(0, slots)) == (most, least)
+    assert sizer.limit_s(slots) == 2 * most
+
+
+@pytest.mark.parametrize(("slots", "shares"), [(1, 2), (16, 32), (160, 64), (1000, 64)])
+def test_a_task_may_return_its_share_of_a_checkpoint(slots: int, shares: int) -> None:
+    assert limit_bytes(64 << 20, slots) == (64 << 20) // shares
+    assert limit_bytes(1, slots) == 1
 
 
 @pytest.mark.parametrize(

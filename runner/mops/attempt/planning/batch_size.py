@@ -67,9 +67,9 @@ class Resources:
     result_bytes
         Room for results on workers and in the runner.
     task_bytes
-        Bytes of results at which a task comes back, with the rest of its groups unrun (:func:`task_bytes`).
+        Bytes of results at which a task comes back, with the rest of its groups unrun.
     task_seconds
-        MODELOPS_JOB_TASK_SECONDS; 0: each group is a task.
+        How long a task should take; 0: each group is a task.
     window_per_slot
         The least tasks that a window is divided into, for each slot.
     """
@@ -108,11 +108,6 @@ class BatchSize:
 
 
 RESULTS_SHARE = 0.25
-
-
-def task_bytes(checkpoint_bytes: int, slots: int) -> int:
-    """Return the bytes of results at which a task comes back: the tasks of all slots fill half a checkpoint."""
-    return max(checkpoint_bytes // (2 * slots), 1)
 
 
 def room_for_results(held_bytes: int, workers: int, runner_free_bytes: int) -> int:

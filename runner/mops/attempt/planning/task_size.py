@@ -25,6 +25,14 @@ tasks, which cost the runner 7 ms each, with a gap between a group's last simula
 60 ms on two slots, the end of a job lost 90 ms of slot time at 0.03 s and 65 ms at 0.1 s, and the job had 20 tasks
 instead of 34."""
 
+TASKS_PER_SECOND = 200
+"""The most tasks per second that a job plans for, because a task costs the runner 2 to 3 ms of CPU time. With more
+slots than this, tasks become longer than TASK_SECONDS. Tasks near the job's end do not shrink below it either."""
+
+SHARES_OF_CHECKPOINT = 64
+"""The least bytes of a task are this part of a checkpoint. With the slots alone, a task on a thousand slots would come
+back after 32 KiB, which is often one simulation."""
+
 _DECAY = 0.8
 
 
@@ -34,7 +42,7 @@ class TaskSizer:
     Parameters
     ----------
     task_seconds
-        How long a task should take.
+        How long a task should take, on few slots.
     fuse
         Whether a task may hold several groups.
     window_per_slot
@@ -110,11 +118,26 @@ class TaskSizer:
     def budget_s(self, n_left: int, slots: int) -> float:
         """Return how many seconds of work a task should hold.
 
-        That is about ``task_seconds``. Near the job's end it is a share of the remaining work, so that all slots finish
+        That is :func:`longest_s`. Near the job's end it is a share of the remaining work, so that all slots finish
         together (guided self-scheduling, Polychronopoulos and Kuck 1987).
         """
         left_s = n_left * (self.seconds_per_group or 0.0)
-        return min(self._task_seconds, max(left_s / (2 * slots), MIN_TASK_SECONDS))
+        least_s = max(left_s / (2 * slots), MIN_TASK_SECONDS, slots / TASKS_PER_SECOND)
+        return min(longest_s(self._task_seconds, slots), least_s)
+
+    def limit_s(self, slots: int) -> float:
+        """Return after how many seconds a task comes back early: twice the planned time."""
+        return 2 * longest_s(self._task_seconds, slots)
+
+
+def longest_s(task_seconds: float, slots: int) -> float:
+    """Return how long a task should take while much work is left: ``task_seconds``, and longer on many slots."""
+    return max(task_seconds, slots / TASKS_PER_SECOND)
+
+
+def limit_bytes(checkpoint_bytes: int, slots: int) -> int:
+    """Return after how many bytes of results a task comes back early: all tasks together fill half a checkpoint."""
+    return max(checkpoint_bytes // min(2 * slots, SHARES_OF_CHECKPOINT), 1)
 
 
 def least_tasks(slots: int, per_slot: float) -> int:

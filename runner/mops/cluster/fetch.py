@@ -1,0 +1,123 @@
+"""Fetches the results of several tasks from the workers of an external cluster, in as few messages as possible.
+
+On many slots the way of a result bounds the rate of a job: a message to the scheduler, one to the worker, and two
+switches of threads. So one question to the scheduler finds the workers of all results, and one message to each worker
+brings its results. What does not come this way is fetched by Dask's ``gather``, one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from distributed import CancelledError, Future
+from distributed.worker import get_data_from_worker
+
+from mops.cluster.base import FETCH_SECONDS, Outcomes, RunsAgain
+
+_POLL_SECONDS = 0.25
+
+GivenUp = Callable[[Future[Any]], bool]
+
+
+def fetched(futures: Sequence[Future[Any]], given_up: GivenUp) -> Iterator[Outcomes]:
+    """Fetch results as :meth:`mops.cluster.base.Cluster.results` does.
+
+    A worker that does not answer holds up only its own results: what has come after a quarter of a second is yielded.
+    """
+    arrived: deque[tuple[Future[Any], Any]] = deque()
+    fetching: list[asyncio.Task[None]] = []
+
+    async def wait() -> None:
+        if not fetching:
+            fetching.append(asyncio.ensure_future(_Fetch(given_up, arrived).all(futures)))
+        await asyncio.wait(fetching, timeout=_POLL_SECONDS)
+
+    n_left = len(futures)
+    while n_left:
+        futures[0].client.sync(wait)
+        is_over = fetching[0].done()
+        outcomes = [arrived.popleft() for _ in range(len(arrived))]
+        n_left -= len(outcomes)
+        if is_over and n_left:
+            if fetching[0].cancelled():
+                raise CancelledError("the connection has closed")
+            fetching[0].result()
+        if outcomes:
+            yield outcomes
+
+
+class _Fetch:
+    """One fetch of several results. Everything runs in the client's event loop.
+
+    Parameters
+    ----------
+    arrived
+        Takes the outcomes.
+    """
+
+    def __init__(self, given_up: GivenUp, arrived: deque[tuple[Future[Any], Any]]):
+        self._given_up, self._arrived = given_up, arrived
+        self._deadline = time.monotonic() + FETCH_SECONDS
+
+    async def all(self, futures: Sequence[Future[Any]]) -> None:
+        who_has: dict[Any, Sequence[str]] = {}
+        with contextlib.suppress(Exception):  # gathering tells what is wrong
+            asked = futures[0].client.scheduler.who_has(keys=[future.key for future in futures])
+            who_has = await self._watched(asked, futures)
+        by_worker: dict[str, list[Future[Any]]] = {}
+        for future in futures:
+            by_worker.setdefault(next(iter(who_has.get(future.key, ())), ""), []).append(future)
+        await asyncio.gather(*(self._from_worker(worker, some) for worker, some in by_worker.items()))
+
+    async def _from_worker(self, worker: str, futures: Sequence[Future[Any]]) -> None:
+        found: dict[Any, Any] = {}
+        if worker:
+            with contextlib.suppress(Exception):  # gathering tells what is wrong
+                asked = get_data_from_worker(futures[0].client.rpc, [future.key for future in futures], worker)
+                found = (await self._watched(asked, futures)).get("data", {})  # without data: the worker is busy
+        for future in futures:
+            outcome = found.pop(future.key, None)
+            if outcome is None:
+                try:
+                    outcome = await self._gathered(future)
+                except Exception as error:  # noqa: BLE001 - the caller tells defects from lost tasks
+                    outcome = error
+            self._arrived.append((future, outcome))
+
+    async def _gathered(self, future: Future[Any]) -> Any:
+        """Fetch one result with Dask's own gathering, which tells the scheduler if the result is lost.
+
+        Alone it would wait until a lost result is computed again, which may take hours.
+        """
+        (result,) = await self._watched(future.client.gather([future], asynchronous=True), [future])
+        return result
+
+    async def _watched(self, call: Awaitable[Any], futures: Sequence[Future[Any]]) -> Any:
+        """Await a call unless one of the futures cannot come any longer; return what it returns.
+
+        Raises
+        ------
+        RunsAgain, CancelledError, TimeoutError
+            As :meth:`mops.cluster.base.Cluster.results` says.
+        """
+        calling = asyncio.ensure_future(call)
+        try:
+            while not calling.done():
+                for future in futures:
+                    if future.status == "pending":
+                        raise RunsAgain
+                    if self._given_up(future):
+                        raise CancelledError(future.key)
+                if time.monotonic() > self._deadline:
+                    raise TimeoutError(f"the result did not come within {FETCH_SECONDS:g} s")
+                await asyncio.wait({calling}, timeout=_POLL_SECONDS)
+            if calling.cancelled():
+                raise CancelledError(futures[0].key)
+            return calling.result()
+        finally:
+            calling.cancel()
