@@ -21,7 +21,7 @@ _APART = frozenset({"Random", "SystemRandom"})
 _kept: list[int] = []
 """The last seed, if nothing has read a name of ``random`` since."""
 
-# Python seeds ``random`` anew in a process that a model forks, so that its processes draw different numbers.
+# Python gives ``random`` a new seed in a process that a model forks, so that processes draw different numbers.
 os.register_at_fork(after_in_child=_kept.clear)
 
 

@@ -95,7 +95,7 @@ class JobPaths:
 
     @property
     def snapshot(self) -> str:
-        """What the first records of the log mean, so that nobody needs to read them all."""
+        """What the first records of the log mean, so that readers begin after these records."""
         return f"{self.root}/snapshot.json"
 
     @property

@@ -63,7 +63,7 @@ def test_a_window_of_short_groups_makes_tasks_that_run_to_their_end() -> None:
     """Tasks held more groups than their bytes allow. They came back early, and the other groups were sent again."""
     short = replace(TASK, seconds=0.001, result_bytes=64 << 10)
     sizes = batch_size_for([short], replace(ROOM, task_bytes=4 * MIB))
-    assert sizes.explanation.endswith("1024 in flight, 64 in a task")
+    assert "1024 parameter sets in flight, 64 in a task" in sizes.explanation
     assert 64 * short.result_bytes == 4 * MIB
 
 

@@ -1,4 +1,4 @@
-"""A snapshot of a job's log: what records 1 to k mean, so that nobody needs to read them all again.
+"""A snapshot of a job's log: what records 1 to k mean, so that readers begin after record k.
 
 Records never change, so their meaning never changes. A snapshot has the nonce of record k. A reader uses the snapshot
 only if record k of the log has this nonce: a snapshot of a deleted job of the same name is useless. A missing,
