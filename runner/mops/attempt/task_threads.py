@@ -25,6 +25,8 @@ Dask sends up to five gathers at once as separate requests, so that one of them 
 
 _THREADS: dict[ThreadName, int] = {"fetch": FETCHES, "deliver": 1, "send": 1, "explain": 1, "connect": 1}
 _RECENT = 16
+_MOST_AT_ONCE = 2 * _RECENT
+"""The most results that are fetched at once, however small the last ones were: the next ones may be large."""
 
 
 @dataclass
@@ -113,7 +115,9 @@ class FetchLimit:
     @property
     def at_once(self) -> int:
         """How many results may be fetched at once now."""
-        return max(self._limit_bytes // max(*self._recent, 1, 1), 1) if self._recent else 1
+        if not self._recent:
+            return 1
+        return min(max(self._limit_bytes // max(*self._recent, 1, 1), 1), _MOST_AT_ONCE)
 
     def take(self, n_wanted: int) -> int:
         """Wait until there is room for a result; take room for as many as are wanted, and return their number."""

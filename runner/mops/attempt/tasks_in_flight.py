@@ -260,6 +260,8 @@ class TasksInFlight:
         n = self._fetch_limit.take(len(self._ready))
         try:
             flights = [flight for flight in self._take_ready(n) if self._is_finished(flight)]
+            self._fetch_limit.give_back(n - len(flights))
+            n = len(flights)
             for outcomes in self._outcomes(flights):
                 n_came = len(outcomes)
                 self._deliver_outcomes(outcomes)

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mops.child import generators
 from mops.child.channel import Message
 from mops.child.outputs import as_tables, is_writable
 from mops.child.replacement import ReplacementPolicy
@@ -346,7 +345,6 @@ class UserCode:
     def __init__(self, load: Message, imported_in: WorkingFolder):
         root = Path(load["root"])
         self.scratch = load["scratch"]
-        generators.watch()
         sys.path.insert(0, str(root))
         sys.argv = [str(root / EntryPoint.parse(load["model"]).file)]  # as if the model's file ran as a script
         before = _threads()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import sys
 import time
 from typing import Any
 
+import numpy as np
+
 from mops.child.blocks import Parts, table_of
 from mops.child.buffers import BufferWriter, Tables
 from mops.child.channel import Channel, Message, ProgressPage
-from mops.child.generators import seed_generators
 from mops.child.load import UserCode
 from mops.child.outputs import Results
 from mops.child.tracebacks import failure_of
@@ -31,6 +33,12 @@ def flush_prints() -> None:
     for stream in (sys.stdout, sys.stderr):  # the model may have put anything there
         with contextlib.suppress(Exception):
             stream.flush()
+
+
+def _seed_generators(seed: int) -> None:
+    random.seed(seed)
+    # numpy's legacy generator takes 32 bits, or a list of them.
+    np.random.seed(seed if seed < 2**32 else [seed & 0xFFFFFFFF, seed >> 32])  # noqa: NPY002
 
 
 class TaskRun:
@@ -119,7 +127,7 @@ class TaskRun:
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
-            seed_generators(seed)
+            _seed_generators(seed)
             parts = self._results.read(self._code.model(params, seed), seed)
         except BaseException as error:  # noqa: BLE001 - the model may raise anything, SystemExit too
             self._writer.failed(position, replicate, None, self._failure(error))
@@ -138,7 +146,7 @@ class TaskRun:
         try:
             if must_enter:
                 os.chdir(self._code.folder.path)
-            seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
+            _seed_generators(target_seed(group["param_id"], self._code.target_names[target]))
             losses = self._code.targets[target](dict(group["params"]), [dict(tables) for tables in ordered])
         except BaseException as error:  # noqa: BLE001 - as for the model
             self._writer.failed(position, None, target, self._failure(error))

@@ -41,14 +41,13 @@ def fetched(futures: Sequence[Future[Any]], given_up: GivenUp) -> Iterator[Outco
     while n_left:
         futures[0].client.sync(wait)
         is_over = fetching[0].done()
-        outcomes = [arrived.popleft() for _ in range(len(arrived))]
-        n_left -= len(outcomes)
+        if outcomes := [arrived.popleft() for _ in range(len(arrived))]:
+            n_left -= len(outcomes)
+            yield outcomes
         if is_over and n_left:
             if fetching[0].cancelled():
                 raise CancelledError("the connection has closed")
             fetching[0].result()
-        if outcomes:
-            yield outcomes
 
 
 class _Fetch:
@@ -62,13 +61,14 @@ class _Fetch:
 
     def __init__(self, given_up: GivenUp, arrived: deque[tuple[Future[Any], Any]]):
         self._given_up, self._arrived = given_up, arrived
-        self._deadline = time.monotonic() + FETCH_SECONDS
+        # One at a time: Dask puts more than five gathers of a client into one request, and giving up one would end all.
+        self._gathering = asyncio.Semaphore(1)
 
     async def all(self, futures: Sequence[Future[Any]]) -> None:
         who_has: dict[Any, Sequence[str]] = {}
         with contextlib.suppress(Exception):  # gathering tells what is wrong
             asked = futures[0].client.scheduler.who_has(keys=[future.key for future in futures])
-            who_has = await self._watched(asked, futures)
+            who_has = await self._watched(asked, futures, of_one_worker=False)
         by_worker: dict[str, list[Future[Any]]] = {}
         for future in futures:
             by_worker.setdefault(next(iter(who_has.get(future.key, ())), ""), []).append(future)
@@ -94,11 +94,19 @@ class _Fetch:
 
         Alone it would wait until a lost result is computed again, which may take hours.
         """
-        (result,) = await self._watched(future.client.gather([future], asynchronous=True), [future])
+        async with self._gathering:
+            (result,) = await self._watched(future.client.gather([future], asynchronous=True), [future])
         return result
 
-    async def _watched(self, call: Awaitable[Any], futures: Sequence[Future[Any]]) -> Any:
-        """Await a call unless one of the futures cannot come any longer; return what it returns.
+    async def _watched(
+        self, call: Awaitable[Any], futures: Sequence[Future[Any]], *, of_one_worker: bool = True
+    ) -> Any:
+        """Await a call unless the futures cannot come any longer; return what it returns.
+
+        Parameters
+        ----------
+        of_one_worker
+            Whether one worker has all results. Then one lost result means that the worker is lost.
 
         Raises
         ------
@@ -106,18 +114,18 @@ class _Fetch:
             As :meth:`mops.cluster.base.Cluster.results` says.
         """
         calling = asyncio.ensure_future(call)
+        deadline = time.monotonic() + FETCH_SECONDS
         try:
             while not calling.done():
-                for future in futures:
-                    if future.status == "pending":
-                        raise RunsAgain
-                    if self._given_up(future):
-                        raise CancelledError(future.key)
-                if time.monotonic() > self._deadline:
+                if of_one_worker and any(future.status == "pending" for future in futures):
+                    raise RunsAgain
+                if all(map(self._given_up, futures)):
+                    raise CancelledError(futures[0].key)
+                if time.monotonic() > deadline:
                     raise TimeoutError(f"the result did not come within {FETCH_SECONDS:g} s")
                 await asyncio.wait({calling}, timeout=_POLL_SECONDS)
             if calling.cancelled():
-                raise CancelledError(futures[0].key)
+                raise CancelledError("Dask gave the call up")
             return calling.result()
         finally:
             calling.cancel()

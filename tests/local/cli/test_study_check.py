@@ -188,7 +188,7 @@ def test_json_contains_the_cause_and_each_difference(check: Any) -> None:
 
 def test_in_a_study_of_one_simulation_the_run_in_between_has_another_seed(check: Any) -> None:
     ran = check("remembers_others", fields={"parameter_sets": [{"x": 1}], "n_replicates": 1})
-    assert "differs after another simulation" in ran.err
+    assert "differs when it runs after another simulation" in ran.err
 
 
 def test_a_target_that_scores_the_same_tables_differently_is_named(check: Any) -> None:

@@ -148,7 +148,7 @@ def test_auto_runs_as_many_simulations_as_memory_allows(lab: StudyLab, cgroup_of
     assert lab.job().outputs("output").count_rows() == 40 * 5000
     live = json.loads((lab.storage / JobPaths("job").live(1)).read_text())
     assert live["sizing"] in said
-    assert live["window"] == int(re.search(r": (\d+) in flight", live["sizing"])[1])  # type: ignore[index]
+    assert live["window"] == int(re.search(r"; (\d+) parameter sets in flight", live["sizing"])[1])  # type: ignore[index]
     assert live["sizing"] in log_of(runner)
     # The pilot runs alone on its worker, so no simulation is postponed as too large.
     assert "out of memory" not in said

@@ -89,7 +89,7 @@ class Plan:
             return n_tasks * max(self.share.slots // self.share.workers, 1)
         n_groups = min(self._n_left, max(self._window.size - self.groups_in_flight, 0))
         n_replicates = sum(len(split.left) for split in self._split.values())
-        return n_tasks + n_replicates + n_groups * (self.sizer.tasks_per_group or _MANY)
+        return n_tasks + n_replicates + n_groups * (self.sizer.tasks_per_group(self.share.slots) or _MANY)
 
     def next_tasks(self, *, pilot: bool) -> list[Task]:
         """Return the tasks that fill the window; they are in flight from now on.

@@ -69,11 +69,10 @@ class TaskSizer:
         """The time of a simulation on one slot, with its share of the targets; None: not measured."""
         return self._seconds / self._simulations if self._simulations else None
 
-    @property
-    def tasks_per_group(self) -> int | None:
-        """How many tasks a group makes; None: not measured."""
+    def tasks_per_group(self, slots: int) -> int | None:
+        """Return how many tasks a group makes; None: not measured."""
         each_s = self.seconds_per_group
-        return None if each_s is None else max(math.ceil(each_s / self._task_seconds), 1)
+        return None if each_s is None else max(math.ceil(each_s / longest_s(self._task_seconds, slots)), 1)
 
     def expected_s(self, n_groups: int, n_replicates: int | None) -> float:
         """Return how long a task of groups takes; or one of replicates, if their number is given."""
@@ -136,7 +135,10 @@ def longest_s(task_seconds: float, slots: int) -> float:
 
 
 def limit_bytes(checkpoint_bytes: int, slots: int) -> int:
-    """Return after how many bytes of results a task comes back early: all tasks together fill half a checkpoint."""
+    """Return after how many bytes of results a task comes back early.
+
+    On up to 32 slots, the tasks of all slots together fill half a checkpoint.
+    """
     return max(checkpoint_bytes // min(2 * slots, SHARES_OF_CHECKPOINT), 1)
 
 

@@ -62,7 +62,7 @@ class Snapshot:
         return LogView(stored=stored, **{name: getattr(self, name) for name in names})
 
 
-SNAPSHOTS: JsonCodec[Snapshot] = JsonCodec(Snapshot)
+SNAPSHOTS: JsonCodec[Snapshot] = JsonCodec(Snapshot, advisory=True)
 
 
 def read_snapshot(files: Files, paths: JobPaths) -> Snapshot | None:
