@@ -54,6 +54,7 @@ docs: setup
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env docs build/docs
 
 bench: setup
+	$(BIN)/python bench/start.py
 	$(BIN)/python bench/throughput.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/limits.py
