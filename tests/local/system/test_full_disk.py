@@ -72,7 +72,8 @@ def test_a_full_disk_stops_the_job_and_the_job_resumes_when_there_is_room(
 def test_a_disk_that_is_too_small_for_the_expected_results_is_reported_before_the_run(
     lab: StudyLab, disk: SmallDisk
 ) -> None:
-    lab.write("large:simulate", [{"x": x} for x in range(60)], n_replicates=1)  # 60 x 0.5 MiB on 16 MiB
+    # 60 x 0.5 MiB on 16 MiB, which are full after 16 s. The first commit, before the forecast, may take seconds.
+    lab.write("large:simulate", [{"x": x, "seconds": 1.0} for x in range(60)], n_replicates=1)
     runner = lab.submit(SLOTS=2)
     assert runner.wait() == 4, runner.said
     assert "there is not enough room for the results: they need about 3" in runner.said

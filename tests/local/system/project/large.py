@@ -13,5 +13,5 @@ def simulate(params, seed):
     if path := os.environ.get("MOPS_TEST_CALLS"):
         with Path(path).open("a") as tally:
             tally.write(f"large {seed} {os.getpid()}\n")
-    time.sleep(0.3)  # gives mops time to find that a disk of a few MiB is too small before it is full
+    time.sleep(params.get("seconds", 0.3))  # gives mops time to find that a disk of a few MiB is too small
     return {"x": np.random.default_rng(random.getrandbits(32)).random(1 << 16)}
