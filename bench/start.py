@@ -20,7 +20,7 @@ from memory_report import put_between
 from throughput_report import DOCS
 
 RUNNER = Path(__file__).resolve().parent.parent / "runner"
-PAGE = DOCS / "start-up.md"
+PAGE = DOCS / "internals" / "start-up.md"
 BEGIN, END = "<!-- table: begin (bench/start.py writes it) -->", "<!-- table: end -->"
 
 STUDY = {"model": "model.py:run", "parameter_sets": [{"x": 1}, {"x": 2}]}
