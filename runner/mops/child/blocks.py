@@ -54,10 +54,10 @@ class Rows(NamedTuple):
 
 
 Part: TypeAlias = pa.Table | Rows
-"""What a simulation returned as one output."""
+"""One output of a simulation."""
 
 Parts = dict[str, Part]
-"""What a simulation returned, by output."""
+"""All outputs of a simulation, by name."""
 
 
 def table_of(part: Part) -> pa.Table:
@@ -173,7 +173,7 @@ class Block:
 
 
 class Blocks:
-    """Takes results that are like the last one that mops has checked."""
+    """Takes results with the layout of the last checked result."""
 
     def __init__(self) -> None:
         self._layouts: dict[str, Layout] = {}
@@ -188,7 +188,7 @@ class Blocks:
                 self._layouts = found  # type: ignore[assignment]
 
     def take(self, result: object) -> Parts | None:
-        """Copy a result; None: it is not like the one that mops has checked."""
+        """Copy a result; None: its layout is not that of the checked result."""
         if not self._layouts:
             return None
         values = _by_output(result)

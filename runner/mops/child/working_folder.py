@@ -40,10 +40,10 @@ _PR_CAPBSET_DROP = 24
 
 
 Entries = dict[str, str | None]
-"""What is in a folder, by name: a link's target, or None for a folder."""
+"""The entries of a folder, by name: a link's target, or None for a folder."""
 
 Tree = dict[str, Entries]
-"""What is in each folder, by its relative path; a folder comes before those in it."""
+"""The entries of each folder, by its relative path; a folder comes before those in it."""
 
 
 _Look = tuple[int, int, int, int]

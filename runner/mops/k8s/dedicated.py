@@ -23,12 +23,12 @@ API_VERSION = "kubernetes.dask.org/v1"
 
 IDLE_S = 1800
 """Seconds without a task after which the operator removes a cluster that has lost its runner for good. Kubernetes may
-take ten minutes to replace a pod; a runner that finds no cluster creates one."""
+take minutes to replace a pod; a runner that finds no cluster creates one."""
 
 _TARGET_DURATION = "1ms"
 """The time in which Dask's adaptive scaling wants to finish all known tasks. Dask knows only the window of a job, not
 the groups that are left: with its default of 5 s it would want one worker for 200 parameter sets of 10 ms. With 1 ms it
-wants a slot for each task in flight, and mops keeps two tasks per slot in flight."""
+wants a slot for each task in flight, and mops keeps two to four tasks per slot in flight."""
 
 _OF_THE_RELEASE = (names.NAME, names.INSTANCE, names.COMPONENT)
 """Labels by which the chart's Service and policies select the pods of the shared cluster."""

@@ -32,7 +32,7 @@ _PEAK_QUANTILE = 0.9
 
 @dataclass(frozen=True)
 class TaskUsage:
-    """What a task used.
+    """The time and memory of a task.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class TaskUsage:
 
 @dataclass(frozen=True)
 class Resources:
-    """What the cluster and the runner have.
+    """The slots, workers and memory that a job may use.
 
     Parameters
     ----------
