@@ -19,7 +19,7 @@ from typing import Any
 from distributed import Client
 
 from mops.system.heap import resident_bytes
-from mops.system.memory_limits import allowed_bytes, share_bytes, slots_with_room
+from mops.system.memory_limits import LEAST_SLOT_BYTES, allowed_bytes, share_bytes, slots_with_room
 from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
@@ -238,7 +238,7 @@ def _worker_findings(where: str, worker: Worker, own: Mapping[str, str], threads
         yield Finding(
             where,
             f"its memory is enough for {n_slots} of {slots} slots: {bytes_text(allowed)}, less "
-            f"{bytes_text(worker.own_bytes)} for the worker, and at least 320 MiB for each slot",
+            f"{bytes_text(worker.own_bytes)} for the worker, and at least {bytes_text(LEAST_SLOT_BYTES)} for each slot",
             "a lower --nthreads, or a higher --memory-limit",
         )
     elif share < LEAST_SHARE_BYTES:

@@ -15,6 +15,9 @@ docs/internals/limits.md has the figures.
 LEAST_SHARE_BYTES = 64 << 20
 """The smallest share: Python with numpy does not start with less."""
 
+LEAST_SLOT_BYTES = LEAST_SHARE_BYTES + HEADROOM_BYTES
+"""A worker uses no more slots than have this much each."""
+
 
 def available_bytes() -> int:
     """Return how much memory is available now: on the machine or in the container, whichever has less.
@@ -76,4 +79,4 @@ def slots_with_room(allowed: int, parent: int, slots: int) -> int:
     allowed, parent
         As for :func:`share_bytes`.
     """
-    return min(max((allowed - parent) // (LEAST_SHARE_BYTES + HEADROOM_BYTES), 1), slots)
+    return min(max((allowed - parent) // LEAST_SLOT_BYTES, 1), slots)

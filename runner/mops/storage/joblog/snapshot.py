@@ -23,6 +23,9 @@ from mops.verdicts import Counts
 SNAPSHOT_RECORDS = 1_000
 """A runner writes a snapshot each time when the log has so many more records. Reading as many takes about 0.2 s."""
 
+_SAME = ("k", "attempt", "committed", "counts", "marks", "cancelled", "families")
+"""The fields that a snapshot and its view have alike."""
+
 _Mark = Annotated[Claim | Cancel | End, Field(discriminator="kind")]
 
 
@@ -52,14 +55,12 @@ class Snapshot:
     def of(cls, view: LogView, last: Record) -> Snapshot:
         """Return the snapshot of a view whose last record is ``last``."""
         stored = tuple((*table, of.parts, of.rows, of.bytes) for table, of in view.stored.items())
-        names = ("attempt", "committed", "counts", "marks", "cancelled", "families")
-        return cls(k=last.k, nonce=last.nonce, stored=stored, **{name: getattr(view, name) for name in names})
+        return cls(nonce=last.nonce, stored=stored, **{name: getattr(view, name) for name in _SAME})
 
     def view(self) -> LogView:
         """Return the view."""
         stored = {(kind, output): Stored(*sums) for kind, output, *sums in self.stored}
-        names = ("k", "attempt", "committed", "counts", "marks", "cancelled", "families")
-        return LogView(stored=stored, **{name: getattr(self, name) for name in names})
+        return LogView(stored=stored, **{name: getattr(self, name) for name in _SAME})
 
 
 SNAPSHOTS: JsonCodec[Snapshot] = JsonCodec(Snapshot, advisory=True)
