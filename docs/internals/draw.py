@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1] / "runner" / "mops"
 FLOORS = (
     *("cli", "jobs", "service", "attempt", "cluster", "worker", "storage", "task", "k8s", "project", "child"),
-    *("study", "settings", "waiting", "system", "verdicts", "units", "errors"),
+    *("parquet", "study", "settings", "waiting", "system", "verdicts", "units", "errors"),
 )
 PROCESSES = {
     "command": "cli.jobs.submit",

@@ -93,6 +93,10 @@ class Settings(BaseModel):
     task_seconds: float = Field(
         1.0, gt=0, allow_inf_nan=False, description="combine short parameter sets into tasks of about this many seconds"
     )
+    persist: Literal["runner", "worker", "auto"] = Field(
+        "auto",
+        description="what writes large results: the runner or the workers; auto: workers, on a cluster only if needed",
+    )
     slots: int | None = Field(None, ge=1, description="parallel simulations on this machine; unset: CPUs / SIM_THREADS")
     install: Literal["auto", "never", "always"] = Field(
         "auto",

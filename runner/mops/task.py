@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -115,6 +115,10 @@ class TaskRequest:
         to find models that read what they wrote.
     per_worker
         Simulations that run at once on a worker from now on; None: one for each slot.
+    encode
+        Whether a child process encodes the rows as Parquet, if the task has enough of them.
+    attempt
+        The attempt for which the worker stores these files; None: it returns them.
     """
 
     context: JobContext
@@ -128,6 +132,8 @@ class TaskRequest:
     per_worker: int | None = None
     pool: str = ""
     keep_folder: bool = False
+    encode: bool = False
+    attempt: int | None = None
 
     @property
     def key(self) -> str:
@@ -234,6 +240,38 @@ class ResultBuffer:
     segments: list[Segment]
 
 
+PartContent: TypeAlias = Any
+"""A file's content: a ``pyarrow.Buffer``, or a spool of the storage. pyarrow has no types."""
+
+
+@dataclass(frozen=True)
+class PartFile:
+    """A Parquet file with all rows of one output, of whole groups, that a child process has encoded.
+
+    Parameters
+    ----------
+    rows, bytes, digest
+        As in a commit: the number of rows, the size, and the SHA-256 (hexadecimal).
+    row_bytes
+        The size of the rows as Arrow.
+    families
+        The families of the columns.
+    content
+        The file: in memory, or a spool if the worker is the runner's process. None: the worker has stored it at
+        ``path``.
+    """
+
+    output: str
+    groups: frozenset[int]
+    rows: int
+    bytes: int
+    digest: str
+    row_bytes: int
+    families: Columns
+    content: PartContent
+    path: str = ""
+
+
 @dataclass
 class TaskResult:
     """The result of a task. Only groups in ``done`` count; the runner drops other rows of the parts.
@@ -244,6 +282,8 @@ class TaskResult:
         The task's Dask keys.
     done
         Groups that are finished.
+    files
+        Files with rows of groups in ``done``; ``parts`` has none of these rows.
     seconds
         The time that the task took on one slot.
     replicates
@@ -272,6 +312,7 @@ class TaskResult:
     reference: Families | None
     replicates: frozenset[int] = frozenset()
     parts: list[ResultBuffer] = field(default_factory=list)
+    files: list[PartFile] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     prints: str = ""
@@ -292,7 +333,17 @@ class TaskResult:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the result: Arrow data, failures with their texts, losses."""
+        """Bytes that the result takes: Arrow data, files, failures with their texts, losses."""
+        in_files = sum(file.bytes for file in self.files if isinstance(file.content, pa.Buffer))
+        return in_files + self._bytes_without_files
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the result if all of its rows were Arrow data."""
+        return sum(file.row_bytes for file in self.files) + self._bytes_without_files
+
+    @property
+    def _bytes_without_files(self) -> int:
         in_parts = sum(int(part.buffer.size) for part in self.parts)
         return in_parts + failures_bytes(self.failures) + LOSS_BYTES * len(self.losses)
 

@@ -45,6 +45,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         "task_seconds": 1.0,
         "slots": None,
         "install": "auto",
+        "persist": "auto",
         "install_timeout": 600.0,
         "scheduler": None,
         "cluster_timeout": 300.0,
@@ -66,6 +67,7 @@ def test_every_variable_is_read() -> None:
             "MODELOPS_JOB_START": "spawn",
             "MODELOPS_JOB_SIM_THREADS": "2",
             "MODELOPS_JOB_RETRIES": "0",
+            "MODELOPS_JOB_PERSIST": "worker",
             "MODELOPS_JOB_MAX_FAILURES": "5%",
             "MODELOPS_JOB_PRIORITY": "high",
             "MODELOPS_JOB_TASK_SECONDS": "0.1",
@@ -94,6 +96,7 @@ def test_every_variable_is_read() -> None:
         task_seconds=0.1,
         slots=3,
         install="never",
+        persist="worker",
         install_timeout=90,
         scheduler="tcp://host:8786",
         cluster_timeout=60.0,
@@ -150,7 +153,7 @@ def test_variables_of_other_tools_are_ignored() -> None:
         ("MODELOPS_JOB_STORAGE", "MODELOPS_STORAGE"),
         ("MODELOPS_JOB_METRICS_PORT", "MODELOPS_METRICS_PORT"),
         ("MODELOPS_JOB_CHECKPOINT_SECS", "MODELOPS_JOB_CHECKPOINT_SECONDS"),
-        ("MODELOPS_JOB_PERSIST", None),  # compared with their common prefix, it would be similar to others
+        ("MODELOPS_JOB_ARCHIVE", None),  # compared with their common prefix, it would be similar to others
         ("MODELOPS_JOB_", None),
     ],
 )

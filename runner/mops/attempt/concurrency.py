@@ -20,7 +20,8 @@ from mops.attempt.planning.batch_size import (
     TaskUsage,
     room_for_results,
 )
-from mops.attempt.planning.task_size import WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT, limit_bytes, longest_s
+from mops.attempt.planning.part_writing import PartWriting
+from mops.attempt.planning.task_size import WINDOW_PER_EMBEDDED_SLOT, WINDOW_PER_SLOT, longest_s
 from mops.attempt.planning.window import Window, start_size
 from mops.cluster.base import Cluster
 from mops.cluster.capacity import ClusterCapacity
@@ -47,6 +48,12 @@ class Concurrency:
     def __init__(self, job: ClaimedJob, cluster: Cluster, capacity: ClusterCapacity, pods: Pods | None):
         self._job, self._cluster, self._capacity = job, cluster, capacity
         self.window = self._first_window(pods)
+        self.part_writing = PartWriting(
+            job.settings.persist,
+            is_embedded=job.context.slots is not None,
+            checkpoint_bytes=job.settings.checkpoint_bytes,
+        )
+        """Who encodes and stores rows."""
         self._sizer = BatchSizer() if job.settings.batch_size == "auto" else None
         self._size: BatchSize | None = None
         self._halved_at_task = 0
@@ -86,13 +93,14 @@ class Concurrency:
             self._unrelated_keys.update(request.keys)
 
     def task_finished(self, usage: TaskUsage, *, exceeded_memory: bool) -> None:
-        """Learn what simulations use (with BATCH_SIZE=auto).
+        """Learn what simulations use.
 
         Parameters
         ----------
         exceeded_memory
             Whether one of the task's simulations used more than the share of each.
         """
+        self.part_writing.add(usage.result_bytes, usage.seconds)
         if self._sizer is None or not usage.allowed_bytes:  # the runner gave the task up: it was not run
             return
         self._sizer.add(usage)
@@ -150,7 +158,7 @@ class Concurrency:
         results = room_for_results(self._job.context.held_bytes, workers, free)
         slots = self._capacity.slots
         task_seconds = longest_s(settings.task_seconds, slots) if settings.checkpoint_seconds > 0 else 0.0
-        in_task = limit_bytes(settings.checkpoint_bytes, slots)
+        in_task = self.part_writing.task_bytes(slots)
         resources = Resources(slots, workers, results, in_task, task_seconds, self.window_per_slot)
         size = self._sizer.size(resources)
         if size is None or not size.differs(self._size):

@@ -25,7 +25,7 @@ from mops.attempt.planning.window import Window
 from mops.cluster.base import Cluster
 from mops.system.heap import trim_heap
 from mops.waiting import polls
-from mops.worker.result_buffers import held_names
+from mops.worker.results.result_buffers import held_names
 from mops.worker.run_task import child_pids
 
 logger = logging.getLogger(__name__)

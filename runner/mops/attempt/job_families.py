@@ -15,7 +15,7 @@ from dataclasses import replace
 from mops.child.buffers import read_segment
 from mops.study.column_families import Columns, Families, Family, join_columns, join_families, misfits, news
 from mops.study.column_types import families_in
-from mops.task import ResultBuffer, Segment, TaskResult
+from mops.task import PartFile, ResultBuffer, Segment, TaskResult
 
 
 class JobFamilies:
@@ -56,6 +56,8 @@ class JobFamilies:
         """
         misfitting: dict[int, str] = {}
         with self._lock:
+            for file in result.files:
+                self._accept_file(file, misfitting)
             for part in result.parts:
                 part.segments[:] = [self._accept_segment(part, segment, misfitting) for segment in part.segments]
         if not misfitting:
@@ -65,9 +67,12 @@ class JobFamilies:
             return replace(result, replicates=frozenset(), parts=[], failures=[], losses=[]), misfit
         refused = {failure.group for failure in result.failures if failure.reason == "invalid_output"}
         removed = misfitting.keys() | refused
+        # The rows of one group cannot be removed from a file, so all groups of the file run again.
+        removed = removed.union(*(file.groups for file in result.files if file.groups & removed))
         return replace(
             result,
             done=result.done - removed,
+            files=[file for file in result.files if not file.groups & removed],
             failures=[failure for failure in result.failures if failure.group not in removed],
             losses=[loss for loss in result.losses if loss.group not in removed],
         ), misfit
@@ -80,6 +85,12 @@ class JobFamilies:
         """Note that these families are durable."""
         with self._lock:
             self._stored = join_families(self._stored, families)
+
+    def _accept_file(self, file: PartFile, misfitting: dict[int, str]) -> None:
+        if wrong := misfits(self.of(file.output), file.families):
+            misfitting |= dict.fromkeys(file.groups, f"output {file.output!r}, column {wrong[0]!r}")
+        else:
+            self._narrow(file.output, file.families)
 
     def _accept_segment(self, part: ResultBuffer, segment: Segment, misfitting: dict[int, str]) -> Segment:
         known = self.of(segment.output)

@@ -26,7 +26,7 @@ from mops.attempt.lost_tasks import quarantine_result
 from mops.attempt.planning.forecast import Forecast
 from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
 from mops.attempt.planning.plan import Plan
-from mops.attempt.planning.task_size import TaskSizer, limit_bytes
+from mops.attempt.planning.task_size import TaskSizer
 from mops.attempt.reporting.observer import Observer
 from mops.attempt.reporting.progress import Progress, ProgressCallback, Snapshot
 from mops.attempt.reporting.text_log import TextLogBuffer
@@ -223,18 +223,20 @@ class Runner:
             self._tasks_in_flight.reconnect()
 
     def _request_for(self, task: Task) -> TaskRequest:
-        slots, groups = self._plan.share.slots, self._job.groups
+        slots, groups, parts = self._plan.share.slots, self._job.groups, self._concurrency.part_writing
         return TaskRequest(
             self._job.context,
             task.number,
             groups.groups(task.groups) if task.replicates is None else (groups.part(task.groups[0], task.replicates),),
             self._families.known,
             seconds=self._plan.sizer.limit_s(slots),
-            bytes=limit_bytes(self._job.settings.checkpoint_bytes, slots),
+            bytes=parts.task_bytes(slots),
             replicates=task.replicates,
             alone=task.alone,
             per_worker=self._concurrency.per_worker,
             pool=self._cluster.pool,
+            encode=task.replicates is None and not task.alone and parts.in_tasks(slots),
+            attempt=self._job.attempt if parts.by_workers(slots) else None,
         )
 
     def _next_event(self, wait_s: float) -> object:

@@ -122,7 +122,7 @@ class ResultReceiver:
         self._log(result)
         failed = failed_simulations(result)
         result.failures = self._tracebacks.shared(result.failures)
-        measured = (result.peak_bytes, result.nbytes, result.seconds)
+        measured = (result.peak_bytes, result.row_bytes, result.seconds)
         memory = (result.allowed_bytes, result.own_bytes)
         rest = (result.reference, result.worker, result.is_empty)
         if task.replicates is None:
@@ -158,7 +158,7 @@ class ResultReceiver:
             return result
         # The worker checked these groups against another schema, so they run again.
         nothing: dict[str, Any] = {"done": frozenset(), "replicates": frozenset()}
-        return replace(result, parts=[], failures=[], losses=[], reference=kept, **nothing)
+        return replace(result, parts=[], files=[], failures=[], losses=[], reference=kept, **nothing)
 
 
 def check_outputs(wanted: Iterable[str] | None, families: Families) -> None:

@@ -60,6 +60,22 @@ Parts = dict[str, Part]
 """All outputs of a simulation, by name."""
 
 
+class Simulation(NamedTuple):
+    """A good simulation: its group by position in the task, its replicate and seed, and what it returned."""
+
+    position: int
+    replicate: int
+    seed: int
+    parts: Parts
+
+
+class GroupName(NamedTuple):
+    """What rows say about their group: its number in the study, and its param_id."""
+
+    number: int
+    param_id: str
+
+
 def table_of(part: Part) -> pa.Table:
     """Return a part as a table."""
     return part.table if isinstance(part, Rows) else part

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from mops.child.blocks import Part, Parts, Rows, joined_parts
+from mops.child.blocks import GroupName, Part, Parts, Rows, Simulation, joined_parts
 from mops.child.channel import Channel, Message, anonymous_file
-from mops.study.column_families import Families
+from mops.study.column_families import Columns, Families
 from mops.study.column_types import families_in
 from mops.study.output_schema import narrowed
+
+if TYPE_CHECKING:
+    from mops.child.part_files import PartFiles
 
 FAILURE_BYTES = 500
 """The approximate size of a failure in memory, without its message and traceback."""
@@ -47,7 +50,9 @@ class BufferWriter:
 
     def __init__(self, channel: Channel, keep: list[str] | None, name: str):
         self._channel, self._keep, self._name = channel, keep, name
-        self._open: list[tuple[int, int, Parts]] = []
+        self._open: list[Simulation] = []
+        self._files: PartFiles | None = None
+        self._encoded: list[Simulation] = []  # in the files, without what they returned
         self._events: dict[str, list[Any]] = {"failures": [], "losses": [], "done": []}
         self._tracebacks: dict[str, int] = {}
         self.reference: Families | None = None
@@ -55,9 +60,9 @@ class BufferWriter:
         self.bytes_total = 0
         self.groups_done = 0
 
-    def finished(self, position: int, replicate: int, parts: Parts) -> None:
+    def finished(self, position: int, replicate: int, seed: int, parts: Parts) -> None:
         """Take what a good simulation returned."""
-        self._open.append((position, replicate, parts))
+        self._open.append(Simulation(position, replicate, seed, parts))
         self._count(sum(map(_size, parts.values())))
 
     def failed(self, position: int, replicate: int | None, target: int | None, failure: dict[str, str]) -> None:
@@ -83,22 +88,55 @@ class BufferWriter:
         self._events["done"].append(position)
         self.groups_done += 1
 
+    def encode(self, groups: Mapping[int, GroupName], known: Callable[[str], Columns], folder: str | None) -> Families:
+        """Encode the open rows as Parquet, until the next flush; return the families of their values.
+
+        Parameters
+        ----------
+        groups
+            The groups of the task, by position. All groups of open rows are done.
+        known
+            Returns the families of an output's columns, as far as this process knows them.
+        folder
+            Where the file of the rows lies; None: in memory.
+        """
+        from mops.child.part_files import PartFiles  # noqa: PLC0415 - Parquet takes 2 MiB of each process, if needed
+
+        self._files = self._files or PartFiles(self._name, groups, known, folder)
+        families = self._files.add(self._open, self._keep)
+        self._encoded += [simulation._replace(parts={}) for simulation in self._open]
+        self._open, self.bytes_open = [], 0
+        return families
+
     def flush(self) -> Families:
-        """Hand over the results taken since the last call, if any; return the families of their values."""
-        if not self._open and not any(self._events.values()):
+        """Hand over the results taken since the last call, if any; return the families of the values in buffers."""
+        taken = [*self._encoded, *self._open]
+        if not taken and not any(self._events.values()):
             return {}
-        done, kept = set(self._events["done"]), []
-        for position, replicate, parts in self._open:
-            if self._keep is not None and position in done:
-                parts = {name: parts[name] for name in self._keep if name in parts}
-            kept.append((position, replicate, parts))
         message: Message = {"kind": "results", "reference": self.reference, **self._events}
         message["tracebacks"] = list(self._tracebacks)
-        message["simulations"] = [[position, replicate] for position, replicate, _ in self._open]
-        send_tables(self._channel, message, kept, self._name)
-        self._open, self.bytes_open, self._tracebacks = [], 0, {}
+        message["simulations"] = [[simulation.position, simulation.replicate] for simulation in taken]
+        message["encoded"] = sorted({simulation.position for simulation in self._encoded})
+        message["files"] = list(self._send_files())
+        send_tables(self._channel, message, self._kept(), self._name)
+        self._open, self._encoded, self._files, self.bytes_open, self._tracebacks = [], [], None, 0, {}
         self._events = {"failures": [], "losses": [], "done": []}
         return narrowed({}, message["outputs"])
+
+    def _send_files(self) -> Iterator[dict[str, Any]]:
+        """Send each file in a separate message, because a message carries one descriptor; yield its facts."""
+        for facts, file in self._files.finish() if self._files is not None else ():
+            with file:
+                self._channel.send({"kind": "file"}, file.fileno())
+            yield facts
+
+    def _kept(self) -> Iterator[tuple[int, int, Parts]]:
+        """Yield the open results, and of groups that are done only the outputs that the study keeps."""
+        done = set(self._events["done"])
+        for position, replicate, _, parts in self._open:
+            if self._keep is not None and position in done:
+                parts = {name: parts[name] for name in self._keep if name in parts}
+            yield position, replicate, parts
 
     def end(self, seconds: float, replace_reason: str, replace_code: str, written: list[str]) -> None:
         """Tell the worker that this task has no further results.

@@ -6,10 +6,12 @@
       load {root, scratch, model, ...}          ──►
                                                 ◄──    loaded {threads, modules} | refused {message, traceback}
       run {groups, reference, seconds, bytes,
-           retirement_size, keep_folder}        ──►
+           retirement_size, keep_folder, encode,
+           part_folder}                         ──►
         given {outputs} + memfd (0 or 1)        ──►    replicates that an earlier child handed over
-                                                ◄──    results {simulations, outputs, losses, failures, done}
-                                                       + memfd, repeated
+                                                ◄──    file {} + descriptor: a part (child/part_files.py), 0 or more
+                                                ◄──    results {simulations, outputs, losses, failures, done, files,
+                                                       encoded} + memfd, repeated
                                                 ◄──    ended {seconds, replace_reason, replace_code, written}
 
 A child that has imported the model may serve as a template, which forks the children that run the model::

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from mops.child.blocks import Blocks, Parts
 from mops.child.columns import is_pandas, is_scalar, of_exported, of_frame, of_mapping
-from mops.study.column_families import Families
+from mops.study.column_families import Columns, Families
 from mops.study.column_types import families_in, families_of
 from mops.study.output_schema import DEFAULT_OUTPUT, InvalidOutput, OutputSchema
 
@@ -65,6 +65,10 @@ class Results:
         if self._schema.always_fits(tables):
             self._blocks.learn(result, tables)
         return tables
+
+    def families_of(self, output: str) -> Columns:
+        """Return the families of an output's columns, as far as this process knows them."""
+        return self._schema.families.get(output, {}) if self._schema is not None else {}
 
     def handed_over(self, families: Families) -> None:
         """Add the families of all results so far, which the child process has handed over."""

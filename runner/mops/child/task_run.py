@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mops.child.blocks import Parts, table_of
+from mops.child.blocks import GroupName, Parts, table_of
 from mops.child.buffers import BufferWriter, Tables
 from mops.child.channel import Channel, Message, ProgressPage
 from mops.child.load import UserCode
@@ -24,6 +24,9 @@ HANDOVER_SECONDS = 0.5
 """A child keeps finished results for at most this long, or until they have HANDOVER_BYTES."""
 
 HANDOVER_BYTES = 4 << 20
+
+PART_BYTES = 16 << 20
+"""The least results of a task that it encodes itself as Parquet. Smaller files would be many."""
 
 _CHANNEL_CLOSED = 76  # EX_PROTOCOL of sysexits.h
 
@@ -64,7 +67,11 @@ class TaskRun:
         self._channel, self._page = channel, page
         self._results = Results(request["reference"])
         self._writer = BufferWriter(channel, code.outputs, request["name"])
-        self._began = self._handed_over_at = time.monotonic()
+        self._encodes: bool | None = None if request["encode"] else False  # None: not decided yet
+        self._names = {each["position"]: GroupName(each["index"], each["param_id"]) for each in request["groups"]}
+        self._n_simulations = sum(len(each["simulations"]) for each in request["groups"])
+        self._n_run = 0
+        self._began = self._group_began = self._handed_over_at = time.monotonic()
 
     def run(self) -> None:
         """Run the task and hand over its results."""
@@ -90,6 +97,7 @@ class TaskRun:
 
     def _run_group(self, group: dict[str, Any]) -> None:
         position, params, handed_over_at = group["position"], group["params"], self._handed_over_at
+        self._group_began = time.monotonic()
         replicates: dict[int, Parts] = {replicate: self._given[position, replicate] for replicate in group["given"]}
         given_bytes = sum(part.nbytes for parts in replicates.values() for part in parts.values())
         bytes_before, has_targets = self._writer.bytes_total, bool(group["targets"])
@@ -106,7 +114,7 @@ class TaskRun:
             parts = None  # or they would stay in memory while the next simulation runs
             kept_bytes = given_bytes + self._writer.bytes_total - bytes_before
             self._code.replacement.finished(kept_bytes if has_targets else self._writer.bytes_open)
-            self._hand_over_in_time()
+            self._hand_over_in_time(group_done=False)
         if group["in_pieces"]:
             return  # other tasks run the rest of the group
         if has_targets and len(replicates) == group["n_replicates"]:
@@ -117,12 +125,13 @@ class TaskRun:
             signal.alarm(0)  # as after a simulation
         self._writer.done(position)
         if self._handed_over_at == handed_over_at:
-            self._hand_over_in_time()
+            self._hand_over_in_time(group_done=True)
         else:  # the worker has buffers that count only with their group: a stop in the next simulation would lose them
             self._hand_over()
 
     def _simulate(self, position: int, replicate: int, params: dict[str, Any], seed: int) -> Parts | None:
         must_enter = self._renew_folder()
+        self._n_run += 1
         self._page.begin(position, replicate, self._code.replacement.size_bytes)
         try:
             if must_enter:
@@ -136,7 +145,7 @@ class TaskRun:
             signal.alarm(0)  # a timer that the model left would end a later simulation, which would be blamed for it
             self._end_if_channel_is_closed()
         self._writer.reference = self._results.first
-        self._writer.finished(position, replicate, parts)
+        self._writer.finished(position, replicate, seed, parts)
         return parts
 
     def _score(self, group: dict[str, Any], target: int, ordered: list[Tables]) -> None:
@@ -178,11 +187,36 @@ class TaskRun:
                 os.write(2, b"the model closed the socket to its worker, a descriptor that it did not open\n")
             os._exit(_CHANNEL_CLOSED)
 
-    def _hand_over_in_time(self) -> None:
+    def _hand_over_in_time(self, *, group_done: bool) -> None:
+        """Encode or hand over the open results, if they are old or many."""
         is_late = time.monotonic() - self._handed_over_at >= HANDOVER_SECONDS
-        if is_late or self._writer.bytes_open >= HANDOVER_BYTES:
+        if not is_late and self._writer.bytes_open < HANDOVER_BYTES:
+            return
+        if self._encodes is None:
+            self._encodes = self._expected_bytes() >= PART_BYTES
+        if not self._encodes or not (group_done or self._can_wait_for_group()):
             self._hand_over()
+        elif group_done and self._writer.bytes_open >= HANDOVER_BYTES:
+            self._encode()
+
+    def _can_wait_for_group(self) -> bool:
+        """Tell whether the rows of the running group may stay here until it is done."""
+        return self._writer.bytes_open < PART_BYTES and time.monotonic() - self._group_began < HANDOVER_SECONDS
+
+    def _expected_bytes(self) -> float:
+        """Return how many bytes of results this task will have, if the other simulations are like those so far."""
+        spent_s = max(time.monotonic() - self._began, 1e-9)
+        by_simulations = self._n_simulations / self._n_run
+        return float(self._writer.bytes_total * min(by_simulations, self._request["seconds"] / spent_s))
+
+    def _encode(self) -> None:
+        self._page.idle()  # no step is to blame if the disk is full; the next child hands over the rows
+        folder = self._request["part_folder"]
+        self._results.handed_over(self._writer.encode(self._names, self._results.families_of, folder))
+        self._handed_over_at = time.monotonic()
 
     def _hand_over(self) -> None:
+        if self._encodes:
+            self._encodes = False  # the file ends here: at most one of a task is too small
         self._results.handed_over(self._writer.flush())
         self._handed_over_at = time.monotonic()

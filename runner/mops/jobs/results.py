@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from mops.errors import CorruptRecord
+from mops.parquet.schemas import unified, with_dictionaries
 from mops.storage.ancestors import PartRows
 from mops.storage.files import Files
 from mops.storage.filtered_dataset import FilteredFile, filtered
-from mops.storage.parquet import unified, with_dictionaries
 from mops.study.column_families import Columns
 from mops.units import without_numbers
 

@@ -71,6 +71,11 @@ class Files:
                 return cls(ProcessMemory(name), canonical, retrying)
         return cls(AzureBlobs(canonical), canonical, retrying)
 
+    @property
+    def folder(self) -> str | None:
+        """The folder of the storage on this machine; None: it is not a folder."""
+        return self.url if "://" not in self.url else None
+
     def brief(self) -> Files:
         """Return the same files for a person at a terminal: mops gives up after seconds instead of minutes."""
         return Files(self._backend, self.url, BRIEF)
@@ -213,9 +218,15 @@ class Files:
         """
         return self._backend.arrow(path)
 
-    def spool(self) -> Spool:
-        """Return an empty spool for a later :meth:`put`. If the storage is a folder, the spool lies in that folder."""
-        return self._backend.spool()
+    def spool(self, descriptor: int | None = None) -> Spool:
+        """Return a spool for a later :meth:`put`. If the storage is a folder, a new spool lies in that folder.
+
+        Parameters
+        ----------
+        descriptor
+            A file whose content the spool has; None: a new file, which is empty.
+        """
+        return self._backend.spool(descriptor)
 
     def free_bytes(self) -> int | None:
         """Return how many bytes the storage has room for; None: unknown.

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.errors import CorruptRecord
+from mops.parquet.encoder import Encoded, Sink
 from mops.storage.backends.spool import Spool
-from mops.storage.parquet import Encoded, SpoolSink
 from mops.study.group_builder import StudyGroups
 from mops.study.groups import GroupChunk, GroupTable
 
@@ -28,7 +28,7 @@ _GROUPS = [
 _TYPES = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "str": pa.string()}
 
 
-def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
+def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded[Spool]:
     """Write ``params.parquet``: ids, seeds and parameters as JSON, and typed columns for people's queries.
 
     The function writes one piece at a time and never holds all groups in memory.
@@ -38,7 +38,7 @@ def encode_groups(groups: StudyGroups, spool: Spool) -> Encoded:
     StorageError
         The disk has no room for the file.
     """
-    sink = SpoolSink(spool)
+    sink = Sink(spool)
     identity = {field.name for field in _GROUPS}
     columns = [
         pa.field(name if name not in identity else f"param.{name}", _type_of(kinds))

@@ -188,18 +188,11 @@ class GroupTable:
         for piece, span in self._spans(groups):
             here = (codes >= span.start) & (codes < span.stop)
             seeds[here] = piece.seeds[piece.offsets[pairs[here, 0] - piece.start] + pairs[here, 1]]
-        return [
-            pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes.astype(np.int32), rows)), self._ids(groups)),
-            pa.array(np.repeat(pairs[:, 0].astype(np.int32), rows)),
-            pa.array(np.repeat(pairs[:, 1].astype(np.int32), rows)),
-            pa.array(np.repeat(seeds, rows)),
-        ]
+        return identity_columns(self._ids(groups), codes, pairs, seeds, rows)
 
     def identify(self, table: pa.Table, simulations: Sequence[tuple[int, int]], rows: Sequence[int]) -> pa.Table:
         """Return the table with its identity columns in front; param_id is dictionary-encoded."""
-        columns = [*self.identity(simulations, rows), *table.columns]
-        fields = [f.with_type(c.type) for f, c in zip(IDENTITY_FIELDS, columns, strict=False)]
-        return pa.table(columns, schema=pa.schema([*fields, *table.schema]))
+        return with_identity(table, self.identity(simulations, rows))
 
     def _piece_of(self, index: int) -> GroupChunk:
         if not 0 <= index < len(self):
@@ -225,6 +218,42 @@ class GroupTable:
     def _ids(self, groups: Indices) -> pa.Array:
         found = [piece.ids.take(pa.array(groups[span] - piece.start)) for piece, span in self._spans(groups)]
         return pa.concat_arrays([pa.array([], pa.string()), *found])
+
+
+def identity_columns(
+    ids: pa.Array, codes: Indices, simulations: Indices, seeds: Seeds, rows: Sequence[int]
+) -> list[pa.Array]:
+    """Return the identity columns for runs of rows.
+
+    Parameters
+    ----------
+    ids
+        The param_id of each distinct group.
+    codes
+        For each run, the position of its group in ``ids``.
+    simulations
+        For each run, its group and replicate: an array of shape (runs, 2).
+    seeds, rows
+        For each run, the seed, and the number of rows.
+
+    Returns
+    -------
+    list of pyarrow.Array
+        param_id (dictionary-encoded), group, replicate, seed, each of length ``sum(rows)``.
+    """
+    return [
+        pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes.astype(np.int32), rows)), ids),
+        pa.array(np.repeat(simulations[:, 0].astype(np.int32), rows)),
+        pa.array(np.repeat(simulations[:, 1].astype(np.int32), rows)),
+        pa.array(np.repeat(seeds, rows)),
+    ]
+
+
+def with_identity(table: pa.Table, identity: list[pa.Array]) -> pa.Table:
+    """Return a table with its identity columns (:func:`identity_columns`) in front."""
+    columns = [*identity, *table.columns]
+    fields = [f.with_type(c.type) for f, c in zip(IDENTITY_FIELDS, columns, strict=False)]
+    return pa.table(columns, schema=pa.schema([*fields, *table.schema]))
 
 
 def bounds_of(counts: npt.NDArray[np.int64]) -> list[int]:

@@ -1,12 +1,19 @@
-"""Makes folders read-only, and removes them. Child processes import this: standard library only."""
+"""Makes folders read-only, removes them, and makes files without a name in them.
+
+Child processes import this: standard library only.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
 from pathlib import Path
+
+_NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENOSYS, errno.EACCES}
+"""Errors where the system has no files without a name, or the folder does not exist yet."""
 
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
@@ -38,3 +45,28 @@ def remove(path: Path) -> None:
                     if not inner.is_symlink():
                         inner.chmod(stat.S_IRWXU)  # before os.walk lists it, which needs the right to read
             shutil.rmtree(path)
+
+
+def nameless_file(folder: Path) -> int | None:
+    """Return the descriptor of a new file without a name and with the usual mode; None: the folder cannot have one.
+
+    Raises
+    ------
+    OSError
+        The disk is full, or no descriptor is left.
+    """
+    try:
+        return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+    except AttributeError:  # the operating system has none
+        return None
+    except OSError as error:
+        if error.errno in _NOT_HERE:
+            return None
+        raise
+
+
+def usual_mode() -> int:
+    """Return the mode of a new file of this process. To ask the system by ``os.umask`` would change it for a moment."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    masks = [line.partition(":")[2] for line in lines if line.startswith("Umask:")]
+    return 0o666 & ~int(masks[0], 8) if masks else 0o644

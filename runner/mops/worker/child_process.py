@@ -17,18 +17,22 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO
 
+import pyarrow as pa
+
 from mops.child.buffers import send_tables
 from mops.child.channel import Channel, Message, ProgressPage, Step
 from mops.errors import ModelError
+from mops.storage.backends.spool import Spool
 from mops.system import cgroup
 from mops.task import JobContext
 from mops.waiting import polls
-from mops.worker import result_buffers
 from mops.worker.deaths import Death, EndedBy
 from mops.worker.environment.interpreter import command
 from mops.worker.limits import LimitWatch
 from mops.worker.processes import UNSAFE, Grandchild, Process, fork_refusal, spawned
 from mops.worker.reaper.client import ANSWER_SECONDS, Reaper
+from mops.worker.results import result_buffers
+from mops.worker.results.part_store import folder_for_parts, take_file
 from mops.worker.scratch import Scratch
 from mops.worker.task_progress import TaskProgress
 
@@ -233,6 +237,8 @@ class ChildProcess:
         self._kills_before = cgroup.kernel_kills()
         try:
             request = progress.message() | {"retirement_size": retirement_size}
+            request["part_folder"] = folder_for_parts(self._context) if request["encode"] else None
+            contents: list[pa.Buffer | Spool | None] = []
             self._channel.send(request)
             if request["given"]:
                 send_tables(self._channel, {"kind": "given"}, progress.given_tables(), request["name"])
@@ -243,7 +249,12 @@ class ChildProcess:
                     progress.seconds += message["seconds"]
                     progress.written = message["written"]
                     return None
-                progress.take(message, None if fd is None else result_buffers.take(fd, request["name"]))
+                if message["kind"] == "file":
+                    assert fd is not None
+                    contents.append(take_file(self._context, fd, request["name"]))
+                    continue
+                progress.take(message, None if fd is None else result_buffers.take(fd, request["name"]), contents)
+                contents = []
         except (BrokenPipeError, ConnectionResetError):
             logger.debug("child process %s ended before it got its task", self.pid)
         progress.seconds += time.monotonic() - began

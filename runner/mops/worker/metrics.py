@@ -15,9 +15,9 @@ from prometheus_client.registry import Collector
 
 from mops.system import cgroup
 from mops.system.heap import resident_bytes
-from mops.worker import result_buffers
 from mops.worker.children import counts
 from mops.worker.pool import Pool
+from mops.worker.results import result_buffers
 
 
 class Families:

@@ -26,12 +26,12 @@ from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
 from mops.units import bytes_text
 from mops.verdicts import Report
 from mops.waiting import polls
-from mops.worker import result_buffers
 from mops.worker.child_process import LEAVE_SECONDS, ChildProcess
 from mops.worker.child_starter import ChildStarter, close_all
 from mops.worker.children import REPLACED_DEATHS, ChildRegistry, count_replaced
 from mops.worker.deaths import Death
 from mops.worker.limits import WorkerMemory
+from mops.worker.results import result_buffers
 from mops.worker.slots import PoolSlots
 from mops.worker.task_progress import TaskProgress
 

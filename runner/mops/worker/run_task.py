@@ -20,6 +20,7 @@ from mops.system import process_memory
 from mops.task import JobContext, ResultBuffer, TaskRequest, TaskResult
 from mops.worker.children import ChildRegistry
 from mops.worker.pool import Pool
+from mops.worker.results.part_store import store_files
 
 _ASK_SECONDS = 10.0
 _children = ChildRegistry()
@@ -48,6 +49,8 @@ def run_task(request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskRe
         request, given, (lambda: None) if request.context.slots else partial(_announce_alone, request.key)
     )
     result.worker = get_worker().address
+    if request.attempt is not None:
+        store_files(result, request.context, request.attempt)
     return result
 
 

@@ -18,7 +18,18 @@ from mops.child.channel import Message, Step
 from mops.study.column_families import Families
 from mops.study.groups import Group, GroupPart
 from mops.study.output_schema import narrowed
-from mops.task import Failure, Loss, ResultBuffer, Segment, TaskRequest, TaskResult, failures_bytes, missing_losses
+from mops.task import (
+    Failure,
+    Loss,
+    PartContent,
+    PartFile,
+    ResultBuffer,
+    Segment,
+    TaskRequest,
+    TaskResult,
+    failures_bytes,
+    missing_losses,
+)
 from mops.units import bytes_text
 from mops.verdicts import Report
 from mops.worker.deaths import Death, Verdict, verdict_of
@@ -78,6 +89,7 @@ class TaskProgress:
         if asked == ():
             self._groups[0].good = set(range(request.groups[0].n_replicates))
         self._buffers: list[ResultBuffer] = []
+        self._files: list[PartFile] = []
         self._tracebacks: dict[str, str] = {}  # each of them once, however many failures refer to it
         self._deaths: Counter[Step] = Counter()
         self._size_before_retry: dict[Step, int] = {}
@@ -109,7 +121,8 @@ class TaskProgress:
     def _bytes_left(self) -> int:
         in_buffers = sum(int(part.buffer.size) for part in self._buffers)
         in_failures = failures_bytes([failure for progress in self._groups for failure in progress.failures])
-        return max(self._request.bytes - in_buffers - in_failures, 0)
+        in_files = sum(file.row_bytes for file in self._files)
+        return max(self._request.bytes - in_buffers - in_files - in_failures, 0)
 
     def _unfinished(self) -> list[tuple[int, _GroupProgress]]:
         """Return the groups that this task still runs, with their positions.
@@ -130,6 +143,8 @@ class TaskProgress:
             "seconds": max(self._request.seconds - self.seconds, 0.0),
             "bytes": self._bytes_left,
             "keep_folder": self._request.keep_folder,
+            # A child that dies loses what it encodes, so only one of a task may: not after a death.
+            "encode": self._request.encode and not (self._deaths or self._size_before_retry or self.deaths_between),
         }
 
     def _rank(self, found: tuple[int, _GroupProgress]) -> int:
@@ -151,6 +166,7 @@ class TaskProgress:
         has_targets = bool(targets) and not progress.failed
         return {
             "position": position,
+            "index": group.index,
             "params": group.params,
             "param_id": group.param_id,
             "n_replicates": group.n_replicates,
@@ -178,12 +194,20 @@ class TaskProgress:
                     start += rows
         return [(position, replicate, tables) for (position, replicate), tables in sorted(found.items())]
 
-    def take(self, message: Message, buffer: pa.Buffer | None) -> None:
-        """Take results that a child has handed over."""
+    def take(self, message: Message, buffer: pa.Buffer | None, contents: Sequence[PartContent] = ()) -> None:
+        """Take results that a child has handed over.
+
+        Parameters
+        ----------
+        contents
+            The files that came before the message.
+        """
         self.reference = self.reference or message["reference"]
         if self.reference is not None:
             # The next child of this task checks its results against the values of this one's.
             self._known = narrowed(self._known or self.reference, message["outputs"])
+            for file in message["files"]:
+                self._known = narrowed(self._known, {file["output"]: [file]})
         for position, replicate in message["simulations"]:
             self._groups[position].good.add(replicate)
         for failure in message["failures"]:
@@ -200,8 +224,11 @@ class TaskProgress:
         for position in message["done"]:
             self._groups[position].done = True
         self._settle_pieces()
-        if buffer is not None:
+        if buffer is not None and message["outputs"]:
             self._buffers.append(ResultBuffer(buffer, self._segments(message["outputs"])))
+        groups = frozenset(self._groups[position].group.index for position in message["encoded"])
+        files = zip(message["files"], contents, strict=True)
+        self._files += [PartFile(**facts, groups=groups, content=content) for facts, content in files]
 
     def _settle_pieces(self) -> None:
         for progress in self._groups if self._in_pieces else ():
@@ -349,6 +376,7 @@ class TaskProgress:
             seconds=self.seconds,
             reference=self.reference,
             parts=self._buffers,
+            files=self._files,
             failures=failures,
             losses=[loss for progress in done for loss in progress.losses],
             prints=self.prints,

@@ -27,11 +27,11 @@ from mops.attempt.checkpoint.pending_results import PendingResults
 from mops.attempt.checkpoint.tracebacks import Tracebacks
 from mops.attempt.job_families import JobFamilies
 from mops.errors import InternalError
+from mops.parquet.encoder import ROW_GROUP_BYTES
+from mops.parquet.output_file import StoredTypes
 from mops.storage.backends.spool import Spool
 from mops.storage.joblog.log import read_whole
 from mops.storage.joblog.view import Stored
-from mops.storage.output_file import StoredTypes
-from mops.storage.parquet import ROW_GROUP_BYTES
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids_and_seeds import canonical_json, param_id

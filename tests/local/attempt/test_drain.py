@@ -20,7 +20,7 @@ from mops.attempt.drain import Batch
 from mops.child.channel import anonymous_file
 from mops.cluster.embedded import start_embedded
 from mops.settings import Settings
-from mops.worker import result_buffers
+from mops.worker.results import result_buffers
 
 KEY = "sim-job-1"
 

@@ -23,9 +23,9 @@ from mops.attempt.checkpoint.open_checkpoint import OpenCheckpoint
 from mops.attempt.job_families import JobFamilies
 from mops.child.buffers import BufferWriter, map_buffer
 from mops.child.channel import Channel
+from mops.parquet.output_file import StoredTypes
+from mops.parquet.schemas import unified
 from mops.storage.backends.spool import Spool
-from mops.storage.output_file import StoredTypes
-from mops.storage.parquet import unified
 from mops.study.column_families import MIXED, Families, Family, join_columns, join_families, joined
 from mops.study.column_types import families_in, families_of
 from mops.study.group_builder import GroupBuilder
@@ -165,7 +165,7 @@ class Job:
                 first = families_of(tables)
                 reference = OutputSchema(first)
             try:
-                out.finished(0, group, reference.check(tables))
+                out.finished(0, group, 1, reference.check(tables))
             except InvalidOutput as refused:
                 failures.append(Failure(group, 0, 0, None, "invalid_output", str(refused), "", 1))
         out.flush()

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mops.child.outputs import as_tables
+from mops.parquet.encoder import encode
 from mops.storage.backends.spool import Spool
-from mops.storage.parquet import encode
 from mops.study.output_schema import InvalidOutput
 
 Make = Callable[[np.ndarray], Any]

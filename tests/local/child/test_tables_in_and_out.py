@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 from mops.child.buffers import BufferWriter, tables_of
 from mops.child.channel import Channel
 from mops.child.outputs import IDENTITY, as_tables
+from mops.parquet.encoder import encode
+from mops.parquet.output_file import OutputFile, StoredTypes
 from mops.storage.backends.spool import Spool
-from mops.storage.output_file import OutputFile, StoredTypes
-from mops.storage.parquet import encode
 from mops.study.column_families import join_columns
 from mops.study.column_types import families_in, families_of
 from mops.study.output_schema import OutputSchema
@@ -289,7 +289,7 @@ def test_stored_tables_are_equal_to_returned_tables(form: str, draw: st.DataObje
             tables = as_tables({"daily": result}, 1)
             overwrite()
             reference = reference or OutputSchema(families_of(tables))
-            writer.finished(0, replicate, reference.check(tables))
+            writer.finished(0, replicate, 1, reference.check(tables))
         writer.flush()
         message, fd = theirs.receive()
         assert fd is not None

@@ -24,6 +24,7 @@ from mops.attempt.claimed_job import end_state
 from mops.errors import CorruptRecord, JobError
 from mops.jobs import derived_jobs
 from mops.jobs.job import Job
+from mops.parquet.encoder import encode
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
 from mops.storage.ancestors import verify_job
@@ -33,7 +34,6 @@ from mops.storage.job_records import JobRecord, create_derived, create_job, keep
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import coverage_problems
-from mops.storage.parquet import encode
 from mops.storage.paths import JobPaths
 from mops.study.groups import IDENTITY_FIELDS
 from mops.study.ids_and_seeds import param_id

@@ -11,10 +11,10 @@ from made import claimed, created
 
 from mops.jobs.job import Job
 from mops.jobs.results import Reason
+from mops.parquet.encoder import encode
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
 from mops.storage.joblog.records import Part
-from mops.storage.parquet import encode
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.task import FAILURES

@@ -21,7 +21,7 @@ from mops.errors import ClusterError
 from mops.study.groups import Group
 from mops.task import TaskResult
 from mops.worker.pool import Pool
-from mops.worker.result_buffers import held_bytes
+from mops.worker.results.result_buffers import held_bytes
 from waiting import until
 
 

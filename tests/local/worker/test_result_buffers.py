@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mops.child.channel import anonymous_file
-from mops.worker import result_buffers
+from mops.worker.results import result_buffers
 
 SMALL, LARGE = 1000, 2 * result_buffers.COPY_BELOW_BYTES
 

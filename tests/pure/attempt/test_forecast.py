@@ -20,12 +20,12 @@ from mops.attempt.planning.forecast import (
     seconds_per_simulation,
 )
 from mops.errors import StorageError
+from mops.parquet.encoder import encode
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.view import LogView
-from mops.storage.parquet import encode
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.study.study_file import parse_study

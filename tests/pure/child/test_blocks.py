@@ -189,7 +189,7 @@ def test_all_rows_arrive_in_one_segment(keep):
                 "b": {"y": np.arange(replicate), "on": np.arange(replicate) % 2 == 0},
             }
             parts = task.read(result, 1)
-            writer.finished(position, replicate, parts)
+            writer.finished(position, replicate, 1, parts)
             sent[position, replicate] = {output: table_of(part) for output, part in parts.items()}
         if position % 2:
             writer.done(position)

@@ -11,7 +11,7 @@ import pytest
 
 from mops.child.buffers import BufferWriter, map_buffer, read_segment, send_tables, tables_of
 from mops.child.channel import Channel
-from mops.worker import result_buffers
+from mops.worker.results import result_buffers
 from processes import n_descriptors
 
 
@@ -50,7 +50,7 @@ class TestRoundTrip:
         for position in range(3):
             for replicate in range(4):
                 tables = {"a": rows(position + replicate, start=10 * position), "b": rows(1)}
-                out.finished(position, replicate, tables)
+                out.finished(position, replicate, 1, tables)
                 sent[position, replicate] = tables
         message, found = hand_over(out)
         assert found == sent
@@ -59,7 +59,7 @@ class TestRoundTrip:
     def test_tables_of_one_schema_are_one_segment(self, writer, hand_over):
         out = writer()
         for replicate in range(5):
-            out.finished(0, replicate, {"a": rows(2)})
+            out.finished(0, replicate, 1, {"a": rows(2)})
         message, _ = hand_over(out)
         (segment,) = message["outputs"]["a"]
         assert segment["rows"] == [2] * 5
@@ -71,7 +71,7 @@ class TestRoundTrip:
         sent[0, 0] = {"a": pa.table({"x": [1, 2]})}
         out = writer()
         for key, tables in sent.items():
-            out.finished(*key, tables)
+            out.finished(*key, 1, tables)
         message, found = hand_over(out)
         assert found == sent
         assert [found[0, i]["a"].schema.types for i in range(6)] == [[kind] for kind in kinds]
@@ -84,7 +84,7 @@ class TestRoundTrip:
     def test_segments_start_where_readers_need_not_copy(self, writer, hand_over):
         out = writer()
         for replicate, kind in enumerate([pa.int64(), pa.int8(), pa.string()]):
-            out.finished(0, replicate, {"a": pa.table({"x": pa.nulls(3, kind)})})
+            out.finished(0, replicate, 1, {"a": pa.table({"x": pa.nulls(3, kind)})})
         message, _ = hand_over(out)
         assert [segment["offset"] % 64 for segment in message["outputs"]["a"]] == [0, 0, 0]
 
@@ -92,22 +92,22 @@ class TestRoundTrip:
         out = writer()
         sent = {(0, 0): {"a": rows(0)}, (0, 1): {"a": rows(2)}, (1, 0): {"a": rows(0)}, (1, 1): {"b": rows(0)}}
         for key, tables in sent.items():
-            out.finished(*key, tables)
+            out.finished(*key, 1, tables)
         _, found = hand_over(out)
         assert found == sent
 
     def test_slices_and_chunks_arrive_as_their_rows(self, writer, hand_over):
         out = writer()
         chunked = pa.concat_tables([rows(2), rows(3, start=5)])
-        out.finished(0, 0, {"a": rows(1000).slice(990, 3)})
-        out.finished(0, 1, {"a": chunked})
+        out.finished(0, 0, 1, {"a": rows(1000).slice(990, 3)})
+        out.finished(0, 1, 1, {"a": chunked})
         _, found = hand_over(out)
         assert found[0, 0]["a"] == rows(1000).slice(990, 3)
         assert found[0, 1]["a"] == chunked
 
     def test_nan_and_null_are_kept(self, writer, hand_over):
         out = writer()
-        out.finished(0, 0, {"a": pa.table({"x": [math.nan, None, math.inf]})})
+        out.finished(0, 0, 1, {"a": pa.table({"x": [math.nan, None, math.inf]})})
         _, found = hand_over(out)
         assert found[0, 0]["a"]["x"].null_count == 1
         assert math.isnan(found[0, 0]["a"]["x"][0].as_py())
@@ -122,7 +122,7 @@ class TestRoundTrip:
 
     def test_tables_outlive_the_message_and_its_descriptor(self, writer, hand_over):
         out = writer()
-        out.finished(0, 0, {"a": rows(1000)})
+        out.finished(0, 0, 1, {"a": rows(1000)})
         table = hand_over(out)[1][0, 0]["a"]
         gc.collect()
         assert table == rows(1000)
@@ -131,7 +131,7 @@ class TestRoundTrip:
 class TestKeep:
     def test_of_a_done_group_only_kept_outputs_are_sent(self, writer, hand_over):
         out = writer(["b", "unknown"])
-        out.finished(0, 0, {"a": rows(1), "b": rows(2)})
+        out.finished(0, 0, 1, {"a": rows(1), "b": rows(2)})
         out.done(0)
         message, found = hand_over(out)
         assert found == {(0, 0): {"b": rows(2)}}
@@ -139,15 +139,15 @@ class TestKeep:
 
     def test_of_an_unfinished_group_all_outputs_are_sent(self, writer, hand_over):
         out = writer(["b"])
-        out.finished(0, 0, {"a": rows(1), "b": rows(2)})
-        out.finished(1, 0, {"a": rows(3), "b": rows(4)})
+        out.finished(0, 0, 1, {"a": rows(1), "b": rows(2)})
+        out.finished(1, 0, 1, {"a": rows(3), "b": rows(4)})
         out.done(0)
         _, found = hand_over(out)
         assert {key: set(tables) for key, tables in found.items()} == {(0, 0): {"b"}, (1, 0): {"a", "b"}}
 
     def test_a_simulation_without_kept_outputs_still_counts_as_good(self, writer, hand_over):
         out = writer(["unknown"])
-        out.finished(0, 0, {"a": rows(1)})
+        out.finished(0, 0, 1, {"a": rows(1)})
         out.done(0)
         message, found = hand_over(out)
         assert found == {}
@@ -172,11 +172,11 @@ class TestWriter:
 
     def test_results_are_sent_once(self, writer, hand_over, ends):
         out = writer()
-        out.finished(0, 0, {"a": rows(1)})
+        out.finished(0, 0, 1, {"a": rows(1)})
         out.failed(0, 1, None, {"reason": "error", "message": "no", "traceback": ""})
         out.done(0)
         hand_over(out)
-        out.finished(1, 0, {"a": rows(2)})
+        out.finished(1, 0, 1, {"a": rows(2)})
         message, found = hand_over(out)
         assert found == {(1, 0): {"a": rows(2)}}
         assert (message["failures"], message["done"]) == ([], [])
@@ -215,10 +215,10 @@ class TestWriter:
     def test_bytes_are_counted_since_the_last_flush_and_in_total(self, writer, hand_over):
         out = writer()
         table = pa.table({"x": pa.array(range(100_000), pa.int64())})
-        out.finished(0, 0, {"a": table})
+        out.finished(0, 0, 1, {"a": table})
         assert out.bytes_open == out.bytes_total == 800_000
         hand_over(out)
-        out.finished(0, 1, {"a": table.slice(0, 10_000)})
+        out.finished(0, 1, 1, {"a": table.slice(0, 10_000)})
         assert (out.bytes_open, out.bytes_total) == (80_000, 880_000)
 
     def test_done_groups_are_counted(self, writer):
@@ -233,7 +233,7 @@ def test_three_hundred_buffers_leave_no_open_descriptor(writer, hand_over):
     out = writer()
     kept = []
     for replicate in range(300):
-        out.finished(0, replicate, {"a": rows(1, start=replicate)})
+        out.finished(0, replicate, 1, {"a": rows(1, start=replicate)})
         kept.append(hand_over(out)[1][0, replicate]["a"])
     assert [table["n"][0].as_py() for table in kept] == list(range(300))
     kept.clear()
@@ -245,7 +245,7 @@ def test_a_thousand_buffers_that_a_worker_keeps_hold_no_descriptor(writer, ends)
     before = n_descriptors()
     out, kept = writer(), []
     for replicate in range(1000):
-        out.finished(0, replicate, {"a": rows(1, start=replicate)})
+        out.finished(0, replicate, 1, {"a": rows(1, start=replicate)})
         out.flush()
         message, fd = ends[1].receive()
         kept.append(read_segment(result_buffers.take(fd, "test"), message["outputs"]["a"][0]))
@@ -257,7 +257,7 @@ def test_a_buffer_that_cannot_be_sent_leaves_no_open_descriptor(writer, ends):
     before = n_descriptors()
     ends[1].close()
     out = writer()
-    out.finished(0, 0, {"a": rows(1)})
+    out.finished(0, 0, 1, {"a": rows(1)})
     with pytest.raises(BrokenPipeError):
         out.flush()
     assert n_descriptors() == before - 1  # the end that was closed

@@ -45,7 +45,7 @@ class Child:
 
     def good(self, position, *replicates):
         for replicate in replicates:
-            self.out.finished(position, replicate, tables(position, replicate))
+            self.out.finished(position, replicate, 1, tables(position, replicate))
 
     def flush(self):
         self.out.flush()
@@ -82,7 +82,15 @@ def asked(progress):
 
 def done(progress):
     """Mark every group as done, and return the result."""
-    empty = {"simulations": [], "failures": [], "losses": [], "outputs": {}, "reference": None}
+    empty = {
+        "simulations": [],
+        "failures": [],
+        "losses": [],
+        "outputs": {},
+        "files": [],
+        "encoded": [],
+        "reference": None,
+    }
     progress.take({**empty, "done": list(range(len(progress.message()["groups"])))}, None)
     assert progress.finished
     return progress.result()

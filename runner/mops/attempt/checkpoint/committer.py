@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from mops.attempt.checkpoint.open_checkpoint import LEAST_SECONDS, NAMED_GROUPS, OpenCheckpoint
+from mops.attempt.checkpoint.open_checkpoint import LEAST_SECONDS, NAMED_GROUPS, OpenCheckpoint, StoredFile
 from mops.attempt.checkpoint.pending_results import PendingResults
 from mops.attempt.claimed_job import ClaimedJob
 from mops.attempt.job_families import JobFamilies
@@ -22,10 +22,9 @@ from mops.attempt.reporting.observer import Observer
 from mops.attempt.reporting.text_log import TextLogBuffer
 from mops.attempt.task_threads import ThreadFault
 from mops.errors import InternalError
+from mops.parquet.output_file import StoredTypes
 from mops.storage import advisory
 from mops.storage.joblog.records import Part
-from mops.storage.output_file import StoredTypes
-from mops.storage.parquet import Encoded
 from mops.task import TaskResult, counts_of_result
 from mops.verdicts import Counts
 
@@ -209,6 +208,7 @@ class Committer:
             self._opened_at = time.monotonic()
         n_bytes = result.nbytes
         self._open.add(result, counts)
+        self._store_into(self._open, self._open.take_encoded())
         self._queue.release(n_bytes)
 
     def _check_new(self, done: frozenset[int]) -> None:
@@ -251,7 +251,7 @@ class Committer:
             path = self._job.paths.text(self._job.attempt, next(self._file_numbers))
             self._advisory.write("the text log", lambda files: files.put(path, text.encode(errors="replace")))
 
-    def _store_into(self, checkpoint: OpenCheckpoint, files: Iterable[tuple[str, str | None, Encoded]]) -> None:
+    def _store_into(self, checkpoint: OpenCheckpoint, files: Iterable[StoredFile]) -> None:
         """Store files as parts of a checkpoint."""
         for kind, output, file in files:
             path = self._job.paths.part(kind, output, self._job.attempt, next(self._file_numbers))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from mops.child.buffers import read_segment
+from mops.parquet.encoder import Encoded, PartEncoder
+from mops.parquet.output_file import OutputFile, StoredTypes
+from mops.parquet.schemas import with_dictionaries
 from mops.storage.backends.spool import Spool
 from mops.storage.joblog.records import Part
-from mops.storage.output_file import OutputFile, StoredTypes
-from mops.storage.parquet import Encoded, PartEncoder, with_dictionaries
 from mops.study.column_families import Families, join_families
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
-from mops.task import FAILURES, LOSSES, Failure, Loss, Segment, TaskResult
+from mops.task import FAILURES, LOSSES, Failure, Loss, PartFile, Segment, TaskResult
 from mops.verdicts import Counts
 
 LEAST_SECONDS = 1.0
@@ -31,6 +32,8 @@ _DICTIONARY_BYTES = 16 << 20
 NAMED_GROUPS = 5
 
 _Row = TypeVar("_Row", Loss, Failure)
+StoredFile: TypeAlias = "tuple[str, str | None, Encoded[Any]]"
+"""Kind of the table, output, and file."""
 
 
 class OpenCheckpoint:
@@ -52,7 +55,8 @@ class OpenCheckpoint:
         self, groups: GroupTable, outputs: tuple[str, ...] | None, spool: Callable[[], Spool], types: StoredTypes
     ):
         self._groups, self._outputs, self._spool, self._types = groups, outputs, spool, types
-        self._open: dict[str, OutputFile] = {}
+        self._open: dict[str, OutputFile[Spool]] = {}
+        self._encoded: list[PartFile] = []
         self.families: Families = {}
         self._losses: _Rows[Loss] = _Rows("losses", LOSSES, groups, spool)
         self._failures: _Rows[Failure] = _Rows("failures", FAILURES, groups, spool)
@@ -78,9 +82,10 @@ class OpenCheckpoint:
 
     def add(self, result: TaskResult, counts: Counts) -> None:
         """Add the finished groups of a result. Its buffers are removed from it, and freed one by one."""
-        n_bytes = result.nbytes
-        self.bytes += n_bytes
-        self.bytes_held += n_bytes
+        self.bytes += result.row_bytes
+        while result.files:
+            self._take_file(result.files.pop(0))
+        self.bytes_held += result.row_bytes
         while result.parts:
             part = result.parts.pop(0)
             for segment in part.segments:
@@ -110,15 +115,29 @@ class OpenCheckpoint:
             self._open[segment.output] = OutputFile(self._spool)
         self._open[segment.output].write(self._groups.identify(table, simulations, rows))
 
-    def take_outputs(self) -> Iterator[tuple[str, str | None, Encoded]]:
+    def _take_file(self, file: PartFile) -> None:
+        self.families = join_families(self.families, {file.output: file.families})
+        if file.content is None:
+            self.parts.append(Part(file.path, file.rows, file.bytes, file.digest))
+        else:
+            self._encoded.append(file)
+
+    def take_encoded(self) -> Iterator[StoredFile]:
+        """Yield the files that child processes have encoded, and forget them."""
+        while self._encoded:
+            file = self._encoded.pop()
+            yield "outputs", file.output, Encoded(file.content, file.rows, file.bytes, file.digest)
+
+    def take_outputs(self) -> Iterator[StoredFile]:
         """Yield the files of the outputs as (kind, output, file), and forget them."""
         while self._open:
             output, file = self._open.popitem()
             yield "outputs", output, file.finish()
         self.bytes_held = 0
 
-    def take_files(self) -> Iterator[tuple[str, str | None, Encoded]]:
+    def take_files(self) -> Iterator[StoredFile]:
         """Yield all files as (kind, output, file), and forget them. A kind is outputs, losses or failures."""
+        yield from self.take_encoded()
         yield from self.take_outputs()
         for rows in (self._losses, self._failures):
             if file := rows.take():
@@ -139,14 +158,14 @@ class _Rows(Generic[_Row]):
     def __init__(self, kind: str, schema: pa.Schema, groups: GroupTable, spool: Callable[[], Spool]):
         self.kind, self._schema, self._groups, self._spool = kind, schema, groups, spool
         self._rows: list[_Row] = []
-        self._encoder: PartEncoder | None = None
+        self._encoder: PartEncoder[Spool] | None = None
 
     def add(self, rows: list[_Row]) -> None:
         self._rows += rows
         if len(self._rows) >= _ROWS_AT_ONCE:
             self._encode()
 
-    def take(self) -> Encoded | None:
+    def take(self) -> Encoded[Spool] | None:
         """Return the file, and forget it; None without rows."""
         if self._rows:
             self._encode()

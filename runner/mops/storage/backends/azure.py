@@ -102,8 +102,8 @@ class AzureBlobs:
     def free_bytes(self) -> int | None:
         return None
 
-    def spool(self) -> Spool:
-        return Spool()
+    def spool(self, descriptor: int | None = None) -> Spool:
+        return Spool(None, descriptor)
 
     def _ask(self, call: Callable[..., Any], *args: object, **options: object) -> Any:
         return sync(self._fs.loop, call, *args, retry_total=0, **options)

@@ -97,7 +97,7 @@ class Backend(Protocol):
     def free_bytes(self) -> int | None:
         """As :meth:`mops.storage.files.Files.free_bytes`."""
 
-    def spool(self) -> Spool:
+    def spool(self, descriptor: int | None = None) -> Spool:
         """As :meth:`mops.storage.files.Files.spool`."""
 
 

@@ -15,6 +15,7 @@ import pyarrow.fs
 
 from mops.storage.backends.base import Data, Entries, Entry
 from mops.storage.backends.spool import Spool
+from mops.system.folders import usual_mode
 
 
 class LocalFolder:
@@ -90,8 +91,10 @@ class LocalFolder:
         found = os.statvfs(there)
         return found.f_bavail * found.f_frsize  # for users other than root
 
-    def spool(self) -> Spool:
-        return Spool(self._root)
+    def spool(self, descriptor: int | None = None) -> Spool:
+        if descriptor is not None:
+            os.fchmod(descriptor, usual_mode())  # the model may have changed the mask of its process
+        return Spool(self._root, descriptor)
 
 
 @contextmanager

@@ -80,5 +80,5 @@ class ProcessMemory:
     def free_bytes(self) -> int | None:
         return None
 
-    def spool(self) -> Spool:
-        return Spool()
+    def spool(self, descriptor: int | None = None) -> Spool:
+        return Spool(None, descriptor)

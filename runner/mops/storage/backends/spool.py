@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
 from mops.errors import StorageError
 from mops.storage.backends.faults import refused
+from mops.system.folders import nameless_file
 
 _PIECE_BYTES = 1 << 20
-_NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ENOSYS, errno.EACCES}
-"""Errors where the system has no files without a name, or the folder does not exist yet."""
 
 
 class Spool:
@@ -29,6 +27,8 @@ class Spool:
     storage
         A storage's folder. The data lies there from the start, and :meth:`link` gives it a name. If it is None,
         or the file system has no files without a name, the data lies in the folder of temporary files.
+    descriptor
+        A file with the data, which the spool closes; None: a new file.
 
     Raises
     ------
@@ -36,13 +36,15 @@ class Spool:
         No room, no access or no descriptor is left. :meth:`write` and :meth:`mapped` raise it too.
     """
 
-    def __init__(self, storage: Path | None = None):
+    def __init__(self, storage: Path | None = None, descriptor: int | None = None):
         self._storage = storage
         with self._told():
-            named = storage and _nameless(storage)
-        self._storage = storage if named else None
+            if descriptor is None and storage is not None:
+                descriptor = nameless_file(storage)
+        self._storage = storage if descriptor is not None else None
         with self._told():
-            self._file = named or tempfile.TemporaryFile()  # noqa: SIM115 - closed with its last user
+            # Closed with its last user.
+            self._file = tempfile.TemporaryFile() if descriptor is None else os.fdopen(descriptor, "w+b")  # noqa: SIM115
 
     def write(self, data: Any) -> None:
         """Add to the content."""
@@ -101,16 +103,3 @@ class Spool:
                 where=tempfile.tempdir or os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - named, not written to
                 hint="free space there, or set TMPDIR to another folder",
             ) from error
-
-
-def _nameless(folder: Path) -> IO[bytes] | None:
-    """Return a new file without a name and with the usual mode; None: the folder cannot have one."""
-    try:
-        descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
-    except AttributeError:  # the operating system has none
-        return None
-    except OSError as error:
-        if error.errno in _NOT_HERE:
-            return None
-        raise
-    return os.fdopen(descriptor, "w+b")

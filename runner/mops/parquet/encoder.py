@@ -1,8 +1,10 @@
-"""Encodes a job's parts as Parquet, and unifies their schemas.
+"""Encodes tables as Parquet, into a file or memory without a name.
 
 Parts are plain Parquet for any reader. The identity columns come first (``param_id``, ``group``, ``replicate``,
-``seed``), then the model's. Types may differ between parts within a column's family. :func:`unified` finds the schema
-that holds them all.
+``seed``), then the model's. Types may differ between parts within a column's family. mops.parquet.schemas finds the
+schema that holds them all.
+
+Child processes import this: the standard library and pyarrow only.
 """
 
 from __future__ import annotations
@@ -10,18 +12,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from mops.errors import CorruptRecord, StorageError
-from mops.storage.backends.spool import Spool
-from mops.study.column_families import NULL, Family
-from mops.study.column_types import storage_type
 
 ROW_GROUP_BYTES = 4 << 20
 """The size of a row group before it is encoded, as Arrow. At 16 MiB the encoder returns its buffers to the system after
@@ -32,8 +27,21 @@ WRITE_BYTES = 256 << 10
 110 writes for a row group, and each write takes Python's global lock."""
 
 
+class Content(Protocol):
+    """What takes the bytes of a file, and gives them back."""
+
+    def write(self, data: Any) -> None:
+        """Add to the content."""
+
+    def opened(self) -> pa.NativeFile:
+        """Return the content as a file for reading at any position."""
+
+
+ContentT = TypeVar("ContentT", bound=Content)
+
+
 @dataclass(frozen=True)
-class Encoded:
+class Encoded(Generic[ContentT]):
     """A finished Parquet file that has no name yet.
 
     Parameters
@@ -42,17 +50,17 @@ class Encoded:
         SHA-256 of the content, hexadecimal.
     """
 
-    content: Spool
+    content: ContentT
     rows: int
     bytes: int
     digest: str
 
 
-class SpoolSink(io.RawIOBase):
-    """Writes to a spool, and computes the size and digest of what it writes."""
+class Sink(io.RawIOBase, Generic[ContentT]):
+    """Writes a content, and computes its size and digest."""
 
-    def __init__(self, spool: Spool) -> None:
-        self.spool = spool
+    def __init__(self, content: ContentT) -> None:
+        self.content = content
         self.bytes = 0
         self._digest = hashlib.sha256()
         self._has_failed = False
@@ -69,8 +77,8 @@ class SpoolSink(io.RawIOBase):
         if self._has_failed:
             return len(data)
         try:
-            self.spool.write(data)
-        except StorageError:
+            self.content.write(data)
+        except Exception:
             self._has_failed = True
             raise
         self._digest.update(data)
@@ -81,26 +89,26 @@ class SpoolSink(io.RawIOBase):
         """Return the number of bytes written."""
         return self.bytes
 
-    def encoded(self, rows: int) -> Encoded:
+    def encoded(self, rows: int) -> Encoded[ContentT]:
         """Return the finished file with its digest."""
-        return Encoded(self.spool, rows, self.bytes, self._digest.hexdigest())
+        return Encoded(self.content, rows, self.bytes, self._digest.hexdigest())
 
 
-class PartEncoder:
+class PartEncoder(Generic[ContentT]):
     """Encodes tables of one schema as one Parquet file, in row groups of about 4 MiB.
 
     Identity columns arrive dictionary-encoded. The file's schema has plain strings for them, as readers expect.
 
     Parameters
     ----------
-    spool
-        An empty spool for the file.
+    content
+        An empty content for the file.
     dictionary_bytes
         A row group stores each distinct string of a column once, unless the distinct strings take more than this.
     """
 
-    def __init__(self, schema: pa.Schema, spool: Spool, dictionary_bytes: int = 1 << 20):
-        self._sink = SpoolSink(spool)
+    def __init__(self, schema: pa.Schema, content: ContentT, dictionary_bytes: int = 1 << 20):
+        self._sink = Sink(content)
         self._file = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), WRITE_BYTES)
         self._open: list[pa.Table] = []
         self._open_bytes = 0
@@ -144,7 +152,7 @@ class PartEncoder:
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         self._open, self._open_bytes = [], 0
 
-    def finish(self) -> Encoded:
+    def finish(self) -> Encoded[ContentT]:
         """Return the file."""
         self._flush()
         self._writer.close()
@@ -156,42 +164,8 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def encode(table: pa.Table, spool: Spool) -> Encoded:
-    """Encode one table as a Parquet file in an empty spool."""
-    encoder = PartEncoder(table.schema, spool)
+def encode(table: pa.Table, content: ContentT) -> Encoded[ContentT]:
+    """Encode one table as a Parquet file in an empty content."""
+    encoder = PartEncoder(table.schema, content)
     encoder.write(table)
     return encoder.finish()
-
-
-def unified(schemas: Iterable[pa.Schema], where: str, families: Mapping[str, Family] | None = None) -> pa.Schema:
-    """Return a schema that can read all parts with every value.
-
-    Parameters
-    ----------
-    families
-        The families of the columns' values; None: only the types are known.
-
-    Raises
-    ------
-    CorruptRecord
-        No schema fits: the parts are not of one job.
-    """
-    fields: dict[str, list[pa.Field]] = defaultdict(list)
-    for schema in schemas:
-        for field in schema:
-            fields[field.name].append(field)
-    whole = []
-    for name, same in fields.items():
-        try:
-            kind = storage_type([field.type for field in same], (families or {}).get(name, NULL))
-        except ValueError as bad:
-            what = f"the parts' schemas do not fit together: column {name!r}: {bad}"
-            raise CorruptRecord(what, where=where) from bad
-        whole.append(pa.field(name, kind, nullable=any(field.nullable for field in same)))
-    return pa.schema(whole)
-
-
-def with_dictionaries(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """Return a schema that reads these columns of strings as dictionaries."""
-    dictionary = pa.dictionary(pa.int32(), pa.string())
-    return pa.schema([field.with_type(dictionary) if field.name in names else field for field in schema])

@@ -7,12 +7,12 @@ copies the narrower files into the widest, a row group at a time: when the check
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Generic
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mops.storage.backends.spool import Spool
-from mops.storage.parquet import Encoded, PartEncoder
+from mops.parquet.encoder import ContentT, Encoded, PartEncoder
 from mops.study.column_families import NULL, Family
 from mops.study.column_types import converted, storage_type, type_said, used_type
 
@@ -51,20 +51,20 @@ class StoredTypes:
         return pa.table(columns, names=table.column_names)
 
 
-class OutputFile:
+class OutputFile(Generic[ContentT]):
     """Encodes the rows of one output as one file. Their types may become wider from table to table.
 
     Parameters
     ----------
-    spool
-        Returns an empty spool.
+    content
+        Returns an empty content.
     """
 
-    def __init__(self, spool: Callable[[], Spool]):
-        self._spool = spool
-        self._encoder: PartEncoder | None = None
+    def __init__(self, content: Callable[[], ContentT]):
+        self._content = content
+        self._encoder: PartEncoder[ContentT] | None = None
         self._schema: pa.Schema | None = None
-        self._narrower: list[Encoded] = []
+        self._narrower: list[Encoded[ContentT]] = []
 
     def write(self, table: pa.Table) -> None:
         """Add rows with their identity, in types at least as wide as the earlier rows'."""
@@ -72,19 +72,19 @@ class OutputFile:
             if self._encoder is not None:
                 self._narrower.append(self._encoder.finish())
             self._schema = table.schema
-            self._encoder = PartEncoder(table.schema, self._spool())
+            self._encoder = PartEncoder(table.schema, self._content())
             if len(self._narrower) > MOST_NARROWER:
                 self._fold(self._encoder, table.schema)
         self._encoder.write(table)
 
-    def finish(self) -> Encoded:
+    def finish(self) -> Encoded[ContentT]:
         """Return the file with all rows, in the widest types."""
         assert self._encoder is not None
         assert self._schema is not None
         self._fold(self._encoder, self._schema)
         return self._encoder.finish()
 
-    def _fold(self, encoder: PartEncoder, schema: pa.Schema) -> None:
+    def _fold(self, encoder: PartEncoder[ContentT], schema: pa.Schema) -> None:
         """Copy the narrower files into the current one."""
         while self._narrower:
             narrow = pq.ParquetFile(self._narrower.pop(0).content.opened(), read_dictionary=["param_id"])

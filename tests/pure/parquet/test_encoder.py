@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from mops.errors import CorruptRecord, StorageError
+from mops.parquet.encoder import ROW_GROUP_BYTES, WRITE_BYTES, PartEncoder, encode
+from mops.parquet.schemas import unified
 from mops.storage.backends.spool import Spool
 from mops.storage.params_file import encode_groups, read_groups
-from mops.storage.parquet import ROW_GROUP_BYTES, WRITE_BYTES, PartEncoder, encode, unified
 from mops.study.group_builder import StudyGroups
 from mops.study.groups import Group, GroupTable
 from mops.study.ids_and_seeds import param_id

@@ -1,0 +1,123 @@
+"""Encodes the rows of a task's finished groups as Parquet: one file without a name for each output.
+
+So the rows of large results are copied once less, and the runner need not encode them. Standard library, numpy and
+pyarrow only; Parquet is imported only where a task returns enough rows (child/task_run.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from mops.child.blocks import GroupName, Part, Simulation, joined_parts
+from mops.child.channel import anonymous_file
+from mops.parquet.output_file import OutputFile, StoredTypes
+from mops.study.column_families import Columns, Families, join_columns
+from mops.study.column_types import families_in
+from mops.study.groups import identity_columns, with_identity
+from mops.system.folders import nameless_file
+
+
+class NamelessFile:
+    """The content of a file without a name.
+
+    Parameters
+    ----------
+    folder
+        Where the file lies, so that the runner can link it; None, or if the folder cannot have such a file: in memory.
+    name
+        The name of the file in memory.
+    """
+
+    def __init__(self, folder: str | None, name: str):
+        descriptor = None if folder is None else nameless_file(Path(folder))
+        descriptor = anonymous_file(name) if descriptor is None else descriptor
+        self.file: IO[bytes] = os.fdopen(descriptor, "w+b")
+
+    def write(self, data: Any) -> None:
+        """Add to the content."""
+        self.file.write(data)
+
+    def opened(self) -> pa.NativeFile:
+        """Return the content as a file for reading at any position."""
+        self.file.seek(0)
+        return pa.PythonFile(self.file, mode="r")
+
+
+class PartFiles:
+    """The files of one task.
+
+    Parameters
+    ----------
+    name
+        The name of files in memory.
+    groups
+        The groups of the task, by position.
+    known
+        Returns the families of an output's columns, as far as the child process knows them.
+    folder
+        Where the files lie; None: in memory.
+    """
+
+    def __init__(self, name: str, groups: Mapping[int, GroupName], known: Callable[[str], Columns], folder: str | None):
+        self._name, self._groups, self._known, self._folder = name, groups, known, folder
+        self._types = StoredTypes(lambda output: join_columns(self._known(output), self._families[output]))
+        self._files: dict[str, OutputFile[NamelessFile]] = {}
+        self._families: dict[str, Columns] = {}
+        self._row_bytes: dict[str, int] = {}
+
+    def add(self, simulations: Sequence[Simulation], outputs: Sequence[str] | None) -> Families:
+        """Encode the rows of simulations; return the families of their values.
+
+        Parameters
+        ----------
+        outputs
+            The outputs to encode; None: all.
+        """
+        names = {name for simulation in simulations for name in simulation.parts} if outputs is None else outputs
+        found: Families = {}
+        for output in names:
+            with_parts = [
+                (simulation, simulation.parts[output]) for simulation in simulations if output in simulation.parts
+            ]
+            for _, same in groupby(with_parts, lambda pair: pair[1].schema):
+                families = self._write(output, list(same))
+                found[output] = join_columns(found.get(output, {}), families)
+        return found
+
+    def _write(self, output: str, with_parts: list[tuple[Simulation, Part]]) -> Columns:
+        """Write the rows of simulations, whose parts have one schema."""
+        simulations, parts = zip(*with_parts, strict=True)
+        table = pa.concat_tables(joined_parts(parts))
+        families = families_in(table)
+        self._families[output] = join_columns(self._families.get(output, {}), families)
+        self._row_bytes[output] = self._row_bytes.get(output, 0) + table.nbytes
+        identity = self._identity(simulations, [part.num_rows for part in parts])
+        if output not in self._files:
+            self._files[output] = OutputFile(lambda: NamelessFile(self._folder, self._name))
+        self._files[output].write(with_identity(self._types.stored(output, table), identity))
+        return families
+
+    def _identity(self, simulations: Sequence[Simulation], rows: list[int]) -> list[pa.Array]:
+        positions, codes = np.unique([simulation.position for simulation in simulations], return_inverse=True)
+        groups = [self._groups[position] for position in positions.tolist()]
+        indices = np.array([group.number for group in groups])[codes]
+        replicates = np.array([simulation.replicate for simulation in simulations])
+        seeds = np.array([simulation.seed for simulation in simulations], np.uint64)
+        ids = pa.array([group.param_id for group in groups], pa.string())
+        return identity_columns(ids, codes, np.stack([indices, replicates], axis=1), seeds, rows)
+
+    def finish(self) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
+        """Yield each file with its facts: those of :class:`mops.task.PartFile`."""
+        for output, file in self._files.items():
+            encoded = file.finish()
+            encoded.content.file.flush()
+            facts = {"rows": encoded.rows, "bytes": encoded.bytes, "digest": encoded.digest}
+            families, row_bytes = self._families[output], self._row_bytes[output]
+            yield {"output": output, **facts, "families": families, "row_bytes": row_bytes}, encoded.content.file

@@ -1,0 +1,1 @@
+"""Encodes the rows of a job as Parquet: in child processes, and in the runner."""

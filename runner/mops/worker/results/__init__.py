@@ -1,0 +1,1 @@
+"""What child processes hand over: buffers in memory, and files of parts."""
