@@ -7,7 +7,7 @@ import math
 import socket
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from mops.attempt.checkpoint.open_checkpoint import OpenCheckpoint
 from mops.attempt.job_families import JobFamilies
+from mops.child.blocks import GroupName
 from mops.child.buffers import BufferWriter, map_buffer
 from mops.child.channel import Channel
 from mops.parquet.output_file import StoredTypes
@@ -32,7 +33,7 @@ from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids_and_seeds import canonical_json
 from mops.study.output_schema import InvalidOutput, OutputSchema
-from mops.task import Failure, ResultBuffer, Segment, TaskResult
+from mops.task import Failure, PartFile, ResultBuffer, Segment, TaskResult
 from mops.verdicts import Counts
 
 N_GROUPS = 12
@@ -141,12 +142,13 @@ class Job:
     def begin_checkpoint(self) -> None:
         self.open = OpenCheckpoint(GROUPS, None, Spool, self.types)
         self.failed: dict[int, str] = {}
+        self.encoded: list[bytes] = []
 
     def commit(self) -> None:
         families = self.families.unstored(self.open.families)
-        for _, _, file in self.open.take_outputs():
+        for content in [*self.encoded, *(file.content.read() for _, _, file in self.open.take_outputs())]:
             path = self.folder / f"{len(self.parts)}.parquet"
-            path.write_bytes(file.content.read())
+            path.write_bytes(content)
             self.parts.append(path)
         self.commits.append(families)
         self.families.store(families)
@@ -154,8 +156,14 @@ class Job:
         self.refused |= self.failed
         self.begin_checkpoint()
 
-    def run(self, known: Families | None, groups: Sequence[int]) -> TaskResult:
-        """Run groups with the code of a child process that knows these families."""
+    def run(self, known: Families | None, groups: Sequence[int], *, encode: bool = False) -> TaskResult:
+        """Run groups with the code of a child process that knows these families.
+
+        Parameters
+        ----------
+        encode
+            Whether the process encodes the rows as Parquet.
+        """
         ours, theirs = (Channel(end) for end in socket.socketpair())
         out, reference, failures = BufferWriter(ours, None, "test"), OutputSchema(known) if known else None, []
         first = None
@@ -165,24 +173,20 @@ class Job:
                 first = families_of(tables)
                 reference = OutputSchema(first)
             try:
-                out.finished(0, group, 1, reference.check(tables))
+                out.finished(group, 0, 1, reference.check(tables))
             except InvalidOutput as refused:
                 failures.append(Failure(group, 0, 0, None, "invalid_output", str(refused), "", 1))
-        out.flush()
-        parts = []
+        result = TaskResult(("sim-1",), frozenset(groups), 1.0, first or known, failures=failures)
         if len(failures) < len(groups):
-            message, fd = theirs.receive()
-            assert fd is not None
-            segments = [
-                Segment(
-                    "out", s["offset"], s["length"], [(g, 0) for _, g in s["simulations"]], s["rows"], s["families"]
-                )
-                for s in message["outputs"]["out"]
-            ]
-            parts = [ResultBuffer(pa.py_buffer(map_buffer(fd)), segments)]
+            if encode:
+                assert reference is not None
+                names = {group: GroupName(group, str(GROUPS.group(group).param_id)) for group in groups}
+                out.encode(names, lambda name: reference.families[name], None)
+            out.flush()
+            receive(theirs, result)
         ours.close()
         theirs.close()
-        return TaskResult(("sim-1",), frozenset(groups), 1.0, first or known, parts=parts, failures=failures)
+        return result
 
     def take(self, result: TaskResult) -> frozenset[int]:
         """Take a result; return the groups that run again."""
@@ -194,7 +198,25 @@ class Job:
         assert bool(why) == (fitting.done != result.done)
         self.failed |= {failure.group: failure.message for failure in fitting.failures}
         self.open.add(fitting, Counts())
+        self.encoded += [file.content.to_pybytes() for _, _, file in self.open.take_encoded()]
         return result.done - fitting.done
+
+
+def receive(channel: Channel, result: TaskResult) -> None:
+    """Receive what a child process has handed over."""
+    message, fd = channel.receive()
+    assert fd is not None
+    if message["kind"] == "file":
+        content = pa.py_buffer(map_buffer(fd))
+        message, _ = channel.receive()
+        groups = frozenset(message["encoded"])
+        result.files = [PartFile(**facts, groups=groups, content=content) for facts in message["files"]]
+        return
+    segments = [
+        Segment("out", s["offset"], s["length"], [(g, 0) for g, _ in s["simulations"]], s["rows"], s["families"])
+        for s in message["outputs"]["out"]
+    ]
+    result.parts = [ResultBuffer(pa.py_buffer(map_buffer(fd)), segments)]
 
 
 def drive(job: Job, data: st.DataObject) -> None:
@@ -211,7 +233,7 @@ def drive(job: Job, data: st.DataObject) -> None:
                 waiting = waiting[size:]
                 continue
             known, groups = in_flight.pop(data.draw(st.integers(0, len(in_flight) - 1)))
-            again = job.take(job.run(known, groups))
+            again = job.take(job.run(known, groups, encode=data.draw(st.booleans())))
             for group in again:
                 runs[group] += 1
                 assert runs[group] < 12, "it runs again without end"
@@ -325,3 +347,17 @@ def test_a_piece_of_a_group_is_taken_whole_or_not_at_all(tmp_path: Path) -> None
     result.done = frozenset()
     fitting, why = job.families.accept(result)
     assert (fitting.replicates, fitting.parts, why) == (frozenset(), [], "output 'out', column 'x'")
+
+
+def test_groups_of_a_file_with_a_value_that_no_longer_fits_run_again_together(tmp_path: Path) -> None:
+    job = job_of(tmp_path, None, 0.5, 1, "a", 2)
+    known = job.families.known
+    job.take(job.run(known, [1]))
+    text, number = job.run(known, [3], encode=True), job.run(known, [2, 4], encode=True)
+    text.files = [replace(file, groups=frozenset({3, 4})) for file in text.files]
+    text.done = frozenset({3, 4})
+    assert job.take(text) == {3, 4}
+    assert job.take(number) == frozenset()
+    job.commit()
+    assert job.committed == {0, 1, 2, 4}
+    assert sum(pq.read_metadata(path).num_rows for path in job.parts) == 4
