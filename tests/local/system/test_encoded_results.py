@@ -16,7 +16,6 @@ import mops
 from mops.settings import Settings
 from mops.storage.joblog.log import read_whole
 from mops.storage.paths import JobPaths, numbers_of
-from mops.task import PartFile
 from mops.worker.results import part_store
 
 MODEL = """
@@ -142,16 +141,3 @@ def test_workers_of_a_cluster_store_parts_that_the_runner_commits(tmp_path: Path
     assert job.verify() == []
     assert job.outputs("daily").count_rows() == N_SETS * 2 * ROWS
     assert job.losses().num_rows == N_SETS
-
-
-def test_a_worker_that_cannot_store_a_file_returns_it(tmp_path: Path) -> None:
-    (tmp_path / "jobs").touch()  # a file where the storage needs a folder
-    from mops.task import JobContext, TaskResult
-
-    context = JobContext("job", "7", "bundle", str(tmp_path), "model:run", "baseline", (), None, slots=None)
-    file = PartFile("daily", frozenset({1}), 1, 3, "digest", 8, {}, pa.py_buffer(b"abc"))
-    for n_notes in (1, 0):  # it tries once
-        result = TaskResult(("sim-1",), frozenset({1}), 1.0, None, files=[file])
-        part_store.store_files(result, context, 1)
-        assert result.files == [file]
-        assert len(result.notes) == n_notes
