@@ -79,7 +79,7 @@ def test_a_file_system_without_such_links_gets_a_copy(
 
     files = Files.open(str(tmp_path))
     if lacking == "files without a name":
-        monkeypatch.setattr("mops.storage.backends.spool._nameless", lambda _: None)
+        monkeypatch.setattr("mops.storage.backends.spool.nameless_file", lambda _: None)
         spool = files.spool()
     else:
         spool = files.spool()
