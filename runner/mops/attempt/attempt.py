@@ -30,9 +30,10 @@ from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage import advisory
 from mops.storage.files import Files
-from mops.storage.job_records import JobRecord, check_still_there, driving, load_groups
+from mops.storage.job_records import JobRecord, check_still_there, driving
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, By
+from mops.storage.params_file import load_groups
 from mops.storage.paths import JobPaths
 from mops.task import JobContext
 from mops.worker.pool import Pool

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mops.errors import UsageError
 from mops.jobs.location import locate
-from mops.service.profile import load, path
-from mops.service.service import Service
+from mops.service.profile import Profile, load, path
 from mops.storage.files import Files
+
+if TYPE_CHECKING:
+    from mops.service.service import Service
 
 
 def service_with(files: Files, *, local: bool) -> Service | None:
@@ -16,7 +19,7 @@ def service_with(files: Files, *, local: bool) -> Service | None:
     location = locate(local=local)
     if location.profile is None or not location.reached_from_pods(files.url):
         return None
-    return replace(Service.of(location.profile), results=files.url)
+    return replace(_service_of(location.profile), results=files.url)
 
 
 def connected() -> Service:
@@ -36,4 +39,10 @@ def connected() -> Service:
             where=str(path()),
             hint="connect to a service: mops connect --namespace NAME",
         )
+    return _service_of(profile)
+
+
+def _service_of(profile: Profile) -> Service:
+    from mops.service.service import Service  # noqa: PLC0415 - 0.013 s
+
     return Service.of(profile)

@@ -5,36 +5,38 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mops import units
-from mops.attempt.planning.forecast import Expected
 from mops.cli import terminal
-from mops.jobs.job import Job
 from mops.jobs.location import locate
-from mops.jobs.results import Reason
-from mops.jobs.status import Status
+from mops.jobs.status import JobState, Status
 from mops.units import counted, shortened
 from mops.verdicts import Counts
+
+if TYPE_CHECKING:
+    from mops.attempt.planning.forecast import Expected
+    from mops.jobs.results import Reason
 
 _REASONS_SHOWN = 5
 _MESSAGE_COLUMNS = 240
 
 
-def command(verb: str, job: Job) -> str:
+def command(verb: str, job: JobState) -> str:
     """Return a command for a job, to run in the working directory."""
     storage, local = _needed_options(job)
     options = (f" --storage {shlex.quote(storage)}" if storage else "") + (" --local" if local else "")
     return f"mops jobs {verb} {job.name}{options}"
 
 
-def in_python(job: Job) -> str:
+def in_python(job: JobState) -> str:
     """Return the Python expression that opens a job, to run in the working directory."""
     storage, local = _needed_options(job)
     options = (f", {storage!r}" if storage else "") + (", local=True" if local else "")
     return f"mops.open_job({job.name!r}{options})"
 
 
-def _needed_options(job: Job) -> tuple[str, bool]:
+def _needed_options(job: JobState) -> tuple[str, bool]:
     """Return the storage option that finds a job (empty: none is needed), and whether --local is needed."""
     url, found, here = job.files.url, locate(), locate(local=True)
     storage = "" if url in (found.url(), here.url()) else nearby(url)

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from mops.errors import JobError, UsageError
 from mops.jobs.job import Job
-from mops.storage.job_records import JobRecord, Parent, load_groups
+from mops.storage.job_records import JobRecord, Parent
 from mops.storage.joblog.view import LogView
+from mops.storage.params_file import load_groups
 from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.verdicts import VERDICTS, Counts

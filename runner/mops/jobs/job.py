@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,17 +12,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from mops.errors import JobError
-from mops.jobs.location import locate
 from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, Table, count_reasons, dataset_of
-from mops.jobs.status import Status, job_state, runner_text
+from mops.jobs.status import JobState, storage_of
 from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
-from mops.storage.files import Files
-from mops.storage.job_records import JobRecord, job_names, load_job, read_reference
-from mops.storage.joblog.log import JobLog, read_whole
+from mops.storage.job_records import read_reference
+from mops.storage.joblog.log import read_whole
 from mops.storage.joblog.one_dataset import dataset_problems
-from mops.storage.joblog.view import LogView
-from mops.storage.live_record import read_live
-from mops.storage.paths import JobPaths
 from mops.storage.samples import as_table, read_samples
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
@@ -54,33 +48,11 @@ def open_job(name: str, storage: str | Path | None = None, *, local: bool = Fals
     >>> job = mops.open_job("waves-261124-3f2a")
     >>> job.losses(params=True).to_pandas()
     """
-    location = locate(storage, local=local)
-    files = location.open()
-    try:
-        load_job(files.brief(), name)
-    except JobError as unknown:
-        here = locate(local=True)
-        if storage is not None or here.url() == files.url or name not in job_names(here.open()):
-            raise
-        hint = "this machine has a job of this name: add --local, or in Python local=True"
-        raise JobError(unknown.what, where=unknown.where, hint=hint) from None
-    return Job(files, name)
+    return Job(storage_of(name, storage, local=local), name)
 
 
-class Job:
+class Job(JobState):
     """One job: its state, and what it has committed so far. Every method reads the present state."""
-
-    def __init__(self, files: Files, name: str):
-        self.files, self.name = files, name
-        self._paths = JobPaths(name)
-
-    def __repr__(self) -> str:
-        return f"Job({self.name!r}, storage={self.files.url!r})"
-
-    @property
-    def record(self) -> JobRecord:
-        """The record of the submit: study, model, bundle, options."""
-        return load_job(self.files, self.name)
 
     @functools.cached_property
     def _ancestors(self) -> list[ResultSource]:
@@ -88,68 +60,6 @@ class Job:
 
     def _sources(self) -> list[ResultSource]:
         return [*self._ancestors, ResultSource(self.name, read_whole(self.files, self._paths))]
-
-    def status(self) -> Status:
-        """Return the state of the job.
-
-        Returns
-        -------
-        Status
-            ``state`` is ``submitted``, ``running``, ``interrupted``, ``succeeded``, ``partial``, ``failed`` or
-            ``cancelled``. ``groups`` and ``counts`` count what is committed. ``seconds`` and ``peak_bytes`` are those
-            of the last attempt.
-
-        Raises
-        ------
-        StorageError
-            The storage is out of reach, or a record is damaged.
-        """
-        return self._status(self.record, JobLog(self.files, self._paths).read())
-
-    def follower(self) -> Callable[[], Status]:
-        """Return a function that returns the state of the job, and at each call reads only what is new in its log."""
-        record, log = self.record, JobLog(self.files, self._paths)
-        return lambda: self._status(record, log.read())
-
-    def _status(self, record: JobRecord, view: LogView) -> Status:
-        state, live = job_state(self.files, self.name, view)
-        last = live if live or not view.attempt else read_live(self.files, self._paths, view.attempt)
-        return Status(
-            job=self.name,
-            state=state,
-            attempt=view.attempt,
-            groups=len(record.taken_over) + len(view.committed),
-            n_groups=record.n_groups,
-            n_simulations=record.n_simulations,
-            counts=record.taken_over_counts + view.counts,
-            created=record.created,
-            live=live,
-            parent=record.parent.job if record.parent else None,
-            seconds=last.seconds if last else None,
-            peak_bytes=last.peak_bytes if last else None,
-            children=last.children if last else "",
-            sizing=last.sizing if last else "",
-        )
-
-    def require_no_runner(self, hint: str) -> LogView:
-        """Raise if a runner runs the job; else return the log that shows that none does.
-
-        Parameters
-        ----------
-        hint
-            What the user can do instead.
-
-        Raises
-        ------
-        JobError
-            A runner runs the job; the error says where, and when it was last seen.
-        """
-        view = JobLog(self.files, self._paths).read()
-        state, live = job_state(self.files, self.name, view)
-        if state == "running":
-            what = f"job {self.name!r} is running: {runner_text(view.claim, live)}"
-            raise JobError(what, where=self.files.url, hint=hint)
-        return view
 
     def verify(self) -> list[str]:
         """Check the job's log, the size and SHA-256 of every part, and that each output reads as one dataset.
@@ -160,17 +70,6 @@ class Job:
             A line for each problem; empty: there is none.
         """
         return verify_job(self.files, self.name) or dataset_problems(self.files, self.name)
-
-    def cancel(self) -> bool:
-        """Ask the job's runner to commit what is finished and stop.
-
-        Returns
-        -------
-        bool
-            False: the job was complete already.
-        """
-        record = load_job(self.files, self.name)
-        return JobLog(self.files, JobPaths(record.job)).cancel(who=os.environ.get("USER", "unknown"))
 
     def output_names(self) -> list[str]:
         """Return the names of the outputs that the job keeps; empty before the first successful simulation."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from mops.errors import CorruptRecord, JobError, NewerFormat, UsageError
-from mops.jobs.job import Job
+from mops.jobs.status import JobState
 from mops.storage import advisory
 from mops.storage.files import Files
 from mops.storage.job_records import JOB_RECORDS, JobRecord, decode_finished, job_names
@@ -107,7 +107,7 @@ def _one(files: Files, job: JobRecord | Listed, end: End | None) -> Listed | Non
         counts = job.taken_over_counts + end.totals
         return Listed(job.job, end.state, job.n_groups, job.n_groups, counts.simulations_failed, job.created)
     try:
-        now = Job(files, job.job).status()
+        now = JobState(files, job.job).status()
     except (CorruptRecord, NewerFormat) as bad:
         return Listed(job.job, "unreadable", created=job.created, error=str(bad))
     except JobError:

@@ -1,16 +1,24 @@
-"""Decides the state of a job, and whether its runner is alive."""
+"""The state of a job, and whether its runner is alive.
+
+It imports no Arrow, which costs a command that prints a state a quarter of its time: :mod:`mops.jobs.job` adds results.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
+from mops.errors import JobError
+from mops.jobs.location import locate
 from mops.storage.files import Files
-from mops.storage.job_records import driven_here
+from mops.storage.job_records import JobRecord, driven_here, job_names, load_job
+from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Claim
 from mops.storage.joblog.starting import settled_state
 from mops.storage.joblog.view import LogView
@@ -112,3 +120,107 @@ def is_alive(live: Live, *, here: bool) -> bool:
         # A process that started after the last sign of life is another process with the same number.
         return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < live.at + SILENT_SECONDS
     return False
+
+
+def storage_of(name: str, storage: str | Path | None = None, *, local: bool = False) -> Files:
+    """Return the storage of a job; arguments and errors as for :func:`mops.jobs.job.open_job`."""
+    location = locate(storage, local=local)
+    files = location.open()
+    try:
+        load_job(files.brief(), name)
+    except JobError as unknown:
+        here = locate(local=True)
+        if storage is not None or here.url() == files.url or name not in job_names(here.open()):
+            raise
+        hint = "this machine has a job of this name: add --local, or in Python local=True"
+        raise JobError(unknown.what, where=unknown.where, hint=hint) from None
+    return files
+
+
+class JobState:
+    """One job without its results. Every method reads the present state."""
+
+    def __init__(self, files: Files, name: str):
+        self.files, self.name = files, name
+        self._paths = JobPaths(name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, storage={self.files.url!r})"
+
+    @property
+    def record(self) -> JobRecord:
+        """The record of the submit: study, model, bundle, options."""
+        return load_job(self.files, self.name)
+
+    def status(self) -> Status:
+        """Return the state of the job.
+
+        Returns
+        -------
+        Status
+            ``state`` is ``submitted``, ``running``, ``interrupted``, ``succeeded``, ``partial``, ``failed`` or
+            ``cancelled``. ``groups`` and ``counts`` count what is committed. ``seconds`` and ``peak_bytes`` are those
+            of the last attempt.
+
+        Raises
+        ------
+        StorageError
+            The storage is out of reach, or a record is damaged.
+        """
+        return self._status(self.record, JobLog(self.files, self._paths).read())
+
+    def follower(self) -> Callable[[], Status]:
+        """Return a function that returns the state of the job, and at each call reads only what is new in its log."""
+        record, log = self.record, JobLog(self.files, self._paths)
+        return lambda: self._status(record, log.read())
+
+    def _status(self, record: JobRecord, view: LogView) -> Status:
+        state, live = job_state(self.files, self.name, view)
+        last = live if live or not view.attempt else read_live(self.files, self._paths, view.attempt)
+        return Status(
+            job=self.name,
+            state=state,
+            attempt=view.attempt,
+            groups=len(record.taken_over) + len(view.committed),
+            n_groups=record.n_groups,
+            n_simulations=record.n_simulations,
+            counts=record.taken_over_counts + view.counts,
+            created=record.created,
+            live=live,
+            parent=record.parent.job if record.parent else None,
+            seconds=last.seconds if last else None,
+            peak_bytes=last.peak_bytes if last else None,
+            children=last.children if last else "",
+            sizing=last.sizing if last else "",
+        )
+
+    def require_no_runner(self, hint: str) -> LogView:
+        """Raise if a runner runs the job; else return the log that shows that none does.
+
+        Parameters
+        ----------
+        hint
+            What the user can do instead.
+
+        Raises
+        ------
+        JobError
+            A runner runs the job; the error says where, and when it was last seen.
+        """
+        view = JobLog(self.files, self._paths).read()
+        state, live = job_state(self.files, self.name, view)
+        if state == "running":
+            what = f"job {self.name!r} is running: {runner_text(view.claim, live)}"
+            raise JobError(what, where=self.files.url, hint=hint)
+        return view
+
+    def cancel(self) -> bool:
+        """Ask the job's runner to commit what is finished and stop.
+
+        Returns
+        -------
+        bool
+            False: the job was complete already.
+        """
+        record = load_job(self.files, self.name)
+        return JobLog(self.files, JobPaths(record.job)).cancel(who=os.environ.get("USER", "unknown"))

@@ -38,6 +38,7 @@ from mops.storage.joblog.starting import check_start
 from mops.storage.joblog.view import LogView
 from mops.storage.kept_options import keep_options, read_options
 from mops.storage.live_record import read_live
+from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths, bundle_path
 from mops.task import JobContext
 from mops.worker.environment.options import ChildEnvironment, child_environment
@@ -129,7 +130,7 @@ def submit(
     def create() -> None:
         # Popped, so that the study's objects are freed while the job runs: the runner reads its groups as Arrow.
         study = pending.pop()
-        create_job(files, record, study.bundle, study.text, study.study.groups)
+        create_job(files, record, study.bundle, study.text, encode_groups(study.study.groups, files.spool()))
         on_start(study, job)
         del study
         trim_memory()

@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from mops.errors import JobError
-from mops.jobs.job import Job
-from mops.jobs.status import job_state
+from mops.jobs.status import JobState, job_state
 from mops.storage import advisory
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.view import LogView
@@ -21,7 +20,7 @@ POLL_SECONDS = 2.0
 _OBJECTS_AT_ONCE = 16  # in memory, each about 1 MiB at most
 
 
-def read(job: Job, attempt: int | None = None, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
+def read(job: JobState, attempt: int | None = None, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
     """Yield the log's text in order.
 
     Parameters
@@ -59,12 +58,12 @@ def read(job: Job, attempt: int | None = None, *, tail: int | None = None, follo
         seen += new
 
 
-def _is_over(job: Job, attempt: int | None, view: LogView) -> bool:
+def _is_over(job: JobState, attempt: int | None, view: LogView) -> bool:
     state, _ = job_state(job.files, job.name, view)
     return state not in ("submitted", "running") or (attempt is not None and view.attempt > attempt)
 
 
-def _objects(job: Job, attempt: int | None) -> list[str]:
+def _objects(job: JobState, attempt: int | None) -> list[str]:
     """Return the paths of the log's objects, in the order of writing."""
     entries = advisory.listed(job.files, JobPaths(job.name).texts)
     listed = {entry.path: numbers_of(entry.path) for entry in entries}
@@ -72,7 +71,7 @@ def _objects(job: Job, attempt: int | None) -> list[str]:
     return sorted(found, key=found.__getitem__)
 
 
-def _texts(job: Job, paths: Sequence[str]) -> Iterator[str]:
+def _texts(job: JobState, paths: Sequence[str]) -> Iterator[str]:
     for start in range(0, len(paths), _OBJECTS_AT_ONCE):
         some = paths[start : start + _OBJECTS_AT_ONCE]
         texts = advisory.read_many(job.files, some, lambda data, _: data.decode(errors="replace"))

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from mops.errors import ModelError
 from mops.study.entry_point import EntryPoint
-from mops.study.study_file import Study
+
+if TYPE_CHECKING:
+    from mops.study.study_file import Study
 
 MARKERS = ("mops.toml", "pyproject.toml", ".modelops-bundle", ".git")
 REGISTRY = ".modelops-bundle/registry.yaml"

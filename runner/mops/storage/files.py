@@ -11,20 +11,20 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import pyarrow as pa
-import pyarrow.fs
-from azure.core import exceptions as azure
 from tenacity import RetryError, Retrying
 
 from mops.errors import StorageUnavailable, UsageError, path_refused
-from mops.storage.backends.azure import AzureBlobs
 from mops.storage.backends.base import BRIEF, PATIENT, Backend, Data, Entry, T
-from mops.storage.backends.faults import fault_of, in_brief, refused
+from mops.storage.backends.faults import RequestFailed, fault_of, in_brief, refused
 from mops.storage.backends.local import LocalFolder
-from mops.storage.backends.memory import ProcessMemory
 from mops.storage.backends.spool import Spool
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs
 
 AT_ONCE = 64
 """Requests that one call sends at a time. At 20 ms each, it reads thousands of records in seconds."""
@@ -64,12 +64,7 @@ class Files:
             mops does not write to this kind of storage, or the environment holds no credentials for it.
         """
         canonical = canonical_url(url)
-        match canonical.partition("://"):
-            case (folder, "", _):
-                return cls(LocalFolder(Path(folder)), canonical, retrying)
-            case ("memory", _, name):
-                return cls(ProcessMemory(name), canonical, retrying)
-        return cls(AzureBlobs(canonical), canonical, retrying)
+        return cls(_backend(canonical), canonical, retrying)
 
     @property
     def folder(self) -> str | None:
@@ -130,8 +125,11 @@ class Files:
         StorageError
             The storage refuses, or is out of reach, or the local disk has no room for the copy.
         """
+        import pyarrow as pa  # noqa: PLC0415 - Arrow takes 0.3 s, and records need none
+        from pyarrow.fs import LocalFileSystem  # noqa: PLC0415 - as above
+
         filesystem, inner = self.arrow(path)
-        if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
+        if isinstance(filesystem, LocalFileSystem):
             self.size(path)  # raises if the file does not exist
             return pa.OSFile(inner)
         copy = Spool()
@@ -253,12 +251,12 @@ class Files:
             return self._retrying(call)
         except RetryError as gave_up:
             n_calls, error = gave_up.last_attempt.attempt_number, gave_up.last_attempt.exception()
-            assert isinstance(error, OSError | azure.AzureError)
+            assert isinstance(error, OSError | RequestFailed)
             fault = fault_of(error)
             raise StorageUnavailable(
                 f"{fault.what}, {n_calls} times in a row ({in_brief(error)})", where=where, hint=fault.hint
             ) from error
-        except (OSError, azure.AzureError) as error:
+        except (OSError, RequestFailed) as error:
             raise refused(error, where) from error
 
 
@@ -267,6 +265,20 @@ def _at_once(call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
         return [call(path) for path in paths]
     with ThreadPoolExecutor(min(AT_ONCE, len(paths)), "mops-files") as threads:
         return list(threads.map(call, paths))
+
+
+def _backend(url: str) -> Backend:
+    """Return the backend of a canonical URL."""
+    match url.partition("://"):
+        case (folder, "", _):
+            return LocalFolder(Path(folder))
+        case ("memory", _, name):
+            from mops.storage.backends.memory import ProcessMemory  # noqa: PLC0415 - fsspec and Arrow take 0.1 s
+
+            return ProcessMemory(name)
+    from mops.storage.backends.azure import AzureBlobs  # noqa: PLC0415 - its client takes 0.15 s
+
+    return AzureBlobs(url)
 
 
 def canonical_url(url: str) -> str:

@@ -7,25 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import not_
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 import mops
 from mops.errors import CorruptRecord, JobError, NewerFormat
-from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
 from mops.storage.files import Files
 from mops.storage.job_options import JobOptions
 from mops.storage.joblog.records import End
 from mops.storage.json_records import FORMAT, JsonCodec, StoredFamilies, StoredRanges
-from mops.storage.params_file import encode_groups, read_groups
 from mops.storage.paths import JOBS, JobPaths, bundle_path, is_job_name
 from mops.study.column_families import Families
-from mops.study.group_builder import StudyGroups
-from mops.study.groups import GroupTable
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
+
+if TYPE_CHECKING:
+    from mops.project.bundle import Bundle
+    from mops.storage.parquet import Encoded
 
 _PIECE_CHARACTERS = 2**20
 
@@ -105,13 +105,15 @@ class JobRecord:
 JOB_RECORDS = JsonCodec[JobRecord](JobRecord)
 
 
-def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, groups: StudyGroups) -> None:
+def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, params: Encoded) -> None:
     """Write a job's files. The job exists as soon as its record does, which comes last.
 
     Parameters
     ----------
     study
         The checked study as JSON text. As Python objects, 100,000 sets would take 25 MiB.
+    params
+        The groups, from :func:`mops.storage.params_file.encode_groups`.
 
     Raises
     ------
@@ -123,7 +125,6 @@ def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, grou
     paths = JobPaths(record.job)
     refuse_deleted(files, paths)
     taken = _taken(files, record.job)
-    params = encode_groups(groups, files.spool())
     content = files.spool()
     # With the digest of the parameters, because a study may name a file of parameter sets, and that file may change.
     content.write(f'{{"format":{FORMAT},"params_sha256":"{params.digest}","study":'.encode())
@@ -326,12 +327,6 @@ def parent_named(data: bytes) -> str | None:
 def job_names(files: Files) -> list[str]:
     """Return the names that have files in a storage: jobs, and remains of a killed submit or delete."""
     return [name for name in files.folders(JOBS) if is_job_name(name)]
-
-
-def load_groups(files: Files, job: str) -> GroupTable:
-    """Return a job's groups. The table reads its pieces when it needs them."""
-    path = JobPaths(job).params
-    return read_groups(files.reader(path), f"{files.url}/{path}")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 from mops.errors import CorruptRecord
 from mops.parquet.encoder import Encoded, Sink
 from mops.storage.backends.spool import Spool
+from mops.storage.files import Files
+from mops.storage.paths import JobPaths
 from mops.study.group_builder import StudyGroups
 from mops.study.groups import GroupChunk, GroupTable
 
@@ -124,3 +126,9 @@ def read_groups(source: pa.NativeFile, where: str) -> GroupTable:
     """
     stored = _StoredGroups(source, where)
     return GroupTable(stored.bounds, stored.load, stored.n_simulations)
+
+
+def load_groups(files: Files, job: str) -> GroupTable:
+    """Return a job's groups. The table reads its pieces when it needs them."""
+    path = JobPaths(job).params
+    return read_groups(files.reader(path), f"{files.url}/{path}")

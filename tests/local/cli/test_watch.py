@@ -24,6 +24,7 @@ from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import create_job
 from mops.storage.joblog.log import JobLog
+from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths
 from mops.system.lifeline import readable
 from mops.verdicts import Counts
@@ -151,7 +152,8 @@ def submit_only(lab: CommandLab) -> None:
     """Write the records of a job without a runner."""
     prepared = prepare(lab.study)
     record = make_record("job", prepared, NO_OPTIONS, "")
-    create_job(Files.open(str(lab.storage)), record, prepared.bundle, prepared.text, prepared.study.groups)
+    files = Files.open(str(lab.storage))
+    create_job(files, record, prepared.bundle, prepared.text, encode_groups(prepared.study.groups, files.spool()))
 
 
 def test_a_waiting_job_is_watched_until_it_starts_and_ends(

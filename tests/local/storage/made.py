@@ -16,6 +16,7 @@ from mops.storage.job_records import JobRecord, create_job, keep_finished
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part, State
 from mops.storage.live_record import Live, write_live
+from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.study.study_file import parse_study
@@ -33,7 +34,9 @@ def created(
     record = JobRecord(name, at, BUNDLE.digest, spec, N_GROUPS, N_GROUPS, NO_OPTIONS, study="", project="")
     sets = [{"params": {"x": n}, "seed": n} for n in range(N_GROUPS)]
     groups = parse_study({"model": "model:run", "parameter_sets": sets}, where="study.json").groups
-    create_job(files, record, BUNDLE, study or json.dumps({"study": "of " + name}), groups)
+    create_job(
+        files, record, BUNDLE, study or json.dumps({"study": "of " + name}), encode_groups(groups, files.spool())
+    )
     return record
 
 

@@ -34,6 +34,7 @@ from mops.storage.job_records import JobRecord, create_derived, create_job, keep
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import coverage_problems
+from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths
 from mops.study.groups import IDENTITY_FIELDS
 from mops.study.ids_and_seeds import param_id
@@ -85,7 +86,7 @@ class World:
         spec = ModelSpec("m:f", "baseline", TARGETS, None)
         numbers = (self.n_groups, 2 * self.n_groups)
         record = JobRecord("first", "now", "0" * 64, spec, *numbers, NO_OPTIONS, study="", project="")
-        create_job(self.files, record, Bundle("0" * 64, b"zip", ()), "{}", groups)
+        create_job(self.files, record, Bundle("0" * 64, b"zip", ()), "{}", encode_groups(groups, self.files.spool()))
         keep_reference(self.files, JobPaths("first"), {OUTPUT: {"y": "string"}})
         return self.run("first", dict(enumerate(outcomes)), commits)
 

@@ -15,6 +15,7 @@ from servers import CuttingProxy, Scripted, serving
 from tenacity import RetryError, stop_after_attempt
 
 from mops.errors import StorageError, StorageUnavailable, UsageError
+from mops.storage.backends.azure_faults import azure_fault_of
 from mops.storage.backends.base import BRIEF, PATIENT
 from mops.storage.backends.faults import fault_of
 from mops.storage.files import Files
@@ -104,21 +105,21 @@ def test_every_error_class_of_azure_core_is_classified():
         if transient is None:
             assert issubclass(getattr(azure_errors, name), ValueError)
         else:
-            fault = fault_of(of(name))
+            fault = azure_fault_of(of(name))
             assert fault.transient is transient, name
             assert fault.what
             assert fault.hint
 
 
 def test_every_http_status_is_classified():
-    faults = {status: fault_of(of("HttpResponseError", status=status)) for status in range(300, 600)}
+    faults = {status: azure_fault_of(of("HttpResponseError", status=status)) for status in range(300, 600)}
     assert {status for status, fault in faults.items() if fault.transient} == {408, 429, 500, 502, 503, 504}
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_the_status_decides_before_the_class_of_the_error(status):
     for name in ("ClientAuthenticationError", "ResourceNotFoundError", "ResourceModifiedError", "ODataV4Error"):
-        assert fault_of(of(name, status=status)).transient
+        assert azure_fault_of(of(name, status=status)).transient
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_the_status_decides_before_the_class_of_the_error(status):
     ],
 )
 def test_errors_of_azure_have_a_readable_text(status, code, what):
-    fault = fault_of(of("HttpResponseError", status=status, code=code))
+    fault = azure_fault_of(of("HttpResponseError", status=status, code=code))
     assert what in fault.what
     assert not fault.transient
 

@@ -21,9 +21,10 @@ from mops.jobs.prepare import make_record, prepare
 from mops.settings import Settings
 from mops.storage.files import Files
 from mops.storage.job_options import NO_OPTIONS
-from mops.storage.job_records import create_job, load_groups
+from mops.storage.job_records import create_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Commit
+from mops.storage.params_file import encode_groups, load_groups
 from mops.storage.paths import JobPaths
 
 SLOTS, BATCH = 2, 12
@@ -73,7 +74,7 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
     record = make_record("job", prepared, NO_OPTIONS, "")
     context = job_context("job", prepared.bundle.digest, files.url, prepared.spec, settings)
-    create_job(files, record, prepared.bundle, prepared.text, prepared.study.groups)
+    create_job(files, record, prepared.bundle, prepared.text, encode_groups(prepared.study.groups, files.spool()))
     with started_children(context), start_embedded(context.run, SLOTS) as cluster, collecting() as text:
         watch = Watch(cluster.client.cluster.scheduler)
         cluster.client.cluster.scheduler.add_plugin(watch)  # this object; register_plugin would send a copy

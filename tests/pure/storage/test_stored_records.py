@@ -40,6 +40,7 @@ from mops.storage.joblog.log import JobLog, read_whole
 from mops.storage.joblog.records import Asked, Part, decode_record
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
 from mops.storage.live_record import Live, read_live, write_live
+from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths
 from mops.storage.samples import Sample, read_samples, write_samples
 from mops.study.ranges import Ranges
@@ -100,7 +101,7 @@ Case = Callable[[Files], Stored]
 def job(files: Files) -> Stored:
     sets = [{"params": {"x": n}, "seed": n} for n in range(3)]
     groups = parse_study({"model": "model:run", "parameter_sets": sets}, where="study.json").groups
-    create_job(files, RECORD, Bundle(RECORD.bundle, b"a zip", ()), '{"a": "é"}', groups)
+    create_job(files, RECORD, Bundle(RECORD.bundle, b"a zip", ()), '{"a": "é"}', encode_groups(groups, files.spool()))
     return PATHS.record, RECORD, load_job(files, "one")
 
 

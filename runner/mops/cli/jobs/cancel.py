@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mops.cli import connected_service, job_text, terminal
 from mops.cli.options import JobArgument, LocalOption, StorageOption
-from mops.jobs.job import open_job
+from mops.jobs.status import JobState, storage_of
 
 
 def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption = False) -> None:
@@ -16,7 +16,7 @@ def cancel(job: JobArgument, storage: StorageOption = None, local: LocalOption =
 
         mops jobs cancel waves
     """
-    found = open_job(job, storage, local=local)
+    found = JobState(storage_of(job, storage, local=local), job)
     if found.cancel():
         terminal.say(f"job {job} is cancelled; if it runs, its runner commits what is finished and stops")
         service = connected_service.service_with(found.files, local=local)

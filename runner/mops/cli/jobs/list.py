@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,9 @@ from mops.cli import connected_service, terminal
 from mops.cli.options import JsonOption, LocalOption, StorageOption
 from mops.jobs.listing import Listed, list_jobs
 from mops.jobs.location import locate
-from mops.k8s.job_phase import Phase
+
+if TYPE_CHECKING:
+    from mops.k8s.job_phase import Phase
 
 
 def list_(

@@ -9,7 +9,7 @@ import typer
 from mops.cli import connected_service, job_text, terminal
 from mops.cli.options import SERVICE, JobArgument, LocalOption, StorageOption
 from mops.errors import UsageError
-from mops.jobs.job import Job, open_job
+from mops.jobs.status import JobState, storage_of
 from mops.jobs.text_log import read
 
 
@@ -37,7 +37,7 @@ def logs(
 
         mops jobs logs waves --tail 50 --follow
     """
-    found, printed = open_job(job, storage, local=local), False
+    found, printed = JobState(storage_of(job, storage, local=local), job), False
     if pod or workers:
         _of_pods(found, local=local, workers=workers, follow=follow, tail=tail)
         return
@@ -54,7 +54,7 @@ def logs(
         terminal.say(f"the job has no log yet: {job_text.command('status', found)}")
 
 
-def _of_pods(job: Job, *, local: bool, workers: bool, follow: bool, tail: int | None) -> None:
+def _of_pods(job: JobState, *, local: bool, workers: bool, follow: bool, tail: int | None) -> None:
     """Print the output of pods.
 
     Raises

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from mops import units
 from mops.cli import connected_service, job_text, terminal
 from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
-from mops.jobs.job import Job, open_job
-from mops.jobs.status import Status
-from mops.k8s.job_phase import Phase
+from mops.jobs.status import JobState, Status, storage_of
 from mops.storage.live_record import Live
+
+if TYPE_CHECKING:
+    from mops.jobs.results import Reason
+    from mops.k8s.job_phase import Phase
 
 
 def status(
@@ -26,7 +29,7 @@ def status(
 
         mops jobs status waves
     """
-    found = open_job(job, storage, local=local)
+    found = JobState(storage_of(job, storage, local=local), job)
     now = found.status()
     complete = now.state in ("succeeded", "partial")
     service = None if complete else connected_service.service_with(found.files, local=local)
@@ -34,9 +37,17 @@ def status(
     cluster = service.dedicated_state(job) if service and phase and not phase.over else ""
     if as_json:
         more = {"kubernetes": asdict(phase) | {"dask_cluster": cluster}} if phase else {}
-        terminal.data_json(asdict(now) | {"reasons": [asdict(reason) for reason in found.reasons()]} | more)
+        terminal.data_json(asdict(now) | {"reasons": [asdict(reason) for reason in _reasons(found, now)]} | more)
     else:
         terminal.data_fields(_fields(found, now, phase, cluster))
+
+
+def _reasons(job: JobState, now: Status) -> list[Reason]:
+    if not now.counts.failed and now.parent is None:
+        return []
+    from mops.jobs.job import Job  # noqa: PLC0415 - Arrow: 0.3 s, and most jobs have no failures
+
+    return Job(job.files, job.name).reasons()
 
 
 def _kubernetes(phase: Phase, dask_cluster: str) -> Iterator[tuple[str, str]]:
@@ -49,7 +60,7 @@ def _kubernetes(phase: Phase, dask_cluster: str) -> Iterator[tuple[str, str]]:
         yield "Dask cluster", dask_cluster
 
 
-def _fields(job: Job, now: Status, phase: Phase | None, dask_cluster: str) -> Iterator[tuple[str, str]]:
+def _fields(job: JobState, now: Status, phase: Phase | None, dask_cluster: str) -> Iterator[tuple[str, str]]:
     yield "job", now.job
     yield "state", now.state
     if phase is not None:
@@ -59,7 +70,7 @@ def _fields(job: Job, now: Status, phase: Phase | None, dask_cluster: str) -> It
         yield "derived from", now.parent
     yield "attempts", str(now.attempt)
     yield from job_text.counts_of(now)
-    yield from job_text.reasons_of(job.reasons())
+    yield from job_text.reasons_of(_reasons(job, now))
     if now.live is not None:
         yield from _runner(now.live)
     if now.children:

@@ -11,8 +11,9 @@ from fsspec.asyn import sync
 from fsspec.core import url_to_fs
 
 from mops.errors import UsageError
+from mops.storage.backends.azure_faults import request_failed
 from mops.storage.backends.base import Data, Entries, Entry, T, whole_bytes
-from mops.storage.backends.faults import code_of
+from mops.storage.backends.faults import RequestFailed
 from mops.storage.backends.spool import Spool
 
 
@@ -38,9 +39,9 @@ class AzureBlobs:
     def put_new(self, path: str, data: Data) -> bool:
         try:
             self._upload(path, data, overwrite=False)
-        except azure.ResourceExistsError as error:
-            # The client raises this for other conflicts too, such as a container that is being deleted.
-            if code_of(error) != "BlobAlreadyExists":
+        except RequestFailed as failed:
+            # There are other conflicts too, such as a container that is being deleted.
+            if failed.code != "BlobAlreadyExists":
                 raise
             return False
         return True
@@ -58,7 +59,7 @@ class AzureBlobs:
             stream = await self._blob(path).download_blob(max_concurrency=4, retry_total=0)
             return bytes(await stream.readall())
 
-        return self._unless_absent(lambda: sync(self._fs.loop, download))
+        return self._unless_absent(lambda: self._wait(download))
 
     def size(self, path: str) -> int | None:
         found = self._unless_absent(lambda: self._ask(self._blob(path).get_blob_properties))
@@ -76,7 +77,7 @@ class AzureBlobs:
                 if (blob.metadata or {}).get("hdi_isfolder") != "true"
             ]
 
-        return list(sync(self._fs.loop, entries))
+        return list(self._wait(entries))
 
     def folders(self, folder: str) -> set[str]:
         async def names() -> set[str]:
@@ -85,7 +86,7 @@ class AzureBlobs:
             )
             return {item.name[:-1].rpartition("/")[2] async for item in found if item.name.endswith("/")}
 
-        return set(sync(self._fs.loop, names))
+        return set(self._wait(names))
 
     def scraps(self, folder: str, age_s: float) -> Entries:
         return []  # a blob exists whole or not at all
@@ -106,14 +107,27 @@ class AzureBlobs:
         return Spool(None, descriptor)
 
     def _ask(self, call: Callable[..., Any], *args: object, **options: object) -> Any:
-        return sync(self._fs.loop, call, *args, retry_total=0, **options)
+        return self._wait(call, *args, retry_total=0, **options)
+
+    def _wait(self, call: Callable[..., Any], *args: object, **options: object) -> Any:
+        """Wait for what a coroutine function returns.
+
+        Raises
+        ------
+        RequestFailed
+            The client raised an error.
+        """
+        try:
+            return sync(self._fs.loop, call, *args, **options)
+        except azure.AzureError as error:
+            raise request_failed(error) from error
 
     def _unless_absent(self, call: Callable[[], T]) -> T | None:
         try:
             return call()
-        except azure.ResourceNotFoundError as error:
+        except RequestFailed as failed:
             # A 404 without this code means that the container is missing.
-            if code_of(error) != "BlobNotFound":
+            if failed.code != "BlobNotFound":
                 raise
             return None
 

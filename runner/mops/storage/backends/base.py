@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-import pyarrow as pa
-import pyarrow.fs
 from tenacity import (
     Retrying,
     retry_if_exception,
@@ -18,7 +16,11 @@ from tenacity import (
 from mops.storage.backends.faults import is_transient
 from mops.storage.backends.spool import Spool
 
-Data: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | Spool
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.fs
+
+Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer | Spool"
 """A file's content."""
 
 T = TypeVar("T")

@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
-
-import pyarrow.fs
+from typing import TYPE_CHECKING, BinaryIO
 
 from mops.storage.backends.base import Data, Entries, Entry
 from mops.storage.backends.spool import Spool
 from mops.system.folders import usual_mode
+
+if TYPE_CHECKING:
+    import pyarrow.fs
 
 
 class LocalFolder:
@@ -84,7 +85,9 @@ class LocalFolder:
             (self._root / path).unlink(missing_ok=True)
 
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
-        return pyarrow.fs.LocalFileSystem(), str(self._root / path)
+        from pyarrow.fs import LocalFileSystem  # noqa: PLC0415 - Arrow takes 0.3 s, and records need none
+
+        return LocalFileSystem(), str(self._root / path)
 
     def free_bytes(self) -> int | None:
         there = next(folder for folder in (self._root, *self._root.parents) if folder.exists())

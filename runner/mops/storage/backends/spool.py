@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from mops.errors import StorageError
 from mops.storage.backends.faults import refused
 from mops.system.folders import nameless_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PIECE_BYTES = 1 << 20
 
@@ -64,6 +65,8 @@ class Spool:
 
     def opened(self) -> pa.NativeFile:
         """Return the content as a file for reading at any position."""
+        import pyarrow as pa  # noqa: PLC0415 - Arrow takes 0.3 s, and records need none
+
         self._file.seek(0)
         return pa.PythonFile(self._file, mode="r")
 
