@@ -1,7 +1,11 @@
-"""Sets up one attempt of a job: child processes, cluster, claim and signals; then runs its main loop."""
+"""Sets up one attempt of a job: child processes, cluster, claim and signals; then runs its main loop.
+
+:mod:`mops.attempt.on_cluster` has what needs Dask.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -14,18 +18,13 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from mops.attempt.claimed_job import ClaimedJob
-from mops.attempt.main_loop import GRACE_SECONDS, Runner
-from mops.attempt.reporting.metrics import serving_metrics
+from mops.attempt.claimed_job import GRACE_SECONDS, ClaimedJob
 from mops.attempt.reporting.progress import Snapshot
 from mops.attempt.reporting.text_log import TextLogBuffer, collecting
-from mops.cluster import doctor
-from mops.cluster.base import Cluster
-from mops.cluster.embedded import embedded_slots, start_embedded
-from mops.cluster.external import connect_external
 from mops.cluster.worker_losses import Pods
-from mops.errors import InstallError, ModelError, UsageError
+from mops.errors import InstallError, ModelError, MopsError
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage import advisory
@@ -35,9 +34,13 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, By
 from mops.storage.params_file import load_groups
 from mops.storage.paths import JobPaths
+from mops.system.processors import n_processors
 from mops.task import JobContext
 from mops.worker.pool import Pool
 from mops.worker.run_task import close_pool, pool_of
+
+if TYPE_CHECKING:
+    from mops.attempt.main_loop import Runner
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +78,15 @@ def job_context(job: str, bundle: str, storage: str, spec: ModelSpec, settings: 
     )
 
 
+def embedded_slots(settings: Settings) -> int:
+    """Return how many simulations run at once on an embedded worker.
+
+    MODELOPS_JOB_SLOTS sets the number. By default it is the number of processors that this process may use (its
+    affinity and its container's quota count), divided by the threads of a simulation.
+    """
+    return settings.slots or max(n_processors() // settings.sim_threads, 1)
+
+
 def install_seconds(settings: Settings) -> float | None:
     """Return how long installing the model's dependencies may take; None: they are not installed."""
     wanted = settings.install == "always" or (settings.install == "auto" and settings.scheduler is not None)
@@ -97,39 +109,16 @@ def started_children(context: JobContext, *, warm: bool = True) -> Iterator[Pool
     try:
         pool.install()
         if warm and context.slots:
-            pool.warm()
+            threading.Thread(target=_warm, args=(pool,), name="mops-warm", daemon=True).start()
         yield pool
     finally:
         close_pool(context.run)
 
 
-@contextmanager
-def connected_cluster(context: JobContext, settings: Settings, pods: Pods | None = None) -> Iterator[Cluster]:
-    """Connect to the cluster of MODELOPS_SCHEDULER, or start one in this process, for the body of a ``with`` statement.
-
-    Parameters
-    ----------
-    pods
-        Knows why the pods of workers ended; None: the workers are not pods, or Kubernetes cannot be asked.
-
-    Raises
-    ------
-    UsageError, ClusterError
-        As :func:`mops.cluster.external.connect_external`; or the workers cannot reach the storage.
-    """
-    if settings.scheduler is None:
-        with start_embedded(context.run, embedded_slots(settings)) as embedded:
-            yield embedded
-        return
-    if context.storage.startswith("memory:"):
-        raise UsageError(
-            "workers in other processes cannot reach memory:// storage",
-            where=context.storage,
-            hint="use a shared folder or abfs://container/prefix, or unset MODELOPS_SCHEDULER",
-        )
-    with connect_external(settings.scheduler, context.run, settings, context.job, pods) as external:
-        doctor.warn(external.client, context.job, settings.sim_threads)
-        yield external
+def _warm(pool: Pool) -> None:
+    """Start the first processes of a pool, which takes 0.05 s, most of it until the reaper answers."""
+    with contextlib.suppress(MopsError, OSError):  # the check of the pool meets the same fault
+        pool.warm()
 
 
 @dataclass(frozen=True)
@@ -214,7 +203,9 @@ class Attempt:
         ):
             with self._ending_job_if_unseen(text_log):
                 pool = stack.enter_context(started_children(self.context))
-                cluster = stack.enter_context(connected_cluster(self.context, self.settings, self.pods))
+                from mops.attempt import on_cluster  # noqa: PLC0415 - 0.27 s, while the template imports the model
+
+                cluster = stack.enter_context(on_cluster.connected_cluster(self.context, self.settings, self.pods))
                 pool.check()
             if self.context.slots is None:
                 close_pool(self.context.run)  # simulations run on the cluster's workers
@@ -227,11 +218,11 @@ class Attempt:
                 message = "%s: attempt %d by process %d on %s: %d of %d parameter sets are left; slots: %d"
                 n_groups = (len(job.todo), len(groups))
                 logger.info(message, job.name, job.attempt, process, host, *n_groups, max(cluster.slots, 1))
-                runner = Runner(cluster, job, text_log, on_progress=self.on_progress, pods=self.pods)
+                runner = on_cluster.Runner(cluster, job, text_log, on_progress=self.on_progress, pods=self.pods)
                 workers = cluster.client if self.context.slots is None else None
                 with (
                     stopping_on_signals(runner, job.name, self.grace_s),
-                    serving_metrics(self.settings.metrics_port, job.attempt, runner, workers),
+                    on_cluster.serving_metrics(self.settings.metrics_port, job.attempt, runner, workers),
                 ):
                     return runner.run()
 

@@ -20,6 +20,9 @@ from mops.study.ranges import Ranges
 from mops.task import JobContext
 from mops.verdicts import Counts
 
+GRACE_SECONDS = 10.0
+"""How long running simulations may continue after a request to stop."""
+
 
 @dataclass
 class ClaimedJob:

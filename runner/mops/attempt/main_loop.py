@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from mops.attempt.checkpoint.committer import CancelRequested, Committed, Committer
 from mops.attempt.checkpoint.pending_results import PendingResults
-from mops.attempt.claimed_job import ClaimedJob
+from mops.attempt.claimed_job import GRACE_SECONDS, ClaimedJob
 from mops.attempt.concurrency import Concurrency
 from mops.attempt.drain import DrainThread
 from mops.attempt.job_families import JobFamilies
@@ -46,7 +46,6 @@ from mops.units import bytes_text
 
 logger = logging.getLogger(__name__)
 
-GRACE_SECONDS = 10.0
 _EVENT_SECONDS = 0.25
 _STOP_SECONDS = 5.0
 """How long after the grace period of a stop the loop waits for tasks, in case the cluster no longer answers."""

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import dask.config
-from dask.system import cpu_count
 from distributed import Client, Future, Scheduler, SpecCluster, Worker
 
 from mops.cluster.base import Outcomes
@@ -15,7 +14,6 @@ from mops.cluster.connect import silence_dask
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
 from mops.errors import ClusterError
-from mops.settings import Settings
 from mops.task import Task, TaskResult
 from mops.worker.run_task import leave_pool, stop_pool
 
@@ -41,15 +39,6 @@ _CONFIG = {
 # start in any case. By default they listen on every interface, and the scheduler's on port 8787, with a warning if
 # another job has the port. LocalCluster(dashboard_address=None) does not change that.
 _BARE = {"protocol": "inproc://", "extensions": {}, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
-
-
-def embedded_slots(settings: Settings) -> int:
-    """Return how many simulations run at once on an embedded worker.
-
-    MODELOPS_JOB_SLOTS sets the number. By default it is the number of processors that this process may use (its
-    affinity and its container's quota count), divided by the threads of a simulation.
-    """
-    return settings.slots or max(cpu_count() // settings.sim_threads, 1)
 
 
 class EmbeddedCluster:

@@ -139,6 +139,12 @@ class ChildStarter:
                 self._set_how("fork from a template that has imported the model", logging.INFO)
             return None
 
+    def warm_template(self) -> None:
+        """Start the template, unless there is one, or each child imports the model itself."""
+        with self._preparing:  # or a task that comes meanwhile would start another one
+            if not self.spawns and self.template is None:
+                self.start_template()
+
     def start_template(self) -> ChildProcess | None:
         """Start a template, which imports the model meanwhile; None once the pool is stopped."""
         with self._starting:

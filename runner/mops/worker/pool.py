@@ -100,8 +100,7 @@ class Pool:
     def warm(self) -> None:
         """Start the template, or all children, without waiting until they have imported the model."""
         if not self._starter.spawns:
-            if self._starter.template is None:
-                self._starter.start_template()
+            self._starter.warm_template()
             return
         while len(self._children.of(self.slots)) < self.slots.n:
             child = self._starter.start()

@@ -1,4 +1,7 @@
-"""What Dask calls on a worker, and this process's pools. The embedded worker is the runner's process."""
+"""What Dask calls on a worker, and this process's pools. The embedded worker is the runner's process.
+
+A runner makes its pool before it imports Dask, so functions import Dask here.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-
-from distributed import get_worker
-from distributed.utils import sync
+from typing import Any
 
 from mops.errors import ClusterError, StorageError
 from mops.project.bundle_cache import cache_folder, unpack
@@ -48,7 +49,7 @@ def run_task(request: TaskRequest, given: Sequence[ResultBuffer] = ()) -> TaskRe
     result = pool.run(
         request, given, (lambda: None) if request.context.slots else partial(_announce_alone, request.key)
     )
-    result.worker = get_worker().address
+    result.worker = _dask_worker().address
     if request.attempt is not None:
         store_files(result, request.context, request.attempt)
     return result
@@ -59,10 +60,19 @@ def _announce_alone(key: str) -> None:
 
     While the task still waits to be alone, the worker may end because of another job's simulations.
     """
-    worker = get_worker()
+    from distributed.utils import sync  # noqa: PLC0415 - see above
+
+    worker = _dask_worker()
     with contextlib.suppress(OSError, TimeoutError):  # the scheduler is lost, and the task with it
         keys = [key, worker.id]
         sync(worker.loop, worker.scheduler.set_metadata, keys=keys, value=True, callback_timeout=_ASK_SECONDS)
+
+
+def _dask_worker() -> Any:
+    """Return the Dask worker whose task calls this."""
+    from distributed import get_worker  # noqa: PLC0415 - see above
+
+    return get_worker()
 
 
 def pool_of(context: JobContext, name: str = "") -> Pool:
@@ -79,14 +89,15 @@ def pool_of(context: JobContext, name: str = "") -> Pool:
         The bundle does not reach this worker.
     """
     root = str(bundle_folder(context))
-    slots = context.slots or max(get_worker().state.nthreads // context.threads, 1)
-    worker_limit = None if context.slots else get_worker().memory_manager.memory_limit
+    worker: Any = None if context.slots else _dask_worker()
+    slots = context.slots or max(worker.state.nthreads // context.threads, 1)
+    worker_limit = worker.memory_manager.memory_limit if worker else None
     with _lock:
         name = name or context.run
         if name not in _pools:
             _pools[name] = Pool(context, root, slots, worker_limit, _children)
-            if context.slots is None:
-                get_worker().metrics["mops_children_bytes"] = children_bytes  # Dask sends it to the scheduler
+            if worker is not None:
+                worker.metrics["mops_children_bytes"] = children_bytes  # Dask sends it to the scheduler
                 if can_show_metrics():
                     from mops.worker.metrics import expose  # noqa: PLC0415 - not for a runner; a worker may lack the library
 

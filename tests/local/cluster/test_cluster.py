@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mops.attempt.attempt import started_children
-from mops.cluster.embedded import embedded_slots, start_embedded
+from mops.attempt.attempt import embedded_slots, started_children
+from mops.cluster.embedded import start_embedded
 from mops.settings import Settings
 from mops.task import JobContext
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from mops.attempt.attempt import embedded_slots
 from mops.cli import connected_service, terminal
 from mops.cli.options import COMMON, JsonOption, StorageOption
 from mops.cluster.doctor import Finding, Scheduler, Worker, examine
-from mops.cluster.embedded import embedded_slots
 from mops.cluster.external import connect_external
 from mops.jobs.job import open_job
 from mops.service.overview import dask_of

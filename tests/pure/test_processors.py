@@ -1,0 +1,44 @@
+"""How many processors mops uses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from dask.system import cpu_count
+
+from mops.system.processors import n_processors
+
+
+def laid(folder: Path, files: dict[str, str]) -> Path:
+    """Write files below a folder."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_mops_counts_as_dask_does() -> None:
+    assert n_processors() == cpu_count()
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"fs/a/cpu.max": "150000 100000\n"}, 2),
+        ({"fs/a/cpu.max": "50000 100000\n"}, 1),
+        ({"fs/a/cpu.max": "max 100000\n"}, 8),
+        ({"fs/cpu,cpuacct/cpu.cfs_quota_us": "300000\n", "fs/cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"fs/cpuacct,cpu/cpu.cfs_quota_us": "-1\n", "fs/cpuacct,cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"fs/a/cpu.max": "9900000 100000\n"}, 8),
+        ({}, 8),
+    ],
+)
+def test_a_quota_of_the_cgroup_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    laid(tmp_path, {"proc/self/cgroup": "0::/a\n"} | files)
+    assert n_processors(tmp_path / "proc", tmp_path / "fs") == expected
