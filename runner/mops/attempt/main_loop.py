@@ -174,6 +174,7 @@ class Runner:
             return self._job.end_attempt(failure, hand_over=self._hand_over)
 
     def _loop(self) -> None:
+        self._cluster.warm(self._job.context, self._job.n_simulations)  # while the pilot runs
         self._forecast.committed(self._job.inherited, self._reference)
         while not self._plan.finished and time.monotonic() < self._stop_by:
             self._step()

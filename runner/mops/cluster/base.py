@@ -10,7 +10,7 @@ from distributed.client import ClosedClientError
 
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import LossCause, WorkerLoss
-from mops.task import Task, TaskResult
+from mops.task import JobContext, Task, TaskResult
 
 FETCH_SECONDS = 300.0
 """How long a runner waits for a worker to hand a result over, or to accept data."""
@@ -49,6 +49,15 @@ class Cluster(Protocol):
     @property
     def is_connected(self) -> bool:
         """Whether the connection that the tasks in flight were sent on still works."""
+
+    def warm(self, context: JobContext, n_simulations: int) -> None:
+        """Let every worker import the model, now and each that comes later; do not wait.
+
+        Parameters
+        ----------
+        n_simulations
+            How many the job has. If there are more workers than that, only those that get a task import the model.
+        """
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
         """Return what other jobs on the cluster last asked for.

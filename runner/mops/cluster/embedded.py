@@ -14,7 +14,7 @@ from mops.cluster.connect import silence_dask
 from mops.cluster.shares import ShareRequest
 from mops.cluster.worker_losses import UNKNOWN, LossCause, WorkerLoss
 from mops.errors import ClusterError
-from mops.task import Task, TaskResult
+from mops.task import JobContext, Task, TaskResult
 from mops.worker.run_task import leave_pool, stop_pool
 
 # One process and no memory limit: child processes isolate the simulations, and Dask's limits would measure the
@@ -50,6 +50,9 @@ class EmbeddedCluster:
     def __init__(self, client: Client, worker: str, run: str, slots: int):
         self.client, self._worker, self.slots, self.pool = client, worker, slots, run
         self.addresses = frozenset({worker})
+
+    def warm(self, context: JobContext, n_simulations: int) -> None:
+        """As :meth:`mops.cluster.base.Cluster.warm`: the attempt has imported the model before the cluster started."""
 
     def other_jobs(self, request: ShareRequest) -> list[ShareRequest]:
         """As :meth:`mops.cluster.base.Cluster.other_jobs`: there are none."""

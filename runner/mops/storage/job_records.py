@@ -25,7 +25,7 @@ from mops.verdicts import Counts
 
 if TYPE_CHECKING:
     from mops.project.bundle import Bundle
-    from mops.storage.parquet import Encoded
+    from mops.parquet.encoder import Encoded
 
 _PIECE_CHARACTERS = 2**20
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mops.errors import ClusterError, StorageError
+from mops.errors import ClusterError, MopsError, StorageError
 from mops.project.bundle_cache import cache_folder, unpack
 from mops.storage.files import Files
 from mops.storage.paths import bundle_path
@@ -75,13 +75,15 @@ def _dask_worker() -> Any:
     return get_worker()
 
 
-def pool_of(context: JobContext, name: str = "") -> Pool:
+def pool_of(context: JobContext, name: str = "", dask_worker: Any = None) -> Pool:
     """Return this process's pool of this name, made at the first call. A pool with a stopped name starts nothing.
 
     Parameters
     ----------
     name
         Empty: the attempt's pool. A runner that reconnects uses another name, and the old pool is stopped.
+    dask_worker
+        The Dask worker here; None: the caller is one of its tasks, or this process is the runner.
 
     Raises
     ------
@@ -89,7 +91,7 @@ def pool_of(context: JobContext, name: str = "") -> Pool:
         The bundle does not reach this worker.
     """
     root = str(bundle_folder(context))
-    worker: Any = None if context.slots else _dask_worker()
+    worker: Any = None if context.slots else dask_worker or _dask_worker()
     slots = context.slots or max(worker.state.nthreads // context.threads, 1)
     worker_limit = worker.memory_manager.memory_limit if worker else None
     with _lock:
@@ -105,6 +107,26 @@ def pool_of(context: JobContext, name: str = "") -> Pool:
             if name in _stopped:
                 _pools[name].stop(0.0)
         return _pools[name]
+
+
+def warm_pool(context: JobContext, name: str, dask_worker: Any) -> None:
+    """Make this worker's pool of this name and start its template, without waiting: tasks come later.
+
+    Parameters
+    ----------
+    dask_worker
+        Dask passes itself.
+    """
+    threading.Thread(target=_warm_pool, args=(context, name, dask_worker), name="mops-warm", daemon=True).start()
+
+
+def _warm_pool(context: JobContext, name: str, dask_worker: Any) -> None:
+    if name in _stopped:
+        return
+    with contextlib.suppress(MopsError, OSError):  # the first task meets the same fault, and reports it
+        pool = pool_of(context, name, dask_worker)
+        pool.install()
+        pool.warm_template()
 
 
 def pools() -> list[Pool]:

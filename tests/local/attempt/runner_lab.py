@@ -24,7 +24,7 @@ from mops.attempt.task_threads import TaskThreads, ThreadFault, ThreadName
 from mops.cluster.base import RunsAgain
 from mops.cluster.worker_losses import UNKNOWN, WorkerLoss
 from mops.study.groups import GroupTable
-from mops.task import Failure, TaskRequest, TaskResult, counts_of_result
+from mops.task import Failure, JobContext, TaskRequest, TaskResult, counts_of_result
 from mops.verdicts import Counts
 
 KINDS: Any = {"out": {"x": "number"}}
@@ -196,6 +196,9 @@ class SimCluster:
     def worker_that_raised(self, key: str) -> str:
         self.client.must_be_open()
         return str(self.client.futures[key].worker)
+
+    def warm(self, context: JobContext, n_simulations: int) -> None:
+        pass  # its workers have no processes
 
     def avoid(self, workers: frozenset[str]) -> None:
         self.avoided = workers
