@@ -353,6 +353,7 @@ def test_dask_reads_the_configuration_of_the_chart(all_of: Rendered, tmp_path: P
     assert "distributed.http.scheduler.api" in config["scheduler"]["http"]["routes"]
     memory = config["worker"]["memory"]
     assert [memory[name] for name in ("target", "spill", "pause", "terminate")] == [False, False, False, 0.95]
+    assert config["worker"]["profile"]["enabled"] is False
     for component in ("scheduler", "worker"):
         container = all_of.container(component)
         (mount,) = (one for one in container["volumeMounts"] if one["name"] == "dask-config")
