@@ -26,6 +26,7 @@ from mops.attempt.lost_tasks import quarantine_result
 from mops.attempt.planning.forecast import Forecast
 from mops.attempt.planning.partial_groups import PartialGroups, PartialResult
 from mops.attempt.planning.plan import Plan
+from mops.attempt.planning.runner_load import RunnerLoad
 from mops.attempt.planning.task_size import TaskSizer
 from mops.attempt.reporting.observer import Observer
 from mops.attempt.reporting.progress import Progress, ProgressCallback, Snapshot
@@ -114,6 +115,7 @@ class Runner:
         self._plan = Plan(job.todo, job.groups.n_replicates, window=window, sizer=sizer, share=share)
         self._recovery = TaskRecovery(job, cluster, self._plan, self._quarantine)
         self._drain = DrainThread(cluster, job.name, window)
+        self._load = RunnerLoad()
         self._is_reconnecting = self._is_stopping = False
         self._hand_over = True  # until a stop cancels the job
         self._stop_by = math.inf
@@ -269,6 +271,7 @@ class Runner:
                 self._stop(StopRequested(GRACE_SECONDS, hand_over=False))
             case ThreadFault():
                 raise event.error
+        self._watch_own_load()
         self._publish_progress()
 
     def _task_finished(self, event: TaskFinished) -> None:
@@ -339,6 +342,18 @@ class Runner:
                 continue  # the attempt no longer needs the connection
             if isinstance(event, Committed | ThreadFault):
                 self._handle(event)
+
+    def _watch_own_load(self) -> None:
+        """Log it, once, if this process is too slow for its slots."""
+        now, slots = time.monotonic(), self._plan.share.slots
+        if not self._load.is_due(now):
+            return
+        idle = max(slots - self._tasks_in_flight.n_unfinished, 0) if self._plan.has_more else 0
+        overload = self._load.look(now, time.process_time(), idle)
+        if overload is not None:
+            message = "%s: the runner is too slow for its slots: it uses %.2f CPUs, and %d of %d slots are idle; %s"
+            then = f"set MODELOPS_JOB_TASK_SECONDS higher than {self._job.settings.task_seconds:g}"
+            logger.warning(message, self._job.name, overload.cpus, overload.idle, slots, then)
 
     def _publish_progress(self) -> None:
         progress = self._progress
