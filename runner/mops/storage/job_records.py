@@ -24,8 +24,9 @@ from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
 if TYPE_CHECKING:
-    from mops.project.bundle import Bundle
     from mops.parquet.encoder import Encoded
+    from mops.project.bundle import Bundle
+    from mops.storage.backends.spool import Spool
 
 _PIECE_CHARACTERS = 2**20
 
@@ -105,7 +106,7 @@ class JobRecord:
 JOB_RECORDS = JsonCodec[JobRecord](JobRecord)
 
 
-def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, params: Encoded) -> None:
+def create_job(files: Files, record: JobRecord, bundle: Bundle, study: str, params: Encoded[Spool]) -> None:
     """Write a job's files. The job exists as soon as its record does, which comes last.
 
     Parameters
