@@ -34,6 +34,7 @@ RESULTS = BENCH / "results"
 
 PEERS = {
     "mops": "mops_submit.py",
+    "mops, auto": "mops_submit.py",
     "concurrent.futures": "concurrent_futures.py",
     "joblib": "joblib_generator.py",
     "ray": "ray_tasks.py",
@@ -42,6 +43,8 @@ PEERS = {
     "dask, strict": "dask_strict.py",
     "dask, all at once": "dask_all_at_once.py",
 }
+VARIABLES = {"mops, auto": "MODELOPS_JOB_BATCH_SIZE=auto"}
+"""The variable of a peer that differs from another one only in this."""
 OPTIONAL = {"ray": "ray"}
 """Peers that need a package which mops does not install for development: the package of each."""
 SLOW = ("dask, strict", "dask, all at once")
@@ -172,7 +175,8 @@ def measure_memory(peer: str, arguments: list[str], every_s: float, size: Size =
 
 
 def command(peer: str) -> list[str]:
-    return [sys.executable, str(BENCH / "peers" / PEERS[peer])]
+    variable = ["env", VARIABLES[peer]] if peer in VARIABLES else []
+    return [*variable, sys.executable, str(BENCH / "peers" / PEERS[peer])]
 
 
 def run(command_line: list[str], every_s: float = PSS_INTERVAL_S, size: Size = None) -> tuple[dict, PeakMemory]:
