@@ -246,7 +246,9 @@ PartContent: TypeAlias = Any
 
 @dataclass(frozen=True)
 class PartFile:
-    """A Parquet file with all rows of one output, of whole groups, that a child process has encoded.
+    """A Parquet file with rows of one output that a child process has encoded.
+
+    The task has finished the groups. Rows that an earlier child process has handed over are in its buffers.
 
     Parameters
     ----------
@@ -334,7 +336,7 @@ class TaskResult:
     @property
     def nbytes(self) -> int:
         """Bytes that the result takes: Arrow data, files, failures with their texts, losses."""
-        in_files = sum(file.bytes for file in self.files if isinstance(file.content, pa.Buffer))
+        in_files = sum(file.bytes for file in self.files if file.content is not None)
         return in_files + self._bytes_without_files
 
     @property

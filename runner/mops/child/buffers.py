@@ -58,12 +58,18 @@ class BufferWriter:
         self.reference: Families | None = None
         self.bytes_open = 0
         self.bytes_total = 0
+        self.kept_bytes = 0
+        """Bytes of all rows of the outputs that the study keeps."""
         self.groups_done = 0
 
     def finished(self, position: int, replicate: int, seed: int, parts: Parts) -> None:
         """Take what a good simulation returned."""
         self._open.append(Simulation(position, replicate, seed, parts))
-        self._count(sum(map(_size, parts.values())))
+        sizes = {output: _size(part) for output, part in parts.items()}
+        self._count(sum(sizes.values()))
+        self.kept_bytes += sum(
+            sizes.values() if self._keep is None else (sizes.get(output, 0) for output in self._keep)
+        )
 
     def failed(self, position: int, replicate: int | None, target: int | None, failure: dict[str, str]) -> None:
         """Take the failure of a simulation or of a target; failures with the same traceback share it."""

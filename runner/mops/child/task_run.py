@@ -204,10 +204,11 @@ class TaskRun:
         return self._writer.bytes_open < PART_BYTES and time.monotonic() - self._group_began < HANDOVER_SECONDS
 
     def _expected_bytes(self) -> float:
-        """Return how many bytes of results this task will have, if the other simulations are like those so far."""
+        """Return how many bytes of rows this task will store, if the other simulations are like those so far."""
         spent_s = max(time.monotonic() - self._began, 1e-9)
-        by_simulations = self._n_simulations / self._n_run
-        return float(self._writer.bytes_total * min(by_simulations, self._request["seconds"] / spent_s))
+        by_simulations = self._n_simulations / max(self._n_run, 1)
+        by_time = float(self._writer.kept_bytes * min(by_simulations, self._request["seconds"] / spent_s))
+        return min(by_time, float(self._request["bytes"]))
 
     def _encode(self) -> None:
         self._page.idle()  # no step is to blame if the disk is full; the next child hands over the rows
@@ -217,6 +218,7 @@ class TaskRun:
 
     def _hand_over(self) -> None:
         if self._encodes:
+            self._page.idle()  # as in _encode
             self._encodes = False  # the file ends here: at most one of a task is too small
         self._results.handed_over(self._writer.flush())
         self._handed_over_at = time.monotonic()

@@ -72,7 +72,7 @@ class Files:
         return self.url if "://" not in self.url else None
 
     def brief(self) -> Files:
-        """Return the same files for a person at a terminal: mops gives up after seconds instead of minutes."""
+        """Return the same files for a caller who cannot wait: mops gives up after seconds instead of minutes."""
         return Files(self._backend, self.url, BRIEF)
 
     def put_new(self, path: str, data: Data) -> bool:

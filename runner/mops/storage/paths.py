@@ -13,7 +13,7 @@
     jobs/<job>/finished.json                                         an advisory copy of the end
     jobs/<job>/deleted.json                                          during a deletion, and perhaps after it
 
-``n`` is the number of the attempt, ``c`` a number that its runner uses once.
+``n`` is the number of the attempt, ``c`` a number that its runner uses once, or a random one of a worker.
 """
 
 from __future__ import annotations

@@ -96,6 +96,7 @@ class TaskProgress:
         """Steps that run first in a fresh process, with the size of the process in which they took too much memory."""
         self.reference: Families | None = request.reference
         self._known = self.reference
+        self._has_died = False
         self.deaths_between = 0
         """How many children in a row have died while they ran nothing."""
         self.seconds = 0.0
@@ -143,8 +144,8 @@ class TaskProgress:
             "seconds": max(self._request.seconds - self.seconds, 0.0),
             "bytes": self._bytes_left,
             "keep_folder": self._request.keep_folder,
-            # A child that dies loses what it encodes, so only one of a task may: not after a death.
-            "encode": self._request.encode and not (self._deaths or self._size_before_retry or self.deaths_between),
+            # Only the first child of a task encodes: one that dies loses its file, and further files would be small.
+            "encode": self._request.encode and not (self._has_died or self._buffers or self._files),
         }
 
     def _rank(self, found: tuple[int, _GroupProgress]) -> int:
@@ -226,6 +227,7 @@ class TaskProgress:
         self._settle_pieces()
         if buffer is not None and message["outputs"]:
             self._buffers.append(ResultBuffer(buffer, self._segments(message["outputs"])))
+        assert {*message["encoded"]} <= {*message["done"]}
         groups = frozenset(self._groups[position].group.index for position in message["encoded"])
         files = zip(message["files"], contents, strict=True)
         self._files += [PartFile(**facts, groups=groups, content=content) for facts, content in files]
@@ -254,6 +256,7 @@ class TaskProgress:
         Return the line of the log; None: mops has stopped the child.
         """
         step = death.step
+        self._has_died = True
         self.deaths_between = self.deaths_between + 1 if step is None else 0
         if death.by == "stop":
             return None

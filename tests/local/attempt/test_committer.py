@@ -26,8 +26,8 @@ from mops.attempt.checkpoint.open_checkpoint import Limits, OpenCheckpoint
 from mops.attempt.checkpoint.pending_results import PendingResults
 from mops.attempt.checkpoint.tracebacks import Tracebacks
 from mops.attempt.job_families import JobFamilies
-from mops.errors import InternalError
-from mops.parquet.encoder import ROW_GROUP_BYTES
+from mops.errors import InternalError, StorageError
+from mops.parquet.encoder import ROW_GROUP_BYTES, encode
 from mops.parquet.output_file import StoredTypes
 from mops.storage.backends.spool import Spool
 from mops.storage.joblog.log import read_whole
@@ -35,7 +35,7 @@ from mops.storage.joblog.view import Stored
 from mops.study.group_builder import GroupBuilder
 from mops.study.groups import GroupTable
 from mops.study.ids_and_seeds import canonical_json, param_id
-from mops.task import FAILURES, Failure, Loss, ResultBuffer, Segment, TaskResult, counts_of_result
+from mops.task import FAILURES, Failure, Loss, PartFile, ResultBuffer, Segment, TaskResult, counts_of_result
 from mops.verdicts import Counts
 from waiting import until
 
@@ -267,6 +267,56 @@ def test_full_parts_are_stored_before_the_checkpoint_closes(
     assert lab.pending.written_bytes == sum(part.bytes for part in stored)
     assert (lab.pending.bytes, lab.pending.lag_s) == (0, 0.0)
     assert sorted({*pq.read_table(tmp_path / part.path)["group"].to_pylist()}.pop() for part in stored) == [0, 1, 2, 3]
+
+
+def encoded(lab: CommitterLab, group: int) -> PartFile:
+    """Return a file with a row of a group, as a child process of the embedded cluster encodes it."""
+    spool = lab.job.files.spool()
+    file = encode(pa.table({"group": [group]}), spool)
+    facts = {"rows": file.rows, "bytes": file.bytes, "digest": file.digest, "row_bytes": 8}
+    return PartFile(output="out", groups=frozenset({group}), families={}, content=spool, **facts)
+
+
+def test_files_of_child_processes_are_linked_and_named_by_the_next_record(groups: GroupTable, tmp_path: Path) -> None:
+    lab = CommitterLab(tmp_path, groups, Limits(3600.0, bytes=1 << 20, groups=100))
+    lab.committer.put(result({1}, files=[encoded(lab, 1)]))
+    lab.committer.finish()
+    (commit,) = read_whole(lab.job.files, lab.job.paths).commits
+    (part,) = commit.parts
+    assert pq.read_table(tmp_path / part.path)["group"].to_pylist() == [1]
+    assert lab.pending.written_bytes == part.bytes
+
+
+def test_files_that_wait_to_be_stored_count_in_the_queue(groups: GroupTable, tmp_path: Path) -> None:
+    """They counted as nothing: with a slow storage, the queue grew without limit."""
+    lab = CommitterLab(tmp_path, groups, Limits(3600.0, bytes=1 << 20, groups=100))
+    file = encoded(lab, 1)
+    assert result({1}, files=[file]).nbytes == file.bytes > 0
+    stored = replace(file, content=None, path="somewhere")
+    assert result({1}, files=[stored]).nbytes == 0
+    lab.committer.finish()
+
+
+def test_a_part_that_a_worker_stored_elsewhere_is_not_committed(groups: GroupTable, tmp_path: Path) -> None:
+    """Workers with another folder of the same name completed a job without rows."""
+    lab = CommitterLab(tmp_path, groups, Limits(3600.0, bytes=1 << 20, groups=100))
+    path = lab.job.paths.part("outputs", "out", 1, 1 << 33)
+    file = replace(encoded(lab, 1), content=None, path=path)
+    lab.committer.put(result({1}, files=[file]))
+    lab.committer.finish()
+    assert isinstance(lab.events[-1].error, StorageError)
+    assert path in str(lab.events[-1].error)
+    assert not lab.log.view.committed
+
+
+def test_a_part_that_a_worker_stored_is_committed(groups: GroupTable, tmp_path: Path) -> None:
+    lab = CommitterLab(tmp_path, groups, Limits(3600.0, bytes=1 << 20, groups=100))
+    path, file = lab.job.paths.part("outputs", "out", 1, 1 << 33), encoded(lab, 1)
+    lab.job.files.put(path, file.content)
+    lab.committer.put(result({1}, files=[replace(file, content=None, path=path)]))
+    lab.committer.finish()
+    assert lab.log.view.stored == {("outputs", "out"): Stored(1, 1, file.bytes)}
+    assert lab.pending.written_bytes == file.bytes
 
 
 def test_failures_count_as_bytes_and_wait_on_disk_with_their_tracebacks() -> None:

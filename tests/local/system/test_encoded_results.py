@@ -57,7 +57,11 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def submit(
-    folder: Path, sets: list[dict[str, Any]] | None = None, storage: str = "storage", **settings: Any
+    folder: Path,
+    sets: list[dict[str, Any]] | None = None,
+    storage: str = "storage",
+    outputs: Any = None,
+    **settings: Any,
 ) -> mops.Job:
     """Run a study of 140 sets, whose rows take 1 MiB each."""
     (folder / "mops.toml").touch()
@@ -66,7 +70,7 @@ def submit(
         "model": "model:run",
         "targets": ["model:loss"],
         "n_replicates": 2,
-        "outputs": ["daily", "wide", "total"],
+        "outputs": outputs or ["daily", "wide", "total"],
         "parameter_sets": sets or [{"x": x} for x in range(N_SETS)],
     }
     (folder / "study.json").write_text(json.dumps(study))
@@ -125,6 +129,23 @@ def test_a_storage_that_is_no_folder_gets_copies_from_memory(tmp_path: Path, tak
     assert taken
     assert job.verify() == []
     assert job.outputs("wide").count_rows() == N_SETS * 2 * ROWS
+
+
+def test_only_the_rows_that_the_study_keeps_decide(tmp_path: Path, taken: list[Any]) -> None:
+    """A task with much to drop and little to keep wrote a tiny part for itself."""
+    job = submit(tmp_path, outputs=["total"])
+    assert not taken
+    assert job.output_names() == ["total"]
+    assert job.outputs("total").count_rows() == N_SETS * 2
+
+
+def test_children_that_are_replaced_in_a_group_lose_nothing(tmp_path: Path, taken: list[Any]) -> None:
+    """The first child of a task encodes, the next ones hand over rows, also of a group that the first one began."""
+    job = submit(tmp_path, tasks_per_child=101)
+    assert taken
+    assert job.verify() == []
+    assert job.outputs("daily").count_rows() == N_SETS * 2 * ROWS
+    assert job.losses().num_rows == N_SETS
 
 
 def test_few_rows_go_to_the_runner(tmp_path: Path, taken: list[Any]) -> None:

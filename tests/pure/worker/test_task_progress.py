@@ -96,6 +96,23 @@ def done(progress):
     return progress.result()
 
 
+class TestEncoding:
+    def test_only_the_first_child_of_a_task_encodes(self, child):
+        progress = make(encode=True)
+        assert progress.message()["encode"]
+        one = child(progress)
+        one.good(0, 1)
+        one.flush()
+        assert not progress.message()["encode"]
+
+    def test_after_any_death_rows_are_handed_over(self):
+        """The death of a child that ran nothing, or had just handed over its step, left no trace."""
+        for step in (None, Step(0, 0)):
+            progress = make(encode=True)
+            progress.record_death(death(step), "host")
+            assert not progress.message()["encode"]
+
+
 class TestRequest:
     def test_the_first_request_asks_for_everything(self):
         progress = make(reference=KINDS)

@@ -6,6 +6,7 @@ checkpoints, and meanwhile looks for a newer attempt or a cancel. docs/internals
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -21,11 +22,11 @@ from mops.attempt.job_families import JobFamilies
 from mops.attempt.reporting.observer import Observer
 from mops.attempt.reporting.text_log import TextLogBuffer
 from mops.attempt.task_threads import ThreadFault
-from mops.errors import InternalError
+from mops.errors import InternalError, StorageError
 from mops.parquet.output_file import StoredTypes
 from mops.storage import advisory
 from mops.storage.joblog.records import Part
-from mops.task import TaskResult, counts_of_result
+from mops.task import PartFile, TaskResult, counts_of_result
 from mops.verdicts import Counts
 
 logger = logging.getLogger(__name__)
@@ -207,9 +208,31 @@ class Committer:
         if not len(self._open):
             self._opened_at = time.monotonic()
         n_bytes = result.nbytes
+        self._check_stored(result.files)
         self._open.add(result, counts)
         self._store_into(self._open, self._open.take_encoded())
         self._queue.release(n_bytes)
+
+    def _check_stored(self, files: Iterable[PartFile]) -> None:
+        """Check that the parts that a worker has stored are in this storage, because a worker may have another one.
+
+        Raises
+        ------
+        StorageError
+            One is not.
+        """
+        for file in files:
+            if file.content is not None:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                if self._job.files.size(file.path) == file.bytes:
+                    self._pending.add_written(file.bytes)
+                    continue
+            raise StorageError(
+                "a worker has stored a part that is not in the storage of the runner",
+                where=f"{self._job.files.url}/{file.path}",
+                hint="mount the same storage on the workers and the runner, or set MODELOPS_JOB_PERSIST=runner",
+            )
 
     def _check_new(self, done: frozenset[int]) -> None:
         """Check that no group comes a second time, whether in this checkpoint or after a commit of any attempt.

@@ -137,7 +137,6 @@ class OpenCheckpoint:
 
     def take_files(self) -> Iterator[StoredFile]:
         """Yield all files as (kind, output, file), and forget them. A kind is outputs, losses or failures."""
-        yield from self.take_encoded()
         yield from self.take_outputs()
         for rows in (self._losses, self._failures):
             if file := rows.take():

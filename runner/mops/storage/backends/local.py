@@ -95,8 +95,8 @@ class LocalFolder:
         return found.f_bavail * found.f_frsize  # for users other than root
 
     def spool(self, descriptor: int | None = None) -> Spool:
-        if descriptor is not None:
-            os.fchmod(descriptor, usual_mode())  # the model may have changed the mask of its process
+        if descriptor is not None:  # the model may have changed the mask of its process; an access list may add rights
+            os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) | usual_mode())
         return Spool(self._root, descriptor)
 
 

@@ -29,7 +29,7 @@ class Spool:
         A storage's folder. The data lies there from the start, and :meth:`link` gives it a name. If it is None,
         or the file system has no files without a name, the data lies in the folder of temporary files.
     descriptor
-        A file with the data, which the spool closes; None: a new file.
+        A file with the data, which the spool closes; None: a new file. A file that is not in the folder gets no name.
 
     Raises
     ------

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import secrets
+import tempfile
 from dataclasses import replace
 
 import pyarrow as pa
 
-from mops.errors import StorageError
+from mops.errors import MopsError
 from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
 from mops.storage.paths import JobPaths
@@ -30,7 +31,7 @@ _open_files = functools.cache(Files.open)
 
 def folder_for_parts(context: JobContext) -> str | None:
     """Return the folder where child processes write files; None: in memory, because the runner is elsewhere."""
-    return None if context.slots is None else _open_files(context.storage).folder
+    return None if context.slots is None else _open_files(context.storage).folder or tempfile.gettempdir()
 
 
 def take_file(context: JobContext, descriptor: int, name: str) -> pa.Buffer | Spool | None:
@@ -48,12 +49,16 @@ def store_files(result: TaskResult, context: JobContext, attempt: int) -> None:
     """
     if not result.files or context.run in _refused:
         return
-    files = _open_files(context.storage).brief()
     try:
+        files = _open_files(context.storage).brief()
         result.files = [_stored(file, files, JobPaths(context.job), attempt) for file in result.files]
-    except StorageError as fault:
+    except MopsError as fault:
+        if context.run not in _refused:
+            result.notes.append(f"a worker cannot write parts, so the runner writes them: {fault}")
         _refused.add(context.run)
-        result.notes.append(f"a worker cannot write parts, so the runner writes them: {fault}")
+        for error in (fault, fault.__cause__):
+            if error is not None:
+                error.__traceback__ = None  # its frames hold the content, in a cycle
 
 
 def _stored(file: PartFile, files: Files, paths: JobPaths, attempt: int) -> PartFile:
