@@ -28,10 +28,11 @@ from mops.errors import InstallError, ModelError, MopsError
 from mops.project.project import ModelSpec
 from mops.settings import Settings
 from mops.storage import advisory
+from mops.storage.compaction.compactor import compact_at_end
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, check_still_there, driving
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Asked, By
+from mops.storage.joblog.records import COMPLETE, Asked, By
 from mops.storage.params_file import load_groups
 from mops.storage.paths import JobPaths
 from mops.system.processors import n_processors
@@ -196,6 +197,12 @@ class Attempt:
         KeyboardInterrupt
             Ctrl-C has stopped the attempt (:func:`stopping_on_signals`).
         """
+        state = self._run()
+        if state in COMPLETE:
+            compact_at_end(self.files, self.record)
+        return state
+
+    def _run(self) -> str:
         with (
             driving(self.files, self.record.job),
             collecting() as text_log,

@@ -60,6 +60,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
         "retry": Verb("mops.cli.jobs.retry:retry", "Run the parameter sets with failures again, in a new job."),
         "run": Verb("mops.cli.jobs.run:run", "Run a job that exists.", hidden=True),
         "verify": Verb("mops.cli.jobs.verify:verify", "Check a job's log, and its parts by size and SHA-256."),
+        "compact": Verb("mops.cli.jobs.compact:compact", "Merge small parts of complete jobs into larger ones."),
         "clean": Verb("mops.cli.jobs.clean:clean", "Remove files that killed runners left and that are not results."),
         "delete": Verb("mops.cli.jobs.delete:delete_", "Delete jobs with their results."),
     },

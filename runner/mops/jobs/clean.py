@@ -1,6 +1,6 @@
-"""Removes parts that no commit names or can name, and old temporary files.
+"""Removes parts that no record names or can name, and old temporary files.
 
-This is rule 13 of docs/internals/storage.md. jobs/delete.py deletes whole jobs.
+This is rules 13 and 22 of docs/internals/storage.md. jobs/delete.py deletes whole jobs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from mops.errors import Superseded
 from mops.jobs.job import Job
 from mops.storage.job_records import load_job
-from mops.storage.joblog.log import JobLog, read_whole
+from mops.storage.joblog.compactions import CompactionLog
+from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.view import LogView
-from mops.storage.paths import PART_KINDS, JobPaths, numbers_of
+from mops.storage.joblog.whole import WholeLog, read_whole
+from mops.storage.paths import PART_KINDS, JobPaths, compaction_of, numbers_of
 
 LEFTOVER_SECONDS = 3600.0
 """Age after which a temporary file is removed; writing one takes seconds."""
@@ -30,7 +32,7 @@ class Cleaned:
     bytes
         Bytes of all these files.
     kept
-        How many files of the last attempt no commit names yet; its runner may still commit them.
+        How many files of the last attempt or compaction do not count yet; their process may still make them count.
     """
 
     job: str
@@ -45,8 +47,8 @@ def clean(job: Job, *, last_attempt: bool = False, dry_run: bool = False) -> Cle
     Parameters
     ----------
     last_attempt
-        Also remove files that the last attempt left, after a claim that stops its runner (:func:`claimed`). A job
-        without an attempt does not change.
+        Also remove files that the last attempt left, after a claim that stops its runner (:func:`claimed`), or those
+        of the last compaction of a complete job, after a claim that stops it. A job without an attempt does not change.
     dry_run
         Write and remove nothing.
 
@@ -60,37 +62,48 @@ def clean(job: Job, *, last_attempt: bool = False, dry_run: bool = False) -> Cle
         return _clean(job, dry_run=dry_run)
     hint = f"leave out --last-attempt to clean a job while it runs: mops jobs clean {job.name}"
     idle = job.require_no_runner(hint)
-    if dry_run or idle.complete or not idle.attempt:
-        return _clean(job, dry_run=dry_run, assumed_over=idle.attempt if dry_run else 0)
+    if dry_run or not idle.attempt:
+        return _clean(job, dry_run=dry_run, assumed_over=dry_run)
+    if idle.end is not None and idle.complete:
+        if _clean(job, dry_run=True).kept:
+            CompactionLog(job.files, JobPaths(job.name), idle.end).claim("person")
+        return _clean(job, dry_run=False)
     with claimed(job, idle):
         return _clean(job, dry_run=False)
 
 
-def _clean(job: Job, *, dry_run: bool, assumed_over: int = 0) -> Cleaned:
-    """Remove files that no commit names or can name.
+def _clean(job: Job, *, dry_run: bool, assumed_over: bool = False) -> Cleaned:
+    """Remove files that no record names or can name.
 
     Parameters
     ----------
     assumed_over
-        For a dry run, which claims nothing: the last attempt that the claim would end.
+        For a dry run, which claims nothing: whether a claim would end the last attempt or compaction.
     """
     files, paths = job.files, JobPaths(job.name)
-    leftovers = [
-        entry for entry in files.scraps(paths.root, LEFTOVER_SECONDS) if not entry.path.startswith(f"{paths.log}/")
-    ]
-    # Parts first, then the log: so the log has every commit that can ever name these parts of attempts that are over.
+    logs = (f"{paths.log}/", f"{paths.compactions}/")
+    leftovers = [entry for entry in files.scraps(paths.root, LEFTOVER_SECONDS) if not entry.path.startswith(logs)]
+    # Parts first, then the logs: so the logs have every record that can ever name the parts of what is over.
     parts = [entry for kind in PART_KINDS for entry in files.list(f"{paths.root}/{kind}")]
     log = read_whole(files, paths)
-    named = {part.path for commit in log.commits for part in commit.parts}
-    numbered = ((entry, numbers_of(entry.path)) for entry in parts if entry.path not in named)
-    not_named = [(entry, numbers[0]) for entry, numbers in numbered if numbers]  # other files are not parts
-    last_over = max(assumed_over, last_attempt_over(log.view))
-    found = [entry for entry, n in not_named if n <= last_over]
-    kept = len(not_named) - len(found)
+    current = {one.part.path for one in log.parts}
+    not_current = [(entry, _is_over(entry.path, log, assumed_over)) for entry in parts if entry.path not in current]
+    found = [entry for entry, is_over in not_current if is_over]
+    kept = sum(is_over is False for _, is_over in not_current)
     found += leftovers
     if not dry_run:
         files.remove([entry.path for entry in found])
     return Cleaned(job.name, tuple(entry.path for entry in found), sum(entry.size for entry in found), kept)
+
+
+def _is_over(path: str, log: WholeLog, assumed_over: bool) -> bool | None:
+    """Tell whether a part that does not count can never count; None: the file is no part of this job."""
+    if numbers := numbers_of(path):
+        return numbers[0] <= last_attempt_over(log.view) + assumed_over
+    if log.view.end is None or not log.view.complete:
+        return None
+    n = compaction_of(path, log.view.end.nonce)
+    return None if n is None else n < log.compactions.attempt + assumed_over
 
 
 def last_attempt_over(view: LogView) -> int:

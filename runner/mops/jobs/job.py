@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,12 +16,16 @@ from mops.errors import JobError
 from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, Table, count_reasons, dataset_of
 from mops.jobs.status import JobState, storage_of
 from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
+from mops.storage.compaction.compactor import Compacted, compact
+from mops.storage.compaction.reading import Reopening, part_missing, read_current
 from mops.storage.job_records import read_reference
-from mops.storage.joblog.log import read_whole
 from mops.storage.joblog.one_dataset import dataset_problems
+from mops.storage.joblog.whole import read_whole
 from mops.storage.samples import as_table, read_samples
 from mops.study.groups import IDENTITY_FIELDS
 from mops.task import FAILURES, LOSSES
+
+T = TypeVar("T")
 
 
 def open_job(name: str, storage: str | Path | None = None, *, local: bool = False) -> Job:
@@ -56,10 +61,22 @@ class Job(JobState):
 
     @functools.cached_property
     def _ancestors(self) -> list[ResultSource]:
-        return ancestors(self.files, self.record)  # they are complete, so one read is enough
+        return ancestors(self.files, self.record)  # they are complete, so only a compaction changes them
 
     def _sources(self) -> list[ResultSource]:
         return [*self._ancestors, ResultSource(self.name, read_whole(self.files, self._paths))]
+
+    def _read(self, use: Callable[[list[ResultSource]], T]) -> T:
+        """Call a function with the logs of the job and of its ancestors, whose current parts it reads."""
+
+        def sources_now() -> list[ResultSource]:
+            self.__dict__.pop("_ancestors", None)
+            return self._sources()
+
+        try:
+            return read_current(self._sources(), sources_now, use)
+        except FileNotFoundError as missing:
+            raise part_missing(self.name, str(missing)) from missing
 
     def verify(self) -> list[str]:
         """Check the job's log, the size and SHA-256 of every part, and that each output reads as one dataset.
@@ -69,7 +86,28 @@ class Job(JobState):
         list of str
             A line for each problem; empty: there is none.
         """
-        return verify_job(self.files, self.name) or dataset_problems(self.files, self.name)
+        return verify_job(self.files, self.name) or self._read(
+            functools.partial(dataset_problems, self.files, self.name)
+        )
+
+    def compact(self) -> Compacted:
+        """Merge small parts of the complete job into larger ones. The rows and their order stay the same.
+
+        Returns
+        -------
+        Compacted
+            The number of parts and their bytes, before and after.
+
+        Raises
+        ------
+        JobError
+            The job is not complete.
+        Superseded
+            Another process compacts the job, and began later.
+        CorruptRecord
+            A part is missing or damaged.
+        """
+        return compact(self.files, self.record)
 
     def output_names(self) -> list[str]:
         """Return the names of the outputs that the job keeps; empty before the first successful simulation."""
@@ -87,7 +125,8 @@ class Job(JobState):
         JobError
             The job has no output of this name; the error lists its outputs.
         """
-        return [rows.part.path for rows in parts(self._sources_of(output), "outputs", output)]
+        self._check_output(output)
+        return [rows.part.path for rows in parts(self._sources(), "outputs", output)]
 
     def tables(self) -> list[Table]:
         """Return a summary of each table of committed results: the outputs, the losses, the failures.
@@ -97,9 +136,8 @@ class Job(JobState):
         list of Table
             Name, number of rows, size in bytes, folder and paths of the parts.
         """
-        sources = self._sources()
         named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
-        return [self._table(kind, name, parts(sources, kind, name)) for kind, name in named]
+        return self._read(lambda sources: [self._table(kind, name, parts(sources, kind, name)) for kind, name in named])
 
     def _table(self, kind: str, name: str | None, rows: Sequence[PartRows]) -> Table:
         url = self.files.url
@@ -116,11 +154,10 @@ class Job(JobState):
             filtered=tuple(FilteredPart(f"{url}/{some.part.path}", some.without.intervals) for some in mixed),
         )
 
-    def _sources_of(self, output: str) -> list[ResultSource]:
+    def _check_output(self, output: str) -> None:
         if output not in (names := self.output_names()):
             hint = f"its outputs are {', '.join(names)}" if names else "wait until a simulation has finished"
             raise JobError(f"job {self.name!r} has no output {output!r}", where=self.files.url, hint=hint)
-        return self._sources()
 
     def outputs(self, output: str) -> ds.Dataset:
         """Return an output's committed rows as a pyarrow dataset.
@@ -137,11 +174,26 @@ class Job(JobState):
             The job has no output of this name; the error lists its outputs.
         CorruptRecord
             A part is missing, or is not a Parquet file. Only :meth:`verify` finds damage inside a part.
+
+        Notes
+        -----
+        A compaction of the job replaces its parts. If that happens after the call, ``to_table``, ``count_rows``,
+        ``head``, ``take`` and ``to_batches`` of the dataset read the new parts. If it happens between two batches of
+        ``to_batches``, the dataset raises a JobError, and you call this method again.
         """
-        sources = self._sources_of(output)
-        families = families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
-        rows = parts(sources, "outputs", output)
-        return dataset_of(self.files, self.name, rows, pa.schema(IDENTITY_FIELDS), families.get(output))
+        self._check_output(output)
+
+        def opened(sources: list[ResultSource]) -> ds.Dataset:
+            families = families_of(self.files, self._paths, (source.log.view for source in sources)) or {}
+            rows = parts(sources, "outputs", output)
+            return dataset_of(self.files, self.name, rows, pa.schema(IDENTITY_FIELDS), families.get(output))
+
+        found = self._read(opened)
+        if isinstance(found, Reopening):
+            what = f"job {self.name!r} was compacted while its rows were read"
+            hint = f"open the output again: job.outputs({output!r})"
+            found.reopened(lambda: self.outputs(output), JobError(what, where=self.files.url, hint=hint))
+        return found
 
     def losses(self, *, params: bool = False) -> pa.Table:
         """Return the committed losses.
@@ -162,7 +214,9 @@ class Job(JobState):
         CorruptRecord
             A part is missing, or is not a Parquet file.
         """
-        losses = dataset_of(self.files, self.name, parts(self._sources(), "losses"), LOSSES).to_table()
+        losses = self._read(
+            lambda sources: dataset_of(self.files, self.name, parts(sources, "losses"), LOSSES).to_table()
+        )
         if not params:
             return losses
         typed = self.params().drop_columns(["group", "seeds", "params"])
@@ -197,9 +251,13 @@ class Job(JobState):
             A part is missing, or is not a Parquet file.
         """
         columns = [name for name in FAILURES.names if texts or name not in ("message", "traceback")]
-        rows = parts(self._sources(), "failures")
-        dataset = dataset_of(self.files, self.name, rows, FAILURES, dictionaries=("traceback",))
-        table = dataset.to_table(columns=columns).unify_dictionaries()
+
+        def read(sources: list[ResultSource]) -> pa.Table:
+            rows = parts(sources, "failures")
+            dataset = dataset_of(self.files, self.name, rows, FAILURES, dictionaries=("traceback",))
+            return dataset.to_table(columns=columns).unify_dictionaries()
+
+        table = self._read(read)
         return table.take(pc.sort_indices(table, [("group", "ascending"), ("replicate", "ascending")]))
 
     def reasons(self) -> list[Reason]:
@@ -213,12 +271,15 @@ class Job(JobState):
         list of Reason
             The number of failures, the verdict, and the first line of the message.
         """
-        sources = self._sources()
-        counts = self.record.taken_over_counts + sources[-1].log.view.counts
-        rows = parts(sources, "failures") if counts.failed else []
-        dataset = dataset_of(self.files, self.name, rows, FAILURES)
-        batches = dataset.to_batches(columns=["reason", "message"], batch_size=CHUNK_ROWS, fragment_readahead=1)
-        return count_reasons(batches)
+
+        def read(sources: list[ResultSource]) -> list[Reason]:
+            counts = self.record.taken_over_counts + sources[-1].log.view.counts
+            rows = parts(sources, "failures") if counts.failed else []
+            dataset = dataset_of(self.files, self.name, rows, FAILURES)
+            batches = dataset.to_batches(columns=["reason", "message"], batch_size=CHUNK_ROWS, fragment_readahead=1)
+            return count_reasons(batches)
+
+        return self._read(read)
 
     def samples(self, newest: int | None = None) -> pa.Table:
         """Return the progress of the job, with a row about every 10 s, in the order of time.

@@ -15,7 +15,7 @@ from mops.errors import CorruptRecord
 from mops.parquet.schemas import unified, with_dictionaries
 from mops.storage.ancestors import PartRows
 from mops.storage.files import Files
-from mops.storage.filtered_dataset import FilteredFile, filtered
+from mops.storage.filtered_dataset import FilteredFile, filtered, unfiltered
 from mops.study.column_families import Columns
 from mops.units import without_numbers
 
@@ -91,8 +91,10 @@ def dataset_of(
 
     Raises
     ------
+    FileNotFoundError
+        A part is missing.
     CorruptRecord
-        A part is missing, or is not a Parquet file.
+        A part is not a Parquet file.
     """
     if not rows:
         return ds.dataset(with_dictionaries(empty, dictionaries).empty_table())
@@ -105,16 +107,17 @@ def dataset_of(
     if any(some.without for some in rows):
         parts = [FilteredFile(path, some.job, some.without) for path, some in zip(paths, rows, strict=True)]
         return filtered(parts, schema, filesystem, file_format)
-    return ds.dataset(paths, schema=schema, format=file_format, filesystem=filesystem)
+    return unfiltered(paths, schema, filesystem, file_format)
 
 
 def _schema_of(job: str, path: str, filesystem: FileSystem) -> pa.Schema:
     try:
         return pq.read_schema(path, filesystem=filesystem)
-    except (FileNotFoundError, pa.ArrowInvalid) as bad:
-        what = "is missing" if isinstance(bad, FileNotFoundError) else "is damaged: it is not a Parquet file"
+    except FileNotFoundError as missing:
+        raise FileNotFoundError(path) from missing
+    except pa.ArrowInvalid as bad:
         raise CorruptRecord(
-            f"a committed part of job {job!r} {what}",
+            f"a committed part of job {job!r} is damaged: it is not a Parquet file",
             where=path,
             hint=f"list all damaged parts, to restore them from a backup: mops jobs verify {job}",
         ) from bad

@@ -26,6 +26,12 @@ WRITE_BYTES = 256 << 10
 """How much is written and hashed at once. Parquet's writer writes each page and its header separately, which are about
 110 writes for a row group, and each write takes Python's global lock."""
 
+STRINGS_BYTES = 1 << 20
+"""Room for the distinct strings of a column in a row group."""
+
+TEXTS_BYTES = 16 << 20
+"""Room for all whole tracebacks of an attempt (:mod:`mops.attempt.checkpoint.tracebacks`)."""
+
 
 class Content(Protocol):
     """What takes the bytes of a file, and gives them back."""
@@ -107,7 +113,7 @@ class PartEncoder(Generic[ContentT]):
         A row group stores each distinct string of a column once, unless the distinct strings take more than this.
     """
 
-    def __init__(self, schema: pa.Schema, content: ContentT, dictionary_bytes: int = 1 << 20):
+    def __init__(self, schema: pa.Schema, content: ContentT, dictionary_bytes: int = STRINGS_BYTES):
         self._sink = Sink(content)
         self._file = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), WRITE_BYTES)
         self._open: list[pa.Table] = []

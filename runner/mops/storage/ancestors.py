@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from mops.errors import CorruptRecord, JobError
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, Parent, load_job, read_reference
-from mops.storage.joblog.log import WholeLog, read_whole
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import verify
 from mops.storage.joblog.view import LogView
+from mops.storage.joblog.whole import WholeLog, read_whole
 from mops.storage.paths import JobPaths, table_of
 from mops.study.column_families import Families, join_families
 from mops.study.ranges import Ranges
@@ -47,11 +47,11 @@ class ResultSource:
 
     def rows(self, kind: str, output: str | None = None) -> Iterator[PartRows]:
         """Yield the rows of one table; kind and output as for :meth:`JobPaths.part`."""
-        for commit in self.log.commits:
-            without = commit.ranges & self.again
-            if len(without) < len(commit.ranges):
-                named = (part for part in commit.parts if table_of(part.path) == (kind, output))
-                yield from (PartRows(part, self.job, without) for part in named)
+        for part, ranges in ((one.part, one.ranges) for one in self.log.parts):
+            if table_of(part.path) == (kind, output):
+                without = ranges & self.again
+                if len(without) < len(ranges):
+                    yield PartRows(part, self.job, without)
 
 
 def ancestors(files: Files, record: JobRecord) -> list[ResultSource]:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs
 
+from mops.storage.compaction.reading import Reopening
 from mops.study.ranges import Ranges
 
 _RULE = "__mops_rule"
@@ -43,7 +44,7 @@ class FilteredFile:
         return self.job if self.without else ""
 
 
-class _Filtered(ds.FileSystemDataset):  # type: ignore[misc]
+class _Filtered(Reopening, ds.FileSystemDataset):  # type: ignore[misc]
     """A dataset in which each file has its own filter.
 
     Arrow filters a whole dataset, not its files. So a partition column names each file's rule, and the dataset's
@@ -65,6 +66,20 @@ class _Filtered(ds.FileSystemDataset):  # type: ignore[misc]
 
     def join(self, *how: Any, **options: Any) -> ds.Dataset:
         return ds.dataset(self.to_table()).join(*how, **options)
+
+
+class _Whole(Reopening, ds.FileSystemDataset):  # type: ignore[misc]
+    """A dataset in which every row counts."""
+
+
+def unfiltered(
+    paths: Sequence[str],
+    schema: pa.Schema,
+    filesystem: pyarrow.fs.FileSystem,
+    file_format: ds.ParquetFileFormat,
+) -> ds.Dataset:
+    """Return all rows of Parquet files; the parameters are those of :func:`filtered`."""
+    return _Whole([file_format.make_fragment(path, filesystem) for path in paths], schema, file_format, filesystem)
 
 
 def filtered(

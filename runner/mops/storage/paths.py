@@ -8,12 +8,15 @@
     jobs/<job>/log/00000001.json  00000002.json  ...                 create-only: decides what is committed
     jobs/<job>/outputs/<output>/<n>-<c>.parquet                      parts: they count once a log record names them
     jobs/<job>/losses/<n>-<c>.parquet  failures/<n>-<c>.parquet
+    jobs/<job>/compactions/<end>/00000001.json  ...                  create-only: which larger parts replace others
+    jobs/<job>/outputs/<output>/compacted-<n>-<c>-<end>.parquet      parts of compactions
     jobs/<job>/logs/<n>-<c>.txt  events/<n>-<c>.json
     jobs/<job>/live/<n>.json  snapshot.json                          the only files that mops overwrites
     jobs/<job>/finished.json                                         an advisory copy of the end
     jobs/<job>/deleted.json                                          during a deletion, and perhaps after it
 
-``n`` is the number of the attempt, ``c`` a number that its runner uses once, or a random one of a worker.
+``n`` is the number of the attempt or compaction, ``c`` a number that its process uses once, or a random one of a worker,
+``<end>`` the nonce of the job's complete end (in names of parts its first characters).
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ PART_KINDS = ("outputs", "losses", "failures")
 # A name that every storage, URL and Kubernetes label accepts as one segment.
 _JOB = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NUMBERED = re.compile(r"(\d+)-(\d+)\.(?:parquet|txt|json)", re.ASCII)
+_COMPACTED = re.compile(r"compacted-(\d+)-\d+-(\w+)\.parquet", re.ASCII)
+_END_CHARACTERS = 8
 
 
 def bundle_path(digest: str) -> str:
@@ -114,7 +119,7 @@ class JobPaths:
 
     def log_record(self, k: int) -> str:
         """Return the path of record ``k`` of the log (the first is 1)."""
-        return f"{self.log}/{k:08d}.json"
+        return record_path(self.log, k)
 
     def folder(self, kind: str, output: str | None = None) -> str:
         """Return the folder of the parts of one table.
@@ -139,6 +144,19 @@ class JobPaths:
     def part(self, kind: str, output: str | None, n: int, c: int) -> str:
         """Return the path of part ``c`` of attempt ``n``; kind and output as for :meth:`folder`."""
         return f"{self.folder(kind, output)}/{n}-{c}.parquet"
+
+    @property
+    def compactions(self) -> str:
+        """The folder of the logs of compactions."""
+        return f"{self.root}/compactions"
+
+    def compactions_behind(self, end: str) -> str:
+        """Return the folder of the log of the compactions behind the complete end with this nonce."""
+        return f"{self.compactions}/{end}"
+
+    def compacted(self, kind: str, output: str | None, n: int, c: int, end: str) -> str:
+        """Return the path of part ``c`` of compaction ``n`` behind the complete end with this nonce."""
+        return f"{self.folder(kind, output)}/compacted-{n}-{c}-{end[:_END_CHARACTERS]}.parquet"
 
     @property
     def texts(self) -> str:
@@ -168,10 +186,30 @@ def is_job_name(name: str) -> bool:
     return bool(_JOB.fullmatch(name))
 
 
+def record_path(folder: str, k: int) -> str:
+    """Return the path of record ``k`` of the log in a folder (the first is 1)."""
+    return f"{folder}/{k:08d}.json"
+
+
 def numbers_of(path: str) -> tuple[int, int] | None:
     """Return (n, c) from the path of a part, a text log or samples: the attempt and the number; None: another path."""
     found = _NUMBERED.fullmatch(path.rpartition("/")[2])
     return (int(found[1]), int(found[2])) if found else None
+
+
+def compaction_of(path: str, end: str) -> int | None:
+    """Return the number of the compaction that wrote a part; None: another process did.
+
+    Parameters
+    ----------
+    end
+        The nonce of the job's complete end. For parts of compactions behind any other end this returns -1, because
+        those belonged to a deleted job of the same name.
+    """
+    found = _COMPACTED.fullmatch(path.rpartition("/")[2])
+    if found is None:
+        return None
+    return int(found[1]) if found[2] == end[:_END_CHARACTERS] else -1
 
 
 def table_of(part: str) -> tuple[str, str | None]:

@@ -176,6 +176,39 @@ def test_verify_reports_a_sound_job_and_names_a_changed_part(lab: CommandLab) ->
     assert (ran.code, ran.json) == (1, {"job": "job", "problems": [problem]})
 
 
+# compact
+
+A_COMMIT_EACH = {"MODELOPS_JOB_CHECKPOINT_SECONDS": "0", "MODELOPS_JOB_BATCH_SIZE": "1"}
+
+
+def test_compact_prints_the_parts_before_and_after(lab: CommandLab) -> None:
+    lab.write_study(parameter_sets=[{"x": x} for x in range(6)], n_replicates=1)
+    for name in ("one", "two"):
+        assert lab.submit("--name", name, **A_COMMIT_EACH).code == 0
+    size = r"[\d.]+ (B|KiB)"
+    ran = lab.run("jobs", "compact", "one", "two", "--json")
+    assert ran.code == 0
+    assert [(done["job"], done["parts_before"], done["parts"]) for done in ran.json] == [("one", 12, 2), ("two", 12, 2)]
+    assert re.fullmatch(
+        rf"job one: 12 parts, {size} are now 2 parts, {size}\njob two: 12 parts, {size} are now 2 parts, {size}\n",
+        ran.err,
+    )
+    ran = lab.run("jobs", "compact", "one")
+    assert (ran.code, ran.out) == (0, "")
+    assert re.fullmatch(rf"job one: nothing to merge in 2 parts, {size}\n", ran.err)
+
+
+def test_compact_refuses_a_job_that_is_not_complete(lab: CommandLab) -> None:
+    with running(lab):
+        ran = lab.run("jobs", "compact", "runs")
+    assert ran.code == 2
+    assert ran.err == (
+        "error: job 'runs' is not complete: only the parts of a complete job can be merged\n"
+        f"  at: {lab.storage}\n"
+        "hint: show its state: mops jobs status runs\n"
+    )
+
+
 # clean
 
 
@@ -207,7 +240,7 @@ def test_cleaning_a_killed_job_keeps_parts_that_may_count_and_hints_at_the_optio
         )
     ran = lab.run("jobs", "clean", "runs")
     assert re.search(
-        r"removed 0 files, 0 B\nkept \d+ files? of the last attempt, which a runner may still commit", ran.err
+        r"removed 0 files, 0 B\nkept \d+ files? of the last attempt or compaction, which may still need them", ran.err
     )
     ran = lab.run("jobs", "clean", "runs", "--last-attempt")
     assert "jobs/runs/outputs/daily/1-9999.parquet\n" in ran.out

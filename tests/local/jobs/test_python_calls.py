@@ -27,3 +27,17 @@ def test_a_path_names_the_storage_and_an_error_in_on_progress_reaches_the_caller
         )
     assert job.status().state == "succeeded"
     assert mops.open_job("waves", storage).outputs("output").count_rows() == 2
+
+
+def test_a_job_with_many_small_parts_has_few_after_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text("def run(params, seed):\n    return {'y': [params['x']]}\n")
+    sets = ", ".join(f'{{"x": {x}}}' for x in range(40))
+    (tmp_path / "study.json").write_text(f'{{"model": "model:run", "parameter_sets": [{sets}]}}')
+    settings = Settings(slots=1, checkpoint_seconds=0, batch_size=1)
+    with caplog.at_level("INFO"):
+        job = mops.submit(tmp_path / "study.json", storage="memory://many", name="many", settings=settings, local=True)
+    assert "many: merged small parts: 40 parts are now 1" in caplog.text
+    assert len(job.paths("output")) == 1
+    assert sorted(job.outputs("output").to_table()["y"].to_pylist()) == list(range(40))
+    assert job.verify() == []

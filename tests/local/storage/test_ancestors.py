@@ -5,11 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import polars as pl
@@ -19,174 +16,22 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from retried_jobs import HEALTHY, OUTPUT, Outcome, World
 
 from mops.attempt.claimed_job import end_state
 from mops.errors import CorruptRecord, JobError
 from mops.jobs import derived_jobs
 from mops.jobs.job import Job
-from mops.parquet.encoder import encode
-from mops.project.bundle import Bundle
-from mops.project.project import ModelSpec
 from mops.storage.ancestors import verify_job
 from mops.storage.files import Files
-from mops.storage.job_options import NO_OPTIONS
-from mops.storage.job_records import JobRecord, create_derived, create_job, keep_reference, load_job
+from mops.storage.job_records import keep_reference, load_job
 from mops.storage.joblog.log import JobLog
-from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify import coverage_problems
-from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths
-from mops.study.groups import IDENTITY_FIELDS
-from mops.study.ids_and_seeds import param_id
 from mops.study.ranges import Ranges
-from mops.study.study_file import parse_study
-from mops.task import FAILURES, LOSSES
 from mops.verdicts import VERDICTS, Counts
 
-TARGETS = ("t:one", "t:two")
-OUTPUT = "daily"
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The verdict of each replicate and of each target of a group; None: good."""
-
-    replicates: tuple[str | None, ...]
-    targets: tuple[str | None, ...]
-
-    @property
-    def scored(self) -> bool:
-        return not any(self.replicates)
-
-    @property
-    def counts(self) -> Counts:
-        failed = sum(map(bool, self.replicates))
-        lost = sum(map(bool, self.targets)) if self.scored else len(TARGETS)
-        return Counts(len(self.replicates) - failed, failed, len(TARGETS) - lost, lost)
-
-    @property
-    def verdicts(self) -> set[str]:
-        return set(filter(None, self.replicates + (self.targets if self.scored else ())))
-
-
-HEALTHY = Outcome((None, None), (None, None))
-
-
-class World:
-    """A storage with a job and the jobs derived from it, and the expected rows of each group."""
-
-    def __init__(self, files: Files, n_groups: int):
-        self.files, self.n_groups = files, n_groups
-        self.truth: dict[int, tuple[str, Outcome]] = {}
-
-    def first(self, outcomes: list[Outcome], commits: list[int]) -> Job:
-        sets = [{"params": {"x": i}, "seed": 10 * i + replicate} for i in range(self.n_groups) for replicate in (0, 1)]
-        groups = parse_study({"model": "m:f", "parameter_sets": sets}, where="study.json").groups
-        spec = ModelSpec("m:f", "baseline", TARGETS, None)
-        numbers = (self.n_groups, 2 * self.n_groups)
-        record = JobRecord("first", "now", "0" * 64, spec, *numbers, NO_OPTIONS, study="", project="")
-        create_job(self.files, record, Bundle("0" * 64, b"zip", ()), "{}", encode_groups(groups, self.files.spool()))
-        keep_reference(self.files, JobPaths("first"), {OUTPUT: {"y": "string"}})
-        return self.run("first", dict(enumerate(outcomes)), commits)
-
-    def derive(self, parent: Job, name: str, verdicts: str) -> Job:
-        """Create the job that retries groups with these verdicts."""
-        record = parent.record
-        view = JobLog(self.files, JobPaths(parent.name)).read()
-        chosen = derived_jobs.parent(parent, record, view, derived_jobs.wanted(verdicts))
-        create_derived(self.files, replace(record, job=name, parent=chosen), chosen)
-        return Job(self.files, name)
-
-    def run(self, name: str, outcomes: dict[int, Outcome], commits: list[int]) -> Job:
-        """Commit the groups to run, in portions of these sizes, and end the job."""
-        log, record = JobLog(self.files, JobPaths(name)), load_job(self.files, name)
-        log.claim("person")
-        left = list(record.todo(log.view.committed))
-        for size in [*commits, len(left)]:
-            # Every other group first, so that the groups of a commit are not neighbours.
-            left.sort(key=lambda group: (group % 2, group))
-            groups, left = left[:size], left[size:]
-            if groups:
-                self.commit(log, name, groups, outcomes)
-        log.end(end_state(record, log.view), totals=log.view.counts)
-        return Job(self.files, name)
-
-    def commit(self, log: JobLog, name: str, groups: list[int], outcomes: dict[int, Outcome]) -> None:
-        self.truth |= {group: (name, outcomes[group]) for group in groups}
-        tables = {
-            kind: rows for kind in ("outputs", "losses", "failures") if (rows := self.rows(kind, groups)).num_rows
-        }
-        parts = [self.part(name, kind, table) for kind, table in tables.items()]
-        counts = sum((outcomes[group].counts for group in groups), Counts())
-        log.commit(Ranges.of(groups), parts, counts)
-
-    def part(self, name: str, kind: str, table: pa.Table) -> Part:
-        path = JobPaths(name).part(kind, OUTPUT if kind == "outputs" else None, 1, next(_numbers))
-        encoded = encode(table, self.files.spool())
-        self.files.put(path, encoded.content)
-        return Part(path, encoded.rows, encoded.bytes, encoded.digest)
-
-    def rows(self, kind: str, groups: list[int]) -> pa.Table:
-        """Return the expected rows of these groups, in the given order."""
-        makers = {"outputs": _outputs, "losses": _losses, "failures": _failures}
-        schemas = {"outputs": pa.schema([*IDENTITY_FIELDS, pa.field("y", pa.string())]), "losses": LOSSES}
-        rows = [row for group in groups for row in makers[kind](group, *self.truth[group])]
-        return pa.Table.from_pylist(rows, schema=schemas.get(kind, FAILURES))
-
-    def assert_reads_true(self, job: Job) -> None:
-        """Check every reader against the expected rows."""
-        everything = list(range(self.n_groups))
-        expected = {kind: self.rows(kind, everything) for kind in ("outputs", "losses", "failures")}
-        outputs = job.outputs(OUTPUT)
-        assert same(outputs.to_table(), expected["outputs"])
-        assert outputs.count_rows() == expected["outputs"].num_rows
-        assert same(job.losses(), expected["losses"])
-        assert same(job.failures(), expected["failures"])
-        assert [table.rows for table in job.tables()] == [table.num_rows for table in expected.values()]
-        status = job.status()
-        assert status.counts == sum((outcome.counts for _, outcome in self.truth.values()), Counts())
-        assert (status.groups, status.n_simulations) == (self.n_groups, 2 * self.n_groups)
-        assert status.state == ("partial" if status.counts.failed else "succeeded")
-        assert verify_job(self.files, job.name) == []
-
-
-def same(one: pa.Table, other: pa.Table) -> bool:
-    """Tell whether two tables have the same columns and rows in any order."""
-    assert one.schema.names == other.schema.names or one.num_rows == other.num_rows == 0
-    return Counter(map(str, one.to_pylist())) == Counter(map(str, other.to_pylist()))
-
-
-def _head(group: int) -> dict[str, Any]:
-    return {"param_id": param_id({"x": group}), "group": group}
-
-
-def _outputs(group: int, job: str, outcome: Outcome) -> Iterator[dict[str, Any]]:
-    for replicate, verdict in enumerate(outcome.replicates):
-        if verdict is None:
-            yield _head(group) | {"replicate": replicate, "seed": 10 * group + replicate, "y": job}
-
-
-def _losses(group: int, job: str, outcome: Outcome) -> Iterator[dict[str, Any]]:
-    for target, verdict in zip(TARGETS, outcome.targets, strict=True):
-        if outcome.scored and verdict is None:
-            yield _head(group) | {"target": target, "name": job, "loss": 1.0, "n_replicates": 2}
-
-
-def _failures(group: int, job: str, outcome: Outcome) -> Iterator[dict[str, Any]]:
-    texts = {"message": job, "traceback": "", "attempts": 1, "signals": ""}
-    for replicate, verdict in enumerate(outcome.replicates):
-        if verdict is not None:
-            one = {"replicate": replicate, "seed": 10 * group + replicate, "target": None, "reason": verdict}
-            yield _head(group) | one | texts
-    none = {"replicate": None, "seed": None}
-    if not outcome.scored:
-        yield _head(group) | none | {"target": "*", "reason": next(filter(None, outcome.replicates))} | texts
-        return
-    for target, verdict in zip(TARGETS, outcome.targets, strict=True):
-        if verdict is not None:
-            yield _head(group) | none | {"target": target, "reason": verdict} | texts
-
 
 verdict = st.one_of(st.none(), st.none(), st.sampled_from(("oom", "timeout", "error")))
 outcome = st.builds(Outcome, st.tuples(verdict, verdict), st.tuples(verdict, verdict))
@@ -196,7 +41,7 @@ commits = st.lists(st.integers(1, 4), max_size=4)
 @given(st.data(), st.lists(outcome, min_size=1, max_size=9))
 @settings(max_examples=100, deadline=None)
 def test_a_chain_of_retries_has_each_group_once_as_it_ran_last(data: st.DataObject, outcomes: list[Outcome]) -> None:
-    """Rows, counts, state and verify are right for any failures, commits and retried verdicts."""
+    """Rows, counts, state and verify are right for any failures, commits, retried verdicts and compactions."""
     world = World(Files.open(f"memory://derived-{next(_numbers)}"), len(outcomes))
     job = world.first(outcomes, data.draw(commits))
     world.assert_reads_true(job)
@@ -214,6 +59,10 @@ def test_a_chain_of_retries_has_each_group_once_as_it_ran_last(data: st.DataObje
         world.run(job.name, again, data.draw(commits))
         assert {group for group in before if world.truth[group] != before[group]} <= due
         world.assert_reads_true(job)
+        if compacted := data.draw(st.sets(st.sampled_from(sorted({name for name, _ in world.truth.values()})))):
+            for name in sorted(compacted):
+                world.compact(name)
+            world.assert_reads_true(job)
 
 
 # One derived job in detail

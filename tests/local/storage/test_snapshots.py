@@ -9,10 +9,11 @@ import pytest
 from made import created, hooked, refusing
 
 from mops.storage.files import Files
-from mops.storage.joblog.log import JobLog, read_whole
+from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, Part
 from mops.storage.joblog.snapshot import SNAPSHOTS, Snapshot, read_snapshot
 from mops.storage.joblog.verify import verify
+from mops.storage.joblog.whole import read_whole
 from mops.storage.paths import JobPaths
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts

@@ -9,15 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import simulated_compactions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simulated import CLEANER, World, at_random, canceller, cleaner, reader, resume, runner, simulate
+from simulated_compactions import check_compactions, compactor, world_of
 
 from mops.errors import StorageUnavailable
 from mops.storage import advisory
+from mops.storage.joblog.compactions import CompactionLog, CompactionView
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, Cancel, Claim, Commit
 from mops.storage.joblog.snapshot import SNAPSHOTS, Snapshot
+from mops.storage.joblog.whole import read_whole
 from mops.study.ranges import Ranges
 
 AUTO = {"A": runner("auto"), "B": runner("auto")}
@@ -195,5 +199,83 @@ def test_the_search_finds_a_cleaner_that_removes_parts_of_another_attempt(monkey
         world = World(3, faults=0, kills=0)
         simulate(world, CASTS["a cleaner"], at_random(seed))
         if any(broken.startswith("I3") for broken in world.broken):
+            return
+    pytest.fail("not found")
+
+
+# Compactions of a complete job
+
+TWO = {"compactor A": compactor, "compactor B": compactor}
+COMPACTIONS = {
+    "two compactions": TWO,
+    "a compaction and a reader": {"compactor A": compactor, "R": simulated_compactions.reader},
+    "a cleaner": {**TWO, "X": simulated_compactions.cleaner},
+    "everyone": {**TWO, "R": simulated_compactions.reader, "X": simulated_compactions.cleaner},
+    "a cleaner of the last compaction": {
+        **TWO,
+        "R": simulated_compactions.reader,
+        "L": simulated_compactions.cleaner_of_the_last,
+    },
+}
+
+
+@pytest.mark.parametrize("cast", COMPACTIONS)
+@pytest.mark.parametrize("groups", [2, 5])
+def test_no_invariant_of_compactions_breaks(cast, groups):
+    for seed in range(RUNS):
+        world = world_of(groups, faults=seed % 4, kills=seed % 3)
+        simulate(world, COMPACTIONS[cast], at_random(seed), check_compactions)
+        assert not world.broken, (seed, world.broken, world.trace)
+
+
+class DeafCompaction(CompactionLog):
+    """Continues after the claim of another compaction."""
+
+    def _fence(self):
+        pass
+
+
+class GreedyCompaction(CompactionLog):
+    """Treats an existing record as its own."""
+
+    def _settle(self, record):
+        super()._settle(record)
+        return record
+
+
+MUTANTS = {
+    "deaf": ("mops.storage.compaction.compactor.CompactionLog", DeafCompaction),
+    "greedy": ("mops.storage.compaction.compactor.CompactionLog", GreedyCompaction),
+    "removes parts of the last compaction": ("mops.jobs.clean.compaction_of", lambda path, end: -1),
+    "removes parts without looking at compactions": (
+        "mops.jobs.clean.read_whole",
+        lambda files, paths: replace(read_whole(files, paths), compactions=CompactionView(k=9, attempt=9)),
+    ),
+    "does not read again": ("simulated_compactions.read_current", lambda sources, _, use: use(sources)),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_search_finds_a_mutant_of_compactions(mutant, monkeypatch):
+    monkeypatch.setattr(*MUTANTS[mutant])
+    for seed in range(3 * RUNS):
+        world = world_of(5, faults=0, kills=0)
+        simulate(world, COMPACTIONS["everyone"], at_random(seed), check_compactions)
+        if world.broken:
+            return
+    pytest.fail("not found")
+
+
+def test_the_search_finds_a_compaction_that_removes_parts_before_its_record(monkeypatch):
+    def early(self, removed, part, ranges):
+        self._files.remove(removed)
+        compact(self, removed, part, ranges)
+
+    compact = CompactionLog.compact
+    monkeypatch.setattr(CompactionLog, "compact", early)
+    for seed in range(3 * RUNS):
+        world = world_of(5, faults=0, kills=1)
+        simulate(world, COMPACTIONS["everyone"], at_random(seed), check_compactions)
+        if world.broken:
             return
     pytest.fail("not found")

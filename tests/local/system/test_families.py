@@ -17,7 +17,10 @@ import mops
 from mops.attempt.reporting.progress import Snapshot
 from mops.jobs.job import Job
 from mops.settings import Settings
+from mops.storage.ancestors import ResultSource
 from mops.storage.joblog.one_dataset import dataset_problems
+from mops.storage.joblog.whole import read_whole
+from mops.storage.paths import JobPaths
 
 MODEL = """
 import datetime as dt
@@ -174,9 +177,13 @@ def test_values_without_a_common_type_fail_with_the_name_of_the_column(run: Run)
     assert job.verify() == []
 
 
+def problems_of(job: Job) -> list[str]:
+    return dataset_problems(job.files, job.name, [ResultSource(job.name, read_whole(job.files, JobPaths(job.name)))])
+
+
 def test_verify_names_the_part_and_the_groups_that_do_not_fit(run: Run, tmp_path: Path) -> None:
     job = run("int", "float", "none")
-    assert dataset_problems(job.files, job.name) == []
+    assert problems_of(job) == []
     path = job.paths("out")[1]
     file = tmp_path / "mops-storage" / path
     table = pq.read_table(file)
@@ -185,9 +192,9 @@ def test_verify_names_the_part_and_the_groups_that_do_not_fit(run: Run, tmp_path
         (pa.array([2**60]), "column 'x' is int64 with values that do not fit the job's number"),
     ]:
         pq.write_table(table.set_column(4, "x", column), file)
-        assert dataset_problems(job.files, job.name) == [f"{path}: groups 1 to 1: {words}"]
+        assert problems_of(job) == [f"{path}: groups 1 to 1: {words}"]
     pq.write_table(table.rename_columns([*table.column_names[:4], "y"]), file)
-    assert dataset_problems(job.files, job.name) == [f"{path}: its columns are y, not x"]
+    assert problems_of(job) == [f"{path}: its columns are y, not x"]
 
 
 def test_a_derived_job_keeps_the_types_that_its_parent_has_fixed(run: Run) -> None:

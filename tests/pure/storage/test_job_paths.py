@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mops.errors import JobError
-from mops.storage.paths import JobPaths, bundle_path, is_job_name, numbers_of, table_of
+from mops.storage.paths import JobPaths, bundle_path, compaction_of, is_job_name, numbers_of, record_path, table_of
 
 PATHS = JobPaths("job")
 
@@ -24,6 +24,9 @@ def test_every_object_of_a_job_has_a_fixed_path() -> None:
     assert PATHS.folder("losses") == "jobs/job/losses"
     assert PATHS.part("failures", None, 2, 7) == "jobs/job/failures/2-7.parquet"
     assert PATHS.part("outputs", "daily", 2, 7) == "jobs/job/outputs/daily/2-7.parquet"
+    assert PATHS.compactions_behind("0123456789") == "jobs/job/compactions/0123456789"
+    assert record_path("folder", 3) == "folder/00000003.json"
+    assert PATHS.compacted("losses", None, 2, 7, "0123456789") == "jobs/job/losses/compacted-2-7-01234567.parquet"
     assert PATHS.texts == "jobs/job/logs"
     assert PATHS.text(2, 7) == "jobs/job/logs/2-7.txt"
     assert PATHS.samples == "jobs/job/events"
@@ -49,6 +52,15 @@ def test_an_output_of_any_name_has_one_folder_from_which_its_name_is_read(output
     assert path == f"jobs/job/outputs/{segment}/2-7.parquet"
     assert table_of(path) == ("outputs", output)
     assert table_of(PATHS.part("losses", None, 2, 7)) == ("losses", None)
+
+
+def test_a_part_of_a_compaction_tells_its_compaction_and_the_end_before_it() -> None:
+    path = PATHS.compacted("outputs", "daily", 12, 7, "0123456789")
+    assert (compaction_of(path, "0123456789"), compaction_of(path, "9876543210")) == (12, -1)
+    assert numbers_of(path) is None
+    assert table_of(path) == ("outputs", "daily")
+    for other in (PATHS.part("losses", None, 1, 2), "compacted-1.parquet", "x-compacted-1-2-01234567.parquet"):
+        assert compaction_of(other, "0123456789") is None
 
 
 def test_only_tables_of_outputs_have_names() -> None:

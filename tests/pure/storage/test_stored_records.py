@@ -36,12 +36,14 @@ from mops.storage.job_records import (
     read_reference,
     write_deletion,
 )
-from mops.storage.joblog.log import JobLog, read_whole
+from mops.storage.joblog.compactions import CompactionLog
+from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked, Part, decode_record
+from mops.storage.joblog.whole import read_whole
 from mops.storage.kept_options import KeptOptions, keep_options, read_options
 from mops.storage.live_record import Live, read_live, write_live
 from mops.storage.params_file import encode_groups
-from mops.storage.paths import JobPaths
+from mops.storage.paths import JobPaths, record_path
 from mops.storage.samples import Sample, read_samples, write_samples
 from mops.study.ranges import Ranges
 from mops.study.study_file import parse_study
@@ -183,6 +185,31 @@ def samples(files: Files) -> Stored:
     return PATHS.events(1, 2), [(1, SAMPLE), (1, other)], read_samples(files, PATHS)
 
 
+def compactions(files: Files) -> tuple[str, CompactionLog]:
+    """Write a record of each kind; return the folder."""
+    made = log_of(files)
+    made.claim("person")
+    made.end("partial", COUNTS)
+    end = made.view.end
+    assert end is not None
+    nonces, times = itertools.count(1), itertools.count(1767225845.0, 0.125)
+    log = CompactionLog(files, PATHS, end, host="hé", clock=lambda: next(times), nonce=lambda: f"n{next(nonces)}")
+    log.claim("auto")
+    part = Part(PATHS.compacted("losses", None, 1, 1, "0123456789"), 10, 1 << 33, "cd" * 32)
+    log.compact(["jobs/one/losses/1-1.parquet", "jobs/one/losses/1-2.parquet"], part, Ranges(((0, 1), (2, 3))))
+    return PATHS.compactions_behind(end.nonce), log
+
+
+def compaction_claim(files: Files) -> Stored:
+    folder, log = compactions(files)
+    return record_path(folder, 1), log.view.owner, read_whole(files, PATHS).compactions.owner
+
+
+def compact(files: Files) -> Stored:
+    folder, log = compactions(files)
+    return record_path(folder, 2), log.view.compacts, read_whole(files, PATHS).compactions.compacts
+
+
 CASES: dict[str, Case] = {
     "job.json": job,
     "job.json of a derived job": derived,
@@ -193,6 +220,8 @@ CASES: dict[str, Case] = {
     "finished.json": finished,
     "live": live,
     "samples": samples,
+    "claim of a compaction": compaction_claim,
+    "compact": compact,
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 
 from mops.child.buffers import read_segment
-from mops.parquet.encoder import Encoded, PartEncoder
+from mops.parquet.encoder import TEXTS_BYTES, Encoded, PartEncoder
 from mops.parquet.output_file import OutputFile, StoredTypes
 from mops.parquet.schemas import with_dictionaries
 from mops.storage.backends.spool import Spool
@@ -25,9 +25,6 @@ LEAST_SECONDS = 1.0
 
 _ROWS_AT_ONCE = 5_000
 """How many losses or failures wait to be encoded together; each takes at most 3 KiB."""
-
-_DICTIONARY_BYTES = 16 << 20
-"""Room for all whole tracebacks of an attempt (:mod:`mops.attempt.checkpoint.tracebacks`)."""
 
 NAMED_GROUPS = 5
 
@@ -177,7 +174,7 @@ class _Rows(Generic[_Row]):
         columns = [self._groups.param_ids(values[0])]
         columns += [_column(field, of_rows) for field, of_rows in zip(list(schema)[1:], values, strict=True)]
         table = pa.table(columns, schema=schema)
-        self._encoder = self._encoder or PartEncoder(table.schema, self._spool(), _DICTIONARY_BYTES)
+        self._encoder = self._encoder or PartEncoder(table.schema, self._spool(), TEXTS_BYTES)
         self._encoder.write(table)
         self._rows = []
 

@@ -27,7 +27,8 @@ def clean(
 ) -> None:
     """Remove files that killed runners left and that are not results.
 
-    Results do not change. You can clean a job while it runs, but --last-attempt needs a job without a runner.
+    The command also removes files of killed compactions. Results do not change. You can clean a job while it runs, but
+    --last-attempt needs a job without a runner.
 
     Example:
 
@@ -43,6 +44,6 @@ def clean(
     terminal.say(f"{verb} {units.counted(len(done.paths), 'file')}, {terminal.size(done.bytes)}")
     if done.kept:
         terminal.say(
-            f"kept {units.counted(done.kept, 'file')} of the last attempt, which a runner may still commit; "
-            "if the job has no runner, remove them with --last-attempt"
+            f"kept {units.counted(done.kept, 'file')} of the last attempt or compaction, which may still need them; "
+            "if neither runs, remove them with --last-attempt"
         )

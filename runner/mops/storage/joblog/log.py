@@ -3,25 +3,18 @@
 docs/internals/storage.md describes the protocol and its rules, which the comments here name by number.
 :mod:`mops.storage.joblog.records` defines the records, :mod:`mops.storage.joblog.view` says what they mean, and
 :mod:`mops.storage.joblog.starting` decides whether an attempt may start. The attempt writes its parts before the record
-that names them.
+that names them. :mod:`mops.storage.joblog.whole` reads a log with every commit.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-import socket
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from tenacity import RetryError, Retrying, retry_if_result
-
-from mops.errors import CorruptRecord, StorageUnavailable, Superseded
+from mops.errors import CorruptRecord, Superseded
 from mops.storage import advisory
-from mops.storage.backends.base import PATIENT
-from mops.storage.files import AT_ONCE, Files
+from mops.storage.files import Files
+from mops.storage.joblog.numbered import NumberedLog
 from mops.storage.joblog.records import (
     LOG_RECORDS,
     Asked,
@@ -33,7 +26,6 @@ from mops.storage.joblog.records import (
     Part,
     Record,
     State,
-    decode_record,
 )
 from mops.storage.joblog.snapshot import SNAPSHOT_RECORDS, SNAPSHOTS, Snapshot, read_snapshot
 from mops.storage.joblog.starting import check_start
@@ -47,21 +39,15 @@ from mops.verdicts import Counts
 Owned = TypeVar("Owned", Commit, End)
 
 
-class JobLog:
-    """The log of one job, as one process sees it. Use it from one thread; every process may have its own.
+class JobLog(NumberedLog[Record, LogView]):
+    """The log of one job.
 
     Parameters
     ----------
-    host
-        The name that records carry.
-    clock
-        Seconds since the epoch, for people to read.
-    nonce
-        Draws 128 random bits, hexadecimal.
-    retrying
-        How long to wait for a record that exists and cannot be read yet.
     snapshot_records
         After how many further records :meth:`commit` writes a snapshot.
+    options
+        Those of :class:`mops.storage.joblog.numbered.NumberedLog`.
     """
 
     def __init__(
@@ -69,25 +55,14 @@ class JobLog:
         files: Files,
         paths: JobPaths,
         *,
-        host: str | None = None,
-        clock: Callable[[], float] = time.time,
-        nonce: Callable[[], str] = lambda: os.urandom(16).hex(),
-        retrying: Retrying = PATIENT,
         snapshot_records: int = SNAPSHOT_RECORDS,
+        **options: Any,
     ):
-        self._files, self._paths, self._host = files, paths, host or socket.gethostname()
-        self._clock, self._nonce = clock, nonce
-        self._retrying = retrying.copy(retry=retry_if_result(lambda there: there is None))
-        self._view = LogView()
+        super().__init__(files, paths.log, LOG_RECORDS, LogView(), "mops jobs resume", **options)
+        self._paths = paths
         self._claim: Record | None = None
-        self._open: Record | None = None
         self._advisory = advisory.Writer(files)
         self._snapshot_records, self._snapshot_k = snapshot_records, 0
-
-    @property
-    def view(self) -> LogView:
-        """What this process has read and written so far."""
-        return self._view
 
     @property
     def cancelled(self) -> bool:
@@ -112,19 +87,8 @@ class JobLog:
             pass
         return self._view
 
-    def records(self) -> Iterator[Record]:
-        """Yield the new records up to the first that is absent; the log does not keep them."""
-        window = 1
-        while not self._view.complete:
-            numbers = range(self._view.k + 1, self._view.k + 1 + window)
-            found = zip(numbers, self._files.get_many([self._paths.log_record(k) for k in numbers]), strict=True)
-            there = itertools.takewhile(lambda pair: pair[1] is not None, found)
-            records = [decode_record(data, k, self._where(k)) for k, data in there if data is not None]
-            self._meet(records)
-            yield from records
-            if len(records) < window:
-                return
-            window = min(2 * window, AT_ONCE)
+    def _is_over(self) -> bool:
+        return self._view.complete
 
     def claim(self, by: By, *, asked: Asked | None = None) -> LogView:
         """Become the owner (rule 5).
@@ -241,57 +205,8 @@ class JobLog:
                 hint="leave the job to the newer runner",
             )
 
-    def _append(self, draw_up: Callable[[dict[str, Any]], Record | None]) -> Record | None:
-        """Write a record after all others (rule 3). If another process writes first, decide again.
-
-        Parameters
-        ----------
-        draw_up
-            Takes the common fields and returns the record; None: write nothing.
-        """
-        while True:
-            head = {"k": self._view.k + 1, "n": self._view.attempt, "nonce": self._nonce()}
-            record = draw_up({**head, "time": self._clock(), "host": self._host})
-            if record is None:
-                return None
-            there = self._settle(record)
-            if there.nonce == record.nonce:
-                self._view = self._view.extended([there])
-                return there
-            self._meet([there])
-
-    def _settle(self, record: Record) -> Record:
-        """Put a record until its file exists; return the record in that file."""
-        if self._open is not None:
-            raise self._unanswered(self._open)
-        self._open = record
-        # The record stays open if an error leaves this method: its request may still land, so nothing else may be put.
-        try:
-            there = self._retrying(self._put, record)
-        except RetryError:
-            raise self._unanswered(record) from None
-        assert there is not None
-        self._open = None
-        return there
-
-    def _put(self, record: Record) -> Record | None:
-        """Return the record at this one's path, perhaps another process's; None: it cannot be read yet."""
-        path = self._paths.log_record(record.k)
-        if self._files.put_new(path, LOG_RECORDS.encode(record)):
-            return record
-        data = self._files.get_many([path])[0]
-        return None if data is None else decode_record(data, record.k, self._where(record.k))
-
-    def _unanswered(self, record: Record) -> StorageUnavailable:
-        return StorageUnavailable(
-            f"it is unknown whether the {record.kind} was written",
-            where=self._where(record.k),
-            hint="end this process, then: mops jobs resume",
-        )
-
     def _meet(self, records: Sequence[Record]) -> None:
-        """Add records of other processes to the view."""
-        self._view = self._view.extended(records)
+        super()._meet(records)
         if self._claim is None or self._view.owner != self._claim.nonce:
             return
         for record in records:
@@ -301,21 +216,3 @@ class JobLog:
                     where=self._where(record.k),
                     hint=RESTORE_HINT,
                 )
-
-    def _where(self, k: int) -> str:
-        return f"{self._files.url}/{self._paths.log_record(k)}"
-
-
-@dataclass(frozen=True, eq=False)
-class WholeLog:
-    """A log with every commit, for readers of rows. It is large: do not keep it."""
-
-    view: LogView
-    commits: tuple[Commit, ...]
-
-
-def read_whole(files: Files, paths: JobPaths) -> WholeLog:
-    """Read a log to its end with every commit; raises as :meth:`JobLog.read`."""
-    log = JobLog(files, paths)
-    commits = tuple(record for record in log.records() if isinstance(record, Commit))
-    return WholeLog(log.view, commits)

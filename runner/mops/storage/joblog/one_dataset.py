@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow.parquet as pq
 
-from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts
+from mops.storage.ancestors import PartRows, ResultSource, families_of, parts
 from mops.storage.files import Files
-from mops.storage.job_records import load_job
-from mops.storage.joblog.log import read_whole
 from mops.storage.paths import JobPaths
 from mops.study.column_families import MIXED, Columns, join_columns, joined, said
 from mops.study.column_types import families_in, least_of
@@ -19,20 +17,25 @@ from mops.study.ranges import Ranges
 _IDENTITY = [field.name for field in IDENTITY_FIELDS]
 
 
-def dataset_problems(files: Files, job: str) -> list[str]:
+def dataset_problems(files: Files, job: str, sources: Sequence[ResultSource]) -> list[str]:
     """Read every part of a job's outputs; return a sentence for each that does not fit the others, with its groups.
 
     The caller has verified the parts' bytes (:func:`mops.storage.ancestors.verify_job`). This function holds one row
     group in memory at a time.
 
+    Parameters
+    ----------
+    sources
+        The logs of the job's ancestors, and the job's own.
+
     Raises
     ------
+    FileNotFoundError
+        A part is missing.
     StorageError
         The storage refuses, or is out of reach.
     """
-    record, paths = load_job(files, job), JobPaths(job)
-    sources = [*ancestors(files, record), ResultSource(job, read_whole(files, paths))]
-    families = families_of(files, paths, (source.log.view for source in sources)) or {}
+    families = families_of(files, JobPaths(job), (source.log.view for source in sources)) or {}
     problems = [
         f"output {output!r}: the commits fix column {name!r} to families that do not fit together"
         for output, columns in families.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from operator import not_
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import Field
 
@@ -153,9 +153,17 @@ class End(Record):
 LOG_RECORDS: JsonCodec[Record] = JsonCodec(Annotated[Claim | Commit | Cancel | End, Field(discriminator="kind")])
 
 
+R = TypeVar("R", bound=Record)
+
+
 def decode_record(data: bytes, k: int, where: str) -> Record:
-    """Return record ``k`` of a log; raises as :meth:`JsonCodec.decode`."""
-    record = LOG_RECORDS.decode(data, where)
+    """Return record ``k`` of a job's log; raises as :meth:`JsonCodec.decode`."""
+    return decode_numbered(LOG_RECORDS, data, k, where)
+
+
+def decode_numbered(codec: JsonCodec[R], data: bytes, k: int, where: str) -> R:
+    """Return record ``k`` of a log with other kinds of records; raises as :meth:`JsonCodec.decode`."""
+    record = codec.decode(data, where)
     if record.k != k:
         raise CorruptRecord(
             f"this record has the number {record.k}, and its file another one", where=where, hint=RESTORE_HINT

@@ -9,11 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from mops.errors import CorruptRecord
 from mops.storage import advisory
 from mops.storage.files import AT_ONCE, Files
-from mops.storage.joblog.records import Claim, Commit, End, Part, Record, decode_record
+from mops.storage.joblog.current_parts import COMPACTION_RECORDS, Compact, CompactionRecord, current_parts
+from mops.storage.joblog.records import LOG_RECORDS, Claim, Commit, End, Part, R, Record, decode_numbered
 from mops.storage.joblog.snapshot import SNAPSHOTS, Snapshot
 from mops.storage.joblog.starting import overtaking, settled_state
+from mops.storage.joblog.verify_compactions import compaction_problems
 from mops.storage.joblog.view import LogView, union
-from mops.storage.paths import JobPaths
+from mops.storage.json_records import JsonCodec
+from mops.storage.paths import JobPaths, record_path
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 
@@ -42,26 +45,40 @@ def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges 
     StorageError
         The storage refuses, or is out of reach.
     """
-    records, problems = _readable(files, paths)
+    records, problems = _readable(files, paths.log, LOG_RECORDS)
     problems += order_problems(records)
     problems += _snapshot_problems(files, paths, records)
     problems += coverage_problems(records, total_groups, taken_over)
-    return problems + _part_problems(files, [part for record in records for part in getattr(record, "parts", ())])
+    commits = [record for record in records if isinstance(record, Commit)]
+    end = next((record.nonce for record in records if isinstance(record, End) and record.complete), None)
+    while True:
+        compactions, bad = _compactions(files, paths, end)
+        bad += compaction_problems(commits, compactions, end or "")
+        # Without records that do not fit, because it is unknown which parts count.
+        compacts = [] if bad else [record for record in compactions if isinstance(record, Compact)]
+        bad += _part_problems(files, [one.part for one in current_parts(commits, compacts)])
+        if not bad or len(_compactions(files, paths, end)[0]) == len(compactions):
+            return problems + bad
 
 
-def _readable(files: Files, paths: JobPaths) -> tuple[list[Record], list[str]]:
+def _compactions(files: Files, paths: JobPaths, end: str | None) -> tuple[list[CompactionRecord], list[str]]:
+    """Return the records of the job's compactions, and the problem with the first that cannot be read."""
+    return ([], []) if end is None else _readable(files, paths.compactions_behind(end), COMPACTION_RECORDS)
+
+
+def _readable(files: Files, folder: str, codec: JsonCodec[R]) -> tuple[list[R], list[str]]:
     """Return the records up to the first that cannot be read, and the problem with that one."""
-    records: list[Record] = []
-    there = [entry.path for entry in files.list(paths.log)]
+    records: list[R] = []
+    there = [entry.path for entry in files.list(folder)]
     for start in range(0, len(there), AT_ONCE):
         some = there[start : start + AT_ONCE]
         for k, (path, data) in enumerate(zip(some, files.get_many(some), strict=True), start=start + 1):
-            if path != paths.log_record(k):
-                return records, [f"{paths.log_record(k)}: missing, but {path} exists"]
+            if path != record_path(folder, k):
+                return records, [f"{record_path(folder, k)}: missing, but {path} exists"]
             if data is None:
                 raise FileNotFoundError(path)  # removed since it was listed
             try:
-                records.append(decode_record(data, k, path))
+                records.append(decode_numbered(codec, data, k, path))
             except CorruptRecord as bad:
                 return records, [f"{path}: {bad.what}"]
     return records, []

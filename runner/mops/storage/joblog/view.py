@@ -34,7 +34,7 @@ class LogView:
     """The meaning of records 1 to ``k`` of a log. A later view only adds to an earlier one.
 
     A runner holds a view while its job runs. The view has sums, and neither commits nor names of parts, so it is as
-    large after a million commits as after ten. Readers of rows use :func:`mops.storage.joblog.log.read_whole`.
+    large after a million commits as after ten. Readers of rows use :func:`mops.storage.joblog.whole.read_whole`.
 
     Parameters
     ----------

@@ -1,0 +1,520 @@
+"""Compaction: fewer parts with the same rows in the same order, for every reader, after a kill at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made import AtRequest, created, hooked
+from retried_jobs import HEALTHY, OUTPUT, Outcome, World, pairs
+
+from mops.errors import CorruptRecord, JobError, MopsError, Superseded
+from mops.jobs.clean import clean
+from mops.jobs.delete import delete, plan_deletion
+from mops.jobs.export import Format, export
+from mops.jobs.job import Job
+from mops.storage.compaction import compactor
+from mops.storage.compaction.compactor import compact, compact_at_end
+from mops.storage.compaction.merge import merged
+from mops.storage.files import Files
+from mops.storage.job_records import load_job
+from mops.storage.joblog.compactions import CompactionLog
+from mops.storage.joblog.log import JobLog
+from mops.storage.joblog.records import Part
+from mops.storage.joblog.whole import read_whole
+from mops.parquet.encoder import encode
+from mops.storage.paths import JobPaths
+
+PATHS = JobPaths("first")
+ILL = Outcome((None, "timeout"), (None, None))
+N_GROUPS = 8
+_numbers = itertools.count()
+
+
+def made(files: Files, n_groups: int = N_GROUPS) -> World:
+    """Create a complete job with a commit for each group. Half of the groups have failures."""
+    world = World(files, n_groups)
+    world.first([HEALTHY, ILL] * (n_groups // 2), [1] * n_groups)
+    return world
+
+
+def small() -> World:
+    """Create a job of four commits in memory."""
+    return made(Files.open(f"memory://compaction-{next(_numbers)}"), 4)
+
+
+@pytest.fixture
+def world(files: Files) -> World:
+    return made(files)
+
+
+@pytest.fixture
+def fresh() -> Iterator[World]:
+    """Return a job in memory."""
+    return made(Files.open(f"memory://compaction-{next(_numbers)}"))
+
+
+def rows_of(job: Job) -> list[list[dict]]:
+    tables = (job.outputs(OUTPUT).to_table(), job.losses(), job.failures())
+    return [table.to_pylist() for table in tables]
+
+
+def part_files(files: Files, job: str = "first") -> set[str]:
+    return {e.path for kind in ("outputs", "losses", "failures") for e in files.list(f"jobs/{job}/{kind}")}
+
+
+def current(files: Files, job: str = "first") -> set[str]:
+    return {one.part.path for one in read_whole(files, JobPaths(job)).parts}
+
+
+def assert_intact(world: World, rows: list[list[dict]]) -> None:
+    job = Job(world.files, "first")
+    assert rows_of(job) == rows
+    assert job.verify() == []
+
+
+def test_parts_are_merged_and_rows_and_their_order_stay(world):
+    job, files = Job(world.files, "first"), world.files
+    rows, status = rows_of(job), job.status()
+    done = job.compact()
+    assert (done.parts_before, done.parts) == (16, 3)
+    assert done.bytes < done.bytes_before
+    assert_intact(world, rows)
+    world.assert_reads_true(job)
+    assert part_files(files) == current(files)
+    assert len(current(files)) == 3
+    assert vars(job.status()) == vars(status)
+    assert [table.rows for table in job.tables()] == [12, 8, 8]
+
+
+def test_a_second_compaction_finds_nothing_and_writes_nothing(world):
+    job = Job(world.files, "first")
+    job.compact()
+    before = world.files.list(PATHS.root)
+    done = job.compact()
+    assert (done.parts_before, done.parts) == (3, 3)
+    assert world.files.list(PATHS.root) == before
+
+
+@pytest.mark.parametrize("state", ["running", "cancelled", "submitted"])
+def test_a_job_that_is_not_complete_is_refused(state):
+    files = Files.open(f"memory://compaction-{next(_numbers)}")
+    created(files, "job")
+    if state != "submitted":
+        log = JobLog(files, JobPaths("job"))
+        log.claim("person")
+        if state == "cancelled":
+            log.end("cancelled", log.view.counts)
+    before = files.list("")
+    with pytest.raises(JobError, match="job 'job' is not complete: only the parts of a complete job can be merged"):
+        Job(files, "job").compact()
+    assert files.list("") == before
+
+
+def test_a_compaction_of_a_parent_and_of_a_derived_job_keeps_the_rows_of_both(world):
+    first = Job(world.files, "first")
+    rows = rows_of(first)
+    second = world.derive(first, "second", "timeout")
+    world.run("second", dict.fromkeys((1, 3, 5, 7), HEALTHY), [1, 1, 1])
+    world.assert_reads_true(second)
+    expected = rows_of(second)
+    for name in ("first", "second"):
+        Job(world.files, name).compact()
+        world.assert_reads_true(second)
+        assert rows_of(second) == expected
+        assert rows_of(first) == rows
+    assert {path for path in second.paths(OUTPUT) if "first" in path} == set(first.paths(OUTPUT))
+
+
+# Types
+
+
+def test_the_merged_part_has_the_widest_types(files):
+    tables = [
+        pa.table({"param_id": ["a"], "group": pa.array([n], pa.int32()), "y": column, "z": nested})
+        for n, (column, nested) in enumerate(
+            [
+                (pa.array([1], pa.int8()), pa.nulls(1)),
+                (pa.array([None], pa.null()), pa.array([[{"a": None}]])),
+                (pa.array([300], pa.int16()), pa.array([[{"a": 1.5}]])),
+                (pa.array([2**40], pa.int64()), pa.array([[]], pa.list_(pa.struct({"a": pa.float32()})))),
+            ]
+        )
+    ]
+    written = merged(files, [stored(files, table) for table in tables], {})
+    found = pq.read_table(pa.BufferReader(written.content.read()))
+    assert found.schema.field("y").type == pa.int64()
+    assert found["y"].to_pylist() == [1, None, 300, 2**40]
+    assert found["z"].to_pylist() == [None, [{"a": None}], [{"a": 1.5}], []]
+    assert found["param_id"].type == pa.string()
+    assert found["group"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_parts_without_rows_are_merged(files):
+    empty = pa.table({"param_id": pa.array([], pa.string()), "group": pa.array([], pa.int32())})
+    written = merged(files, [stored(files, empty) for _ in range(4)], {})
+    assert (written.rows, pq.read_schema(pa.BufferReader(written.content.read())).names) == (0, ["param_id", "group"])
+
+
+def stored(files: Files, table: pa.Table) -> Part:
+    encoded, path = encode(table, files.spool()), PATHS.part("outputs", OUTPUT, 1, next(_numbers))
+    files.put(path, encoded.content)
+    return Part(path, encoded.rows, encoded.bytes, encoded.digest)
+
+
+# Damage
+
+
+def test_a_damaged_part_is_not_merged(storage, world):
+    """A new part with a valid SHA-256 would hide the damage."""
+    path = Job(world.files, "first").paths(OUTPUT)[3]
+    data = bytearray(storage.bytes_at(path))
+    data[10] ^= 1
+    storage.lay(path, bytes(data))
+    with pytest.raises(CorruptRecord, match="the SHA-256 of this part differs from the committed one"):
+        Job(world.files, "first").compact()
+    assert storage.bytes_at(path) == bytes(data)
+
+
+def test_a_missing_part_is_an_error(storage, world):
+    path = Job(world.files, "first").paths(OUTPUT)[3]
+    storage.drop(path)
+    for read in (Job(world.files, "first").compact, lambda: rows_of(Job(world.files, "first"))):
+        with pytest.raises(CorruptRecord, match="a committed part of job 'first' is missing"):
+            read()
+
+
+def test_verify_finds_a_compaction_that_does_not_fit(fresh):
+    fresh.compact("first")
+    view = read_whole(fresh.files, PATHS).view
+    folder = PATHS.compactions_behind(view.end.nonce)
+    path = f"{folder}/00000002.json"
+    good = json.loads(fresh.files.get(path))
+    for change, problem in {
+        ("removed", ()): "it removes nothing, which does not count",
+        (
+            "removed",
+            ("jobs/first/losses/9-9.parquet",),
+        ): "it removes jobs/first/losses/9-9.parquet, which does not count",
+        ("removed", tuple(good["removed"][::-1])): "it removes parts that do not follow one another in the table of",
+        ("ranges", ((0, 5),)): "its groups are not those of the parts that it removes",
+        ("part", (good["part"][0], 99, *good["part"][2:])): "its part has 99 rows instead of",
+        ("n", 7): "it names compaction 7 instead of compaction 1",
+        (
+            "part",
+            (good["part"][0].replace("compacted-1", "compacted-2"), *good["part"][1:]),
+        ): "compaction 2 wrote its part",
+    }.items():
+        fresh.files.put(path, json.dumps(good | dict([change])).encode())
+        problems = Job(fresh.files, "first").verify()
+        assert f"record 2 of the compactions: {problem}" in problems[0], (change, problems)
+    fresh.files.put(path, json.dumps(good).encode())
+    assert Job(fresh.files, "first").verify() == []
+
+
+# Two compactions
+
+
+def test_a_compaction_that_starts_at_any_request_of_another_changes_no_row():
+    for number in itertools.count(1):
+        world = small()
+        rows = rows_of(Job(world.files, "first"))
+        act = AtRequest(number, lambda world=world: world.compact("first"))
+        try:
+            compact(hooked(world.files, act), load_job(world.files, "first"), plan=pairs)
+        except Superseded as stopped:
+            assert stopped.what == "this compaction was superseded by compaction 2"  # noqa: PT017
+        assert_intact(world, rows)
+        clean(Job(world.files, "first"), last_attempt=True)
+        assert part_files(world.files) == current(world.files)
+        assert_intact(world, rows)
+        if not act.has_acted:
+            return
+
+
+def test_compactions_at_once_change_no_row(world):
+    rows, ended = rows_of(Job(world.files, "first")), []
+
+    def run() -> None:
+        try:
+            ended.append(Job(Files.open(world.files.url), "first").compact())
+        except Superseded as stopped:
+            ended.append(stopped)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ended) == 4
+    assert any(isinstance(one, compactor.Compacted) for one in ended)
+    assert_intact(world, rows)
+    clean(Job(world.files, "first"), last_attempt=True)
+    assert part_files(world.files) == current(world.files)
+    assert len(current(world.files)) == 3
+
+
+def test_a_clean_at_any_request_of_a_compaction_removes_no_part_that_counts():
+    for number in itertools.count(1):
+        world = small()
+        rows = rows_of(Job(world.files, "first"))
+        act = AtRequest(number, lambda world=world: clean(Job(world.files, "first")))
+        compact(hooked(world.files, act), load_job(world.files, "first"), plan=pairs)
+        assert_intact(world, rows)
+        assert part_files(world.files) == current(world.files)
+        if not act.has_acted:
+            return
+
+
+def test_a_clean_of_the_last_compaction_stops_it(fresh):
+    files = fresh.files
+    end = read_whole(files, PATHS).view.end
+    log = CompactionLog(files, PATHS, end)
+    log.claim("person")
+    path = PATHS.compacted("losses", None, 1, 1, end.nonce)
+    files.put(path, b"rows")
+    assert (clean(Job(files, "first")).paths, clean(Job(files, "first")).kept) == ((), 1)
+    assert clean(Job(files, "first"), last_attempt=True, dry_run=True).paths == (path,)
+    assert clean(Job(files, "first"), last_attempt=True).paths == (path,)
+    with pytest.raises(Superseded, match="this compaction was superseded by compaction 2"):
+        log.compact([], Part(path, 1, 4, ""), read_whole(files, PATHS).view.committed)
+    assert Job(files, "first").verify() == []
+
+
+# Kills
+
+
+MOMENTS = {
+    "before the claim": ("put_new", "/compactions/", 1),
+    "before a part": ("put", "/outputs/", 1),
+    "between a part and its record": ("put_new", "/compactions/", 2),
+    "between the record and the removal": ("remove", "/outputs/", 1),
+    "during the removal": ("remove", "/outputs/", 3),
+    "before the second record": ("put_new", "/compactions/", 3),
+}
+KILLED = """
+import os, sys
+from made import hooked
+from mops.storage.compaction.compactor import compact
+from mops.storage.files import Files
+from mops.storage.job_records import load_job
+
+name, folder, number, n_seen = sys.argv[2], sys.argv[3], int(sys.argv[4]), 0
+
+def kill(request, path):
+    global n_seen
+    n_seen += request == name and folder in (path or "")
+    if n_seen == number:
+        os.kill(os.getpid(), 9)
+
+files = Files.open(sys.argv[1])
+compact(hooked(files, kill), load_job(files, "first"))
+"""
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_compaction_loses_no_row(storage, world, moment):
+    if not storage.shared:
+        pytest.skip("other processes cannot reach this storage")
+    rows = rows_of(Job(world.files, "first"))
+    arguments = [storage.url, *map(str, MOMENTS[moment])]
+    ran = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=Path(__file__).parent, timeout=60)
+    assert ran.returncode == -signal.SIGKILL
+    assert_intact(world, rows)
+    clean(Job(world.files, "first"))
+    assert_intact(world, rows)
+    done = Job(world.files, "first").compact()
+    assert done.parts == 3
+    assert_intact(world, rows)
+    clean(Job(world.files, "first"))
+    assert_intact(world, rows)
+    assert part_files(world.files) == current(world.files)
+
+
+class Killed(BaseException):
+    """Stands for a kill: no code of mops handles it."""
+
+
+def test_a_compaction_that_ends_at_any_request_loses_no_row():
+    for number in itertools.count(1):
+        world = small()
+        rows = rows_of(Job(world.files, "first"))
+
+        def kill() -> None:
+            raise Killed
+
+        act = AtRequest(number, kill)
+        with contextlib.suppress(Killed):
+            compact(hooked(world.files, act), load_job(world.files, "first"), plan=pairs)
+        assert_intact(world, rows)
+        clean(Job(world.files, "first"), last_attempt=True)
+        assert_intact(world, rows)
+        assert part_files(world.files) == current(world.files)
+        if not act.has_acted:
+            return
+
+
+# Readers during a compaction
+
+READERS: dict[str, Callable[[Job], object]] = {
+    "outputs": lambda job: job.outputs(OUTPUT).to_table().to_pylist(),
+    "losses": lambda job: job.losses().to_pylist(),
+    "failures": lambda job: job.failures().to_pylist(),
+    "reasons": lambda job: job.reasons(),
+    "rows of tables": lambda job: [table.rows for table in job.tables()],
+    "verify": lambda job: job.verify(),
+}
+
+
+@pytest.mark.parametrize("of", ["the job", "its parent"])
+@pytest.mark.parametrize("read", READERS)
+def test_a_compaction_at_any_request_of_a_reader_changes_nothing_for_it(read, of):
+    for number in itertools.count(1):
+        world = small()
+        name = "first"
+        if of == "its parent":
+            world.derive(Job(world.files, "first"), "second", "timeout")
+            world.run("second", dict.fromkeys((1, 3), HEALTHY), [])
+            name = "second"
+        expected = READERS[read](Job(world.files, name))
+        act = AtRequest(number, lambda world=world: world.compact("first"))
+        assert READERS[read](Job(hooked(world.files, act), name)) == expected
+        if not act.has_acted:
+            return
+
+
+WHOLE = {
+    "to_table": lambda rows: rows.to_table().to_pylist(),
+    "count_rows": lambda rows: rows.count_rows(),
+    "head": lambda rows: rows.head(5).to_pylist(),
+    "take": lambda rows: rows.take([1, 4]).to_pylist(),
+    "filter": lambda rows: rows.filter(pa.compute.field("group") > 3).to_table().to_pylist(),
+    "batches": lambda rows: [row for batch in rows.to_batches() for row in batch.to_pylist()],
+}
+
+
+@pytest.mark.parametrize("read", WHOLE)
+def test_a_dataset_from_before_a_compaction_reads_the_new_parts(world, read):
+    job = Job(world.files, "first")
+    expected, rows = WHOLE[read](job.outputs(OUTPUT)), job.outputs(OUTPUT)
+    job.compact()
+    assert WHOLE[read](rows) == expected
+
+
+def test_a_compaction_after_the_first_batch_is_a_clear_error(local):
+    world = made(Files.open(local.url), 100)
+    job = Job(world.files, "first")
+    batches = job.outputs(OUTPUT).to_batches(batch_readahead=0, fragment_readahead=0, use_threads=False)
+    next(batches)
+    job.compact()
+    with pytest.raises(JobError) as error:
+        list(batches)
+    assert str(error.value) == (
+        "job 'first' was compacted while its rows were read\n"
+        f"  at: {local.url}\n"
+        "hint: open the output again: job.outputs('daily')"
+    )
+
+
+def test_a_lost_part_is_an_error_although_there_was_a_compaction(storage, world):
+    job = Job(world.files, "first")
+    job.compact()
+    rows = job.outputs(OUTPUT)
+    storage.drop(job.paths(OUTPUT)[0])
+    with pytest.raises(CorruptRecord, match="a committed part of job 'first' is missing"):
+        rows.to_table()
+
+
+def test_readers_in_a_loop_see_every_row_while_compactions_run(local):
+    world = made(Files.open(local.url))
+    expected, wrong, is_over = rows_of(Job(world.files, "first")), [], threading.Event()
+
+    def read() -> None:
+        while not is_over.is_set():
+            found = rows_of(Job(world.files, "first"))
+            if found != expected:
+                wrong.append(found)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for _ in range(4):
+        world.compact("first")
+    is_over.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+
+
+def test_an_export_during_a_compaction_is_whole(local, tmp_path):
+    world = made(Files.open(local.url))
+    job = Job(world.files, "first")
+    job.compact()
+    assert {file.name: file.rows for file in export(job, tmp_path, Format.CSV, overwrite=False)} == {
+        "daily": 12,
+        "losses": 8,
+        "failures": 8,
+        "params": 8,
+    }
+
+
+# The end of an attempt, and deletions
+
+
+def test_an_attempt_compacts_only_tables_with_many_parts(fresh, monkeypatch):
+    record = load_job(fresh.files, "first")
+    compact_at_end(fresh.files, record)
+    assert len(current(fresh.files)) == 16
+    monkeypatch.setattr(compactor, "MANY_PARTS", 8)
+    compact_at_end(fresh.files, record)
+    assert sorted(map(len, (Job(fresh.files, "first").paths(OUTPUT), current(fresh.files)))) == [1, 1 + 4 + 4]
+
+
+def test_a_fault_of_the_compaction_at_the_end_is_a_warning(fresh, monkeypatch, caplog):
+    monkeypatch.setattr(compactor, "MANY_PARTS", 4)
+    fresh.files.remove(Job(fresh.files, "first").paths(OUTPUT)[:1])
+    compact_at_end(fresh.files, load_job(fresh.files, "first"))
+    assert "first: small parts are not merged, and the results are complete" in caplog.text
+
+
+def test_a_deletion_removes_every_file_of_a_compaction(world):
+    world.compact("first")
+    plan_deletion(world.files, ["first"])
+    list(delete(world.files, ["first"]))
+    assert [entry.path for entry in world.files.list("jobs")] == []
+
+
+def test_a_compaction_of_a_deleted_job_does_not_touch_the_next_job_of_its_name():
+    for number in itertools.count(1):
+        world = small()
+        files = world.files
+        record = load_job(files, "first")
+
+        next_job = World(files, 4)
+
+        def replace(next_job: World = next_job) -> None:
+            list(delete(next_job.files, ["first"]))
+            next_job.first([HEALTHY] * 4, [1] * 4, at="later")
+
+        act = AtRequest(number, replace)
+
+        def before(name: str, path: str | None, act: AtRequest = act) -> None:
+            if name != "remove":  # between the last look at the job and the removal is one moment without protection
+                act(name, path)
+
+        with contextlib.suppress(MopsError):
+            compact(hooked(files, before), record, plan=pairs)
+        (next_job if act.has_acted else world).assert_reads_true(Job(files, "first"))
+        assert Job(files, "first").verify() == []
+        if not act.has_acted:
+            return

@@ -1,0 +1,40 @@
+"""No interleaving of a small job breaks an invariant of the commit protocol, and each wrong rule does.
+
+Larger spaces were searched by hand: docs/internals/storage.md has their sizes.
+"""
+
+from __future__ import annotations
+
+import compaction_model
+import protocol_model
+import pytest
+import rejected_rules
+
+GROUPS, FAULTS = 2, 1
+SCENARIOS = {**protocol_model.SCENARIOS, **compaction_model.SCENARIOS}
+HOLD_STATES = 20_000
+"""The search is breadth first, so these are the shortest interleavings of a scenario."""
+BREAK_STATES = 100_000
+"""The longest trace of a mutant comes after 60,000 states."""
+
+
+def broken(name, scenarios, most_states, *, first=False):
+    """Search interleavings; return the invariants that break."""
+    kind, options = scenarios[name]
+    _, found, _ = protocol_model.explore(kind(options, GROUPS), FAULTS, most_states, first)
+    return set(found)
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if "!" not in name])
+def test_the_rules_hold(name):
+    assert broken(name, SCENARIOS, HOLD_STATES) == set()
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if "!" in name])
+def test_a_wrong_rule_breaks_an_invariant(name):
+    assert broken(name, SCENARIOS, BREAK_STATES, first=True)
+
+
+@pytest.mark.parametrize("name", rejected_rules.SCENARIOS)
+def test_attempts_without_a_log_break_an_invariant(name):
+    assert broken(name, rejected_rules.SCENARIOS, BREAK_STATES, first=True)
