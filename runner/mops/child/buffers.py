@@ -94,6 +94,11 @@ class BufferWriter:
         self._events["done"].append(position)
         self.groups_done += 1
 
+    @property
+    def holds_whole_groups(self) -> bool:
+        """Whether there are open rows, and all their groups are done."""
+        return bool(self._open) and {simulation.position for simulation in self._open} <= {*self._events["done"]}
+
     def encode(self, groups: Mapping[int, GroupName], known: Callable[[str], Columns], folder: str | None) -> Families:
         """Encode the open rows as Parquet, until the next flush; return the families of their values.
 

@@ -83,6 +83,8 @@ class TaskRun:
             self._run_group(group)
         self._page.idle()
         flush_prints()
+        if self._encodes and self._writer.holds_whole_groups:
+            self._encode()
         self._writer.flush()
         written = self._code.folder.written() if self._request["keep_folder"] else []
         self._renew_folder()
