@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from mops.jobs.job import Job
+from mops.parquet.encoder import encode
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
 from mops.storage.files import Files
@@ -25,7 +26,6 @@ from mops.storage.job_options import NO_OPTIONS
 from mops.storage.job_records import JobRecord, create_job, keep_reference, load_job
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
-from mops.parquet.encoder import encode
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths
 from mops.study.groups import IDENTITY_FIELDS
@@ -66,7 +66,13 @@ def make(files: Files, n_parts: int, n_rows: int) -> None:
     groups = parse_study({"model": "m:f", "parameter_sets": [{"params": {"x": 0}, "seed": 0}]}, where="").groups
     spec = ModelSpec("m:f", "baseline", (), None)
     record = JobRecord("job", "now", "0" * 64, spec, 1, 1, NO_OPTIONS, study="", project="")
-    create_job(files, replace(record, n_groups=n_parts), Bundle("0" * 64, b"zip", ()), "{}", encode_groups(groups, files.spool()))
+    create_job(
+        files,
+        replace(record, n_groups=n_parts),
+        Bundle("0" * 64, b"zip", ()),
+        "{}",
+        encode_groups(groups, files.spool()),
+    )
     keep_reference(files, paths, {"daily": {"y": "number float"}})
     rows = {"param_id": ["0" * 64] * n_rows, "group": [0] * n_rows, "replicate": [0] * n_rows, "seed": [0] * n_rows}
     identity = pa.table(rows, schema=pa.schema(IDENTITY_FIELDS))

@@ -15,7 +15,7 @@
     jobs/<job>/finished.json                                         an advisory copy of the end
     jobs/<job>/deleted.json                                          during a deletion, and perhaps after it
 
-``n`` is the number of the attempt or compaction, ``c`` a number that its process uses once, or a random one of a worker,
+``n`` is the number of the attempt or compaction, ``c`` a number that its process uses once (a worker: a random one),
 ``<end>`` the nonce of the job's complete end (in names of parts its first characters).
 """
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from mops.attempt.claimed_job import end_state
 from mops.jobs import derived_jobs
 from mops.jobs.job import Job
+from mops.parquet.encoder import encode
 from mops.project.bundle import Bundle
 from mops.project.project import ModelSpec
 from mops.storage.ancestors import verify_job
@@ -24,7 +25,6 @@ from mops.storage.job_records import JobRecord, create_derived, create_job, keep
 from mops.storage.joblog.current_parts import CurrentPart
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
-from mops.parquet.encoder import encode
 from mops.storage.params_file import encode_groups
 from mops.storage.paths import JobPaths, table_of
 from mops.study.groups import IDENTITY_FIELDS

@@ -18,6 +18,7 @@ from simulated import PATHS, Actor, World, job_record
 from mops.errors import CorruptRecord, JobError
 from mops.jobs.clean import clean
 from mops.jobs.job import Job
+from mops.parquet.encoder import Encoded
 from mops.storage.ancestors import ResultSource
 from mops.storage.compaction.compactor import compact
 from mops.storage.compaction.reading import read_current
@@ -28,7 +29,6 @@ from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.verify_compactions import compaction_problems
 from mops.storage.joblog.whole import read_whole
-from mops.parquet.encoder import Encoded
 from mops.study.ranges import Ranges
 from mops.verdicts import Counts
 

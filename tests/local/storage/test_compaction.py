@@ -23,6 +23,7 @@ from mops.jobs.clean import clean
 from mops.jobs.delete import delete, plan_deletion
 from mops.jobs.export import Format, export
 from mops.jobs.job import Job
+from mops.parquet.encoder import encode
 from mops.storage.compaction import compactor
 from mops.storage.compaction.compactor import compact, compact_at_end
 from mops.storage.compaction.merge import merged
@@ -32,7 +33,6 @@ from mops.storage.joblog.compactions import CompactionLog
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
 from mops.storage.joblog.whole import read_whole
-from mops.parquet.encoder import encode
 from mops.storage.paths import JobPaths
 
 PATHS = JobPaths("first")

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from mops.errors import JobError, MopsError, Superseded
+from mops.parquet.encoder import Encoded
 from mops.storage.ancestors import stored_families
+from mops.storage.backends.spool import Spool
 from mops.storage.compaction.merge import merged
 from mops.storage.compaction.plan import Merge, merges
 from mops.storage.compaction.reading import part_missing
-from mops.storage.backends.spool import Spool
 from mops.storage.files import Files
 from mops.storage.job_records import JobRecord, check_still_there
 from mops.storage.joblog.compactions import CompactionLog
@@ -25,7 +26,6 @@ from mops.storage.joblog.current_parts import CurrentPart, current_parts
 from mops.storage.joblog.records import By, End, Part
 from mops.storage.joblog.view import union
 from mops.storage.joblog.whole import WholeLog, read_whole
-from mops.parquet.encoder import Encoded
 from mops.storage.paths import JobPaths, table_of
 from mops.study.column_families import Families, Family
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mops.errors import CorruptRecord
+from mops.parquet.encoder import STRINGS_BYTES, TEXTS_BYTES, Encoded, PartEncoder
+from mops.parquet.schemas import unified, with_dictionaries
 from mops.storage.backends.spool import Spool
 from mops.storage.files import AT_ONCE, Files
 from mops.storage.joblog.records import Part
-from mops.parquet.encoder import STRINGS_BYTES, TEXTS_BYTES, Encoded, PartEncoder
-from mops.parquet.schemas import unified, with_dictionaries
 from mops.storage.paths import table_of
 from mops.study.column_families import Family
 from mops.study.column_types import converted
