@@ -259,8 +259,7 @@ class PartFile:
     families
         The families of the columns.
     content
-        The file: in memory, or a spool if the worker is the runner's process. None: the worker has stored it at
-        ``path``.
+        The file: a buffer, or a spool if the worker is the runner's process. None: it is stored at ``path``.
     """
 
     output: str

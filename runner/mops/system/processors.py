@@ -37,7 +37,7 @@ def _quota(proc: Path, mounted: Path) -> int | None:
 
 
 def _rounded_up(*files: Path) -> int | None:
-    """Return a quota divided by its period, which these files hold; None: there is no quota."""
+    """Return a quota divided by its period, which these files hold; None: unlimited."""
     try:
         quota, period = (int(word) for file in files for word in file.read_text().split())
     except (OSError, ValueError):  # "max", or a file does not exist

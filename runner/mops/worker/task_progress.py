@@ -144,7 +144,7 @@ class TaskProgress:
             "seconds": max(self._request.seconds - self.seconds, 0.0),
             "bytes": self._bytes_left,
             "keep_folder": self._request.keep_folder,
-            # Only the first child of a task encodes: one that dies loses its file, and further files would be small.
+            # Only the first child of a task encodes: its death loses its file, and further files would be small.
             "encode": self._request.encode and not (self._has_died or self._buffers or self._files),
         }
 

@@ -23,7 +23,7 @@ class PartWriting:
     setting
         MODELOPS_JOB_PERSIST.
     is_embedded
-        Whether the worker is the runner's process. Then the runner stores the files that child processes have encoded.
+        Whether the worker is the runner's process. If so, the runner stores the files of child processes.
     checkpoint_bytes
         MODELOPS_JOB_CHECKPOINT_BYTES.
     """

@@ -30,7 +30,7 @@ class CompactionView:
     attempt
         The number of claims, which is the number of the last compaction.
     owner
-        The nonce of the last claim; None: there is no claim.
+        The nonce of the last claim; None: without a claim.
     compacts
         The records that replace parts.
     """
@@ -95,7 +95,7 @@ class CompactionLog(NumberedLog[CompactionRecord, CompactionView]):
         return self._view
 
     def compact(self, removed: Sequence[str], part: Part, ranges: Ranges) -> None:
-        """Replace parts by one that is durable already (rules 17 and 19).
+        """Replace parts by a durable part (rules 17 and 19).
 
         Raises
         ------
