@@ -95,7 +95,7 @@ class Settings(BaseModel):
     )
     persist: Literal["runner", "worker", "auto"] = Field(
         "auto",
-        description="what writes large results: the runner or the workers; auto: workers, on a cluster only if needed",
+        description="who stores large results: the runner or the workers; auto: workers, on a cluster only if needed",
     )
     slots: int | None = Field(None, ge=1, description="parallel simulations on this machine; unset: CPUs / SIM_THREADS")
     install: Literal["auto", "never", "always"] = Field(

@@ -93,7 +93,7 @@ class Concurrency:
             self._unrelated_keys.update(request.keys)
 
     def task_finished(self, usage: TaskUsage, *, exceeded_memory: bool) -> None:
-        """Learn what simulations use.
+        """Update the estimates of what simulations use.
 
         Parameters
         ----------

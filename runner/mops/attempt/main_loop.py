@@ -352,7 +352,7 @@ class Runner:
         overload = self._load.look(now, time.process_time(), idle)
         if overload is not None:
             message = "%s: the runner is too slow for its slots: it uses %.2f CPUs, and %d of %d slots are idle; %s"
-            then = f"set MODELOPS_JOB_TASK_SECONDS higher than {self._job.settings.task_seconds:g}"
+            then = f"set MODELOPS_JOB_TASK_SECONDS to {self._plan.sizer.limit_s(slots):g} or more"
             logger.warning(message, self._job.name, overload.cpus, overload.idle, slots, then)
 
     def _publish_progress(self) -> None:

@@ -30,7 +30,7 @@ class NamelessFile:
     Parameters
     ----------
     folder
-        The folder of the file, so that the runner can link it. None, or if the folder cannot have such a file: in memory.
+        The folder of the file, so that the runner can link it. None, or a folder without such files: in memory.
     name
         The name of the file in memory.
     """

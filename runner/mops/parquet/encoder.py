@@ -34,7 +34,7 @@ TEXTS_BYTES = 16 << 20
 
 
 class Content(Protocol):
-    """What takes the bytes of a file, and gives them back."""
+    """A file or memory that the encoder writes, and reads back."""
 
     def write(self, data: Any) -> None:
         """Add to the content."""

@@ -420,5 +420,5 @@ def test_a_runner_that_does_not_keep_up_with_its_slots_says_which_setting_to_rai
             lab.answer(future)  # and no thread fetches the result
         lab.turn()
     said = "job: the runner is too slow for its slots: it uses 0.97 CPUs, and 4 of 4 slots are idle"
-    expected = [] if slots_run else [f"{said}; set MODELOPS_JOB_TASK_SECONDS higher than 1"]
+    expected = [] if slots_run else [f"{said}; set MODELOPS_JOB_TASK_SECONDS to 2 or more"]
     assert [record.message for record in caplog.records if "too slow" in record.message] == expected

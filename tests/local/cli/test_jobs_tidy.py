@@ -190,12 +190,13 @@ def test_compact_prints_the_parts_before_and_after(lab: CommandLab) -> None:
     assert ran.code == 0
     assert [(done["job"], done["parts_before"], done["parts"]) for done in ran.json] == [("one", 12, 2), ("two", 12, 2)]
     assert re.fullmatch(
-        rf"job one: 12 parts, {size} are now 2 parts, {size}\njob two: 12 parts, {size} are now 2 parts, {size}\n",
+        rf"job one: had 12 parts \({size}\), has 2 parts \({size}\)\n"
+        rf"job two: had 12 parts \({size}\), has 2 parts \({size}\)\n",
         ran.err,
     )
     ran = lab.run("jobs", "compact", "one")
     assert (ran.code, ran.out) == (0, "")
-    assert re.fullmatch(rf"job one: nothing to merge in 2 parts, {size}\n", ran.err)
+    assert re.fullmatch(rf"job one: no small parts to merge \(2 parts, {size}\)\n", ran.err)
 
 
 def test_compact_refuses_a_job_that_is_not_complete(lab: CommandLab) -> None:
@@ -240,7 +241,7 @@ def test_cleaning_a_killed_job_keeps_parts_that_may_count_and_hints_at_the_optio
         )
     ran = lab.run("jobs", "clean", "runs")
     assert re.search(
-        r"removed 0 files, 0 B\nkept \d+ files? of the last attempt or compaction, which may still need them", ran.err
+        r"removed 0 files, 0 B\nkept \d+ files? that a runner or mops jobs compact may still need", ran.err
     )
     ran = lab.run("jobs", "clean", "runs", "--last-attempt")
     assert "jobs/runs/outputs/daily/1-9999.parquet\n" in ran.out

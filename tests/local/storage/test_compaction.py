@@ -201,7 +201,7 @@ def test_verify_finds_a_compaction_that_does_not_fit(fresh):
     path = f"{folder}/00000002.json"
     good = json.loads(fresh.files.get(path))
     for change, problem in {
-        ("removed", ()): "it removes nothing, which does not count",
+        ("removed", ()): "it names no part to remove",
         (
             "removed",
             ("jobs/first/losses/9-9.parquet",),
@@ -213,7 +213,7 @@ def test_verify_finds_a_compaction_that_does_not_fit(fresh):
         (
             "part",
             (good["part"][0].replace("compacted-1", "compacted-2"), *good["part"][1:]),
-        ): "compaction 2 wrote its part",
+        ): "its new part has the name of compaction 2",
     }.items():
         fresh.files.put(path, json.dumps(good | dict([change])).encode())
         problems = Job(fresh.files, "first").verify()
@@ -233,7 +233,7 @@ def test_a_compaction_that_starts_at_any_request_of_another_changes_no_row():
         try:
             compact(hooked(world.files, act), load_job(world.files, "first"), plan=pairs)
         except Superseded as stopped:
-            assert stopped.what == "this compaction was superseded by compaction 2"  # noqa: PT017
+            assert stopped.what == "compaction 2 of this job began later, so this one stopped"  # noqa: PT017
         assert_intact(world, rows)
         clean(Job(world.files, "first"), last_attempt=True)
         assert part_files(world.files) == current(world.files)
@@ -286,7 +286,7 @@ def test_a_clean_of_the_last_compaction_stops_it(fresh):
     assert (clean(Job(files, "first")).paths, clean(Job(files, "first")).kept) == ((), 1)
     assert clean(Job(files, "first"), last_attempt=True, dry_run=True).paths == (path,)
     assert clean(Job(files, "first"), last_attempt=True).paths == (path,)
-    with pytest.raises(Superseded, match="this compaction was superseded by compaction 2"):
+    with pytest.raises(Superseded, match="compaction 2 of this job began later, so this one stopped"):
         log.compact([], Part(path, 1, 4, ""), read_whole(files, PATHS).view.committed)
     assert Job(files, "first").verify() == []
 
@@ -484,7 +484,7 @@ def test_a_fault_of_the_compaction_at_the_end_is_a_warning(fresh, monkeypatch, c
     monkeypatch.setattr(compactor, "MANY_PARTS", 4)
     fresh.files.remove(Job(fresh.files, "first").paths(OUTPUT)[:1])
     compact_at_end(fresh.files, load_job(fresh.files, "first"))
-    assert "first: small parts are not merged, and the results are complete" in caplog.text
+    assert "first: the results are complete, but small parts were not merged" in caplog.text
 
 
 def test_a_deletion_removes_every_file_of_a_compaction(world):

@@ -506,7 +506,7 @@ def test_a_record_that_is_never_seen_is_an_error(faulty):
     backend, log, files = faulty
     owner(files)
     backend.stale = 10**9
-    with pytest.raises(StorageUnavailable, match="it is unknown whether the claim was written"):
+    with pytest.raises(StorageUnavailable, match="it is unknown whether the storage has the claim record"):
         log.claim("person")
 
 

@@ -96,9 +96,9 @@ def test_tables_with_fewer_parts_than_asked_are_left_alone():
 def test_a_record_that_removes_parts_that_do_not_count_is_corrupt():
     commits = commits_of([[1, 1]] * 4)
     compact = compact_of(current_parts(commits, ())[::2], 2, 1)
-    with pytest.raises(CorruptRecord, match="record 2 of the job's compactions removes parts that do not count"):
+    with pytest.raises(CorruptRecord, match="record 2 of the compaction log is damaged: it removes parts"):
         current_parts(commits, [compact, compact])
     assert compaction_problems(commits, [compact], END) == [
         "record 2 of the compactions: it names compaction 1 instead of compaction 0",
-        "record 2 of the compactions: compaction 1 wrote its part instead of compaction 0",
+        "record 2 of the compactions: its new part has the name of compaction 1, not of compaction 0",
     ]

@@ -229,7 +229,7 @@ class Committer:
                     self._pending.add_written(file.bytes)
                     continue
             raise StorageError(
-                "a worker has stored a part that is not in the storage of the runner",
+                "a worker stored a part, but the runner does not find it in its own storage",
                 where=f"{self._job.files.url}/{file.path}",
                 hint="mount the same storage on the workers and the runner, or set MODELOPS_JOB_PERSIST=runner",
             )

@@ -10,7 +10,7 @@ from mops.child.task_run import PART_BYTES
 RUNNER_BYTES_PER_SECOND = 32 << 20
 """Rows per second, as Arrow, up to which the runner of a cluster encodes them itself.
 
-It encodes about 90 MiB/s on one processor (docs/internals/throughput.md), and receives and uploads them meanwhile."""
+It encodes about 90 MiB/s on one core, and receives and uploads rows meanwhile."""
 
 _DECAY = 0.8
 

@@ -44,6 +44,6 @@ def clean(
     terminal.say(f"{verb} {units.counted(len(done.paths), 'file')}, {terminal.size(done.bytes)}")
     if done.kept:
         terminal.say(
-            f"kept {units.counted(done.kept, 'file')} of the last attempt or compaction, which may still need them; "
-            "if neither runs, remove them with --last-attempt"
+            f"kept {units.counted(done.kept, 'file')} that a runner or mops jobs compact may still need; "
+            "if neither runs, add --last-attempt"
         )

@@ -40,6 +40,6 @@ def compact(
 def _told(done: Compacted) -> str:
     before, now = units.counted(done.parts_before, "part"), units.counted(done.parts, "part")
     if done.parts == done.parts_before:
-        return f"job {done.job}: nothing to merge in {before}, {terminal.size(done.bytes)}"
-    sizes = f"{terminal.size(done.bytes_before)} are now {now}, {terminal.size(done.bytes)}"
-    return f"job {done.job}: {before}, {sizes}"
+        return f"job {done.job}: no small parts to merge ({before}, {terminal.size(done.bytes)})"
+    was, is_now = terminal.size(done.bytes_before), terminal.size(done.bytes)
+    return f"job {done.job}: had {before} ({was}), has {now} ({is_now})"

@@ -107,9 +107,10 @@ def compact_at_end(files: Files, record: JobRecord) -> None:
         plan = partial(merges, fewest_in_table=MANY_LOCAL_PARTS if files.is_local else MANY_PARTS)
         done = compact(files, record, by="auto", plan=plan, seconds=WAIT_SECONDS)
     except KeyboardInterrupt:
-        logger.warning("%s: the merging of small parts was stopped, and the results are complete", record.job)
+        logger.warning("%s: stopped merging small parts; the results are complete", record.job)
     except (MopsError, OSError) as error:
-        logger.warning("%s: small parts are not merged, and the results are complete: %s", record.job, error)
+        message = "%s: the results are complete, but small parts were not merged (%s); to merge: mops jobs compact %s"
+        logger.warning(message, record.job, error, record.job)
     else:
         if done.parts < done.parts_before:
             logger.info("%s: merged small parts: %d parts are now %d", record.job, done.parts_before, done.parts)

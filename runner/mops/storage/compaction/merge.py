@@ -52,8 +52,9 @@ def merged(files: Files, parts: Sequence[Part], families: Mapping[str, Family]) 
         for table in _row_groups(data, repeated):
             encoder.write(_in(table, schema))
     encoded = encoder.finish()
-    if encoded.rows != sum(part.rows for part in parts):
-        raise _damaged(files, parts[0], f"this part and the next {len(parts) - 1} have other numbers of rows than")
+    if encoded.rows != (n_rows := sum(part.rows for part in parts)):
+        what = f"{len(parts)} parts from this one on have {encoded.rows} rows, and their records name {n_rows}"
+        raise _damaged(files, parts[0], what)
     return encoded
 
 
@@ -67,7 +68,7 @@ class _Copies:
                 if data is None:
                     raise FileNotFoundError(part.path)
                 if hashlib.sha256(data).hexdigest() != part.digest:
-                    raise _damaged(files, part, "the SHA-256 of this part differs from")
+                    raise _damaged(files, part, "the SHA-256 of this part differs from the committed one")
                 self._copy.write(data)
 
     def __iter__(self) -> Iterator[pa.BufferReader]:
@@ -91,7 +92,7 @@ def _held_together(parts: Sequence[Part]) -> Iterator[list[Part]]:
 def _damaged(files: Files, part: Part, what: str) -> CorruptRecord:
     _, job, *_ = part.path.split("/")
     hint = f"list all damaged parts, to restore them from a backup: mops jobs verify {job}"
-    return CorruptRecord(f"{what} the committed one", where=f"{files.url}/{part.path}", hint=hint)
+    return CorruptRecord(what, where=f"{files.url}/{part.path}", hint=hint)
 
 
 def _row_groups(data: pa.BufferReader, repeated: Sequence[str]) -> Iterator[pa.Table]:

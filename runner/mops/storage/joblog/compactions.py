@@ -127,7 +127,7 @@ class CompactionLog(NumberedLog[CompactionRecord, CompactionView]):
             raise RuntimeError("this process has not claimed")
         if self._view.owner != self._claim.nonce:
             raise Superseded(
-                f"this compaction was superseded by compaction {self._view.attempt}",
+                f"compaction {self._view.attempt} of this job began later, so this one stopped",
                 where=self._where(self._view.k),
-                hint="leave the job to the newer compaction",
+                hint="wait for the other one; if parts are still small, run mops jobs compact again",
             )

@@ -58,7 +58,7 @@ def current_parts(commits: Iterable[Commit], compacts: Iterable[Compact]) -> lis
     for compact in compacts:
         if not compact.removed or not current.issuperset(compact.removed):
             raise CorruptRecord(
-                f"record {compact.k} of the job's compactions removes parts that do not count",
+                f"record {compact.k} of the compaction log is damaged: it removes parts that do not count",
                 where=compact.part.path,
                 hint=RESTORE_HINT,
             )

@@ -153,9 +153,9 @@ class NumberedLog(Generic[R, V]):
 
     def _unanswered(self, record: R) -> StorageUnavailable:
         return StorageUnavailable(
-            f"it is unknown whether the {record.kind} was written",
+            f"it is unknown whether the storage has the {record.kind} record",
             where=self._where(record.k),
-            hint=f"end this process, then: {self._resume_hint}",
+            hint=f"stop this process, then: {self._resume_hint}",
         )
 
     def _decoded(self, data: bytes, k: int) -> R:

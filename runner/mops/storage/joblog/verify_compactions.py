@@ -65,14 +65,15 @@ def _misplaced(view: CompactionView, record: CompactionRecord, end: str) -> Iter
     if record.n != view.attempt + claims:
         yield f"it names compaction {record.n} instead of compaction {view.attempt + claims}"
     if isinstance(record, Compact) and (n := compaction_of(record.part.path, end)) != view.attempt:
-        yield f"compaction {n} wrote its part instead of compaction {view.attempt}"
+        said = "no compaction" if n is None else f"compaction {n}"
+        yield f"its new part has the name of {said}, not of compaction {view.attempt}"
 
 
 def _unlike(tables: _Tables, record: Compact) -> Iterator[str]:
     """Replace the parts; yield how the new part differs from them."""
     gone = [path for path in record.removed if path not in tables.parts]
     if gone or not record.removed:
-        yield f"it removes {', '.join(gone) or 'nothing'}, which does not count"
+        yield f"it removes parts that do not count: {', '.join(gone)}" if gone else "it names no part to remove"
         return
     if not tables.are_neighbours(record.removed) or table_of(record.removed[0]) != table_of(record.part.path):
         yield f"it removes parts that do not follow one another in the table of {record.part.path}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import socket
 import tempfile
 from dataclasses import replace
 
@@ -54,7 +55,8 @@ def store_files(result: TaskResult, context: JobContext, attempt: int) -> None:
         result.files = [_stored(file, files, JobPaths(context.job), attempt) for file in result.files]
     except MopsError as fault:
         if context.run not in _refused:
-            result.notes.append(f"a worker cannot write parts, so the runner writes them: {fault}")
+            host = socket.gethostname()
+            result.notes.append(f"{host} cannot write to the storage, so the runner stores its results: {fault}")
         _refused.add(context.run)
         for error in (fault, fault.__cause__):
             if error is not None:
