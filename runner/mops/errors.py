@@ -170,6 +170,10 @@ class JobError(UsageError):
     """The job does not exist, or its state does not allow the request."""
 
 
+class PartsReplaced(JobError):
+    """A compaction has replaced parts of the job while their rows were read."""
+
+
 class NewerFormat(UsageError):
     """A newer mops wrote the record."""
 

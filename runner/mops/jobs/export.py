@@ -15,7 +15,7 @@ import pyarrow.csv as csv
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from mops.errors import StorageError, UsageError, path_refused
+from mops.errors import PartsReplaced, StorageError, UsageError, path_refused
 from mops.jobs.job import Job
 
 
@@ -59,7 +59,7 @@ def export(job: Job, folder: Path, file_format: Format, *, overwrite: bool) -> l
         raise UsageError("these files exist already", where=", ".join(existing), hint="add --overwrite to replace them")
     with _translated(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    return [_write(name, source, paths[name], file_format) for name, source in sources.items()]
+    return [_written(job, name, source, paths[name], file_format) for name, source in sources.items()]
 
 
 def _sources(job: Job) -> dict[str, ds.Dataset]:
@@ -74,6 +74,15 @@ def _sources(job: Job) -> dict[str, ds.Dataset]:
         f"output-{name}" if name in tables else quote(name, safe=" "): job.outputs(name) for name in job.output_names()
     }
     return outputs | {name: ds.dataset(table) for name, table in tables.items()}
+
+
+def _written(job: Job, name: str, source: ds.Dataset, path: Path, file_format: Format) -> Exported:
+    """Write a table; from its start again if a compaction has replaced its parts meanwhile."""
+    while True:
+        try:
+            return _write(name, source, path, file_format)
+        except PartsReplaced:
+            source = _sources(job)[name]
 
 
 def _write(name: str, source: ds.Dataset, path: Path, file_format: Format) -> Exported:

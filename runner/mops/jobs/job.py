@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from mops.errors import JobError
+from mops.errors import JobError, PartsReplaced
 from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, Table, count_reasons, dataset_of
 from mops.jobs.status import JobState, storage_of
 from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
@@ -66,15 +66,15 @@ class Job(JobState):
     def _sources(self) -> list[ResultSource]:
         return [*self._ancestors, ResultSource(self.name, read_whole(self.files, self._paths))]
 
+    def _sources_now(self) -> list[ResultSource]:
+        """Read also the logs of the ancestors again, whose parts a compaction may have replaced."""
+        self.__dict__.pop("_ancestors", None)
+        return self._sources()
+
     def _read(self, use: Callable[[list[ResultSource]], T]) -> T:
         """Call a function with the logs of the job and of its ancestors, whose current parts it reads."""
-
-        def sources_now() -> list[ResultSource]:
-            self.__dict__.pop("_ancestors", None)
-            return self._sources()
-
         try:
-            return read_current(self._sources(), sources_now, use)
+            return read_current(self._sources(), self._sources_now, use)
         except FileNotFoundError as missing:
             raise part_missing(self.name, str(missing)) from missing
 
@@ -126,7 +126,7 @@ class Job(JobState):
             The job has no output of this name; the error lists its outputs.
         """
         self._check_output(output)
-        return [rows.part.path for rows in parts(self._sources(), "outputs", output)]
+        return [rows.part.path for rows in parts(self._sources_now(), "outputs", output)]
 
     def tables(self) -> list[Table]:
         """Return a summary of each table of committed results: the outputs, the losses, the failures.
@@ -137,6 +137,7 @@ class Job(JobState):
             Name, number of rows, size in bytes, folder and paths of the parts.
         """
         named = [("outputs", name) for name in self.output_names()] + [("losses", None), ("failures", None)]
+        self.__dict__.pop("_ancestors", None)  # the paths must be those of now
         return self._read(lambda sources: [self._table(kind, name, parts(sources, kind, name)) for kind, name in named])
 
     def _table(self, kind: str, name: str | None, rows: Sequence[PartRows]) -> Table:
@@ -192,7 +193,7 @@ class Job(JobState):
         if isinstance(found, Reopening):
             what = f"job {self.name!r} was compacted while its rows were read"
             hint = f"open the output again: job.outputs({output!r})"
-            found.reopened(lambda: self.outputs(output), JobError(what, where=self.files.url, hint=hint))
+            found.reopened(lambda: self.outputs(output), PartsReplaced(what, where=self.files.url, hint=hint))
         return found
 
     def losses(self, *, params: bool = False) -> pa.Table:

@@ -71,11 +71,6 @@ class Files:
         """The folder of the storage on this machine; None: it is not a folder."""
         return self.url if "://" not in self.url else None
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the files lie in a folder of this machine."""
-        return isinstance(self._backend, LocalFolder)
-
     def brief(self) -> Files:
         """Return the same files for a caller who cannot wait: mops gives up after seconds instead of minutes."""
         return Files(self._backend, self.url, BRIEF)

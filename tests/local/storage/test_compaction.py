@@ -18,7 +18,8 @@ import pytest
 from made import AtRequest, created, hooked
 from retried_jobs import HEALTHY, OUTPUT, Outcome, World, pairs
 
-from mops.errors import CorruptRecord, JobError, MopsError, Superseded
+from mops.errors import CorruptRecord, JobError, MopsError, PartsReplaced, Superseded
+from mops.jobs import export as exporting
 from mops.jobs.clean import clean
 from mops.jobs.delete import delete, plan_deletion
 from mops.jobs.export import Format, export
@@ -32,6 +33,7 @@ from mops.storage.job_records import load_job
 from mops.storage.joblog.compactions import CompactionLog
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Part
+from mops.storage.joblog.verify import verify
 from mops.storage.joblog.whole import read_whole
 from mops.storage.paths import JobPaths
 
@@ -205,7 +207,7 @@ def test_verify_finds_a_compaction_that_does_not_fit(fresh):
         (
             "removed",
             ("jobs/first/losses/9-9.parquet",),
-        ): "it removes jobs/first/losses/9-9.parquet, which does not count",
+        ): "it removes parts that do not count: jobs/first/losses/9-9.parquet",
         ("removed", tuple(good["removed"][::-1])): "it removes parts that do not follow one another in the table of",
         ("ranges", ((0, 5),)): "its groups are not those of the parts that it removes",
         ("part", (good["part"][0], 99, *good["part"][2:])): "its part has 99 rows instead of",
@@ -435,8 +437,9 @@ def test_a_lost_part_is_an_error_although_there_was_a_compaction(storage, world)
         rows.to_table()
 
 
-def test_readers_in_a_loop_see_every_row_while_compactions_run(local):
-    world = made(Files.open(local.url))
+@pytest.mark.parametrize("kind", ["local", pytest.param("azure", marks=pytest.mark.azurite)])
+def test_readers_in_a_loop_see_every_row_while_compactions_run(request, kind):
+    world = made(Files.open(request.getfixturevalue(kind).url))
     expected, wrong, is_over = rows_of(Job(world.files, "first")), [], threading.Event()
 
     def read() -> None:
@@ -468,6 +471,67 @@ def test_an_export_during_a_compaction_is_whole(local, tmp_path):
     }
 
 
+def test_an_export_starts_a_table_again_if_a_compaction_replaces_its_parts(local, tmp_path, monkeypatch):
+    """It failed, with advice for Python, if the compaction came after the first batch."""
+    world = made(Files.open(local.url))
+    write, names = exporting._write, []
+
+    def interrupted(name, source, *rest):
+        names.append(name)
+        if names == ["daily"]:
+            world.compact("first")
+            raise PartsReplaced("replaced", where="here")
+        return write(name, source, *rest)
+
+    monkeypatch.setattr(exporting, "_write", interrupted)
+    done = export(Job(world.files, "first"), tmp_path, Format.CSV, overwrite=False)
+    assert names[:2] == ["daily", "daily"]
+    assert {file.name: file.rows for file in done}["daily"] == 12
+
+
+def test_a_blob_that_is_removed_while_arrow_reads_it_is_a_missing_file(azure):
+    """It was an error of Azure's client, after which no reader looked for the new parts."""
+    files = Files.open(azure.url)
+    files.put("a", b"x" * 100_000_000)
+    filesystem, path = files.arrow("a")
+    with filesystem.open_input_file(path) as opened:
+        assert opened.read(10) == b"x" * 10
+        files.remove(["a"])
+        opened.seek(90_000_000)
+        with pytest.raises(FileNotFoundError):
+            opened.read(10)
+
+
+def test_paths_of_a_derived_job_are_those_after_a_compaction_of_its_parent(fresh):
+    """A Job object that had been read named removed files."""
+    derived = fresh.derive(Job(fresh.files, "first"), "again", "timeout")
+    derived.losses()
+    fresh.compact("first")
+    assert all(fresh.files.size(path) for path in derived.paths(OUTPUT))
+    named = [path.removeprefix(f"{fresh.files.url}/") for table in derived.tables() for path in table.paths]
+    assert all(fresh.files.size(path) for path in named)
+
+
+def test_verify_of_a_job_that_ends_and_is_compacted_meanwhile_finds_no_problem():
+    for number in itertools.count(1):
+        world = World(Files.open(f"memory://ends-{number}"), 4)
+        job = world.first([HEALTHY] * 4, [1] * 4)
+        ends = JobPaths("first").log_record(6)
+        end = world.files.get(ends)
+        world.files.remove([ends])
+
+        def finish(world: World = world, path: str = ends, end: bytes = end) -> None:
+            world.files.put(path, end)
+            compact(world.files, load_job(world.files, "first"), plan=pairs)
+
+        act = AtRequest(number, finish)
+        found = verify(hooked(world.files, act), JobPaths("first"), 4)
+        assert not [problem for problem in found if "missing" in problem], number
+        if not act.has_acted:
+            return
+        assert job.verify() == []
+
+
 # The end of an attempt, and deletions
 
 
@@ -485,6 +549,26 @@ def test_a_fault_of_the_compaction_at_the_end_is_a_warning(fresh, monkeypatch, c
     fresh.files.remove(Job(fresh.files, "first").paths(OUTPUT)[:1])
     compact_at_end(fresh.files, load_job(fresh.files, "first"))
     assert "first: the results are complete, but small parts were not merged" in caplog.text
+
+
+def test_no_error_of_the_compaction_at_the_end_fails_a_complete_job(fresh, monkeypatch, caplog):
+    monkeypatch.setattr(compactor, "MANY_PARTS", 4)
+    monkeypatch.setattr(compactor, "compact", lambda *_, **__: 1 / 0)
+    compact_at_end(fresh.files, load_job(fresh.files, "first"))
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_ctrl_c_during_the_compaction_at_the_end_reaches_the_caller(fresh, monkeypatch, caplog):
+    """A program that runs studies in a loop began the next one."""
+
+    def pressed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compactor, "MANY_PARTS", 4)
+    monkeypatch.setattr(compactor, "compact", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        compact_at_end(fresh.files, load_job(fresh.files, "first"))
+    assert "stopped merging small parts; the results are complete" in caplog.text
 
 
 def test_a_deletion_removes_every_file_of_a_compaction(world):

@@ -518,7 +518,7 @@ def test_after_a_write_without_an_answer_nothing_else_is_written(faulty):
         log.commit(Ranges.of([0]), [], ONE)
     backend.dead = False
     for other in (lambda: log.commit(Ranges.of([1]), [], ONE), lambda: log.end("failed", ONE)):
-        with pytest.raises(StorageUnavailable, match="the commit was written"):
+        with pytest.raises(StorageUnavailable, match="the storage has the commit record"):
             other()
     assert opened(files).read().k == 1
 

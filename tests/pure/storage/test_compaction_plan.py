@@ -93,6 +93,11 @@ def test_tables_with_fewer_parts_than_asked_are_left_alone():
     assert {table_of(run[0].part.path) for run in merges(parts, fewest_in_table=6)} == {TABLES[0]}
 
 
+def test_a_merge_has_at_most_as_many_parts_as_asked():
+    parts = current_parts(commits_of([[1]] * 20), ())
+    assert [len(run) for run in merges(parts, most_in_merge=8)] == [8, 8, 4]
+
+
 def test_a_record_that_removes_parts_that_do_not_count_is_corrupt():
     commits = commits_of([[1, 1]] * 4)
     compact = compact_of(current_parts(commits, ())[::2], 2, 1)

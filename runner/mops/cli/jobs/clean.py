@@ -18,7 +18,7 @@ def clean(
     job: JobArgument,
     last_attempt: Annotated[
         bool,
-        typer.Option("--last-attempt", help="Also remove what the last attempt left, and cancel the job"),
+        typer.Option("--last-attempt", help="Also remove files of the last attempt; cancel an interrupted job"),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files without removing them")] = False,
     storage: StorageOption = None,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs
 from azure.core import exceptions as azure
 from fsspec.asyn import sync
@@ -98,7 +102,7 @@ class AzureBlobs:
         self._unless_absent(lambda: self._ask(self._blob(path).delete_blob))
 
     def arrow(self, path: str) -> tuple[pyarrow.fs.FileSystem, str]:
-        return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(self._fs)), f"{self._container}/{self._key(path)}"
+        return pyarrow.fs.PyFileSystem(_Handler(self._fs)), f"{self._container}/{self._key(path)}"
 
     def free_bytes(self) -> int | None:
         return None
@@ -139,3 +143,46 @@ class AzureBlobs:
 
     def _path(self, key: str) -> str:
         return key.removeprefix(f"{self._root}/") if self._root else key
+
+
+class _Handler(pyarrow.fs.FSSpecHandler):  # type: ignore[misc]
+    """Opens blobs for Arrow. A blob that is removed while it is read is a file that does not exist."""
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        """Open a blob for reading at any position."""
+        return pa.PythonFile(_Blob(self.fs.open(path, mode="rb"), path), mode="r")
+
+
+class _Blob(io.RawIOBase):
+    """A blob that adlfs has opened. adlfs translates the error for a missing blob only when it opens one."""
+
+    def __init__(self, blob: Any, path: str):
+        self._file, self._path = blob, path
+
+    def read(self, size: int = -1) -> bytes:
+        """Return bytes from the present position."""
+        try:
+            return bytes(self._file.read(size))
+        except azure.ResourceNotFoundError as removed:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path) from removed
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position."""
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        """Return the position."""
+        return int(self._file.tell())
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def close(self) -> None:
+        """Close the blob."""
+        self._file.close()
+        super().close()

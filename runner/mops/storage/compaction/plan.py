@@ -23,7 +23,9 @@ Merge: TypeAlias = Sequence[CurrentPart]
 """Parts of one table that follow one another, in the order of the table."""
 
 
-def merges(parts: Iterable[CurrentPart], fewest_in_table: int = FEWEST_PARTS) -> list[Merge]:
+def merges(
+    parts: Iterable[CurrentPart], fewest_in_table: int = FEWEST_PARTS, most_in_merge: int | None = None
+) -> list[Merge]:
     """Return what to merge, so that the rows of each table keep their order.
 
     Parameters
@@ -32,21 +34,23 @@ def merges(parts: Iterable[CurrentPart], fewest_in_table: int = FEWEST_PARTS) ->
         All parts of the job that count, in their order.
     fewest_in_table
         Leave a table alone if fewer of its parts would be merged.
+    most_in_merge
+        The most parts of one merge; None: any number.
     """
     tables = defaultdict[tuple[str, str | None], list[CurrentPart]](list)
     for part in parts:
         tables[table_of(part.part.path)].append(part)
-    found = [[run for run in _runs(table) if len(run) >= FEWEST_PARTS] for table in tables.values()]
+    found = [[run for run in _runs(table, most_in_merge) if len(run) >= FEWEST_PARTS] for table in tables.values()]
     return [run for runs in found if sum(map(len, runs)) >= fewest_in_table for run in runs]
 
 
-def _runs(table: Iterable[CurrentPart]) -> Iterator[Merge]:
+def _runs(table: Iterable[CurrentPart], most: int | None) -> Iterator[Merge]:
     """Yield small parts that follow one another and fit into one part."""
     run: list[CurrentPart] = []
     n_bytes = 0
     for part in table:
         is_small = part.part.bytes < SMALL_BYTES
-        if not is_small or n_bytes + part.part.bytes > FULL_BYTES:
+        if not is_small or n_bytes + part.part.bytes > FULL_BYTES or len(run) == most:
             yield run
             run, n_bytes = [], 0
         if is_small:

@@ -57,6 +57,8 @@ def verify(files: Files, paths: JobPaths, total_groups: int, taken_over: Ranges 
         # Without records that do not fit, because it is unknown which parts count.
         compacts = [] if bad else [record for record in compactions if isinstance(record, Compact)]
         bad += _part_problems(files, [one.part for one in current_parts(commits, compacts)])
+        if bad and end is None and len(_readable(files, paths.log, LOG_RECORDS)[0]) > len(records):
+            return verify(files, paths, total_groups, taken_over)  # the job has ended meanwhile, and was compacted
         if not bad or len(_compactions(files, paths, end)[0]) == len(compactions):
             return problems + bad
 
