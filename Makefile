@@ -59,6 +59,7 @@ bench: setup
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/limits.py
 	$(BIN)/python bench/shares.py
+	$(BIN)/python bench/compaction.py
 
 # dist/mops_runner-VERSION-py3-none-any.whl, to install without a clone.
 wheel: setup
