@@ -6,7 +6,7 @@ A runner runs in this process, in a detached process (jobs/detached.py), or in a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from mops.jobs import detached
 from mops.jobs.detached import DetachedRunner
 from mops.jobs.job import Job
 from mops.jobs.location import Location, locate
+from mops.project.functions import Code
 from mops.service.service import KubernetesRunner, Service
 from mops.settings import Settings
 from mops.storage.files import Files
@@ -55,16 +56,35 @@ class RunOptions(TypedDict, total=False):
     on_detach: Callable[[Job, StartedRunner], None]
 
 
-def shows_run_options(function: F) -> F:
-    """Show the names of :class:`RunOptions` in a function's signature: for ``help``, and completion in notebooks."""
-    signature = inspect.signature(function)
-    *named, _ = signature.parameters.values()
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind.__forward_arg__)
-        for name, kind in RunOptions.__annotations__.items()
-    ]
-    function.__signature__ = signature.replace(parameters=[*named, *shared])  # type: ignore[attr-defined]
-    return function
+class StudyParts(TypedDict, total=False):
+    """Keyword arguments that are a study; :func:`mops.jobs.submit.submit` describes each."""
+
+    model: Code
+    targets: Sequence[Code]
+    sets: object
+    replicates: int
+    scenario: str
+    outputs: Sequence[str]
+
+
+class SubmitOptions(RunOptions, StudyParts, total=False):
+    """Keyword arguments of submit."""
+
+
+def shows_options(kinds: type[RunOptions]) -> Callable[[F], F]:
+    """Show the names of options in a function's signature: for ``help``, and completion in notebooks."""
+
+    def show(function: F) -> F:
+        signature = inspect.signature(function)
+        *named, _ = signature.parameters.values()
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind.__forward_arg__)
+            for name, kind in kinds.__annotations__.items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*named, *shared])  # type: ignore[attr-defined]
+        return function
+
+    return show
 
 
 @dataclass(frozen=True)

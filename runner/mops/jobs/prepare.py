@@ -6,9 +6,11 @@ import logging
 import os
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,11 +18,11 @@ from mops.errors import UsageError, path_refused
 from mops.jobs.location import path_text
 from mops.project.bundle import Bundle, pack
 from mops.project.bundle_cache import cache_folder, unpack
-from mops.project.project import ModelSpec, entry_outside_root, find_root, read_registry, resolve
+from mops.project.project import ModelSpec, entry_outside_root, read_registry, resolve
+from mops.project.study_source import given_study, read_study
 from mops.storage.files import canonical_url
 from mops.storage.job_options import JobOptions
 from mops.storage.job_records import JobRecord
-from mops.study.json_file import read_json, read_text
 from mops.study.study_file import Study, parse_study
 from mops.system.heap import trim_heap
 from mops.task import JobContext
@@ -31,7 +33,7 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 _NAME_LIMIT = 60
 
-_STUDY_HINT = "write the study to a JSON file and pass its path, like mops.submit('study.json')"
+_STUDY_HINT = "pass the path of a study file, like mops.submit('study.json'), a dict, or model=... and sets=..."
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class PreparedStudy:
         The text of the study file.
     root
         The project root.
+    label, name
+        What a new job's name begins with (None: the project's name), and the name of the study for people.
     """
 
     study: Study
@@ -51,15 +55,19 @@ class PreparedStudy:
     root: Path
     spec: ModelSpec
     bundle: Bundle
+    label: str | None
+    name: str
 
 
-def prepare(study: str | Path, project: str | Path | None = None, storage: str | None = None) -> PreparedStudy:
+def prepare(
+    study: str | Path | Mapping[str, Any], project: str | Path | None = None, storage: str | None = None
+) -> PreparedStudy:
     """Read and check a study and its project; write nothing except to the cache of bundles.
 
     Parameters
     ----------
     study
-        Path of the study file.
+        Path of the study file, or the study itself (:func:`mops.project.study_source.given_study`).
     project
         The project root; None: mops finds it from the place of the study.
     storage
@@ -68,22 +76,24 @@ def prepare(study: str | Path, project: str | Path | None = None, storage: str |
     Raises
     ------
     StudyError
-        The study file has problems; the error lists all of them.
+        The study has problems; the error lists all of them.
     BundleError, ModelError, UsageError
         The project cannot be packed, or does not name the model.
     """
-    path = Path(path_text(study, "study", _STUDY_HINT))
-    text = read_text(path, "study")
-    data = read_json(text, where=str(path), apart="parameter_sets")
-    parsed = parse_study(data, where=str(path), folder=path.parent)
+    root = _project(project) if project is not None else None
+    if isinstance(study, Mapping):
+        source = given_study(study, root)
+    else:
+        source = read_study(Path(path_text(study, "study", _STUDY_HINT)), root)
+    root = source.root
+    parsed = parse_study(source.data, where=source.where, folder=source.folder)
     trim_memory()
-    root = _project(project) if project is not None else find_root(path)
     spec = resolve(parsed, root, read_registry(root))
-    _warn_outside_root(spec, root, path.parent)
+    _warn_outside_root(spec, root, source.folder)
     results = canonical_url(storage) if storage else "://"
-    bundle = pack(root, None if "://" in results else Path(results))
+    bundle = pack(root, None if "://" in results else Path(results), source.files)
     unpack(bundle.digest, lambda: bundle.data, cache_folder())  # the check runs the bundle, not the folder
-    return PreparedStudy(parsed, text, root, spec, bundle)
+    return PreparedStudy(parsed, source.text, root, spec, bundle, source.label, source.name)
 
 
 def _warn_outside_root(spec: ModelSpec, root: Path, folder: Path) -> None:
@@ -112,15 +122,9 @@ def _project(folder: str | Path) -> Path:
     return root
 
 
-def job_name(study_path: Path, root: Path, now: datetime) -> str:
+def job_name(prepared: PreparedStudy, now: datetime) -> str:
     """Return a new name: the name of the study or its project, the date, and four random characters."""
-    stem = study_path.stem if study_path.stem != "study" else root.name
-    return f"{_slug(stem) or 'study'}-{now:%y%m%d}-{secrets.token_hex(2)}"
-
-
-def study_name(path: Path) -> str:
-    """Return the name of a study: its file's, or its folder's if the file is a study.json."""
-    return path.stem if path.stem != "study" else path.absolute().parent.name
+    return f"{_slug(prepared.label or prepared.root.name) or 'study'}-{now:%y%m%d}-{secrets.token_hex(2)}"
 
 
 def retry_name(parent: str, now: datetime) -> str:
@@ -144,7 +148,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def make_record(name: str, prepared: PreparedStudy, options: JobOptions, study: str) -> JobRecord:
+def make_record(name: str, prepared: PreparedStudy, options: JobOptions) -> JobRecord:
     """Return the record of a new job."""
     return JobRecord(
         job=name,
@@ -154,7 +158,7 @@ def make_record(name: str, prepared: PreparedStudy, options: JobOptions, study: 
         n_groups=len(prepared.study.groups),
         n_simulations=prepared.study.n_simulations,
         options=options,
-        study=study,
+        study=prepared.name,
         project=str(prepared.root),
     )
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Literal, TypeAlias, Unpack, cast
 
 from mops.attempt.attempt import Attempt, job_context, simulations_grace
 from mops.attempt.reporting.progress import Snapshot
 from mops.cluster.worker_losses import Pods
-from mops.errors import BundleError, JobError
+from mops.errors import BundleError, JobError, UsageError
 from mops.jobs import derived_jobs
 from mops.jobs.job import Job
-from mops.jobs.launch import Launch, RunOptions, shows_run_options
+from mops.jobs.launch import Launch, RunOptions, StudyParts, SubmitOptions, shows_options
 from mops.jobs.prepare import (
     PreparedStudy,
     checked_name,
@@ -23,7 +23,6 @@ from mops.jobs.prepare import (
     make_record,
     prepare,
     retry_name,
-    study_name,
     trim_memory,
 )
 from mops.jobs.status import job_state
@@ -31,7 +30,7 @@ from mops.project.bundle import differing_files, pack
 from mops.project.bundle_cache import cache_folder, unpack
 from mops.service.service import Service
 from mops.settings import PREFIX, Settings
-from mops.storage.job_records import JobRecord, create_derived, create_job, load_job
+from mops.storage.job_records import JobRecord, create_derived, create_job, job_exists, load_job, params_digest
 from mops.storage.joblog.log import JobLog
 from mops.storage.joblog.records import Asked
 from mops.storage.joblog.starting import check_start
@@ -43,25 +42,31 @@ from mops.storage.paths import JobPaths, bundle_path
 from mops.task import JobContext
 from mops.worker.environment.options import ChildEnvironment, child_environment
 
+IfExists: TypeAlias = Literal["error", "open", "resume"]
+
 _FILES_SHOWN = 5
+_KEY_OF = {"sets": "parameter_sets", "replicates": "n_replicates"}
 
 
-@shows_run_options
+@shows_options(SubmitOptions)
 def submit(
-    study: str | Path,
+    study: str | Path | Mapping[str, Any] | None = None,
     *,
     project: str | Path | None = None,
     storage: str | Path | None = None,
     name: str | None = None,
+    if_exists: IfExists = "error",
     on_start: Callable[[PreparedStudy, Job], None] = lambda *_: None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[SubmitOptions],
 ) -> Job:
     """Run a study and return its job when the job has ended.
 
     Parameters
     ----------
     study
-        Path of a study.json.
+        Path of a study.json, or a mapping with its keys; None: ``model`` and ``sets`` are the study. Wherever a
+        mapping names code, it may have a function or class, also one of a notebook: mops copies its source, and the
+        imports, functions and constants that it uses, into the job's bundle.
     project
         The folder with the model; None: mops finds it from the place of the study.
     storage
@@ -69,8 +74,24 @@ def submit(
         ``mops-storage`` in the project.
     name
         The job's name (lower-case letters, digits and single hyphens); None: mops makes one from the study's name.
+    if_exists : {"error", "open", "resume"}
+        What to do if a job of this ``name`` exists: raise JobError; return it as it is; or continue it if it is not
+        complete, and return it. A job with another study is an error in each case.
     on_start
         Called with the prepared study and the job, when the job exists and before it runs.
+    model : function, class or str
+        The model: ``f(params, seed)``, or text like ``"module:name"``.
+    targets : sequence of functions or str
+        The targets; not given: those that the project registers.
+    sets : table, sequence of mappings, or path
+        The parameter sets: a pandas, polars or pyarrow table with a column for each parameter, a list of dicts, or
+        the path of a CSV or Parquet file.
+    replicates : int
+        Simulations of each set; not given: 1.
+    scenario : str
+        Passed to the model; not given: ``"baseline"``.
+    outputs : sequence of str
+        The outputs to keep; not given: all.
     env : mapping of str to str or None
         Variables for the model. mops keeps a value with the job. It never keeps a variable whose value is None: the
         runner takes the value from its own environment.
@@ -114,14 +135,22 @@ def submit(
     >>> job = mops.submit("study.json", name="waves", env={"MODE": "fast"})
     >>> job.status().state
     'succeeded'
+
+    >>> sets = pd.DataFrame({"beta": [0.2, 0.3, 0.4]})
+    >>> job = mops.submit(model=simulate, targets=[peak], sets=sets, replicates=5)
     """
-    launch = Launch.of(options, storage=storage)
-    prepared = prepare(study, project, launch.location.storage)
-    name = checked_name(name) if name else job_name(Path(study), prepared.root, datetime.now(UTC))
+    parts, run_options = _split(options)
+    launch = Launch.of(run_options, storage=storage)
+    prepared = prepare(_one_study(study, parts), project, launch.location.storage)
+    name = checked_name(name) if name else job_name(prepared, datetime.now(UTC))
     files = launch.location.open(prepared.root)
     files.brief().list(JobPaths(name).root)  # a storage out of reach shows within seconds, before the model's import
     job = Job(files, name)
-    record = make_record(name, prepared, launch.options, study_name(Path(study)))
+    record = make_record(name, prepared, launch.options)
+    if if_exists != "error" and job_exists(files, name):
+        _refuse_other_study(job, record, prepared)
+        is_complete = JobLog(files, JobPaths(name)).read().complete
+        return job if if_exists == "open" or is_complete else resume(job, **run_options)
     shared = job_context(name, prepared.bundle.digest, files.url, prepared.spec, launch.settings)
     context = context_for(prepared, launch.child.of(shared))
     pending = [prepared]
@@ -139,7 +168,51 @@ def submit(
     return job
 
 
-@shows_run_options
+def _split(options: SubmitOptions) -> tuple[StudyParts, RunOptions]:
+    """Return the options that are a study, and the others."""
+    parts = {key: value for key, value in options.items() if key in StudyParts.__annotations__ and value is not None}
+    others = {key: value for key, value in options.items() if key not in StudyParts.__annotations__}
+    return cast("StudyParts", parts), cast("RunOptions", others)
+
+
+def _one_study(study: str | Path | Mapping[str, Any] | None, parts: StudyParts) -> str | Path | Mapping[str, Any]:
+    """Return the study of a call, which gives it whole or in parts."""
+    if study is None and {"model", "sets"} <= parts.keys():
+        return {_KEY_OF.get(name, name): value for name, value in parts.items()}
+    if study is None or parts:
+        raise UsageError(
+            "a call gives either a study, or model=... and sets=...",
+            where="mops.submit",
+            hint="mops.submit('study.json'), or mops.submit(model=simulate, sets=table, replicates=5)",
+        )
+    return study
+
+
+def _refuse_other_study(job: Job, new: JobRecord, prepared: PreparedStudy) -> None:
+    """Raise if an existing job does not have this study, these parameter sets and this code."""
+    old = job.record
+    different = [
+        what
+        for what, before, now in (
+            ("the project's files", old.bundle, new.bundle),
+            ("the model, scenario, outputs or targets", old.spec, new.spec),
+            (
+                "the parameter sets",
+                params_digest(job.files, job.name),
+                encode_groups(prepared.study.groups, job.files.spool()).digest,
+            ),
+        )
+        if before != now
+    ]
+    if different:
+        raise JobError(
+            f"job {job.name!r} exists and has another study: {' and '.join(different)} differ",
+            where=job.files.url,
+            hint="give the new study another name",
+        )
+
+
+@shows_options(RunOptions)
 def resume(
     job: Job,
     *,
@@ -204,7 +277,7 @@ def resume(
     return job
 
 
-@shows_run_options
+@shows_options(RunOptions)
 def retry(
     job: Job,
     verdicts: str | Iterable[str],

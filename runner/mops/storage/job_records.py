@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mops.project.bundle import Bundle
     from mops.storage.backends.spool import Spool
 
+_HEAD_BYTES = 200
 _PIECE_CHARACTERS = 2**20
 
 
@@ -278,6 +280,21 @@ def _put_record(files: Files, record: JobRecord) -> bool:
 def _taken(files: Files, job: str) -> JobError:
     hint = f"choose another name; to continue a job that has stopped: mops jobs resume {job}"
     return JobError(f"job {job!r} exists already", where=files.url, hint=hint)
+
+
+def job_exists(files: Files, job: str) -> bool:
+    """Tell whether a job of this name exists."""
+    return JOB_RECORDS.read(files, JobPaths(job).record) is not None
+
+
+def params_digest(files: Files, job: str) -> str | None:
+    """Return the SHA-256 of the parameters that a job was submitted with; None: it was derived from another job."""
+    try:
+        head = files.get(JobPaths(job).study)[:_HEAD_BYTES].decode(errors="replace")
+    except FileNotFoundError:
+        return None
+    found = re.search(r'"params_sha256":"([0-9a-f]{64})"', head)
+    return found[1] if found else None
 
 
 def load_job(files: Files, job: str) -> JobRecord:

@@ -1,0 +1,136 @@
+"""A study as ``mops.submit`` takes it: the path of a file, a dict, or a model with sets, in Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from mops.errors import UsageError
+from mops.project.functions import FILE, SubmittedFunctions
+from mops.project.project import find_root
+from mops.study.json_file import read_json, read_text
+
+_GIVEN = "the study given to mops"
+
+
+@dataclass(frozen=True)
+class StudySource:
+    """The text of a study, before it is checked.
+
+    Parameters
+    ----------
+    text
+        JSON, as the job keeps it.
+    data
+        The decoded text.
+    where
+        The place, for errors: a path, or that a program gave the study.
+    folder
+        Files that the study names are relative to it.
+    root
+        The project root.
+    label
+        What a new job's name begins with; None: the project's name.
+    name
+        The name of the study, for people.
+    files
+        Texts that the bundle has besides the project's files, by name.
+    """
+
+    text: str
+    data: object
+    where: str
+    folder: Path
+    root: Path
+    label: str | None
+    name: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def read_study(path: Path, root: Path | None) -> StudySource:
+    """Read a study file.
+
+    Parameters
+    ----------
+    root
+        The project root; None: found from the place of the file.
+
+    Raises
+    ------
+    UsageError, StudyError
+        The file cannot be read, or is not JSON.
+    """
+    text = read_text(path, "study")
+    data = read_json(text, where=str(path), apart="parameter_sets")
+    label = path.stem if path.stem != "study" else None
+    name = label or path.absolute().parent.name
+    return StudySource(text, data, str(path), path.parent, root or find_root(path), label, name)
+
+
+def given_study(study: Mapping[str, Any], root: Path | None) -> StudySource:
+    """Return a study that a program gives as a mapping with the keys of study.json.
+
+    Parameters
+    ----------
+    study
+        ``model`` and ``targets`` may be functions, and ``parameter_sets`` a table of any library that Arrow can read
+        (pandas, polars, pyarrow), with a column for each parameter. A null means that a set lacks the parameter.
+    root
+        The project root; None: found from the working folder.
+
+    Raises
+    ------
+    UsageError, ModelError
+        Something in it is neither JSON nor a table, or a function cannot be copied.
+    """
+    folder = Path.cwd()
+    root = root or find_root(folder / "study.json")
+    functions, data = SubmittedFunctions(root), dict(study)
+    model = data.get("model")
+    if "model" in data:
+        data["model"] = functions.entry_point(model)
+    if isinstance(targets := data.get("targets"), Sequence) and not isinstance(targets, str):
+        data["targets"] = [functions.entry_point(target) for target in targets]
+    if "parameter_sets" in data:
+        data["parameter_sets"] = _sets(data["parameter_sets"])
+    try:
+        text = json.dumps(data, default=_plain, ensure_ascii=False)
+    except (TypeError, ValueError) as bad:
+        raise UsageError(f"a value of the study is not JSON: {bad}", where=_GIVEN, hint="use numbers and text") from bad
+    label = getattr(model, "__name__", None)
+    source = functions.source()
+    files = {FILE: source.encode()} if source else {}
+    return StudySource(text, json.loads(text), _GIVEN, folder, root, label, label or folder.name, files)
+
+
+def _sets(sets: object) -> object:
+    """Return parameter sets as a list of mappings; what is no table stays as it is."""
+    if hasattr(sets, "__arrow_c_stream__"):
+        rows = pa.table(sets).to_pylist()
+    elif hasattr(sets, "__dataframe__") or hasattr(sets, "to_records"):  # pandas before 2.2
+        rows = pa.Table.from_pandas(sets, preserve_index=False).to_pylist()
+    elif isinstance(sets, str):
+        return sets  # a file
+    elif isinstance(sets, Sequence):
+        return list(sets)
+    else:
+        raise UsageError(
+            f"parameter sets of type {type(sets).__name__}",
+            where=_GIVEN,
+            hint="pass a list of dicts, a table (pandas, polars, pyarrow), or the path of a CSV or Parquet file",
+        )
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def _plain(value: object) -> object:
+    """Return a number of numpy as Python's, and a path as text."""
+    if isinstance(value, Path):
+        return str(value)
+    if callable(item := getattr(value, "item", None)):
+        return item()
+    raise TypeError(f"{value!r} of type {type(value).__name__}")
