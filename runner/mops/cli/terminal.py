@@ -16,8 +16,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Table
 from rich.text import Text
 
+from mops.attempt.reporting.display import figures
 from mops.errors import MopsError, UsageError
-from mops.units import bytes_text, duration, rate, without_numbers
+from mops.units import bytes_text, without_numbers
 from mops.verdicts import Report
 
 if TYPE_CHECKING:
@@ -179,19 +180,3 @@ class _Lines:
         if time.monotonic() - self._last >= _LINE_SECONDS:
             self._last = time.monotonic()
             say(figures(now))
-
-
-def figures(now: Snapshot) -> str:
-    """Return the progress of a job in one line."""
-    parts = [
-        f"{now.finished.simulations:,} of {now.total:,} simulations",
-        f"{now.finished.simulations_failed:,} failed",
-        f"{now.left:,} left",
-    ]
-    if now.rate:
-        parts.append(rate(now.rate))
-    if now.seconds_left is not None and now.left:
-        parts.append(f"{duration(now.seconds_left)} to go")
-    if now.memory_bytes:
-        parts.append(size(now.memory_bytes))
-    return ", ".join(parts)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, TypedDict, TypeVar
 
 from mops.attempt.attempt import Attempt
+from mops.attempt.reporting.display import displayed
 from mops.attempt.reporting.progress import Snapshot
 from mops.errors import OptionsError, Problem, UsageError
 from mops.jobs import detached
@@ -103,6 +104,8 @@ class Launch:
         A line for each option that differs from what the job had before.
     child
         The checked variables and interpreter.
+    on_progress
+        None: a terminal or a notebook shows the progress.
     """
 
     settings: Settings
@@ -112,7 +115,7 @@ class Launch:
     options: JobOptions
     changes: list[str]
     child: ChildEnvironment
-    on_progress: Callable[[Snapshot], None]
+    on_progress: Callable[[Snapshot], None] | None
     on_detach: Callable[[Job, StartedRunner], None]
 
     @classmethod
@@ -167,7 +170,7 @@ class Launch:
             options=replace(options, pod=pod),
             changes=options.changes_since(before),
             child=child,
-            on_progress=given.get("on_progress") or (lambda _: None),
+            on_progress=given.get("on_progress"),
             on_detach=given.get("on_detach") or (lambda *_: None),
         )
 
@@ -183,10 +186,11 @@ class Launch:
         asked
             The request that the attempt carries out.
         """
-        attempt = Attempt(files, record, context, self.settings, create, self.on_progress, asked=asked)
         if self.service is None and not self.detach:
-            attempt.run()
+            with nullcontext(self.on_progress) if self.on_progress else displayed() as on_progress:
+                Attempt(files, record, context, self.settings, create, on_progress, asked=asked).run()
             return
+        attempt = Attempt(files, record, context, self.settings, create, asked=asked)
         launcher: Launcher = replace(self.service, study=record.study).launcher if self.service else detached.launcher
         with launcher(files, record.job) as start_runner:
             attempt.create_only(other_packages=self.service is not None)

@@ -111,7 +111,8 @@ def submit(
         Kubernetes has accepted the runner's Job.
     on_progress : callable
         Called with a ``Snapshot`` about four times a second while this process runs the job. If it raises, mops
-        warns once (RuntimeWarning) and the job continues.
+        warns once (RuntimeWarning) and the job continues. Not given: a terminal shows a line, a notebook shows a bar,
+        and other outputs show nothing.
     on_detach : callable
         Called with the job and its runner when another process runs the job.
 
@@ -181,7 +182,7 @@ def _one_study(study: str | Path | Mapping[str, Any] | None, parts: StudyParts) 
         return {_KEY_OF.get(name, name): value for name, value in parts.items()}
     if study is None or parts:
         raise UsageError(
-            "a call gives either a study, or model=... and sets=...",
+            "the call has neither a study nor a model with sets, or has both",
             where="mops.submit",
             hint="mops.submit('study.json'), or mops.submit(model=simulate, sets=table, replicates=5)",
         )

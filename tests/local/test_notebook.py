@@ -1,0 +1,86 @@
+"""The example notebook runs in a real kernel: progress, results, a second run, an interrupt."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from jupyter_client.manager import start_new_kernel
+from nbclient import NotebookClient
+
+import mops
+from waiting import until
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "notebook"
+
+SLOW = """
+import time
+import mops
+
+
+def simulate(params, seed):
+    open(FOLDER + "/started", "w").close()
+    time.sleep(60)
+    return {"y": [1]}
+
+
+mops.submit(model=simulate, sets=[{"x": x} for x in range(3)], name="slow", local=True)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(EXAMPLE, tmp_path / "notebook"))
+
+
+def run(notebook: nbformat.NotebookNode, folder: Path) -> list[nbformat.NotebookNode]:
+    """Return the code cells of a notebook after a run."""
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def shown(cell: nbformat.NotebookNode, kind: str) -> list[str]:
+    return [output.data[kind] for output in cell.outputs if kind in output.get("data", {})]
+
+
+@pytest.mark.timeout(240)
+def test_the_example_shows_progress_and_results_and_runs_twice(folder: Path) -> None:
+    notebook = nbformat.read(folder / "walks.ipynb", as_version=4)
+    _, submitted, table = run(notebook, folder)
+    (progress,) = shown(submitted, "text/html")
+    assert "<strong>walks</strong>" in progress
+    assert "120 of 120 simulations, 0 failed, 0 left" in progress
+    assert shown(submitted, "text/plain")[-1] == "'succeeded'"
+    assert "0.1" in shown(table, "text/html")[0]  # a drift of 0.1 comes to 10 after 100 days
+    assert not [output for output in submitted.outputs if output.output_type == "stream"]
+    _, again, _ = run(notebook, folder)
+    assert shown(again, "text/plain") == ["'succeeded'"]
+    assert mops.open_job("walks", folder / "mops-storage", local=True).status().attempt == 1
+
+
+@contextmanager
+def kernel(folder: Path) -> Iterator[tuple[Any, Any]]:
+    manager, client = start_new_kernel(cwd=str(folder))
+    try:
+        yield manager, client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+
+
+@pytest.mark.timeout(240)
+def test_an_interrupt_of_a_cell_stops_the_job_and_keeps_it(folder: Path) -> None:
+    with kernel(folder) as (manager, client):
+        client.execute(f"FOLDER = {str(folder)!r}\n")
+        client.execute(SLOW)
+        until((folder / "started").exists)
+        manager.interrupt_kernel()
+        client.execute("print('still here')")
+        until(lambda: "still here" in str(client.get_iopub_msg(timeout=60)["content"]))
+    job = mops.open_job("slow", folder / "mops-storage", local=True)
+    assert job.status().state == "cancelled"
