@@ -39,6 +39,7 @@ class Verb(NamedTuple):
 
 VERBS: Mapping[str, Mapping[str, Verb]] = {
     "": {
+        "run": Verb("mops.cli.jobs.submit:submit", "Run a study, as mops jobs submit does."),
         "connect": Verb("mops.cli.service.connect:connect", "Connect to a cluster service, so that jobs run there."),
         "dashboard": Verb(
             "mops.cli.service.dashboard:dashboard", "Forward the Dask dashboard of the connected service."
@@ -155,7 +156,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for group, (summary, example) in {

@@ -14,7 +14,11 @@ from mops.errors import Problem, StudyError, UsageError, path_refused
 from mops.study.problems import json_path, shown
 from mops.study.values import text_fault
 
+_OTHER_LANGUAGES = {".yaml": "YAML", ".yml": "YAML", ".toml": "TOML", ".json5": "JSON5", ".jsonc": "JSON with comments"}
 _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_COMMENTS = ("//", "/*", "#")
+_JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_PYTHON_WORD = re.compile(r"(True|False|None)\b")
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -31,6 +35,12 @@ def read_text(path: Path, what: str) -> str:
     UsageError, StudyError
         The file does not exist, is not readable, or is not UTF-8.
     """
+    if language := _OTHER_LANGUAGES.get(path.suffix.lower()):
+        raise UsageError(
+            f"this {what} file is {language}, and mops reads JSON",
+            where=str(path),
+            hint=f"convert it to {path.stem}.json; in Python, mops.submit takes a dict",
+        )
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -107,14 +117,31 @@ def read_json(text: str, *, where: str, what: str = "study", apart: str | None =
         if marks or _MAYBE_SURROGATE.search(text):
             problems = list(_marked(found, "$"))
     except json.JSONDecodeError as bad:
-        problems = [Problem(f"line {bad.lineno}, column {bad.colno}", bad.msg)]
+        problems = [_unreadable(bad)]
     except ValueError as bad:  # an integer beyond Python's limit of digits
         problems = [Problem("$", f"a number is too long: {bad}")]
     except RecursionError:
         problems = [Problem("$", "lists and objects are nested too deeply")]
     if problems:
-        raise StudyError(f"the {what} file is not JSON", shown(problems), where=where)
+        kind = "strict JSON" if marks else "JSON"
+        raise StudyError(f"the {what} file is not {kind}", shown(problems), where=where)
     return found
+
+
+def _unreadable(bad: json.JSONDecodeError) -> Problem:
+    """Return what is wrong where the reading ended; of JSON's relatives, the habit that JSON does not have."""
+    text, at, message = bad.doc, bad.pos, bad.msg
+    before = len(text[:at].rstrip()) - 1
+    if text.startswith(_COMMENTS, at):
+        message = "JSON has no comments; remove it"
+    elif text.startswith(("}", "]"), at) and text.startswith(",", before):
+        at, message = before, "the last entry has a comma after it; remove the comma"
+    elif text.startswith("'", at):
+        message = "JSON has double quotes and no single quotes"
+    elif found := _PYTHON_WORD.match(text, at):
+        message = f"{found[0]} is Python; write {_JSON_WORDS[found[0]]}"
+    place = json.JSONDecodeError("", text, at)
+    return Problem(f"line {place.lineno}, column {place.colno}", message)
 
 
 def _members(text: str, apart: str) -> dict[str, object] | None:

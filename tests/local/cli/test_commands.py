@@ -323,6 +323,21 @@ def test_every_verb_in_the_table_is_a_command(lab: CommandLab, group: str) -> No
         assert lab.run(*group.split(), verb, "--help").out.startswith(f"Usage: mops {f'{group} {verb}'.strip()} ")
 
 
+def test_run_is_short_for_jobs_submit(lab: CommandLab) -> None:
+    lab.write_study(parameter_sets=[{"x": 1}], n_replicates=1)
+    assert lab.run("run", str(lab.study), "--name", "short").code == 0
+    assert lab.run("jobs", "status", "short").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"), [("mops jobs stat", "status"), ("mops ru", "run"), ("mops jobs", "jobs")]
+)
+def test_the_shell_completes_commands(lab: CommandLab, words: str, completed: str) -> None:
+    typed = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_MOPS_COMPLETE": "complete_bash"}
+    ran = subprocess.run([MOPS], env=lab.environment | typed, capture_output=True, text=True, check=False)
+    assert completed in ran.stdout.split()
+
+
 def test_progress_on_a_terminal_shows_all_figures(lab: CommandLab) -> None:
     """On a real pseudo-terminal of 80 columns."""
     lab.write_study(parameter_sets=[{"x": x, "sleep": 0.2} for x in range(10)], n_replicates=1)

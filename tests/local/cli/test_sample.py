@@ -155,7 +155,10 @@ def test_a_space_file_that_is_missing_or_not_json(lab: CommandLab) -> None:
     assert ran.err == f"error: this space file does not exist\n  at: space.json\nhint: {hint}\n"
     space = lab.write("space.json", '{"a": 1, "a": 2}')
     ran = lab.run("study", "sample", space, "-n", 3, "--out", "s.csv")
-    assert ran.err == f"error: the space file is not JSON\n  $: the key 'a' appears twice; keep one\n  at: {space}\n"
+    assert (
+        ran.err
+        == f"error: the space file is not strict JSON\n  $: the key 'a' appears twice; keep one\n  at: {space}\n"
+    )
 
 
 def test_files_are_replaced_only_on_request(lab: CommandLab, space: Path) -> None:

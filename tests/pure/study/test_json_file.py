@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mops.errors import StudyError
+from mops.errors import StudyError, UsageError
 from mops.study.json_file import Elements, read_json, read_text
 from mops.study.study_file import parse_study
 
@@ -23,7 +23,7 @@ def faults(text: str, apart: str | None = None) -> list[tuple[str, str]]:
     """Return the path and the message of every problem."""
     with pytest.raises(StudyError) as raised:
         read_json(text, where="study.json", apart=apart)
-    assert raised.value.what == "the study file is not JSON"
+    assert raised.value.what in ("the study file is not JSON", "the study file is not strict JSON")
     assert raised.value.where == "study.json"
     return [(problem.path, problem.message) for problem in raised.value.problems]
 
@@ -47,13 +47,26 @@ def test_json_is_read_with_or_without_a_byte_order_mark(tmp_path: Path, encoding
     assert read_json(r'["\ud83d\ude00", "Genève"]', where="x") == ["😀", "Genève"]
 
 
+@pytest.mark.parametrize(("ending", "language"), [("yaml", "YAML"), ("yml", "YAML"), ("toml", "TOML")])
+def test_a_study_in_another_language_is_refused_with_the_way_to_run_it(ending: str, language: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_text(Path(f"study.{ending}"), "study")
+    assert raised.value.what == f"this study file is {language}, and mops reads JSON"
+    assert "convert it to study.json" in str(raised.value.hint)
+
+
 @pytest.mark.parametrize("apart", [None, "sets"])
 @pytest.mark.parametrize(
     ("text", "path", "message"),
     [
         ("", "line 1, column 1", "Expecting value"),
-        ('{\n "a": 1,\n}', "line 3, column 1", "Expecting property name enclosed in double quotes"),
-        ('{"sets": [1],}', "line 1, column 14", "Expecting property name enclosed in double quotes"),
+        ('{\n "a": 1,\n}', "line 2, column 8", "the last entry has a comma after it; remove the comma"),
+        ('{"sets": [1],}', "line 1, column 13", "the last entry has a comma after it; remove the comma"),
+        ('{"sets": [1, ]}', "line 1, column 12", "the last entry has a comma after it; remove the comma"),
+        ('{\n "a": 1 // one\n}', "line 2, column 9", "JSON has no comments; remove it"),
+        ("# a\n{}", "line 1, column 1", "JSON has no comments; remove it"),
+        ("{'a': 1}", "line 1, column 2", "JSON has double quotes and no single quotes"),
+        ('{"a": True}', "line 1, column 7", "True is Python; write true"),
         ("{1: [1]}", "line 1, column 2", "Expecting property name enclosed in double quotes"),
         ('{"sets": [1]} x', "line 1, column 15", "Extra data"),
         ('{"a": NaN}', "$.a", "NaN is not JSON; write a finite number"),
