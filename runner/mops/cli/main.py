@@ -39,7 +39,7 @@ class Verb(NamedTuple):
 
 VERBS: Mapping[str, Mapping[str, Verb]] = {
     "": {
-        "run": Verb("mops.cli.jobs.submit:submit", "Run a study, as mops jobs submit does."),
+        "run": Verb("mops.cli.jobs.submit:submit", "Run a study on this machine or on the connected service."),
         "connect": Verb("mops.cli.service.connect:connect", "Connect to a cluster service, so that jobs run there."),
         "dashboard": Verb(
             "mops.cli.service.dashboard:dashboard", "Forward the Dask dashboard of the connected service."
