@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import builtins
 import inspect
 import linecache
 import math
@@ -97,7 +98,7 @@ class SubmittedFunctions:
         node, text = _definition(thing)
         namespace = _namespace(thing)
         for used in _names_used(node):
-            if used in namespace:
+            if used in namespace and not _is_shells(used, namespace[used]):
                 self._bring(used, namespace[used], name)
         self._definitions.append(text)
 
@@ -212,6 +213,11 @@ def _home(value: object) -> tuple[str, str] | None:
         return None
     found = getattr(sys.modules.get(module), name, None)
     return (module, name) if found is value else None
+
+
+def _is_shells(name: str, value: object) -> bool:
+    """Tell whether a notebook's shell has replaced a built-in function by its own, as IPython does with ``open``."""
+    return hasattr(builtins, name) and callable(value) and value is not getattr(builtins, name) and not _home(value)
 
 
 def _is_literal(value: object) -> bool:
