@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from mops.errors import JobError, PartsReplaced
-from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, Table, count_reasons, dataset_of
+from mops.jobs.results import CHUNK_ROWS, FilteredPart, Reason, Table, best_sets, count_reasons, dataset_of
 from mops.jobs.status import JobState, storage_of
 from mops.storage.ancestors import PartRows, ResultSource, ancestors, families_of, parts, verify_job
 from mops.storage.compaction.compactor import Compacted, compact
@@ -222,6 +222,34 @@ class Job(JobState):
             return losses
         typed = self.params().drop_columns(["group", "seeds", "params"])
         return losses.join(typed, "param_id", right_suffix=".param").sort_by([("group", "ascending")])
+
+    def best(self, n: int = 10, *, weights: Mapping[str, float] | None = None) -> pa.Table:
+        """Return the parameter sets with the smallest losses, the best first.
+
+        Parameters
+        ----------
+        n
+            The most sets.
+        weights
+            The weight of each loss that counts, by its label: ``{"peak": 2.0, "deaths.rmse": 1.0}``. None: the sum of
+            all losses.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row for each set: ``param_id`` (string), ``group`` (int32), ``loss`` (float64, the weighted sum), a column
+            for each loss (float64), then a column for each parameter. The label of a loss is the name of its target's
+            function, and ``.name`` after it if the target has several losses. Sets without all losses are left out:
+            some of their simulations or targets have failed.
+
+        Raises
+        ------
+        UsageError
+            A weight names no loss; the error lists the labels.
+        CorruptRecord
+            A part is missing, or is not a Parquet file.
+        """
+        return best_sets(self.losses(), self.params(), n, weights)
 
     def failures(self, *, texts: bool = True) -> pa.Table:
         """Return the committed failures, sorted by group and replicate.

@@ -8,6 +8,7 @@ import pytest
 
 import mops
 from mops.attempt.reporting.progress import Snapshot
+from mops.errors import UsageError
 from mops.settings import Settings
 
 
@@ -41,3 +42,39 @@ def test_a_job_with_many_small_parts_has_few_after_its_end(tmp_path: Path, caplo
     assert len(job.paths("output")) == 1
     assert sorted(job.outputs("output").to_table()["y"].to_pylist()) == list(range(40))
     assert job.verify() == []
+
+
+RANKED = """
+def run(params, seed):
+    return {"y": [params["x"]]}
+
+
+def near(params, replicates):
+    if params["x"] == 3:
+        raise ValueError("three")
+    return abs(params["x"] - 2)
+
+
+def both(params, replicates):
+    return {"low": params["x"], "high": -10 * params["x"]}
+"""
+
+
+def test_best_ranks_sets_by_the_weighted_sum_of_their_losses(tmp_path: Path) -> None:
+    (tmp_path / "mops.toml").touch()
+    (tmp_path / "model.py").write_text(RANKED)
+    study = {
+        "model": "model:run",
+        "targets": ["model:near", "model:both"],
+        "parameter_sets": [{"x": x} for x in range(5)],
+    }
+    job = mops.submit(study, project=tmp_path, storage=tmp_path / "s", settings=Settings(slots=1), local=True)
+    best = job.best(3)
+    assert best.column_names == ["param_id", "group", "loss", "near", "both.low", "both.high", "x"]
+    assert best["x"].to_pylist() == [4, 2, 1]  # 3 has no loss of `near`
+    assert best["loss"].to_pylist() == [2 + 4 - 40, 0 + 2 - 20, 1 + 1 - 10]
+    assert job.best(weights={"near": 1.0})["x"].to_pylist() == [2, 1, 0, 4]
+    assert job.best(1, weights={"near": 1.0, "both.high": 0.2})["loss"].to_pylist() == [2 - 8.0]
+    with pytest.raises(UsageError, match="no loss has the label 'nea'") as raised:
+        job.best(weights={"nea": 1.0})
+    assert raised.value.hint == "the labels are 'near', 'both.low', 'both.high'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -73,9 +74,8 @@ def _line(terminal: TextIO) -> Iterator[Callable[[Snapshot], None]]:
 @contextmanager
 def _cell() -> Iterator[Callable[[Snapshot], None]]:
     """Keep an output of the cell up to date. It stays, with the last figures."""
-    from IPython.display import HTML, display  # noqa: PLC0415 - only a notebook has it
-
-    shown: Any = display(HTML("<div>mops: importing the model</div>"), display_id=True)
+    ipython: Any = importlib.import_module("IPython.display")
+    shown = ipython.display(ipython.HTML("<div>mops: importing the model</div>"), display_id=True)
     last: list[Snapshot] = []
     next_at = 0.0
 
@@ -84,13 +84,13 @@ def _cell() -> Iterator[Callable[[Snapshot], None]]:
         last[:] = [now]
         if time.monotonic() >= next_at:
             next_at = time.monotonic() + _CELL_SECONDS
-            shown.update(HTML(as_html(now)))
+            shown.update(ipython.HTML(as_html(now)))
 
     try:
         yield show
     finally:
         if last:
-            shown.update(HTML(as_html(last[0])))
+            shown.update(ipython.HTML(as_html(last[0])))
 
 
 def as_html(now: Snapshot) -> str:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
 import typer
 
 from mops.cli import job_text, terminal
@@ -13,6 +14,9 @@ from mops.cli.options import JobArgument, JsonOption, LocalOption, StorageOption
 from mops.jobs.export import Format, export
 from mops.jobs.job import open_job
 from mops.jobs.results import Table
+
+ID_CHARACTERS = 12
+"""How much of a param_id people see."""
 
 
 def results(
@@ -23,6 +27,9 @@ def results(
     ] = None,
     file_format: Annotated[Format, typer.Option("--format", help="Set the format of exported files")] = Format.PARQUET,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace exported files that exist")] = False,
+    best: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Show the N parameter sets with the smallest losses")
+    ] = None,
     storage: StorageOption = None,
     local: LocalOption = False,
     as_json: JsonOption = False,
@@ -35,8 +42,13 @@ def results(
     Example:
 
         mops jobs results waves --to exported --format csv
+
+        mops jobs results waves --best 10
     """
     found = open_job(job, storage, local=local)
+    if best is not None:
+        _show_best(found.best(best), as_json=as_json)
+        return
     if to is not None:
         files = export(found, to, file_format, overwrite=overwrite)
         if as_json:
@@ -52,6 +64,22 @@ def results(
             terminal.say("some rows are in parts of the job's parents: --json lists all parts")
         as_files = f"{job_text.command('results', found)} --to FOLDER"
         terminal.say(f"export: {as_files}; in Python: {job_text.in_python(found)}")
+
+
+def _show_best(best: pa.Table, *, as_json: bool) -> None:
+    rows = best.to_pylist()
+    if as_json:
+        terminal.data_json(rows)
+        return
+    names = [name for name in best.column_names if name != "group"]
+    shown = [[row["param_id"][:ID_CHARACTERS], *(_cell(row[name]) for name in names[1:])] for row in rows]
+    terminal.data_table(names, shown, right=names[1:])
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _show_tables(tables: list[Table], *, as_json: bool) -> None:
