@@ -1,5 +1,9 @@
 # The whole interface: setup, demo, test, test-k8s, lint, docs, bench, wheel.
-PYTHON ?= python3.11
+
+# For each of these versions, every package of requirements.lock has a wheel: `make lock` checks it.
+VERSIONS := 3.14 3.13 3.12 3.11
+# The newest that has the venv module: without it, Debian's Python makes half an environment.
+PYTHON ?= $(firstword $(foreach v,$(VERSIONS),$(shell python$(v) -c 'import ensurepip; print("python$(v)")' 2>/dev/null)))
 BIN := .venv/bin
 STAMP := .venv/.installed
 
@@ -7,10 +11,11 @@ STAMP := .venv/.installed
 
 setup: $(STAMP)
 
-# A Debian without python3-venv makes half an environment: say what is missing, by name.
+# An environment of another version is removed, because venv would mix the two.
 $(STAMP): requirements.lock pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "needs Python 3.11 or newer: apt-get install python3.11 (or make PYTHON=...)"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "needs Python's venv module: apt-get install python3.11-venv"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "needs one of Python $(VERSIONS), with its venv module: apt-get install python3.11-venv (or make PYTHON=...)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' || { echo "$(PYTHON) does not run, or has no venv module: apt-get install $(notdir $(PYTHON))-venv"; exit 1; }
+	@test -d .venv/lib/python$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_python_version())') || rm -rf .venv
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
@@ -74,3 +79,5 @@ lock:
 	$(BIN)/$(COMPILE) --allow-unsafe --all-extras -o requirements.lock pyproject.toml
 	cp requirements.lock requirements-image.lock  # the same versions; scipy draws samples, which pods do not: 110 MB
 	$(BIN)/$(COMPILE) --unsafe-package scipy --extra image -o requirements-image.lock pyproject.toml
+	for version in $(VERSIONS); do $(BIN)/pip install --quiet --dry-run --ignore-installed --no-deps --require-hashes \
+	  --only-binary :all: --python-version $$version --target build/wheels -r requirements.lock || exit 1; done
