@@ -190,24 +190,22 @@ def _one_study(study: str | Path | Mapping[str, Any] | None, parts: StudyParts) 
 
 
 def _refuse_other_study(job: Job, new: JobRecord, prepared: PreparedStudy) -> None:
-    """Raise if an existing job does not have this study, these parameter sets and this code."""
+    """Raise if an existing job does not have this study, these parameter sets and this code.
+
+    Files that are no code may differ: a notebook that was saved, or what a program writes into its folder.
+    """
     old = job.record
+    then = unpack(old.bundle, lambda: job.files.get(bundle_path(old.bundle)), cache_folder())
+    code = [name for name, _ in differing_files(prepared.bundle, then) if name.endswith(".py")]
+    params = encode_groups(prepared.study.groups, job.files.spool()).digest
     different = [
-        what
-        for what, before, now in (
-            ("the project's files", old.bundle, new.bundle),
-            ("the model, scenario, outputs or targets", old.spec, new.spec),
-            (
-                "the parameter sets",
-                params_digest(job.files, job.name),
-                encode_groups(prepared.study.groups, job.files.spool()).digest,
-            ),
-        )
-        if before != now
+        *(f"the file {name}" for name in code[:_FILES_SHOWN]),
+        *(["the model, scenario, outputs or targets"] if old.spec != new.spec else []),
+        *(["the parameter sets"] if params_digest(job.files, job.name) != params else []),
     ]
     if different:
         raise JobError(
-            f"job {job.name!r} exists and has another study: {' and '.join(different)} differ",
+            f"job {job.name!r} exists and has another study; what differs: {', '.join(different)}",
             where=job.files.url,
             hint="give the new study another name",
         )

@@ -38,6 +38,7 @@ BUILT_IN_IGNORE = (
     *(".venv/", "venv/", ".conda/", ".pixi/", "node_modules/"),
     *("/build/", "/dist/", "*.egg-info/"),
     "mops-storage/",
+    "*.ipynb",  # a notebook changes whenever it is saved
     *(".DS_Store", "Thumbs.db", "desktop.ini", ".idea/", ".vscode/"),
     *("*~", "*.swp", ".#*"),  # files of editors; .#name is a lock of Emacs, a broken link
 )

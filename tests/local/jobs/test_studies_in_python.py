@@ -173,10 +173,13 @@ def test_a_job_that_exists_is_opened_resumed_or_refused(project: Path) -> None:
     with pytest.raises(JobError, match="exists already"):
         submit(1, "error")
     for how in ("open", "resume"):
-        with pytest.raises(JobError, match="another study: the parameter sets differ"):
+        with pytest.raises(JobError, match="another study; what differs: the parameter sets"):
             submit(2, how)
+    (project / "notes.txt").write_text("a file that the model does not need")
+    (project / "a.ipynb").write_text("{}")
+    assert submit(1, "resume").status().attempt == 1
     (project / "model.py").write_text("def run(params, seed):\n    return {'y': [0]}\n")
-    with pytest.raises(JobError, match="the project's files differ"):
+    with pytest.raises(JobError, match=r"what differs: the file model\.py"):
         submit(1, "open")
     with pytest.raises(UsageError):
         mops.submit(storage="s", **STORAGE)

@@ -18,9 +18,9 @@ from mops.task import FAILURES, LOSSES
 
 
 def test_a_study_that_is_no_path_is_refused_with_what_is_accepted(tmp_path: Path) -> None:
-    """A dict raised a bare TypeError."""
-    study: Any = {"model": "model:run", "parameter_sets": [{"x": 1}]}
-    with pytest.raises(UsageError, match=r"study is a dict, not a path(.|\n)*mops\.submit\('study\.json'\)"):
+    """It raised a bare TypeError."""
+    study: Any = [{"x": 1}]
+    with pytest.raises(UsageError, match=r"study is a list, not a path(.|\n)*mops\.submit\('study\.json'\)"):
         mops.submit(study, storage=tmp_path)
 
 
