@@ -9,6 +9,7 @@ Then the heaps of the runner and of every worker are trimmed, which returns the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -218,10 +219,11 @@ def on_worker(dask_worker: Any, pool: str, keys: frozenset[str]) -> list[str]:
 
 def _buffers(holder: str, pid: int, keys: frozenset[str]) -> Iterator[str]:
     """Describe the buffers of these keys that a process has mapped or open."""
-    process = Path("/proc", str(pid))
-    try:
-        names = [process.joinpath("maps").read_text(), *(str(fd.readlink()) for fd in process.joinpath("fd").iterdir())]
-    except OSError:  # the process has ended, or there is no /proc
-        return
+    process, names = Path("/proc", str(pid)), []
+    with contextlib.suppress(OSError):  # the process has ended, or there is no /proc
+        names.append(process.joinpath("maps").read_text())
+        for fd in process.joinpath("fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile, which says nothing about the others
+                names.append(str(fd.readlink()))
     for key in sorted({key for name in names for key in _PART.findall(name)} & keys):
         yield f"a buffer of {key} in {holder}"

@@ -7,6 +7,8 @@ import logging
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,3 +147,19 @@ def test_a_clean_job_logs_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert job.status().state == "succeeded"
     assert warnings_of(caplog) == []
     assert f"{job.name}: batch 1 is drained" in caplog.text
+
+
+def test_files_that_close_during_the_look_do_not_hide_a_buffer() -> None:
+    """Regression: a file that was closed between the list of files and the look at it ended the look."""
+    kept = anonymous_file(f"mops-part-{KEY}.")
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import os\nwhile True: [os.close(fd) for fd in [os.open('/', 0) for _ in range(9)]]"],
+        pass_fds=[kept],
+    )
+    try:
+        looks = [list(drain._buffers("child", child.pid, frozenset({KEY}))) for _ in range(300)]
+    finally:
+        child.kill()
+        child.wait()
+        os.close(kept)
+    assert looks.count([f"a buffer of {KEY} in child"]) == len(looks)

@@ -151,7 +151,7 @@ def open_gate(lab: CommandLab) -> None:
 def submit_only(lab: CommandLab) -> None:
     """Write the records of a job without a runner."""
     prepared = prepare(lab.study)
-    record = make_record("job", prepared, NO_OPTIONS, "")
+    record = make_record("job", prepared, NO_OPTIONS)
     files = Files.open(str(lab.storage))
     create_job(files, record, prepared.bundle, prepared.text, encode_groups(prepared.study.groups, files.spool()))
 

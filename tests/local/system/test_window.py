@@ -72,7 +72,7 @@ def test_groups_with_live_keys_never_exceed_the_batch_and_tasks_wait_on_the_sche
         f"job: batch {n_groups // BATCH} is drained"  # a checkpoint may complete several groups; the check is for all
     )
     files, paths = Files.open(str(lab.storage)), JobPaths("job")
-    record = make_record("job", prepared, NO_OPTIONS, "")
+    record = make_record("job", prepared, NO_OPTIONS)
     context = job_context("job", prepared.bundle.digest, files.url, prepared.spec, settings)
     create_job(files, record, prepared.bundle, prepared.text, encode_groups(prepared.study.groups, files.spool()))
     with started_children(context), start_embedded(context.run, SLOTS) as cluster, collecting() as text:
